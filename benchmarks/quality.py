@@ -25,8 +25,10 @@ from second_brain.evaluation import metrics, runs
 from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.metrics import Difference
 from second_brain.evaluation.runs import Run, Settings
+from second_brain.evaluation.scratch import load, scratch_database
 from second_brain.models import load_embedder
 from second_brain.services.arguments import Leg
+from second_brain.services.install import Database
 
 MEASURE = "nDCG@10"
 MATCH_COUNT = 10
@@ -85,9 +87,9 @@ def read(directory: Path, embeddings: str) -> tuple[Collection, Vectors]:
 
 def measure(collection: Collection, vectors: Vectors, language: str) -> Figures:
     """Load a collection into a scratch database, ask every query by every search, and judge."""
-    with runs.scratch_database(vectors.dimensions) as connection:
-        runs.load(connection, collection, vectors, language, lambda doing: None)
-        searcher = runs.Searcher(connection, collection, vectors)
+    with scratch_database(vectors.dimensions) as connection:
+        load(connection, collection, vectors, language, lambda doing: None)
+        searcher = runs.Searcher(Database(connection), vectors.queries, one_per_document=False)
         answers: dict[str, Run] = {
             name: {
                 query.id: searcher.answer(query, leg, settings, MATCH_COUNT)

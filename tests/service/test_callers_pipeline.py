@@ -24,10 +24,13 @@ from second_brain import (
     RetrievalService,
     SearchSettings,
 )
-from second_brain.evaluation import collection, runs
+from second_brain.evaluation import collection, scratch
+from second_brain.evaluation.comparison import LEGS, Mode, measure
+from second_brain.evaluation.runs import Searcher
 from second_brain.ingest import find_files, ingest
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
+from second_brain.services.install import Database
 
 HANDBOOK = UUID(int=1)
 LEAK = "A leaked key is revoked first."
@@ -181,12 +184,16 @@ def test_one_report_of_base_hybrid_and_rerank(dsn: str, tmp_path: Path) -> None:
     judged = collection.load(tmp_path)
     vectors = collection.embed(judged, EMBEDDER)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        runs.load(connection, judged, vectors, "english", lambda _step: None)
-        report = runs.evaluate(
-            connection, judged, vectors, runs.Settings(), reranker=("longest", longest_first)
+        scratch.load(connection, judged, vectors, "english", lambda _step: None)
+        report = measure(
+            Searcher(Database(connection), vectors.queries).answer,
+            judged,
+            [*LEGS, Mode("hybrid")],
+            reference="hybrid",
+            reranker=longest_first,
         )
-    assert report.searches == ("vector", "text", "hybrid", "rerank")
-    for search in report.searches:
+    assert tuple(report.modes) == ("vector", "text", "hybrid", "rerank")
+    for search in report.modes:
         assert 0 <= report.mean(search, "nDCG@10") <= 1
         assert 0 < report.latency(search, 0.5) <= report.latency(search, 0.95)
 

@@ -24,8 +24,8 @@ from second_brain.cli import main
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation.collection import CollectionError, Query, Questions
 from second_brain.evaluation.metrics import PERMUTATIONS, compare, judge
-from second_brain.evaluation.runs import Settings
-from second_brain.evaluation.tuning import DEFAULT, Tuning, choose, grid
+from second_brain.evaluation.runs import DEFAULT, Settings
+from second_brain.evaluation.tuning import Tuning, choose, grid
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
@@ -125,7 +125,7 @@ def write_lines(file: Path, items: list[dict[str, Any]]) -> None:
 
 def legs(done: Done) -> dict[str, dict[str, float]]:
     assert done.code == 0, done.err
-    found: dict[str, dict[str, float]] = json.loads(done.out)["legs"]
+    found: dict[str, dict[str, float]] = json.loads(done.out)["modes"]
     return found
 
 
@@ -354,15 +354,22 @@ def test_eval_measures_each_leg_and_hybrid(on_server: Run) -> None:
     assert [found[leg]["empty_answers"] for leg in found] == [0, 1, 0]
     assert all(0 < found[leg]["p50_ms"] <= found[leg]["p95_ms"] for leg in found)
     report = json.loads(done.out)
-    gain = report["hybrid_gain"]["text"]
-    assert (gain["mean"], gain["p_value"], gain["significant"]) == (0.5, 1, False)
+    assert (report["reference"], report["dimensions"]) == ("hybrid", 3)
+    gain = report["modes"]["text"]["gain"]
+    assert (gain["mean"], gain["p_value"], gain["significant"]) == (-0.5, 1, False)
     assert report["relevant_found_by"]["first_10"] == {
         "both": 1,
         "vector": 1,
         "text": 0,
         "neither": 0,
     }
-    assert report["per_query"][1] == {"query": "q2", "vector": 1, "text": 0, "hybrid": 1}
+    assert report["per_query"][1] == {
+        "query": "q2",
+        "question": "automobile",
+        "vector": 1,
+        "text": 0,
+        "hybrid": 1,
+    }
 
 
 def test_eval_passes_the_arguments_of_hybrid_on(on_server: Run) -> None:
@@ -411,11 +418,11 @@ def test_eval_measures_reranking_beside_the_others(
     assert 0 < found["rerank"]["p50_ms"] <= found["rerank"]["p95_ms"]
     told = json.loads(done.out)
     assert told["reranker"] == "ours"
-    assert told["rerank_gain"]["mean"] == pytest.approx((1 / math.log2(4) - 1) / 2)
+    assert told["modes"]["rerank"]["gain"]["mean"] == pytest.approx((1 / math.log2(4) - 1) / 2)
     assert told["per_query"][1]["rerank"] == pytest.approx(1 / math.log2(4))
     # The first query twice, because it loads the model too.
     assert [query for query, _ in calls] == [calls[0][0], calls[0][0], "automobile"]
-    assert "reranked by ours" in (tmp_path / "page.html").read_text("utf-8")
+    assert "ordered by ours" in (tmp_path / "page.html").read_text("utf-8")
     table = on_server("eval", "--reranker", "ours").out
     assert "rerank against hybrid: -" in table
 
@@ -532,7 +539,7 @@ def test_the_report_draws_every_figure(on_server: Run, tmp_path: Path) -> None:
     page = Page((tmp_path / "report.html").read_text("utf-8"))
     # Gains against each leg, and the latency of each search.
     assert len(page.attributes["aria-label"]) == 2 + 3
-    assert "Hybrid against text alone: +0.500 nDCG@10" in page.text
+    assert "hybrid against text: +0.500 nDCG@10" in page.text
     assert "q2: +1.000 (text 0.000, hybrid 1.000)\nautomobile" in page.text
     assert "50 %" in page.text
 
@@ -627,7 +634,7 @@ def test_only_what_a_database_stores_is_tried_for_it() -> None:
 def test_tune_stores_nothing_that_is_not_better(on_server: Run, dsn: str) -> None:
     done = on_server("tune", "--apply", "--target", dsn)
     assert done.code == 0, done.err
-    assert "Not stored: no setting is significantly better than the defaults." in done.out
+    assert "Not stored: the defaults are the best." in done.out
 
 
 def test_tune_stores_what_is_better_and_searches_change(

@@ -42,7 +42,7 @@ def brain(
     run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     models = {"given": embedder("given", 1), "better": embedder("better", 0)}
-    monkeypatch.setattr("second_brain.cli.live_evaluation.configured_embedder", models.__getitem__)
+    monkeypatch.setattr("second_brain.cli.evaluation.configured_embedder", models.__getitem__)
     monkeypatch.setenv("SECOND_BRAIN_EMBEDDER", "given")
     return run
 
@@ -96,6 +96,20 @@ def test_two_settings_are_compared(brain: Run) -> None:
     refused = brain("eval", "--compare", "rrf", '{"weight": 2}')
     assert refused.code == 1
     assert "vector_weight" in refused.err
+
+
+def test_the_report_of_a_corpus_has_each_mode_and_explains_the_losses(
+    brain: Run, writer: KnowledgeWriter, tmp_path: Path
+) -> None:
+    use_the_worse_leg(writer)
+    modes(brain, "--html", "report.html")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for mode in ("vector", "text", "rrf", "relative_score", "auto", "stored"):
+        assert f'data-mode="{mode}"' in page
+        assert f"Latency of {mode} in milliseconds" in page
+    assert "Where stored loses most" in page
+    # The second hit for each of the eight questions.
+    assert page.count("<details>") == 8
 
 
 def test_hits_of_the_settings_in_use_are_reranked(
@@ -180,7 +194,7 @@ def test_questions_are_those_of_the_collection(brain: Run) -> None:
 
 
 def test_options_of_a_test_collection_need_its_folder(brain: Run, tmp_path: Path) -> None:
-    done = brain("eval", "--html", "report.html")
+    done = brain("eval", "--qrels", "qrels.tsv")
     assert done.code == 2
     assert "give its folder" in done.err
     done = brain("tune", str(tmp_path), "--questions", "all")

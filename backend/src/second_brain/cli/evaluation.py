@@ -4,37 +4,35 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from second_brain.cli import live_evaluation
-from second_brain.cli.corpus import EmbedderOption, configured_embedder
+from second_brain.cli.corpus import EmbedderOption, configured_embedder, refuse_other_embedder
 from second_brain.cli.evaluation_output import (
-    difference_json,
-    print_difference,
-    print_heading,
-    print_test,
+    print_comparison,
+    print_models,
     print_tuning,
     progress,
-    python,
     tuning_json,
 )
 from second_brain.cli.output import JsonOption, print_json
 from second_brain.cli.settings import describe
-from second_brain.cli.tables import new_console
-from second_brain.cli.target import MajorOption, SchemaOption, resolve_dsn
-from second_brain.evaluation import metrics, report, runs, tuning
-from second_brain.evaluation.collection import Collection, Vectors, embed, load, read_vectors
-from second_brain.evaluation.embedding_models import MOST_CHUNKS
-from second_brain.evaluation.live import Kind, Mode, parse_mode
-from second_brain.evaluation.metrics import MEASURES
-from second_brain.evaluation.runs import Evaluation, Settings
+from second_brain.cli.tables import number
+from second_brain.cli.target import MajorOption, SchemaOption, opened, resolve_dsn
+from second_brain.evaluation import collection as collections
+from second_brain.evaluation import metrics, report, scratch, tuning
+from second_brain.evaluation.collection import Questions, Vectors, embed_questions
+from second_brain.evaluation.comparison import IN_USE, LEGS, Mode, Source, measure
+from second_brain.evaluation.embedding_models import MOST_CHUNKS, compare_models
+from second_brain.evaluation.live import Kind, modes_of, parse_mode, read_questions
+from second_brain.evaluation.runs import RERANKED, Searcher, Settings
+from second_brain.models import Embedder
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
 from second_brain.services.connections import connect
-from second_brain.services.install import SCHEMA
+from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
 
 _EVAL_EXAMPLES = """\b
@@ -43,7 +41,7 @@ Examples:
   second-brain eval --collection support --compare stored rrf
   second-brain eval --compare rrf '{"fusion": "auto", "vector_weight": 0.7}'
   second-brain eval --compare-embedder openai:text-embedding-3-small
-  second-brain eval --reranker cross-encoder
+  second-brain eval --reranker cross-encoder --html report.html
   second-brain eval scifact
   second-brain eval scifact --doc-embeddings docs.npy --query-embeddings queries.npy
   second-brain eval support --weights 0.6 0.4 --html report.html
@@ -61,8 +59,6 @@ Examples:
 """
 
 _MAX_TUNED = 200
-_TOO_FEW = "tuning needs at least two queries with a relevant document"
-_FOLDER_OPTIONS = "is for a test collection: give its folder"
 
 FolderArgument = Annotated[
     Path | None,
@@ -156,7 +152,7 @@ def _eval(
         typer.Option(
             "--reranker",
             metavar="NAME",
-            help=f"Also rerank the first {runs.RERANKED} hits of hybrid; without a folder, those "
+            help=f"Also rerank the first {RERANKED} hits of hybrid; without a folder, those "
             f"of the settings in use, or of ONE: {', '.join(RERANKER_NAMES)}.",
             show_default=False,
         ),
@@ -219,82 +215,64 @@ def _eval(
     """
     vector_weight, text_weight = weights or (None, None)
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
-    reranker = None if reranker_name is None else (reranker_name, load_reranker(reranker_name))
-    if directory is None:
-        _refuse(
-            _FOLDER_OPTIONS,
-            {
-                "--qrels": qrels,
-                "--doc-embeddings": doc_embeddings,
-                "--query-embeddings": query_embeddings,
-                "--postgres-major": postgres_major,
-                "--html": html,
-            },
-        )
-        if other_embedder is not None:
-            _refuse(
-                "is not for --compare-embedder",
-                {"--compare": compared, "--reranker": reranker_name},
-            )
-        modes = [parse_mode(text) for text in compared or ()]
-        if settings != Settings():
-            if modes:
-                raise typer.BadParameter("--compare names the settings: give no others")
-            modes = [Mode("stored"), Mode("given", settings=settings)]
-        with live_evaluation.judged(
-            dsn, schema, collection, kind, embedder_name, (max_queries, seed)
-        ) as found:
-            if other_embedder is not None:
-                live_evaluation.evaluate_models(
-                    *(*found, other_embedder),
-                    collection=collection,
-                    most=max_chunks,
-                    seed=seed,
-                    as_json=as_json,
-                )
-                return
-            live_evaluation.evaluate(
-                *found,
-                collection=collection,
-                compared=modes,
-                reranker=reranker,
-                seed=seed,
-                as_json=as_json,
-            )
-        return
-    _refuse(
-        "is for the corpus of a database: give no folder",
+    reranker = None if reranker_name is None else load_reranker(reranker_name)
+    modes = [parse_mode(text) for text in compared or ()]
+    folder = _Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
+    folder.refuse_other_options(
         {
             "--collection": collection,
             "--questions": kind,
             "--compare": compared,
             "--compare-embedder": other_embedder,
-        },
+        }
     )
+    if other_embedder is not None:
+        _refuse(
+            "is not for --compare-embedder",
+            {"--compare": compared, "--reranker": reranker_name, "--html": html},
+        )
     if html is not None and not html.parent.is_dir():
         raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
-    loaded, vectors = _prepare(
-        directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
-    )
-    with (
-        _loaded(loaded, vectors, language, dsn, postgres_major) as connection,
-        progress("Searching", len(loaded.queries)) as advance,
-    ):
-        evaluation = runs.evaluate(
-            connection,
-            loaded,
-            vectors,
-            settings,
-            reranker=reranker,
-            seed=seed,
-            advance=advance,
-        )
-    if html is not None:
-        html.write_text(report.render(evaluation), "utf-8")
-    if as_json:
-        print_json(_evaluation_json(evaluation))
-    else:
-        _print_evaluation(evaluation)
+    if modes and settings != Settings():
+        raise typer.BadParameter("--compare names the settings: give no others")
+    corpus = _Corpus(collection, kind, schema)
+    with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed)) as asked:
+        if other_embedder is not None:
+            other = configured_embedder(other_embedder)
+            chunks = number(max_chunks, "chunk")
+            typer.echo(f"Embedding at most {chunks} with {other.model} ...", err=True)
+            compared_models = compare_models(
+                asked.searcher,
+                asked.questions,
+                asked.source.embedding_model,
+                other,
+                collection=collection,
+                most=max_chunks,
+                seed=seed,
+            )
+            print_models(compared_models, as_json=as_json)
+            return
+        if directory is not None:
+            modes = [replace(mode, settings=settings) for mode in (*LEGS, Mode("hybrid"))]
+        elif settings != Settings():
+            modes = [IN_USE, Mode("given", settings=settings)]
+        first = modes[0].name if modes else None
+        modes = modes or modes_of(asked.writer.settings(), collection)
+        searches = len(asked.questions.queries) * (len(modes) + (reranker is not None))
+        with progress("Searching", searches) as advance:
+            found = measure(
+                asked.searcher.answer,
+                asked.questions,
+                modes,
+                reference=first if directory is None else "hybrid",
+                reranker=reranker,
+                seed=seed,
+                advance=advance,
+            )
+        source = asked.source._replace(reranker=reranker_name)
+        if html is not None:
+            html.write_text(report.render(found, source, asked.searcher), "utf-8")
+    print_comparison(found, source, as_json=as_json)
 
 
 def _tune(
@@ -357,62 +335,152 @@ def _tune(
     """
     if force and not apply:
         raise typer.BadParameter("--force needs --apply")
-    if directory is None:
-        _refuse(
-            _FOLDER_OPTIONS,
-            {
-                "--qrels": qrels,
-                "--doc-embeddings": doc_embeddings,
-                "--query-embeddings": query_embeddings,
-                "--postgres-major": postgres_major,
-                "--target": target,
-            },
-        )
-        with live_evaluation.judged(
-            dsn, schema, collection, kind, embedder_name, (max_queries, seed)
-        ) as judged:
-            if len(judged[1].queries) < 2:
-                raise typer.BadParameter(_TOO_FEW)
-            live_evaluation.tune(
-                *judged,
-                collection=collection,
-                seed=seed,
-                is_applied=apply,
-                is_forced=force,
-                as_json=as_json,
-            )
-        return
-    if collection is not None and not apply:
+    folder = _Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
+    folder.refuse_other_options({"--questions": kind}, {"--target": target})
+    if directory is not None and collection is not None and not apply:
         raise typer.BadParameter("--collection needs --apply")
-    _refuse("is for the corpus of a database: give no folder", {"--questions": kind})
-    dsn_applied = resolve_dsn(target) if apply else None
-    loaded, vectors = _prepare(
-        directory, qrels, doc_embeddings, query_embeddings, embedder_name, max_queries, seed
-    )
-    if len(loaded.queries) < 2:
-        raise typer.BadParameter(_TOO_FEW)
-    settings = tuning.grid(storable=apply)
-    with (
-        _loaded(loaded, vectors, language, dsn, postgres_major) as connection,
-        progress("Searching by setting", tuning.searches(loaded, settings)) as advance,
-    ):
-        searcher = runs.Searcher(connection, loaded, vectors)
-        found = tuning.tune(searcher.answer, loaded, settings, seed=seed, advance=advance)
-    stored = None
-    chosen = found.forced if force else found.storable
-    if dsn_applied is not None and chosen is not None:
-        with connect(dsn_applied, autocommit=True) as connection:
+    applied_to = resolve_dsn(target) if apply and directory is not None else None
+    settings = tuning.grid(storable=apply or directory is None)
+    corpus = _Corpus(collection, kind, schema)
+    with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed), least=2) as asked:
+        with progress("Searching", tuning.searches(asked.questions, settings)) as advance:
+            found = tuning.tune(
+                asked.searcher.answer, asked.questions, settings, seed=seed, advance=advance
+            )
+        chosen = (found.forced if force else found.storable) if apply else None
+        stored = None
+        if chosen is not None and applied_to is None:
+            stored = tuning.store(asked.writer, collection or "", chosen)
+    if chosen is not None and applied_to is not None:
+        with connect(applied_to, autocommit=True) as connection:
             writer = KnowledgeWriter(connection, schema=schema)
             stored = tuning.store(writer, collection or "", chosen)
     if as_json:
         applied = {"stored": stored and stored.arguments()} if apply else {}
         print_json(tuning_json(found) | applied)
         return
-    print_tuning(found)
+    baseline = "the settings in use" if directory is None else "the defaults"
+    print_tuning(found, baseline)
     if stored is not None:
         typer.echo(f"Stored for {describe(stored)}")
+    elif apply and found.forced is None:
+        typer.echo(f"Not stored: {baseline} are the best.")
     elif apply:
-        typer.echo("Not stored: no setting is significantly better than the defaults.")
+        typer.echo(
+            f"Not stored: no setting is significantly better than {baseline} on questions that did "
+            "not choose it. --force stores the best one all the same."
+        )
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A test collection, and the options that are for it alone."""
+
+    directory: Path | None
+    qrels: Path | None
+    doc_embeddings: Path | None
+    query_embeddings: Path | None
+    language: str
+    postgres_major: int | None
+
+    def refuse_other_options(
+        self, of_corpus: Mapping[str, object], of_folder: Mapping[str, object] | None = None
+    ) -> None:
+        """Raise an error for an option that is for a corpus, or without a folder for a folder."""
+        if self.directory is not None:
+            _refuse("is for the corpus of a database: give no folder", of_corpus)
+            return
+        own = {
+            "--qrels": self.qrels,
+            "--doc-embeddings": self.doc_embeddings,
+            "--query-embeddings": self.query_embeddings,
+            "--postgres-major": self.postgres_major,
+        }
+        _refuse("is for a test collection: give its folder", {**own, **(of_folder or {})})
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """The questions judged in a database."""
+
+    collection: str | None
+    kind: Kind | None
+    schema: str
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Questions, the searcher that answers them, and what it searches."""
+
+    questions: Questions
+    searcher: Searcher
+    source: Source
+
+    @property
+    def writer(self) -> KnowledgeWriter:
+        """A writer on the searched database."""
+        database = self.searcher.database
+        return KnowledgeWriter(database.connection, schema=database.install.schema)
+
+
+@contextmanager
+def _asked(
+    folder: _Folder,
+    corpus: _Corpus,
+    dsn: str | None,
+    embedder_name: str,
+    sample: tuple[int | None, int],
+    least: int = 1,
+) -> Iterator[_Asked]:
+    """Open the corpus, or load the folder into a scratch database.
+
+    `sample` is the largest number of questions, and a seed; at least `least` must be judged. All
+    errors in the input are raised before anything is loaded or searched.
+    """
+    metrics.require_library()
+    if folder.directory is None:
+        with opened(dsn, corpus.schema) as database:
+            questions = read_questions(database, corpus.collection, corpus.kind).sample(*sample)
+            _refuse_fewer(questions, least)
+            embedder = configured_embedder(embedder_name)
+            refuse_other_embedder(database, embedder)
+            embeddings = embed_questions(questions, embedder)
+            searcher = Searcher(database, embeddings, corpus.collection)
+            yield _Asked(questions, searcher, _source(database, embedder))
+        return
+    files = folder.doc_embeddings, folder.query_embeddings
+    loaded = collections.load(folder.directory, folder.qrels).sample(*sample)
+    _refuse_fewer(loaded, least)
+    if files[0] is not None and files[1] is not None:
+        vectors = collections.read_vectors(loaded, files[0], files[1])
+    elif files != (None, None):
+        raise typer.BadParameter("give both --doc-embeddings and --query-embeddings, or neither")
+    else:
+        embedder = configured_embedder(embedder_name)
+        typer.echo(f"Embedding {len(loaded.documents):,} documents ...", err=True)
+        vectors = collections.embed(loaded, embedder)
+    making = scratch.scratch_database(vectors.dimensions, dsn, folder.postgres_major)
+    with _ended_by_termination(), making as connection:
+        scratch.load(
+            connection,
+            loaded,
+            vectors,
+            folder.language,
+            lambda step: typer.echo(f"{step} ...", err=True),
+        )
+        database = Database(connection)
+        searcher = Searcher(database, vectors.queries, one_per_document=False)
+        yield _Asked(loaded, searcher, _source(database, vectors))
+
+
+def _source(database: Database, embedded_by: Embedder | Vectors) -> Source:
+    server = database.connection.info.parameter_status("server_version") or ""
+    return Source(embedded_by.model, embedded_by.dimensions, server)
+
+
+def _refuse_fewer(questions: Questions, least: int) -> None:
+    if len(questions.queries) < least:
+        raise typer.BadParameter("tuning needs at least two queries with a relevant document")
 
 
 def _refuse(reason: str, options: Mapping[str, object]) -> None:
@@ -420,51 +488,6 @@ def _refuse(reason: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value is not None:
             raise typer.BadParameter(f"{name} {reason}")
-
-
-def _prepare(
-    directory: Path,
-    qrels: Path | None,
-    doc_embeddings: Path | None,
-    query_embeddings: Path | None,
-    embedder_name: str,
-    max_queries: int | None,
-    seed: int,
-) -> tuple[Collection, Vectors]:
-    """Read the collection and its embeddings; all errors in the input are raised here."""
-    metrics.require_library()
-    collection = load(directory, qrels)
-    if max_queries is not None:
-        collection = collection.sample(max_queries, seed)
-    if doc_embeddings is not None and query_embeddings is not None:
-        return collection, read_vectors(collection, doc_embeddings, query_embeddings)
-    if doc_embeddings is not None or query_embeddings is not None:
-        raise typer.BadParameter("give both --doc-embeddings and --query-embeddings, or neither")
-    embedder = configured_embedder(embedder_name)
-    typer.echo(f"Embedding {len(collection.documents):,} documents ...", err=True)
-    return collection, embed(collection, embedder)
-
-
-@contextmanager
-def _loaded(
-    collection: Collection,
-    vectors: Vectors,
-    language: str,
-    dsn: str | None,
-    postgres_major: int | None,
-) -> Iterator[runs.Connection]:
-    with (
-        _ended_by_termination(),
-        runs.scratch_database(vectors.dimensions, dsn, postgres_major) as connection,
-    ):
-        runs.load(
-            connection,
-            collection,
-            vectors,
-            language,
-            lambda step: typer.echo(f"{step} ...", err=True),
-        )
-        yield connection
 
 
 @contextmanager
@@ -475,80 +498,3 @@ def _ended_by_termination() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _print_evaluation(evaluation: Evaluation) -> None:
-    console = new_console()
-    print_heading(console, evaluation.collection)
-    given = evaluation.settings.arguments()
-    console.print(
-        f"{evaluation.embedding_model} ({evaluation.dimensions} dimensions), PostgreSQL "
-        f"{evaluation.server}, {python(given) if given else 'default arguments'}",
-        style="dim",
-        highlight=False,
-        markup=False,
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for name in (*MEASURES, "p50 ms", "p95 ms", "empty"):
-        table.add_column(name, justify="right")
-    for search in evaluation.searches:
-        table.add_row(
-            search,
-            *(f"{evaluation.mean(search, name):.3f}" for name in MEASURES),
-            *(f"{evaluation.latency(search, share):.1f}" for share in (50, 95)),
-            str(evaluation.empty(search)),
-        )
-    console.print()
-    console.print(table)
-    console.print()
-    for other, gain in evaluation.gains.items():
-        print_difference(console, f"hybrid against {other}", gain)
-    if evaluation.rerank_gain is not None:
-        print_difference(console, "rerank against hybrid", evaluation.rerank_gain)
-    print_test(console)
-
-
-def _evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
-    collection = evaluation.collection
-    return {
-        "collection": collection.name,
-        "documents": len(collection.documents),
-        "queries": len(collection.queries),
-        "remarks": list(collection.remarks),
-        "embedding_model": evaluation.embedding_model,
-        "dimensions": evaluation.dimensions,
-        "postgres": evaluation.server,
-        "match_count": runs.DEPTH,
-        "arguments": evaluation.settings.arguments(),
-        "legs": {
-            search: {
-                **{name: evaluation.mean(search, name) for name in MEASURES},
-                "p50_ms": evaluation.latency(search, 50),
-                "p95_ms": evaluation.latency(search, 95),
-                "empty_answers": evaluation.empty(search),
-            }
-            for search in evaluation.searches
-        },
-        "reranker": evaluation.reranker,
-        "rerank_gain": evaluation.rerank_gain
-        and {"measure": MEASURES[0], **difference_json(evaluation.rerank_gain)},
-        "hybrid_gain": {
-            leg: {"measure": MEASURES[0], **difference_json(gain)}
-            for leg, gain in evaluation.gains.items()
-        },
-        "test": metrics.TEST,
-        "relevant_found_by": {
-            f"first_{depth}": evaluation.found_by(depth) for depth in (10, runs.DEPTH)
-        },
-        "per_query": [
-            {
-                "query": query.id,
-                **{
-                    search: evaluation.values[search][MEASURES[0]][query.id]
-                    for search in evaluation.searches
-                },
-            }
-            for query in collection.queries
-        ],
-    }

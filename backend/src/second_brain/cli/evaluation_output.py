@@ -1,4 +1,4 @@
-"""What eval and tune print, on a test collection and on the corpus: tables, lines, and JSON."""
+"""What eval and tune print, for a test collection and for the corpus: tables, lines, and JSON."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,17 +9,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-from second_brain.cli.tables import new_console
-from second_brain.evaluation import metrics, tuning
+from second_brain.cli.output import print_json
+from second_brain.cli.tables import new_console, printable
+from second_brain.evaluation import metrics
 from second_brain.evaluation.collection import Questions
-from second_brain.evaluation.metrics import MEASURES, Difference
+from second_brain.evaluation.comparison import CONDENSED, RERANK, Comparison, Source
+from second_brain.evaluation.embedding_models import ModelComparison
+from second_brain.evaluation.metrics import NDCG, Difference
+from second_brain.evaluation.runs import DEFAULT, RERANKED
 from second_brain.evaluation.tuning import Tuning
 
-DEFAULTS = "the defaults"
-"""What a test collection is tuned against."""
-IN_USE = "the settings in use"
-"""What a corpus is tuned against."""
+_MOST_MOVED = 5
 
 
 @contextmanager
@@ -39,33 +41,107 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def print_tuning(found: Tuning, baseline: str = DEFAULTS) -> None:
+def print_comparison(found: Comparison, source: Source, *, as_json: bool) -> None:
+    """Print the figures of each mode, the gains, and the questions that move most."""
+    if as_json:
+        print_json(_comparison_json(found, source))
+        return
+    console = new_console()
+    _print_heading(console, found.collection)
+    lines = [
+        f"{source.embedding_model} ({source.dimensions} dimensions), PostgreSQL {source.postgres}, "
+        f"{found.collection.depth} hits, one for each document"
+    ]
+    for name in ("hybrid", "given"):
+        if name in found.modes:
+            given = found.modes[name].settings.arguments()
+            lines.append(f"{name}: {_python(given) if given else 'default arguments'}")
+    if source.reranker is not None:
+        lines.append(
+            f"{RERANK}: the first {RERANKED} hits of {found.reference}, ordered by "
+            f"{source.reranker}"
+        )
+    for line in lines:
+        console.print(line, style="dim", highlight=False, markup=False)
+    measures = ("condensed" if name == CONDENSED else name for name in found.measures)
+    table = _table(*measures, "judged@10", "p50 ms", "p95 ms", "empty")
+    for row in found.rows():
+        table.add_row(
+            Text(printable(row.mode.name)),
+            *(f"{mean:.3f}" for mean in row.means.values()),
+            f"{row.judged:.0%}",
+            *(f"{latency:.1f}" for latency in (row.p50, row.p95)),
+            str(row.empty),
+        )
+    _print_table(console, table)
+    for ours, theirs, gain in found.verdicts():
+        _print_difference(console, f"{printable(ours)} against {printable(theirs)}", gain)
+    _print_test(console)
+    console.print(
+        "condensed: nDCG@10 without the documents that nobody has judged; judged@10: the share of "
+        "judged documents among the first ten",
+        style="dim",
+        highlight=False,
+    )
+    best = found.best_other()
+    if best is None:
+        return
+    for title, changes in zip(("gains", "loses"), found.moved(best, _MOST_MOVED), strict=True):
+        if changes:
+            console.print()
+            heading = f"{printable(best)} {title} most against {found.reference}:"
+            console.print(heading, style="bold", markup=False)
+        for query, change in changes:
+            console.print(
+                f"  {change:+.3f}  {printable(query.text)}", highlight=False, markup=False
+            )
+
+
+def print_models(found: ModelComparison, *, as_json: bool) -> None:
+    """Print the measures of two embedding models."""
+    if as_json:
+        print_json(_models_json(found))
+        return
+    console = new_console()
+    _print_heading(console, found.collection)
+    chunks = (
+        f"all {found.chunks:,} embedded chunks"
+        if found.is_whole
+        else f"{found.chunks:,} of {found.chunk_count:,} embedded chunks: those of judged and of "
+        "found documents, and others by chance"
+    )
+    console.print(f"exact vector search over {chunks}", style="dim", highlight=False)
+    table = _table(*found.values[found.stored_model])
+    for model, values in found.values.items():
+        table.add_row(Text(model), *(f"{found.mean(model, name):.3f}" for name in values))
+    _print_table(console, table)
+    _print_difference(console, f"{found.other_model} against {found.stored_model}", found.gain)
+    _print_test(console)
+
+
+def print_tuning(found: Tuning, baseline: str) -> None:
     """Print the result of tuning against `baseline`."""
     console = new_console()
-    print_heading(console, found.collection)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    table.add_column(tuning.MEASURE, justify="right")
+    _print_heading(console, found.collection)
+    table = _table(NDCG)
     for leg, mean in found.legs.items():
         table.add_row(f"{leg} alone", f"{mean:.3f}")
     table.add_row(f"hybrid, {baseline.removeprefix('the ')}", f"{found.default:.3f}")
     table.add_row("hybrid, tuned (cross-validated)", f"{found.validated:.3f}")
-    console.print()
-    console.print(table)
-    console.print()
+    _print_table(console, table)
     for other, gain in found.gains.items():
         name = baseline if other == "default" else f"{other} alone"
-        print_difference(console, f"tuned against {name}", gain)
-    print_test(console)
+        _print_difference(console, f"tuned against {name}", gain)
+    _print_test(console)
     console.print()
-    for line in advice(found, baseline):
+    for line in _advice(found, baseline):
         # Not by rich, which would wrap the lines: users copy the arguments.
         typer.echo(line)
 
 
-def advice(found: Tuning, baseline: str = DEFAULTS) -> Iterator[str]:
+def _advice(found: Tuning, baseline: str) -> Iterator[str]:
     """Yield lines about legs that are not beaten, and the recommended arguments."""
-    kept = "the default arguments" if baseline == DEFAULTS else baseline
+    kept = "the default arguments" if baseline == "the defaults" else baseline
     for leg in found.not_beaten:
         gain = found.gains[leg]
         worse = gain.mean < 0 and gain.significant
@@ -75,22 +151,20 @@ def advice(found: Tuning, baseline: str = DEFAULTS) -> Iterator[str]:
             f"alone ({gain.mean:+.3f}, p = {gain.p_value:.4f}). To use only the {leg} leg: "
             f"{other}=0"
         )
-    if found.recommended == tuning.DEFAULT:
+    if found.recommended == DEFAULT:
         yield f"Recommended: {kept}; no setting was better under cross-validation."
         return
     given = found.recommended.arguments()
     yield (
-        f"Recommended ({tuning.MEASURE} {found.grid[found.recommended]:.3f} on the queries that "
-        "chose it):"
+        f"Recommended ({NDCG} {found.grid[found.recommended]:.3f} on the queries that chose it):"
     )
-    yield f"  Python:  {python(given)}"
+    yield f"  Python:  {_python(given)}"
     yield "  SQL:     " + ", ".join(f"{name} => {_sql(arg)}" for name, arg in given.items())
     if not found.gains["default"].significant:
         yield f"The gain over {baseline} is not significant; more judged queries would help."
 
 
-def print_heading(console: Console, collection: Questions) -> None:
-    """Print the name and size of a collection, and what was left out."""
+def _print_heading(console: Console, collection: Questions) -> None:
     console.print(
         f"{collection.name}: {collection.document_count:,} documents, "
         f"{len(collection.queries):,} queries",
@@ -102,18 +176,16 @@ def print_heading(console: Console, collection: Questions) -> None:
         console.print(f"{remark}.", style="dim", highlight=False, markup=False)
 
 
-def print_difference(console: Console, name: str, difference: Difference) -> None:
-    """Print a difference, and whether it is significant."""
+def _print_difference(console: Console, name: str, difference: Difference) -> None:
     kind = "gain" if difference.mean > 0 else "loss"
     verdict = f"significant {kind}" if difference.significant else "not significant"
     console.print(
-        f"{name}: {difference.mean:+.3f} {MEASURES[0]}, p = {difference.p_value:.4f}, {verdict}",
+        f"{name}: {difference.mean:+.3f} {NDCG}, p = {difference.p_value:.4f}, {verdict}",
         highlight=False,
     )
 
 
-def print_test(console: Console) -> None:
-    """Print which test gives the p-values."""
+def _print_test(console: Console) -> None:
     console.print(
         f"{metrics.TEST}; {metrics.PERMUTATIONS:,} random permutations, or all if there are "
         f"fewer; significant: p < {metrics.SIGNIFICANT}",
@@ -122,36 +194,104 @@ def print_test(console: Console) -> None:
     )
 
 
-def tuning_json(found: Tuning) -> dict[str, Any]:
-    """Return the result of tuning as JSON values."""
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    console.print()
+    console.print(table)
+    console.print()
+
+
+def _comparison_json(found: Comparison, source: Source) -> dict[str, Any]:
+    depth = found.collection.depth
     return {
-        "collection": found.collection.name,
-        "documents": found.collection.document_count,
-        "queries": len(found.collection.queries),
-        "remarks": list(found.collection.remarks),
-        "measure": tuning.MEASURE,
-        "legs": found.legs,
-        "default": found.default,
-        "tuned_cross_validated": found.validated,
-        "folds": [settings.arguments() for settings in found.chosen],
-        "tuned_gain": {other: difference_json(gain) for other, gain in found.gains.items()},
+        **_collection_json(found.collection),
+        **source._asdict(),
+        "match_count": depth,
+        "reference": found.reference,
+        "modes": {
+            row.mode.name: {
+                "leg": row.mode.leg,
+                "arguments": row.mode.settings.arguments(row.mode.leg),
+                **row.means,
+                "judged@10": row.judged,
+                "p50_ms": row.p50,
+                "p95_ms": row.p95,
+                "empty_answers": row.empty,
+                "gain": row.gain and _difference_json(row.gain),
+            }
+            for row in found.rows()
+        },
         "test": metrics.TEST,
-        "legs_not_beaten": list(found.not_beaten),
-        "recommended": found.recommended.arguments(),
-        "grid": [
-            {"arguments": settings.arguments(), tuning.MEASURE: mean}
-            for settings, mean in found.grid.items()
+        "relevant_found_by": {f"first_{count}": found.found_by(count) for count in (10, depth)},
+        "per_query": [
+            {
+                "query": query.id,
+                "question": query.text,
+                **{name: found.values[name][NDCG][query.id] for name in found.modes},
+            }
+            for query in found.collection.queries
         ],
     }
 
 
-def difference_json(difference: Difference) -> dict[str, Any]:
-    """Return a difference as JSON values."""
-    return {**asdict(difference), "significant": difference.significant}
+def _models_json(found: ModelComparison) -> dict[str, Any]:
+    return {
+        **_collection_json(found.collection),
+        "chunks": found.chunks,
+        "embedded_chunks": found.chunk_count,
+        "models": {
+            model: {name: found.mean(model, name) for name in values}
+            for model, values in found.values.items()
+        },
+        "gain": _difference_json(found.gain),
+        "test": metrics.TEST,
+    }
 
 
-def python(given: dict[str, Any]) -> str:
-    """Return arguments as they are written in Python."""
+def tuning_json(found: Tuning) -> dict[str, Any]:
+    """Return the result of tuning as JSON values."""
+    return {
+        **_collection_json(found.collection),
+        "measure": NDCG,
+        "legs": found.legs,
+        "default": found.default,
+        "tuned_cross_validated": found.validated,
+        "folds": [settings.arguments() for settings in found.chosen],
+        "tuned_gain": {other: _difference_json(gain) for other, gain in found.gains.items()},
+        "test": metrics.TEST,
+        "legs_not_beaten": list(found.not_beaten),
+        "recommended": found.recommended.arguments(),
+        "grid": [
+            {"arguments": settings.arguments(), NDCG: mean} for settings, mean in found.grid.items()
+        ],
+    }
+
+
+def _collection_json(collection: Questions) -> dict[str, Any]:
+    return {
+        "collection": collection.name,
+        "documents": collection.document_count,
+        "queries": len(collection.queries),
+        "remarks": list(collection.remarks),
+    }
+
+
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "measure": NDCG,
+        **asdict(difference),
+        "significant": difference.significant,
+    }
+
+
+def _python(given: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 

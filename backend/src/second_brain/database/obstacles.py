@@ -137,6 +137,11 @@ def find(
     ]
 
 
+def missing_roles(connection: psycopg.Connection[Any]) -> list[str]:
+    """Name the API roles of Supabase that the server lacks."""
+    return _column(connection, _MISSING_ROLES, [list(API_ROLES)])
+
+
 def _server(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
     (major,) = connection.execute(_SERVER).fetchone() or (0,)
     if major < MINIMUM_SERVER:
@@ -183,7 +188,7 @@ def _pgvector(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
 
 def _supabase(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
     """Look for what Supabase has, and a plain Postgres gets from the prelude."""
-    if roles := _column(connection, _MISSING_ROLES, [list(API_ROLES)]):
+    if roles := missing_roles(connection):
         yield Obstacle(
             f"the {'roles' if len(roles) > 1 else 'role'} {', '.join(roles)} of Supabase "
             f"{'are' if len(roles) > 1 else 'is'} missing",

@@ -60,7 +60,8 @@ class Questions:
 
     `qrels` maps a query to its judged documents and their grades; a grade of 0 or less means not
     relevant. `document_count` is the size of the corpus. `remarks` lists what was left out and what
-    may be a mistake.
+    may be a mistake. `depth` is the number of hits of each search. The default is that of a pool,
+    so the first ten are those of a user.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Questions:
     qrels: dict[str, dict[str, int]]
     document_count: int
     remarks: tuple[str, ...] = ()
+    depth: int = 50
 
     def relevant(self, query_id: str) -> dict[str, int]:
         """Return the query's relevant documents with their grades, best first."""
@@ -75,9 +77,9 @@ class Questions:
         relevant = [(document, grade) for document, grade in grades if grade > 0]
         return dict(sorted(relevant, key=lambda item: -item[1]))
 
-    def sample(self, size: int, seed: int) -> Self:
-        """Return the same with a random sample of at most `size` queries."""
-        if size >= len(self.queries):
+    def sample(self, size: int | None, seed: int) -> Self:
+        """Return the same with a random sample of at most `size` queries; None: with all."""
+        if size is None or size >= len(self.queries):
             return self
         rows = sorted(Random(seed).sample(range(len(self.queries)), size))  # noqa: S311
         queries = [self.queries[row] for row in rows]
@@ -94,6 +96,7 @@ class Questions:
 class Collection(Questions):
     """A test collection with its documents; `queries_in_file` counts all queries in the file."""
 
+    depth: int = 100
     documents: Sequence[Document] = ()
     queries_in_file: int = 0
 
@@ -181,10 +184,16 @@ def read_vectors(collection: Collection, documents: Path, queries: Path) -> Vect
 def embed(collection: Collection, embedder: Embedder) -> Vectors:
     """Embed the documents (title, then text, as in `ingest`) and the queries with judgments."""
     texts = [f"{document.title}\n{document.text}" for document in collection.documents]
-    queries = np.zeros((collection.queries_in_file, embedder.dimensions), np.float32)
-    rows = [query.row for query in collection.queries]
-    queries[rows] = embed_queries(embedder, [query.text for query in collection.queries])
+    queries = embed_questions(collection, embedder)
     return Vectors(embedder.model, embedder.embed(texts), queries)
+
+
+def embed_questions(questions: Questions, embedder: Embedder) -> Embeddings:
+    """Embed the questions into an array with a row for each, at the rows that they name."""
+    rows = [query.row for query in questions.queries]
+    vectors = np.zeros((max(rows) + 1, embedder.dimensions), np.float32)
+    vectors[rows] = embed_queries(embedder, [query.text for query in questions.queries])
+    return vectors
 
 
 def _find(directory: Path, name: str) -> Path:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from second_brain.errors import ConfigurationError
-from second_brain.evaluation.collection import Embeddings, Questions
-from second_brain.evaluation.live import DEPTH, LEGS, CorpusSearcher, embed_questions
-from second_brain.evaluation.metrics import Difference, compare, judge
-from second_brain.evaluation.runs import Settings
+from second_brain.evaluation.collection import Embeddings, Questions, embed_questions
+from second_brain.evaluation.comparison import LEGS
+from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, mean
+from second_brain.evaluation.runs import DEFAULT, Searcher
 from second_brain.models import Embedder
-from second_brain.services.install import Database
 
-MEASURES = ("nDCG@10", "Recall@50", "MRR@10")
 MOST_CHUNKS = 2000
 _BATCH = 256
 
@@ -67,14 +65,13 @@ class ModelComparison:
 
     def mean(self, model: str, measure: str) -> float:
         """Return the mean of a measure over the questions."""
-        values = self.values[model][measure].values()
-        return sum(values) / len(values)
+        return mean(self.values[model][measure])
 
 
 def compare_models(
-    database: Database,
+    searcher: Searcher,
     questions: Questions,
-    stored: Embedder,
+    stored_model: str,
     other: Embedder,
     *,
     collection: str | None = None,
@@ -83,23 +80,26 @@ def compare_models(
 ) -> ModelComparison:
     """Rank at most `most` chunks for each question by the stored embeddings and by `other`.
 
-    If the corpus has more chunks, those of judged documents come first, then those of the documents
-    that the vector and the text leg find, then others by chance. A document that only `other` would
-    find may be missing then, so a gain is rather too small. Raises ConfigurationError if both
-    models have one name, and for more chunks of judged documents than `most`.
+    The searcher has embeddings of the questions by the stored model. If the corpus has more chunks,
+    those of judged documents come first, then those of the documents that the vector and the text
+    leg find, then others by chance. A document that only `other` would find may be missing then, so
+    a gain is rather too small. Raises ConfigurationError if both models have one name, and for more
+    chunks of judged documents than `most`.
     """
-    if stored.model == other.model:
+    if stored_model == other.model:
         raise ConfigurationError(
             f"the other embedder is of the same model, {other.model}",
             remedy="Name another one with --compare-embedder.",
         )
-    asked = embed_questions(questions, stored)
-    rows = database.execute(
+    asked = searcher.embeddings
+    if asked is None:
+        raise ConfigurationError("the questions have no embeddings", remedy="Embed them first.")
+    rows = searcher.database.execute(
         _CHUNKS,
         {
             "collection": collection,
             "judged": sorted({one for grades in questions.qrels.values() for one in grades}),
-            "found": sorted(_found(database, questions, asked, collection)),
+            "found": sorted(_found(searcher, questions)),
             "seed": str(seed),
             "most": most,
         },
@@ -121,33 +121,31 @@ def compare_models(
         [other.embed(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH)]
     )
     rankings = {
-        stored.model: _ranked(questions, documents, embedded, asked),
+        stored_model: _ranked(questions, documents, embedded, asked),
         other.model: _ranked(
             questions, documents, embedded_by_other, embed_questions(questions, other)
         ),
     }
+    measures = (NDCG, f"Recall@{questions.depth}", "MRR@10")
     values = {
-        model: judge(questions.qrels, ranking, MEASURES) for model, ranking in rankings.items()
+        model: judge(questions.qrels, ranking, measures) for model, ranking in rankings.items()
     }
     return ModelComparison(
         collection=questions,
-        stored_model=stored.model,
+        stored_model=stored_model,
         other_model=other.model,
         chunks=len(rows),
         chunk_count=chunk_count,
         values=values,
-        gain=compare(values[other.model]["nDCG@10"], values[stored.model]["nDCG@10"], seed=seed),
+        gain=compare(values[other.model][NDCG], values[stored_model][NDCG], seed=seed),
     )
 
 
-def _found(
-    database: Database, questions: Questions, embeddings: Embeddings, collection: str | None
-) -> set[str]:
-    searcher = CorpusSearcher(database, embeddings, collection)
+def _found(searcher: Searcher, questions: Questions) -> set[str]:
     found: set[str] = set()
     for query in questions.queries:
         for mode in LEGS:
-            found.update(searcher.answer(query, mode.leg, Settings(), DEPTH).documents)
+            found.update(searcher.answer(query, mode.leg, DEFAULT, questions.depth).documents)
     return found
 
 
@@ -164,5 +162,5 @@ def _ranked(
         if vector.any():
             for document, similarity in zip(documents, unit @ vector, strict=True):
                 best[document] = max(best[document], float(similarity))
-        rankings[query.id] = sorted(best, key=lambda one: (-best[one], one))[:DEPTH]
+        rankings[query.id] = sorted(best, key=lambda one: (-best[one], one))[: questions.depth]
     return rankings

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from second_brain.evaluation.collection import Query, Questions
-from second_brain.evaluation.metrics import MEASURES, Difference, compare, judge
-from second_brain.evaluation.runs import LEGS, Answer, Run, Settings, rankings
+from second_brain.evaluation.collection import Questions
+from second_brain.evaluation.comparison import LEGS, Ask
+from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, mean
+from second_brain.evaluation.runs import DEFAULT, Run, Settings, rankings
 from second_brain.services.arguments import Leg
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.write import KnowledgeWriter
 
-MEASURE = MEASURES[0]
 FOLDS = 5
-DEFAULT = Settings()
 
 # The number of hits that an application requests. A larger top_k would enlarge the small pools.
 _DEPTH = 10
@@ -108,7 +107,7 @@ def grid(*, storable: bool = False) -> list[Settings]:
 
 
 def tune(
-    answer: Callable[[Query, Leg, Settings, int], Answer],
+    answer: Ask,
     collection: Questions,
     settings: Sequence[Settings],
     *,
@@ -117,9 +116,8 @@ def tune(
 ) -> Tuning:
     """Run every query with every setting and each leg alone, and choose by cross-validation.
 
-    `answer` searches for a query with a leg, settings and a number of hits. `settings` must contain
-    the defaults. `advance` is called after each of `searches(collection, settings)` searches.
-    Raises ValueError for fewer than two queries.
+    `settings` must contain the defaults. `advance` is called after each of
+    `searches(collection, settings)` searches. Raises ValueError for fewer than two queries.
     """
 
     def ndcg(leg: Leg, setting: Settings) -> dict[str, float]:
@@ -127,9 +125,9 @@ def tune(
         for query in collection.queries:
             run[query.id] = answer(query, leg, setting, _DEPTH)
             advance()
-        return judge(collection.qrels, rankings(run))[MEASURE]
+        return judge(collection.qrels, rankings(run), (NDCG,))[NDCG]
 
-    legs: dict[Leg, dict[str, float]] = {leg: ndcg(leg, DEFAULT) for leg in LEGS if leg != "hybrid"}
+    legs: dict[Leg, dict[str, float]] = {mode.leg: ndcg(mode.leg, DEFAULT) for mode in LEGS}
     values = {one: ndcg("hybrid", one) for one in settings}
     return choose(collection, values, legs, seed=seed)
 
@@ -168,12 +166,12 @@ def choose(
     best = best_on(queries)
     return Tuning(
         collection=collection,
-        grid={one: _mean(found) for one, found in values.items()},
-        legs={leg: _mean(found) for leg, found in legs.items()},
+        grid={one: mean(found) for one, found in values.items()},
+        legs={leg: mean(found) for leg, found in legs.items()},
         best=best,
         recommended=best if gains["default"].mean > 0 else DEFAULT,
         chosen=tuple(chosen),
-        validated=_mean(validated),
+        validated=mean(validated),
         gains=gains,
     )
 
@@ -183,7 +181,3 @@ def store(writer: KnowledgeWriter, collection: str, tuned: CorpusSettings) -> Co
     models = {one.collection: one.embedding_model for one in writer.settings()}
     update = {"collection": collection, "embedding_model": models.get(collection)}
     return writer.set_settings(tuned.model_copy(update=update))
-
-
-def _mean(values: dict[str, float]) -> float:
-    return sum(values.values()) / len(values)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -20,6 +19,7 @@ from starlette.routing import BaseRoute
 
 from second_brain.cli.tables import size_of
 from second_brain.errors import InvalidInputError
+from second_brain.evaluation.pages import environment
 from second_brain.models import Embedder
 from second_brain.services.install import Database
 from second_brain.services.postgres import PostgresProvider
@@ -119,25 +119,10 @@ def link(path: str, **values: Any) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _number(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
 def _as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_TEMPLATES = Environment(
-    loader=PackageLoader("second_brain.workbench"),
-    # Of all templates, whatever their name: corpus text is never HTML.
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_TEMPLATES = environment("second_brain.workbench")
 _TEMPLATES.globals["link"] = link
-_TEMPLATES.filters.update(number=_number, count=_count, as_json=_as_json, size=size_of)
+_TEMPLATES.filters.update(as_json=_as_json, size=size_of)

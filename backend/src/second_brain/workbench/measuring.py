@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg
 
@@ -24,11 +24,16 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.evaluation import live, metrics, tuning
-from second_brain.evaluation.collection import CollectionError, Embeddings, Query, Questions
-from second_brain.evaluation.live import Comparison, CorpusSearcher, Kind, Mode
-from second_brain.evaluation.runs import Answer, Settings
+from second_brain.evaluation.collection import (
+    CollectionError,
+    Embeddings,
+    Questions,
+    embed_questions,
+)
+from second_brain.evaluation.comparison import Ask, Comparison, Mode, measure
+from second_brain.evaluation.live import Kind
+from second_brain.evaluation.runs import Answer, Searcher
 from second_brain.evaluation.tuning import Tuning
-from second_brain.services.arguments import Leg
 from second_brain.workbench.frame import Workbench, writer_of
 
 _MOST_KEPT = 20
@@ -144,7 +149,7 @@ class Runs:
             modes.append(run.own)
         run.is_text_only = embeddings is None
         run.total = len(questions.queries) * len(modes)
-        run.comparison = live.measure(
+        run.comparison = measure(
             self._answer(run, embeddings), questions, modes, advance=_counted(run)
         )
 
@@ -177,17 +182,14 @@ class Runs:
             except ConfigurationError:
                 return questions, None
         with workbench.embedding:
-            return questions, live.embed_questions(questions, workbench.embedder)
+            return questions, embed_questions(questions, workbench.embedder)
 
-    def _answer(
-        self, run: Run, embeddings: Embeddings | None
-    ) -> Callable[[Query, Leg, Settings, int], Answer]:
-        def answer(query: Query, leg: Leg, settings: Settings, depth: int) -> Answer:
+    def _answer(self, run: Run, embeddings: Embeddings | None) -> Ask:
+        def answer(*asked: Any) -> Answer:
             if run.is_cancelled:
                 raise _CancelledError
             with self._workbench.connections.reading() as database:
-                searcher = CorpusSearcher(database, embeddings, run.collection or None)
-                return searcher.answer(query, leg, settings, depth)
+                return Searcher(database, embeddings, run.collection or None).answer(*asked)
 
         return answer
 

@@ -16,7 +16,8 @@ from starlette.routing import Route
 from second_brain.errors import ConflictError, InvalidInputError
 from second_brain.evaluation import live, tuning
 from second_brain.evaluation.collection import Query
-from second_brain.evaluation.live import Comparison, Kind, Mode
+from second_brain.evaluation.comparison import Comparison, Mode
+from second_brain.evaluation.live import Kind
 from second_brain.evaluation.metrics import Difference
 from second_brain.evaluation.runs import Settings
 from second_brain.evaluation.tuning import Tuning
@@ -26,7 +27,6 @@ from second_brain.workbench.frame import Page, link, render, submitted, workbenc
 from second_brain.workbench.measuring import Run, Runs, Task
 from second_brain.workbench.question import Question
 
-_NDCG = live.MEASURES[0]
 _KINDS: dict[Kind, str] = {
     "judged": "judged",
     "generated": "made from words",
@@ -34,21 +34,6 @@ _KINDS: dict[Kind, str] = {
 }
 _MOST_MOVED = 8
 _MOST_UNJUDGED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A mode in the table."""
-
-    name: str
-    leg: str
-    means: Sequence[float]
-    judged: float
-    p50: float
-    p95: float
-    empty: int
-    gain: Difference | None
-    is_best: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +72,6 @@ def show(request: Request) -> Response:
             "running": runs.running(),
             "measured": measured,
             "tuned": tuned,
-            "measures": live.MEASURES,
-            "rows": [] if comparison is None else _rows(comparison),
             "comparison": comparison,
             "versus": versus,
             "moved": None if comparison is None or versus is None else _moved(comparison, versus),
@@ -190,32 +173,11 @@ def _own(form: ImmutableMultiDict[str, str]) -> Mode | None:
     return Mode(f"{fusion} {vector:g} : {text_:g}", settings=Settings(fusion, vector, text_))
 
 
-def _rows(comparison: Comparison) -> list[Row]:
-    best = max(comparison.mean(name, _NDCG) for name in comparison.searches)
-    return [
-        Row(
-            name=name,
-            leg="fused" if mode.leg == "hybrid" else mode.leg,
-            means=[comparison.mean(name, measure) for measure in live.MEASURES],
-            judged=comparison.judged(name),
-            p50=comparison.latency(name, 50),
-            p95=comparison.latency(name, 95),
-            empty=comparison.empty(name),
-            gain=comparison.gains.get(name),
-            is_best=comparison.mean(name, _NDCG) == best,
-        )
-        for name, mode in comparison.modes.items()
-    ]
-
-
 def _versus(comparison: Comparison | None, given: str) -> str | None:
     """Return the mode whose questions are shown: the given one, else the best other hybrid."""
-    if comparison is None or not comparison.gains:
+    if comparison is None:
         return None
-    if given in comparison.gains:
-        return given
-    hybrid = [name for name in comparison.gains if comparison.modes[name].leg == "hybrid"]
-    return max(hybrid or comparison.gains, key=lambda name: comparison.mean(name, _NDCG))
+    return given if given in comparison.gains else comparison.best_other()
 
 
 def _moved(comparison: Comparison, versus: str) -> tuple[list[Moved], list[Moved]]:
