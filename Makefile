@@ -65,12 +65,11 @@ stores: .venv-stores/.installed ## install LangChain's and LlamaIndex's stores i
 test-layouts: $(INSTALLED) stores ## the tests of `adopt --from` on tables that these packages write
 	$(BIN)/pytest tests/adoption -k layouts
 
-ci: ## what .ci/run runs: lint and test, with the Supabase CLI where npm can install it
+ci: ## what .ci/run runs: lint, test and core alone, with the Supabase CLI where npm can install it
 	if command -v npm >/dev/null; then $(MAKE) cli; fi
 	$(MAKE) lint
 	$(MAKE) test
 	$(MAKE) test-core
-	$(MAKE) test-modules
 
 lint: $(INSTALLED) ## ruff, mypy, squawk, and the schemas of the workflow and the compose file
 	$(BIN)/ruff check .
