@@ -130,5 +130,5 @@ benchmark-before-after: $(INSTALLED) ## this checkout's SQL beside a revision's;
 	$(BIN)/python -m benchmarks.before_after --before $(or $(BEFORE),main) $(BENCH)
 
 clean: ## remove the virtual environment and the development database
-	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain dev stop || true
+	[ ! -x $(BIN)/second-brain ] || $(BIN)/second-brain server dev stop || true
 	rm -rf .venv .venv-stores .second-brain

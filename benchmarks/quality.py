@@ -4,8 +4,8 @@ Each collection (BEIR's layout; a file `language` names another language than En
 into an embedded scratch database, a chunk a document, and each of its queries is asked through the
 provider by vector alone, by text alone, and by both with fusion `auto`, with plain RRF (weights 1
 and 1, k 60) and with `relative_score`. A search asks for 10 hits, as an application does, so the
-pools keep their default of 50; `second-brain eval` asks for 100, which raises them to 100 and
-changes what is fused.
+pools keep their default of 50; `second-brain corpus eval` asks for 100, which raises them to 100
+and changes what is fused.
 
 The figures are means over the queries with a relevant document; every judgment counts as it is
 written. Beside them: `auto` minus the better leg (the one with the higher mean) with the p-value of

@@ -1,9 +1,9 @@
 -- examples: the three documents that the examples of these pages search.
 -- For an empty database with `second-brain migrate --dimensions 3`: embeddings that can be read by eye.
 -- With the extra `embedded`:
---   second-brain dev start
+--   second-brain server dev start
 --   second-brain migrate --dimensions 3
---   export SECOND_BRAIN_DSN="$(second-brain dev start)"
+--   export SECOND_BRAIN_DSN="$(second-brain server dev start)"
 --   psql "$SECOND_BRAIN_DSN" -f docs/examples.sql
 -- The first axis is money, the second hardware, the third access.
 

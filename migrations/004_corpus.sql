@@ -422,7 +422,7 @@ begin
     raise exception '%', problem
       using errcode = '22023',
             hint = case when problem like 'dimensions%'
-              then 'Change the model of the whole corpus with second-brain reembed.' else '' end;
+              then 'Change the model of the corpus with second-brain corpus reembed.' else '' end;
   end if;
   insert into public.knowledge_settings as stored (
     collection, fusion, vector_weight, text_weight, embedding_model

@@ -59,8 +59,8 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
             end,
          case
            when build.phase is null
-             then 'Run `second-brain index build`, or the statement of migration 003. Without the '
-                  'index, searches read the whole table.'
+             then 'Run `second-brain corpus index build`, or the statement of migration 003. '
+                  'Without the index, searches read the whole table.'
          end
     from (values ('vector'), ('text')) as leg (name)
     left join build on build."table" = 'public.knowledge_chunks' and build.name is null
@@ -186,7 +186,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
            'rows, and this database alone has %s',
            corpus.refreshed_at, corpus.rows, chunks.total
          ),
-         'Run: second-brain shards refresh'
+         'Run: second-brain server shards refresh'
     from chunks
    cross join corpus
    where corpus.is_shared
@@ -321,7 +321,7 @@ set standard_conforming_strings = on as $$
              chunks.without_embedding, chunks.active,
              round(100 * chunks.without_embedding / chunks.active, 1)
            ),
-           'Only the text leg finds them. Embed them: `second-brain embed-worker`.'
+           'Only the text leg finds them. Embed them: `second-brain corpus embed`.'
       from chunks
      where chunks.without_embedding > 0
 

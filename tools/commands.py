@@ -52,7 +52,8 @@ def page() -> str:
     commands = list(_commands())
     counted = Counter(option for _, command in commands for option in _options(command))
     common = [option for option, count in counted.items() if count >= _COMMON]
-    lines = ["## Common options", "", "| option | meaning |", "|---|---|"]
+    lines = ["## Common options", "", 'The line "Also" of a command names those that it has.', ""]
+    lines += ["| option | meaning |", "|---|---|"]
     lines += [option.row() for option in common]
     sections = "\n".join(_section(path, command, common) for path, command in commands)
     return "\n".join([by_hand + MARKER, *lines, "", sections])
@@ -60,12 +61,15 @@ def page() -> str:
 
 def _commands() -> Iterator[tuple[str, Any]]:
     """Yield the commands with what is typed for them; a group comes before its commands."""
-    group: Any = typer.main.get_command(app)
+    yield from _inside("", typer.main.get_command(app))
+
+
+def _inside(path: str, group: Any) -> Iterator[tuple[str, Any]]:
     for name in group.list_commands(None):
         command = group.get_command(None, name)
-        yield name, command
-        for inner, one in getattr(command, "commands", {}).items():
-            yield f"{name} {inner}", one
+        yield path + name, command
+        if hasattr(command, "list_commands"):
+            yield from _inside(f"{path}{name} ", command)
 
 
 def _section(path: str, command: Any, common: list[Option]) -> str:
@@ -78,7 +82,7 @@ def _section(path: str, command: Any, common: list[Option]) -> str:
     shared = [option.name.split()[0] for option in options if option in common]
     if shared:
         named = ", ".join(f"`{flag}`" for flag in shared)
-        lines += ["", f"Also {named}: see [common options](#common-options)."]
+        lines += ["", f"Also {named}."]
     examples = [
         line.strip() for line in (command.epilog or "").splitlines() if _EXAMPLE.match(line)
     ]
@@ -88,7 +92,7 @@ def _section(path: str, command: Any, common: list[Option]) -> str:
 
 
 def _options(command: Any) -> Iterator[Option]:
-    if getattr(command, "commands", None):
+    if hasattr(command, "list_commands"):
         return
     context = command.make_context(command.name, [], resilient_parsing=True)
     for one in command.params:

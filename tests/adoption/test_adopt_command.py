@@ -176,6 +176,6 @@ def test_an_install_in_another_schema_adopts_into_its_own_tables(
     assert counts == (3, 0)
     assert run("adopt", "--check", *schema).code == 0
     assert "documents (public.documents): 3 rows compared" in run("doctor", *schema).out
-    assert run("uninstall", "--apply", "--yes", *schema).code == 0
+    assert run("server", "uninstall", "--apply", "--yes", *schema).code == 0
     with psycopg.connect(source, autocommit=True) as connection:
         connection.execute("delete from public.documents")

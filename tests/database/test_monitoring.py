@@ -253,7 +253,7 @@ def test_a_leg_without_its_index_is_an_error(database: Connection, damage: str, 
     (one,) = health(database)["findings"]
     assert (one["severity"], one["check"]) == ("error", "indexes")
     assert word in one["what"]
-    assert "`second-brain index build`" in one["remedy"]
+    assert "`second-brain corpus index build`" in one["remedy"]
 
 
 def test_the_vector_index_may_be_over_an_expression(database: Connection) -> None:

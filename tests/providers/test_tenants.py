@@ -574,7 +574,7 @@ def run(
 
 def test_commands_for_all_tenants_go_on_after_a_failure(run: Run) -> None:
     for tenant, where in (("acme", "eu"), ("dunder", "dead"), ("globex", "us/globex")):
-        assert run("tenants", "add", tenant, where).code == 0
+        assert run("server", "tenants", "add", tenant, where).code == 0
     assert "--prelude, which needs a superuser" in run("migrate", "--all", "--prelude").err
     migrated = run("migrate", "--all", "--dimensions", "3")
     assert migrated.code == 1
@@ -594,12 +594,12 @@ def test_commands_for_all_tenants_go_on_after_a_failure(run: Run) -> None:
 
 
 def test_a_tenant_is_moved_by_a_command(run: Run) -> None:
-    run("tenants", "add", "acme", "eu")
-    moved = run("tenants", "move", "acme", "--to", "us")
+    run("server", "tenants", "add", "acme", "eu")
+    moved = run("server", "tenants", "move", "acme", "--to", "us")
     assert moved.code == 0, moved.err
     assert "acme is in us: " in moved.out
     assert "closed for writes" in moved.err
-    assert json.loads(run("tenants", "list", "--json").out) == [
+    assert json.loads(run("server", "tenants", "list", "--json").out) == [
         {"tenant": "acme", "database": "us", "schema": "public"}
     ]
-    assert "the directory has no tenant 'hooli'" in run("tenants", "move", "hooli").err
+    assert "the directory has no tenant 'hooli'" in run("server", "tenants", "move", "hooli").err

@@ -459,7 +459,7 @@ def test_superseded_chunks_do_not_make_a_corpus_large(filled: str, connect: Conn
 
 def test_missing_settings_come_from_the_current_index(filled: str) -> None:
     def built(*options: str) -> tuple[str, int | None, int | None]:
-        command("index", "build", *options, "--dsn", filled)
+        command("corpus", "index", "build", *options, "--dsn", filled)
         with psycopg.connect(filled) as connection:
             (one,) = [
                 one
@@ -519,9 +519,9 @@ def command(*arguments: str) -> str:
 
 
 def test_the_commands_show_build_and_drop(filled: str) -> None:
-    assert "halfvec" in command("index", "show", "--dsn", filled)
-    built = command("index", "build", "--kind", "vector", "--m", "8", "--dsn", filled)
+    assert "halfvec" in command("corpus", "index", "show", "--dsn", filled)
+    built = command("corpus", "index", "build", "--kind", "vector", "--m", "8", "--dsn", filled)
     assert "building the vector index" in built
     assert "vector" in built.splitlines()[-2]
-    assert "index build" in command("index", "drop", "--dsn", filled)
-    assert "No index" in command("index", "show", "--dsn", filled)
+    assert "index build" in command("corpus", "index", "drop", "--dsn", filled)
+    assert "No index" in command("corpus", "index", "show", "--dsn", filled)

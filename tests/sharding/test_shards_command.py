@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_refresh_sets_the_same_statistics_and_check_says_so(corpus: Corpus, run: Run) -> None:
-    before = run("shards", "check", *GIVEN)
+    before = run("server", "shards", "check", *GIVEN)
     assert (before.code, "shards refresh" in before.out) == (1, True)
     chunks = [
         shard.execute("select count(*) from public.knowledge_chunks").fetchall()[0][0]
@@ -47,19 +47,19 @@ def test_refresh_sets_the_same_statistics_and_check_says_so(corpus: Corpus, run:
     assert [
         int(line.split("│")[2]) for line in before.out.splitlines() if "its own" in line
     ] == chunks
-    refreshed = run("shards", "refresh", *GIVEN)
+    refreshed = run("server", "shards", "refresh", *GIVEN)
     assert (refreshed.code, "Set in 2 databases" in refreshed.out) == (0, True)
-    assert run("shards", "check", *GIVEN).code == 0
+    assert run("server", "shards", "check", *GIVEN).code == 0
     fill(corpus, 60)
     for shard in corpus.shards.values():
         shard.execute("analyze public.knowledge_chunks")
         shard.execute("select public.refresh_knowledge_statistics()")
-    grown = run("shards", "check", *GIVEN)
+    grown = run("server", "shards", "check", *GIVEN)
     assert (grown.code, "chunks now" in grown.out) == (1, True)
 
 
 def test_move_puts_documents_into_their_places(corpus: Corpus, run: Run) -> None:
-    moved = run("shards", "move", *GIVEN, "--onto", "west", "--grace", "0")
+    moved = run("server", "shards", "move", *GIVEN, "--onto", "west", "--grace", "0")
     assert (moved.code, moved.out.startswith("Moved ")) == (0, True)
     counts = [
         shard.execute("select count(*) from public.knowledge_documents").fetchall()[0][0]
@@ -80,7 +80,7 @@ def test_move_puts_documents_into_their_places(corpus: Corpus, run: Run) -> None
 def test_wrong_names_are_refused_without_a_secret(
     corpus: Corpus, run: Run, given: tuple[str, ...], said: str
 ) -> None:
-    done = run("shards", "move", *given)
+    done = run("server", "shards", "move", *given)
     assert done.code == 1
     assert said in done.err
     assert "secret" not in done.out + done.err

@@ -105,7 +105,7 @@ def test_without_the_extensions_it_says_so_and_changes_nothing(
     run(database)
     assert database.execute("select count(*) from pg_class").fetchone() == before
     assert len(notices) == 2
-    for name in ("pg_cron", "pg_net", "supabase_vault", "embed-worker"):
+    for name in ("pg_cron", "pg_net", "supabase_vault", "corpus embed"):
         assert name in notices[0]
 
 

@@ -52,13 +52,13 @@ def test_an_option_replaces_the_variable_the_variable_the_file_the_file_the_defa
     def count(*options: str) -> int:
         return len(hits(run("search", "key fruit", "--json", *options)))
 
-    assert (count(), told(run("config", "--json"))["search.limit"]) == (3, (None, None))
+    assert (count(), told(run("server", "config", "--json"))["search.limit"]) == (3, (None, None))
     file.write_text("[search]\nlimit = 2")
     assert count() == 2
-    assert told(run("config", "--json"))["search.limit"] == ("2", str(file))
+    assert told(run("server", "config", "--json"))["search.limit"] == ("2", str(file))
     monkeypatch.setenv("SEARCH_DEFAULT_LIMIT", "1")
     assert count() == 1
-    assert told(run("config", "--json"))["search.limit"] == ("1", "$SEARCH_DEFAULT_LIMIT")
+    assert told(run("server", "config", "--json"))["search.limit"] == ("1", "$SEARCH_DEFAULT_LIMIT")
     assert count("--limit", "3") == 3
 
 
@@ -86,9 +86,9 @@ def test_the_nearest_file_counts_and_a_pyproject_without_the_table_does_not(
     (tmp_path / "second-brain.toml").write_text('schema = "outer"')
     (tmp_path / "package" / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100")
     monkeypatch.chdir(inner)
-    assert told(run("config", "--json"))["schema"][0] == "outer"
+    assert told(run("server", "config", "--json"))["schema"][0] == "outer"
     (inner / "second-brain.toml").write_text("[search]\nvector_weight = 0.5")
-    found = told(run("config", "--json"))
+    found = told(run("server", "config", "--json"))
     assert (found["schema"][0], found["search.vector-weight"][0]) == (None, "0.5")
 
 
@@ -127,10 +127,10 @@ def test_a_wrong_variable_is_named_without_its_value(
     assert "$SECOND_BRAIN_VIEWER_ID: Input should be a valid UUID" in done.err
     assert PASSWORD not in done.err
     # It is no value of this command.
-    assert "VIEWER" not in run("documents").err
+    assert "VIEWER" not in run("corpus", "list").err
     # Without a viewer, every row would be visible.
     monkeypatch.setenv("SECOND_BRAIN_VIEWER_ID", "")
-    assert run("mcp").code == 1
+    assert run("server", "mcp").code == 1
 
 
 def test_a_viewer_of_the_file_limits_each_search(run: Run, dsn: str, tmp_path: Path) -> None:
@@ -154,29 +154,29 @@ def test_secrets_are_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SECOND_BRAIN_DSN", NOWHERE)
     monkeypatch.setenv("SUPABASE_KEY", PASSWORD)
     monkeypatch.setenv("SECOND_BRAIN_MCP_TOKEN", PASSWORD)
-    shown = told(run("config", "--json"))
+    shown = told(run("server", "config", "--json"))
     assert "host=127.0.0.1" in shown["dsn"][0]
     assert shown["supabase-key"] == ("***", "$SUPABASE_KEY")
-    printed = run("config")
+    printed = run("server", "config")
     assert "password=***" in printed.out.replace("\n", "")
     assert PASSWORD not in printed.out + printed.err + json.dumps(shown)
     monkeypatch.setenv("SECOND_BRAIN_DSN", f"postgresql://a:{PASSWORD}@b:c@d/e")
-    assert PASSWORD not in run("config").out
+    assert PASSWORD not in run("server", "config").out
 
 
 def test_a_password_in_a_file_that_git_shares_is_warned_of(run: Run, tmp_path: Path) -> None:
     (tmp_path / "second-brain.toml").write_text(f'dsn = "{NOWHERE}"')
-    assert "warning" not in run("documents").err
+    assert "warning" not in run("corpus", "list").err
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     assert "second-brain.toml has a password, and git does not ignore the file" in (
-        run("documents").err
+        run("corpus", "list").err
     )
-    assert "warning: " in run("config").err
+    assert "warning: " in run("server", "config").err
     (tmp_path / ".gitignore").write_text("second-brain.toml")
-    assert "warning" not in run("documents").err
+    assert "warning" not in run("corpus", "list").err
     (tmp_path / ".gitignore").unlink()
     (tmp_path / "second-brain.toml").write_text('dsn = "postgresql://127.0.0.1:1/nowhere"')
-    assert "warning" not in run("documents").err
+    assert "warning" not in run("corpus", "list").err
 
 
 @pytest.fixture
@@ -245,8 +245,8 @@ def test_an_error_of_the_database_with_json_has_its_code(run: Run, dsn: str) -> 
 def test_a_pyproject_of_another_project_is_not_read(run: Run, tmp_path: Path) -> None:
     project = tmp_path / "pyproject.toml"
     project.write_text("name = {{ a template }}")
-    assert json.loads(run("config", "--json").out)["file"] is None
+    assert json.loads(run("server", "config", "--json").out)["file"] is None
     project.write_text('[tool]\nname = "second-brain"')
-    assert json.loads(run("config", "--json").out)["file"] is None
+    assert json.loads(run("server", "config", "--json").out)["file"] is None
     project.write_text("[tool.second-brain]\nschema = {{ a template }}")
-    assert f"cannot read {project}" in run("config").err
+    assert f"cannot read {project}" in run("server", "config").err

@@ -70,17 +70,20 @@ def fails(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 def test_a_dev_database_from_start_to_reset(run: Run, folder: Path) -> None:
-    assert run("dev", "status").returncode == 1
+    assert run("server", "dev", "status").returncode == 1
 
-    started = run("dev", "start")
+    started = run("server", "dev", "start")
     assert started.returncode == 0, started.stderr
     dsn = started.stdout.strip()
     assert urlsplit(dsn).hostname == "127.0.0.1"
     assert stat.S_IMODE((folder / ".second-brain/postgres/server.json").stat().st_mode) == 0o600
     assert (folder / ".second-brain/.gitignore").read_text() == "*\n"
-    assert run("dev", "start").stdout.strip() == dsn
-    assert "DATABASE_URL" not in started.stderr + run("dev", "start", DATABASE_URL=dsn).stderr
-    hidden = run("dev", "start", DATABASE_URL=NOWHERE)
+    assert run("server", "dev", "start").stdout.strip() == dsn
+    assert (
+        "DATABASE_URL"
+        not in started.stderr + run("server", "dev", "start", DATABASE_URL=dsn).stderr
+    )
+    hidden = run("server", "dev", "start", DATABASE_URL=NOWHERE)
     assert hidden.stdout.strip() == dsn
     assert "do not use it, because $DATABASE_URL is set to another database" in hidden.stderr
     assert "hunter2" not in hidden.stderr
@@ -92,41 +95,41 @@ def test_a_dev_database_from_start_to_reset(run: Run, folder: Path) -> None:
         assert migrations.stored_dimensions(connection) == 5
     assert run("doctor").returncode == 0
 
-    assert run("dev", "stop").returncode == 0
-    stopped = run("dev", "status", "--json")
+    assert run("server", "dev", "stop").returncode == 0
+    stopped = run("server", "dev", "status", "--json")
     assert (stopped.returncode, json.loads(stopped.stdout)["status"]) == (1, "stopped")
     assert "stopped" in fails(run("migrate"))
 
-    refused = run("dev", "reset")
+    refused = run("server", "dev", "reset")
     assert refused.returncode == 1
-    assert run("dev", "start").stdout.strip() == dsn
+    assert run("server", "dev", "start").stdout.strip() == dsn
     assert run("doctor").returncode == 0
 
-    fresh = run("dev", "reset", "--yes").stdout.strip()
+    fresh = run("server", "dev", "reset", "--yes").stdout.strip()
     with psycopg.connect(fresh) as connection:
         assert migrations.stored_dimensions(connection) is None
 
 
 def test_a_dev_database_with_replicas(run: Run) -> None:
-    started = run("dev", "start", "--replicas", "2")
+    started = run("server", "dev", "start", "--replicas", "2")
     assert started.returncode == 0, started.stderr
-    told = json.loads(run("dev", "status", "--json").stdout)
+    told = json.loads(run("server", "dev", "status", "--json").stdout)
     assert [one["status"] for one in told["replicas"]] == ["running", "running"]
     for one in told["replicas"]:
         assert one["dsn"] in started.stderr
         with psycopg.connect(one["dsn"]) as connection:
             assert connection.execute("select pg_is_in_recovery()").fetchone() == (True,)
-    assert run("dev", "stop").returncode == 0
-    assert "Replica 2: postgresql://" in run("dev", "start", "--replicas", "2").stderr
-    run("dev", "start", "--replicas", "0")
-    assert json.loads(run("dev", "status", "--json").stdout)["replicas"] == []
+    assert run("server", "dev", "stop").returncode == 0
+    assert "Replica 2: postgresql://" in run("server", "dev", "start", "--replicas", "2").stderr
+    run("server", "dev", "start", "--replicas", "0")
+    assert json.loads(run("server", "dev", "status", "--json").stdout)["replicas"] == []
 
 
 def test_the_major_version_of_a_dev_database_can_be_chosen(run: Run) -> None:
-    assert run("dev", "start", "--postgres-major", "16").returncode == 0
-    state = json.loads(run("dev", "status", "--json").stdout)
+    assert run("server", "dev", "start", "--postgres-major", "16").returncode == 0
+    state = json.loads(run("server", "dev", "status", "--json").stdout)
     assert (state["status"], state["major"]) == ("running", 16)
-    assert "PostgreSQL 16, not 18" in fails(run("dev", "start", "--postgres-major", "18"))
+    assert "PostgreSQL 16, not 18" in fails(run("server", "dev", "start", "--postgres-major", "18"))
 
 
 def test_migrate_says_what_it_applies_and_then_that_nothing_is_left(
@@ -244,7 +247,9 @@ def test_modules_are_added_to_files_and_databases(run: Run, folder: Path, plain_
     assert more.stdout == "Applied 2 migrations.\n"
     told = run("doctor", "--dsn", plain_dsn).stdout
     assert "modules: facets, own_documents; not installed: words (typos," in told
-    removed = run("uninstall", "--module", "facets", "--apply", "--yes", "--dsn", plain_dsn)
+    removed = run(
+        "server", "uninstall", "--module", "facets", "--apply", "--yes", "--dsn", plain_dsn
+    )
     assert removed.stdout == "The module facets in schema public is removed.\n"
     assert "modules: own_documents; not" in run("doctor", "--dsn", plain_dsn).stdout
 
@@ -281,7 +286,12 @@ def test_doctor_fails_when_something_is_wrong_and_says_what(run: Run, dsn: str) 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("migrate", "--no-such-option"), ("init",), ("dev", "fly"), ("migrate", "--dimensions", "x")],
+    [
+        ("migrate", "--no-such-option"),
+        ("init",),
+        ("server", "dev", "fly"),
+        ("migrate", "--dimensions", "x"),
+    ],
 )
 def test_wrong_usage_ends_with_code_2_and_the_usage(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
@@ -291,7 +301,12 @@ def test_wrong_usage_ends_with_code_2_and_the_usage(run: Run, arguments: tuple[s
 
 @pytest.mark.parametrize(
     "command",
-    ["migrate", "init", "doctor", "dev start", "dev stop", "dev status", "dev reset"],
+    [
+        "migrate",
+        "init",
+        "doctor",
+        *(f"server dev {one}" for one in ("start", "stop", "status", "reset")),
+    ],
 )
 def test_help_of_every_command_shows_an_example(run: Run, command: str) -> None:
     done = run(*command.split(), "--help")

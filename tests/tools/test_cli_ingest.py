@@ -59,7 +59,7 @@ def test_chunks_have_the_size_and_overlap_that_are_asked_for(brain: Run, tmp_pat
     arguments = ("ingest", "docs/many.md", "--chunk-size", "50", "--overlap", "10", "--json")
     added = json.loads(brain(*arguments).out)["chunks"]["added"]
     assert added > 3
-    stored = json.loads(brain("show", "docs:many.md", "--json").out)["chunks"]
+    stored = json.loads(brain("corpus", "show", "docs:many.md", "--json").out)["chunks"]
     # Each chunk but the first repeats one sentence.
     assert sum(one["content"].count("opens the door") for one in stored) == 20 + added - 1
     refused = brain("ingest", "docs", "--chunk-size", "50", "--overlap", "30")
@@ -344,7 +344,7 @@ def test_ingesting_much_analyses_the_table(brain: Run, tmp_path: Path, database:
 
 def test_delete_removes_a_document_and_says_when_there_is_none(brain: Run) -> None:
     brain("ingest", "docs")
-    done = brain("delete", "docs:keys.md", "docs:none.md")
+    done = brain("corpus", "delete", "docs:keys.md", "docs:none.md")
     assert done.code == 1
     assert done.out == "docs:keys.md: deleted, 1 chunk\n"
     assert done.err.splitlines()[1:] == ["docs:none.md: no such document"]

@@ -30,23 +30,23 @@ def test_a_start_file_becomes_a_collection_to_measure(brain: Run, tmp_path: Path
     keys = [json.loads(line) for line in _exported_corpus(brain, tmp_path)]
     fruit = next(one["_id"] for one in keys if "Bananas" in one["text"])
     (tmp_path / "questions.tsv").write_text(f"which fruit is yellow?\t{fruit}\n")
-    assert brain("judgments", "import", "questions.tsv").out == "1 judgment stored.\n"
-    done = brain("judgments", "export", "judged")
+    assert brain("corpus", "judgments", "import", "questions.tsv").out == "1 judgment stored.\n"
+    done = brain("corpus", "judgments", "export", "judged")
     assert done.out == "1 judgment written to judged.\n"
     qrels = (tmp_path / "judged" / "qrels" / "test.tsv").read_text().splitlines()
     assert qrels[1:] == [f"q1\t{fruit}\t2"]
-    brain("judgments", "export", "judged.csv")
+    brain("corpus", "judgments", "export", "judged.csv")
     assert "which fruit is yellow?" in (tmp_path / "judged.csv").read_text()
 
 
 def _exported_corpus(brain: Run, folder: Path) -> list[str]:
-    assert brain("judgments", "export", "all").code == 0
+    assert brain("corpus", "judgments", "export", "all").code == 0
     return (folder / "all" / "corpus.jsonl").read_text().splitlines()
 
 
 def test_a_document_that_is_not_stored_is_named(brain: Run, tmp_path: Path) -> None:
     (tmp_path / "questions.tsv").write_text("which fruit?\tnowhere.md\n")
-    done = brain("judgments", "import", "questions.tsv")
+    done = brain("corpus", "judgments", "import", "questions.tsv")
     assert done.code == 1
     assert "nowhere.md" in done.err
 

@@ -367,7 +367,7 @@ def test_an_embedder_of_another_size_is_refused_with_the_remedy(
     done = brain(*command)
     assert (done.code, done.out) == (1, "")
     assert "have 3 dimensions, but wordllama-l2-256 has 256" in done.err
-    assert "second-brain reembed start --embedder NAME" in done.err
+    assert "second-brain corpus reembed start --embedder NAME" in done.err
 
 
 @pytest.mark.parametrize("dimensions", [3])

@@ -49,9 +49,9 @@ def test_every_command_takes_the_schema(
     assert found[0]["metadata"]["title"] == "Fruit"
     assert "fusion" in run("search", "yellow bananas", "--explain", *options).out
     assert "ms in the database" in run("search", "yellow", "--estimate", *options).out
-    assert "knowledge_chunks_embedding" in run("index", "show", *options).out
-    assert "256 dimensions" in run("reembed", "status", *options).out
-    built = run("index", "build", "--kind", "vector", *options)
+    assert "knowledge_chunks_embedding" in run("corpus", "index", "show", *options).out
+    assert "256 dimensions" in run("corpus", "reembed", "status", *options).out
+    built = run("corpus", "index", "build", "--kind", "vector", *options)
     assert "knowledge_chunks_embedding" in built.out
     done = run("doctor", "--json", *options)
     assert done.code == 0, done.out
@@ -59,15 +59,15 @@ def test_every_command_takes_the_schema(
         one["message"] for one in json.loads(done.out) if one["check"] == "embeddings"
     )
     key = "docs:fruit.md"
-    deleted = run("delete", key, *options)
+    deleted = run("corpus", "delete", key, *options)
     assert f"{key}: deleted" in deleted.out, deleted
     with psycopg.connect(plain_dsn) as connection:
         assert connection.execute("select count(*) from public.knowledge_chunks").fetchone() == (0,)
 
-    written = run("uninstall", *options)
+    written = run("server", "uninstall", *options)
     assert f"2 rows of {SCHEMA}.knowledge_documents" in written.out
     assert run("doctor", *options).code == 0
-    removed = run("uninstall", "--apply", "--yes", *options)
+    removed = run("server", "uninstall", "--apply", "--yes", *options)
     assert removed.out == f"The install in schema {SCHEMA} is removed.\n"
     assert run("search", "bananas", *options).code == 1
     monkeypatch.delenv("SECOND_BRAIN_SCHEMA", raising=False)

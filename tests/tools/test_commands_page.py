@@ -68,7 +68,7 @@ def run(
 def test_the_file_of_the_page_is_valid(run: Run, tmp_path: Path) -> None:
     (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "second-brain.toml").write_text(block)
-    values = json.loads(run("config", "--json").out)["values"]
+    values = json.loads(run("server", "config", "--json").out)["values"]
     assert len([one for one in values if str(one["source"]).endswith(".toml")]) == 6
 
 
@@ -77,15 +77,15 @@ def test_json_has_the_shape_that_the_page_says(run: Run, tmp_path: Path) -> None
     arguments = {
         "ingest": ["docs"],
         "search": ["key"],
-        "show": ["docs:keys.md"],
-        "delete": ["docs:keys.md", "nothing"],
-        "judgments import": ["questions.tsv"],
-        "judgments export": ["judged.csv"],
-        "judgments delete": ["--asked"],
+        "corpus show": ["docs:keys.md"],
+        "corpus delete": ["docs:keys.md", "nothing"],
+        "corpus judgments import": ["questions.tsv"],
+        "corpus judgments export": ["judged.csv"],
+        "corpus judgments delete": ["--asked"],
     }
     shapes = {names(command)[0]: cell for command, cell in rows("command")}
     run("ingest", "docs")
-    run("settings", "set", "--fusion", "rrf")
+    run("corpus", "settings", "set", "--fusion", "rrf")
     for command, cell in shapes.items():
         done = run(*command.split(), *arguments.get(command, []), "--json")
         answer: Any = json.loads(done.out)

@@ -98,9 +98,9 @@ def fruit(tmp_path: Path) -> Path:
 def on_server(run: Run, fruit: Path, server: Server) -> Iterator[Run]:
     """Run a command on the fruit, in a scratch database of the run's server; none may stay."""
 
-    def run_command(command: str, *arguments: str) -> Done:
+    def run_command(group: str, command: str, *arguments: str) -> Done:
         return run(
-            *(command, "fruit", "--dsn", server.admin_dsn()),
+            *(group, command, "fruit", "--dsn", server.admin_dsn()),
             *("--doc-embeddings", "docs.npy", "--query-embeddings", "queries.npy"),
             *arguments,
         )
@@ -344,7 +344,7 @@ def test_a_pickle_is_not_opened(fruit: Path) -> None:
 
 
 def test_eval_measures_each_leg_and_hybrid(on_server: Run) -> None:
-    done = on_server("eval", "--json")
+    done = on_server("corpus", "eval", "--json")
     found = legs(done)
     second = 1 / math.log2(3)
     assert found["vector"]["nDCG@10"] == pytest.approx((second + 1) / 2)
@@ -373,24 +373,24 @@ def test_eval_measures_each_leg_and_hybrid(on_server: Run) -> None:
 
 
 def test_eval_passes_the_arguments_of_hybrid_on(on_server: Run) -> None:
-    found = legs(on_server("eval", "--json", "--weights", "1", "0", "--pool-size", "3"))
+    found = legs(on_server("corpus", "eval", "--json", "--weights", "1", "0", "--pool-size", "3"))
     assert found["hybrid"]["nDCG@10"] == found["vector"]["nDCG@10"] < 1
-    found = legs(on_server("eval", "--json", "--weights", "0", "1"))
+    found = legs(on_server("corpus", "eval", "--json", "--weights", "0", "1"))
     assert found["hybrid"]["nDCG@10"] == found["text"]["nDCG@10"] == 0.5
     assert found["vector"]["Recall@100"] == 1
-    found = legs(on_server("eval", "--json", "--search-mode", "phrase"))
+    found = legs(on_server("corpus", "eval", "--json", "--search-mode", "phrase"))
     assert found["text"]["empty_answers"] == 2
 
 
 def test_eval_fuses_as_told(on_server: Run) -> None:
-    assert legs(on_server("eval", "--json", "--fusion", "rrf"))["hybrid"]["nDCG@10"] == 1
-    refused = on_server("eval", "--fusion", "nonsense")
+    assert legs(on_server("corpus", "eval", "--json", "--fusion", "rrf"))["hybrid"]["nDCG@10"] == 1
+    refused = on_server("corpus", "eval", "--fusion", "nonsense")
     assert refused.code == 1
     assert "fusion must be one of" in refused.err
 
 
 def test_eval_prints_a_table_and_what_the_gain_is_worth(on_server: Run) -> None:
-    done = on_server("eval", "--max-queries", "1")
+    done = on_server("corpus", "eval", "--max-queries", "1")
     assert done.code == 0, done.err
     assert "3 documents, 1 queries" in done.out
     assert "hybrid against vector: +" in done.out
@@ -409,7 +409,9 @@ def test_eval_measures_reranking_beside_the_others(
 
     # It stands for a model that is not here.
     monkeypatch.setattr("second_brain.cli.evaluation.load_reranker", lambda _name: shortest_last)
-    done = on_server("eval", "--json", "--reranker", "ours", "--html", str(tmp_path / "page.html"))
+    done = on_server(
+        "corpus", "eval", "--json", "--reranker", "ours", "--html", str(tmp_path / "page.html")
+    )
     found = legs(done)
     assert list(found) == ["vector", "text", "hybrid", "rerank"]
     # It puts the only relevant document of q2 behind the two others.
@@ -423,18 +425,18 @@ def test_eval_measures_reranking_beside_the_others(
     # The first query twice, because it loads the model too.
     assert [query for query, _ in calls] == [calls[0][0], calls[0][0], "automobile"]
     assert "ordered by ours" in (tmp_path / "page.html").read_text("utf-8")
-    table = on_server("eval", "--reranker", "ours").out
+    table = on_server("corpus", "eval", "--reranker", "ours").out
     assert "rerank against hybrid: -" in table
 
 
 def test_an_unknown_reranker_is_refused_before_anything_runs(run: Run, fruit: Path) -> None:
-    done = run("eval", "fruit", "--reranker", "nonsense")
+    done = run("corpus", "eval", "fruit", "--reranker", "nonsense")
     assert done.code == 1
     assert "unknown reranker 'nonsense'" in done.err
 
 
 def test_an_argument_that_the_search_refuses_is_named_and_nothing_stays(on_server: Run) -> None:
-    done = on_server("eval", "--weights", "0", "0")
+    done = on_server("corpus", "eval", "--weights", "0", "0")
     assert done.code == 1
     assert "vector_weight and text_weight are both 0" in done.err
 
@@ -447,7 +449,7 @@ def test_eval_starts_a_server_of_its_own_and_embeds_by_itself(
     # pytest's folders are closed to the account that the server runs as under root.
     for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         parent.chmod(0o755)
-    found = legs(run("eval", "fruit", "--json"))
+    found = legs(run("corpus", "eval", "fruit", "--json"))
     assert found["text"]["nDCG@10"] == 0.5
     assert found["vector"]["Recall@100"] == 1
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -461,7 +463,11 @@ def test_a_role_that_may_not_make_a_database_is_told_what_to_do(
         admin.execute(sql.SQL("create role {} login password 'x'").format(sql.Identifier(role)))
         try:
             done = run(
-                "eval", "fruit", "--dsn", make_conninfo(server.admin, user=role, password="x")
+                "corpus",
+                "eval",
+                "fruit",
+                "--dsn",
+                make_conninfo(server.admin, user=role, password="x"),
             )
         finally:
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
@@ -471,7 +477,7 @@ def test_a_role_that_may_not_make_a_database_is_told_what_to_do(
 
 
 def test_one_kind_of_embeddings_needs_the_other(run: Run, fruit: Path) -> None:
-    done = run("eval", "fruit", "--doc-embeddings", "docs.npy")
+    done = run("corpus", "eval", "fruit", "--doc-embeddings", "docs.npy")
     assert done.code == 2
     assert "or neither" in done.err
 
@@ -480,7 +486,7 @@ def test_without_the_extra_the_error_names_it(
     run: Run, fruit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ir_measures", None)
-    done = run("eval", "fruit")
+    done = run("corpus", "eval", "fruit")
     assert done.code == 1
     assert "second-brain[evaluation]" in done.err
 
@@ -522,7 +528,7 @@ class Page(HTMLParser):
 
 def test_the_report_loads_nothing_and_escapes_what_it_shows(on_server: Run, tmp_path: Path) -> None:
     # Alone, so that it is among the worst and its hits are explained.
-    done = on_server("eval", "--html", "report.html", "--weights", "1", "0")
+    done = on_server("corpus", "eval", "--html", "report.html", "--weights", "1", "0")
     assert done.code == 0, done.err
     text = (tmp_path / "report.html").read_text("utf-8")
     page = Page(text)
@@ -535,7 +541,7 @@ def test_the_report_loads_nothing_and_escapes_what_it_shows(on_server: Run, tmp_
 
 
 def test_the_report_draws_every_figure(on_server: Run, tmp_path: Path) -> None:
-    assert on_server("eval", "--html", "report.html").code == 0
+    assert on_server("corpus", "eval", "--html", "report.html").code == 0
     page = Page((tmp_path / "report.html").read_text("utf-8"))
     # Gains against each leg, and the latency of each search.
     assert len(page.attributes["aria-label"]) == 2 + 3
@@ -547,13 +553,13 @@ def test_the_report_draws_every_figure(on_server: Run, tmp_path: Path) -> None:
 def test_a_report_into_a_missing_folder_is_refused_before_anything_runs(
     run: Run, fruit: Path
 ) -> None:
-    done = run("eval", "fruit", "--html", "missing/report.html")
+    done = run("corpus", "eval", "fruit", "--html", "missing/report.html")
     assert done.code == 2
     assert "Loading" not in done.err
 
 
 def test_tune_recommends_and_says_that_hybrid_does_not_beat_a_leg(on_server: Run) -> None:
-    done = on_server("tune")
+    done = on_server("corpus", "tune")
     assert done.code == 0, done.err
     # Two queries can show nothing: every p-value is 1.
     assert "Hybrid is not significantly better than the vector leg alone" in done.out
@@ -562,7 +568,7 @@ def test_tune_recommends_and_says_that_hybrid_does_not_beat_a_leg(on_server: Run
 
 
 def test_tune_reports_its_grid_its_folds_and_the_legs(on_server: Run) -> None:
-    done = on_server("tune", "--json")
+    done = on_server("corpus", "tune", "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert found["legs"]["text"] == 0.5
@@ -632,7 +638,7 @@ def test_only_what_a_database_stores_is_tried_for_it() -> None:
 
 
 def test_tune_stores_nothing_that_is_not_better(on_server: Run, dsn: str) -> None:
-    done = on_server("tune", "--apply", "--target", dsn)
+    done = on_server("corpus", "tune", "--apply", "--target", dsn)
     assert done.code == 0, done.err
     assert "Not stored: the defaults are the best." in done.out
 
@@ -647,7 +653,7 @@ def test_tune_stores_what_is_better_and_searches_change(
         KnowledgeWriter(connection).set_settings(
             CorpusSettings(collection="fruit", embedding_model="one")
         )
-        done = on_server("tune", "--apply", "--collection", "fruit", "--target", dsn)
+        done = on_server("corpus", "tune", "--apply", "--collection", "fruit", "--target", dsn)
         assert done.code == 0, done.err
         assert "Stored for collection 'fruit': fusion relative_score" in done.out
         connection.execute(
@@ -667,25 +673,25 @@ def test_tune_stores_what_is_better_and_searches_change(
 
 
 def test_a_collection_without_apply_is_refused(run: Run, fruit: Path) -> None:
-    done = run("tune", "fruit", "--collection", "fruit")
+    done = run("corpus", "tune", "fruit", "--collection", "fruit")
     assert done.code == 2
     assert "--collection needs --apply" in done.err
 
 
 def test_settings_are_set_shown_and_reset(run: Run, dsn: str) -> None:
     given = ("--dsn", dsn)
-    assert "Nothing is stored" in run("settings", "show", *given).out
-    done = run("settings", "set", "--fusion", "rrf", "--vector-weight", "0.5", *given)
+    assert "Nothing is stored" in run("corpus", "settings", "show", *given).out
+    done = run("corpus", "settings", "set", "--fusion", "rrf", "--vector-weight", "0.5", *given)
     assert done.code == 0, done.err
-    run("settings", "set", "--collection", "memory", "--text-weight", "2", *given)
-    assert run("settings", "show", *given).out.splitlines() == [
+    run("corpus", "settings", "set", "--collection", "memory", "--text-weight", "2", *given)
+    assert run("corpus", "settings", "show", *given).out.splitlines() == [
         "all other collections: fusion rrf, vector weight 0.5, text weight 1",
         "collection 'memory': fusion as the caller, vector weight 1, text weight 2",
     ]
-    assert run("settings", "reset", "--collection", "memory", *given).out == "Removed.\n"
-    again = run("settings", "reset", "--collection", "memory", *given)
+    assert run("corpus", "settings", "reset", "--collection", "memory", *given).out == "Removed.\n"
+    again = run("corpus", "settings", "reset", "--collection", "memory", *given)
     assert again.out == "There are no such settings.\n"
-    refused = run("settings", "set", "--vector-weight", "0", "--text-weight", "0", *given)
+    refused = run("corpus", "settings", "set", "--vector-weight", "0", "--text-weight", "0", *given)
     assert refused.code == 1
     assert "both 0" in refused.err
 

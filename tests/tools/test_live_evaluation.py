@@ -48,7 +48,7 @@ def brain(
 
 
 def modes(brain: Run, *options: str) -> dict[str, Any]:
-    done = brain("eval", "--collection", "first", "--json", *options)
+    done = brain("corpus", "eval", "--collection", "first", "--json", *options)
     assert done.code == 0, done.err
     found: dict[str, Any] = json.loads(done.out)
     return found
@@ -81,7 +81,7 @@ def test_hits_that_nobody_judged_are_counted(brain: Run, writer: KnowledgeWriter
     assert found["text"]["judged@10"] == 1
     # Only what was judged counts in a condensed list.
     assert found["vector"]["nDCG@10 condensed"] == 1 > found["vector"]["nDCG@10"]
-    shown = brain("eval", "--collection", "first").out
+    shown = brain("corpus", "eval", "--collection", "first").out
     assert "12%" in shown
 
 
@@ -90,10 +90,10 @@ def test_two_settings_are_compared(brain: Run) -> None:
     report = modes(brain, "--compare", "rrf", heavy)
     assert list(report["modes"]) == ["rrf", heavy]
     assert report["modes"][heavy]["gain"]["mean"] == pytest.approx(1 / np.log2(3) - 1)
-    done = brain("eval", "--collection", "first", "--compare", "rrf", heavy)
+    done = brain("corpus", "eval", "--collection", "first", "--compare", "rrf", heavy)
     assert "significant loss" in done.out
     assert "loses most against rrf:\n  -0.369  apples" in done.out
-    refused = brain("eval", "--compare", "rrf", '{"weight": 2}')
+    refused = brain("corpus", "eval", "--compare", "rrf", '{"weight": 2}')
     assert refused.code == 1
     assert "vector_weight" in refused.err
 
@@ -133,17 +133,25 @@ def test_hits_of_the_settings_in_use_are_reranked(
     # The first question twice: the model is loaded before a time is taken.
     assert len(calls) == 1 + report["queries"]
     shown = brain(
-        "eval", "--collection", "first", "--reranker", "ours", "--compare", "vector", "text"
+        "corpus",
+        "eval",
+        "--collection",
+        "first",
+        "--reranker",
+        "ours",
+        "--compare",
+        "vector",
+        "text",
     )
     assert "rerank: the first 50 hits of vector, ordered by ours" in shown.out
     assert "rerank against vector: +0.369" in shown.out
-    refused = brain("eval", "--reranker", "ours", "--compare-embedder", "better")
+    refused = brain("corpus", "eval", "--reranker", "ours", "--compare-embedder", "better")
     assert refused.code == 2
     assert "--reranker" in refused.err
 
 
 def test_another_embedding_model_is_compared_before_the_switch(brain: Run) -> None:
-    given = ("eval", "--collection", "first", "--compare-embedder", "better")
+    given = ("corpus", "eval", "--collection", "first", "--compare-embedder", "better")
     report = json.loads(brain(*given, "--json").out)
     assert report["models"]["given"]["nDCG@10"] == pytest.approx(1 / np.log2(3))
     assert report["models"]["better"]["nDCG@10"] == 1
@@ -160,14 +168,14 @@ def test_tune_stores_what_is_better_and_a_search_changes(
 ) -> None:
     use_the_worse_leg(writer)
     assert best_hit(database) == "bananas"
-    done = brain("tune", "--collection", "first", "--apply")
+    done = brain("corpus", "tune", "--collection", "first", "--apply")
     assert done.code == 0, done.err
     assert "tuned against the settings in use: +0.369" in done.out
     assert "Stored for collection 'first'" in done.out
     assert best_hit(database) == "apples"
     (stored,) = writer.settings()
     assert stored.embedding_model == "given"
-    again = brain("tune", "--collection", "first", "--apply")
+    again = brain("corpus", "tune", "--collection", "first", "--apply")
     assert "Not stored: the settings in use are the best." in again.out
 
 
@@ -177,7 +185,7 @@ def test_a_gain_of_few_questions_is_stored_only_by_force(
     use_the_worse_leg(writer)
     writer.delete_judgments(collection="first")
     writer.set_judgments(judged("first", count=5))
-    given = ("tune", "--collection", "first", "--apply")
+    given = ("corpus", "tune", "--collection", "first", "--apply")
     refused = brain(*given)
     assert "with fewer than 6 questions no difference can be significant" in refused.out
     assert "Not stored: no setting is significantly better" in refused.out
@@ -187,17 +195,17 @@ def test_a_gain_of_few_questions_is_stored_only_by_force(
 
 
 def test_questions_are_those_of_the_collection(brain: Run) -> None:
-    done = brain("eval", "--collection", "copies")
+    done = brain("corpus", "eval", "--collection", "copies")
     assert done.code == 1
     assert "'first' (8)" in done.err
-    assert brain("eval").code == 1
+    assert brain("corpus", "eval").code == 1
 
 
 def test_options_of_a_test_collection_need_its_folder(brain: Run, tmp_path: Path) -> None:
-    done = brain("eval", "--qrels", "qrels.tsv")
+    done = brain("corpus", "eval", "--qrels", "qrels.tsv")
     assert done.code == 2
     assert "give its folder" in done.err
-    done = brain("tune", str(tmp_path), "--questions", "all")
+    done = brain("corpus", "tune", str(tmp_path), "--questions", "all")
     assert done.code == 2
     assert "give no folder" in done.err
 
@@ -210,7 +218,7 @@ def test_generated_questions_are_repeatable_and_reported_apart(
             {"external_key": f"doc{place}", "collection": "texts"},
             [{"content": f"{WORDS[place]} and {WORDS[place + 1]} with {WORDS[place + 2]}"}],
         )
-    given = ("judgments", "generate", "--count", "4", "--collection", "texts")
+    given = ("corpus", "judgments", "generate", "--count", "4", "--collection", "texts")
     assert "4 generated questions stored" in brain(*given).out
     made = writer.judgments("texts")
     assert len({one.document_key for one in made}) == len({one.question for one in made}) == 4
@@ -222,7 +230,7 @@ def test_generated_questions_are_repeatable_and_reported_apart(
     brain(*given)
     assert [one.question for one in writer.judgments("texts")] == [one.question for one in made]
 
-    asked = ("eval", "--collection", "texts", "--compare", "text", "rrf", "--json")
+    asked = ("corpus", "eval", "--collection", "texts", "--compare", "text", "rrf", "--json")
     generated = json.loads(brain(*asked).out)
     assert generated["queries"] == 4
     assert any("made from words" in remark for remark in generated["remarks"])
@@ -232,7 +240,7 @@ def test_generated_questions_are_repeatable_and_reported_apart(
     assert "4 generated questions left out" in alone["remarks"]
     assert json.loads(brain(*asked, "--questions", "all").out)["queries"] == 5
 
-    assert brain("judgments", "delete", "--generated").out == "4 judgments deleted.\n"
+    assert brain("corpus", "judgments", "delete", "--generated").out == "4 judgments deleted.\n"
     assert [one.question for one in writer.judgments("texts")] == ["cars"]
 
 

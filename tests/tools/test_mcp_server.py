@@ -1,4 +1,4 @@
-"""The process `second-brain mcp`: stdio, HTTP, what it refuses, progress and cancellation."""
+"""`second-brain server mcp`: stdio, HTTP, what it refuses, progress and cancellation."""
 
 import json
 import signal
@@ -184,7 +184,7 @@ def test_a_server_that_would_show_too_much_or_wrongly_does_not_start(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["second-brain", "mcp", *arguments])
+    monkeypatch.setattr(sys, "argv", ["second-brain", "server", "mcp", *arguments])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code in (1, 2)
@@ -209,7 +209,7 @@ def test_a_port_in_use_is_named(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         monkeypatch.setattr(
-            sys, "argv", ["second-brain", "mcp", "--transport", "http", "--port", port]
+            sys, "argv", ["second-brain", "server", "mcp", "--transport", "http", "--port", port]
         )
         with pytest.raises(SystemExit):
             main()

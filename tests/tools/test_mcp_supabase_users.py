@@ -195,7 +195,7 @@ def test_what_contradicts_the_users_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = ["--transport", "http", "--supabase-users", *arguments]
-    monkeypatch.setattr(sys, "argv", ["second-brain", "mcp", *given])
+    monkeypatch.setattr(sys, "argv", ["second-brain", "server", "mcp", *given])
     with pytest.raises(SystemExit):
         main()
     assert complaint in capsys.readouterr().err

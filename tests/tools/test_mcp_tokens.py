@@ -248,7 +248,7 @@ def test_the_command_makes_a_token_that_the_file_accepts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     options = ["--viewer-id", ANA, "--viewer-groups", "growers", "--remember", "--days", "1"]
-    run(monkeypatch, "mcp-token", 'ana\'s "laptop" Ω', *options)
+    run(monkeypatch, "server", "token", 'ana\'s "laptop" Ω', *options)
     printed = capsys.readouterr()
     token = printed.err.split()[-1]
     assert token not in printed.out
@@ -286,5 +286,5 @@ def test_options_that_contradict_the_file_are_refused(
     tmp_path: Path,
 ) -> None:
     path = written(tmp_path / "tokens.toml", ANAS)
-    run(monkeypatch, "mcp", "--tokens", str(path), *arguments, variables=variables)
+    run(monkeypatch, "server", "mcp", "--tokens", str(path), *arguments, variables=variables)
     assert complaint in capsys.readouterr().err

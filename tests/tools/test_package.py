@@ -1,16 +1,17 @@
 """What the package imports, and what it says when an extra is missing."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
 from typer.main import get_group
+from typer.testing import CliRunner
 
 import second_brain
-from second_brain.cli.commands import COMMANDS
+from second_brain.cli.commands import COMMANDS, app
 from second_brain.services.memory import MemorySearchResult
 
 # Makes packages look as if they were not installed.
@@ -85,8 +86,30 @@ def test_the_help_lists_the_commands_of_every_module() -> None:
     registered: dict[str, str] = {}
     for file in folder.glob("[!_]*.py"):
         module = import_module(f"second_brain.cli.{file.stem}")
-        if hasattr(module, "register"):
-            commands = typer.Typer()
-            module.register(commands)
-            registered |= dict.fromkeys(get_group(commands).commands, file.stem)
-    assert registered == {name: module for name, (module, _) in COMMANDS.items()}
+        if hasattr(module, "app") and file.stem != "commands":
+            registered |= dict.fromkeys(get_group(module.app).commands, file.stem)
+    assert registered == {path.split()[-1]: module for path, (module, _) in COMMANDS.items()}
+
+
+def test_the_help_has_what_a_first_user_needs_in_at_most_ten_entries() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
+    listed = re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
+    first = {"init", "migrate", "ingest", "search", "adopt", "doctor", "workbench", "demo"}
+    assert first <= {*listed}
+    assert len(listed) <= 10
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("tune", "corpus tune"),
+        ("documents", "corpus list"),
+        ("embed-worker", "corpus embed"),
+        ("dev", "server dev"),
+        ("mcp-token", "server token"),
+    ],
+)
+def test_a_former_name_is_an_error_that_names_the_new_one(former: str, now: str) -> None:
+    done = CliRunner().invoke(app, [former])
+    assert done.exit_code == 2
+    assert f"The command {former} is now: second-brain {now}\n" in done.output

@@ -53,10 +53,10 @@ def test_each_machine_has_the_memory_and_the_processors() -> None:
 
 
 def test_the_command_prints_each_line_with_its_assumption_and_json_its_figures(run: Run) -> None:
-    table = run("plan", "--chunks", "1M", "--dimensions", "384", "--qps", "20")
+    table = run("server", "plan", "--chunks", "1M", "--dimensions", "384", "--qps", "20")
     assert table.code == 0
     assert "Large" in table.out
-    done = run("plan", "--chunks", "50M", "--dimensions", "768", "--qps", "200", "--json")
+    done = run("server", "plan", "--chunks", "50M", "--dimensions", "768", "--qps", "200", "--json")
     planned = json.loads(done.out)
     assert planned["chunks"] == 50_000_000
     assert all(line["assumption"] for line in planned["lines"])
@@ -64,6 +64,6 @@ def test_the_command_prints_each_line_with_its_assumption_and_json_its_figures(r
 
 
 def test_a_wrong_number_is_refused_by_name(run: Run) -> None:
-    assert "--chunks" in run("plan", "--chunks", "many").err
+    assert "--chunks" in run("server", "plan", "--chunks", "many").err
     with pytest.raises(InvalidInputError, match=r"dimensions must be 1 to 16,000, not 0"):
         plan(1, 0, 1)

@@ -225,7 +225,7 @@ def test_a_worker_helps_a_reembedding(dsn: str, database: Connection) -> None:
 
 
 def command(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["embed-worker", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["corpus", "embed", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -248,7 +248,7 @@ from test_embedding_worker import Traced
 from second_brain.cli import embedding
 embedding.configured_embedder = lambda name: Traced(sys.argv[1], pause=0.5)
 from second_brain.cli.commands import app
-app(["embed-worker", "--json", "--batch-size", "2", "--poll", "0.1"])
+app(["corpus", "embed", "--json", "--batch-size", "2", "--poll", "0.1"])
 """
 
 

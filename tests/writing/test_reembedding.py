@@ -603,11 +603,13 @@ def command(*arguments: str) -> str:
 
 
 def test_the_commands_change_the_model_to_a_real_one(dsn: str) -> None:
-    assert "6 dimensions" in command("reembed", "status", "--dsn", dsn)
-    changed = command("reembed", "start", "--embedder", "wordllama", "--keep-old", "--dsn", dsn)
+    assert "6 dimensions" in command("corpus", "reembed", "status", "--dsn", dsn)
+    changed = command(
+        "corpus", "reembed", "start", "--embedder", "wordllama", "--keep-old", "--dsn", dsn
+    )
     assert f"{ACTIVE} chunks embedded; wordllama-l2-256 is now in use" in changed
     assert "building the vector index" in changed
-    assert "old embeddings still exist" in command("reembed", "status", "--dsn", dsn)
-    assert "Dropped the old" in command("reembed", "finish", "--dsn", dsn)
-    assert "nothing to cancel" in command("reembed", "cancel", "--dsn", dsn)
-    assert "256 dimensions" in command("reembed", "status", "--dsn", dsn)
+    assert "old embeddings still exist" in command("corpus", "reembed", "status", "--dsn", dsn)
+    assert "Dropped the old" in command("corpus", "reembed", "finish", "--dsn", dsn)
+    assert "nothing to cancel" in command("corpus", "reembed", "cancel", "--dsn", dsn)
+    assert "256 dimensions" in command("corpus", "reembed", "status", "--dsn", dsn)

@@ -1,4 +1,4 @@
-"""`second-brain schedule`, on a schema that stands for pg_cron, which is not here.
+"""`second-brain server schedule`, on a schema that stands for pg_cron, which is not here.
 
 The stand-in has the documented columns and functions: a name is one job for each user, a job of the
 same name is replaced, and unscheduling an unknown job is an error.
@@ -76,14 +76,14 @@ def names(connection: Connection) -> list[str]:
 def test_each_job_runs_and_a_second_run_changes_nothing(
     run: Run, cron: Connection, expected: list[str]
 ) -> None:
-    first = run("schedule")
+    first = run("server", "schedule")
     assert first.code == 0, first.err
     before = cron.execute("select * from cron.job order by jobname").fetchall()
     assert names(cron) == expected
     assert all(name in first.out for name in expected)
     for (command,) in cron.execute("select command from cron.job").fetchall():
         cron.execute(command.encode())
-    assert run("schedule").code == 0
+    assert run("server", "schedule").code == 0
     assert cron.execute("select * from cron.job order by jobname").fetchall() == before
 
 
@@ -95,8 +95,8 @@ def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -
         " select now() - age * interval '1 day', 'zebra', 'text', 0, 1, 0, 1, false"
         "   from generate_series(9, 1, -1) as age"
     )
-    run("schedule", "--log-days", "7")
-    found = json.loads(run("schedule", "--log-days", "5", "--json").out)
+    run("server", "schedule", "--log-days", "7")
+    found = json.loads(run("server", "schedule", "--log-days", "5", "--json").out)
     assert sorted(job["name"] for job in found) == sorted([*OF_CORE, QUERY_LOG])
     for (command,) in cron.execute("select command from cron.job").fetchall():
         cron.execute(command.encode())
@@ -115,17 +115,17 @@ def test_removing_leaves_the_jobs_of_others(
         "insert into cron.job (jobname, schedule, command, username)"
         " values ('second-brain-purge', '0 1 * * *', 'select 1', 'somebody')"
     )
-    run("schedule")
-    assert run("schedule", "--remove").out.count("Removed") == len(expected)
+    run("server", "schedule")
+    assert run("server", "schedule", "--remove").out.count("Removed") == len(expected)
     assert names(cron) == ["backup", "second-brain-purge"]
-    again = run("schedule", "--remove")
+    again = run("server", "schedule", "--remove")
     assert (again.code, again.out) == (0, "There are no jobs of this install.\n")
 
 
 def test_without_pg_cron_it_fails_and_prints_lines_that_a_shell_can_run(
     run: Run, shared: Connection, shared_dsn: str, expected: list[str]
 ) -> None:
-    refused = run("schedule", "--superseded-days", "90")
+    refused = run("server", "schedule", "--superseded-days", "90")
     assert refused.code == 1
     assert "pg_cron is not installed" in refused.err
     lines = refused.out.splitlines()
@@ -137,11 +137,11 @@ def test_without_pg_cron_it_fails_and_prints_lines_that_a_shell_can_run(
         assert before == " -qXAtc "
         shared.execute(command.encode())
     assert "'90 days'" in lines[1]
-    assert run("schedule", "--remove").code == 1
+    assert run("server", "schedule", "--remove").code == 1
 
 
 def test_an_install_in_another_schema_has_jobs_of_its_own(run: Run, cron: Connection) -> None:
-    missing = run("schedule", "--schema", "knowledge_de")
+    missing = run("server", "schedule", "--schema", "knowledge_de")
     assert missing.code == 1
     assert "knowledge_de" in missing.err
     assert names(cron) == []

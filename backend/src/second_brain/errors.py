@@ -56,7 +56,7 @@ class DimensionMismatchError(InvalidInputError):
     http_status = 500
     default_remedy = (
         "Embed with the model that embedded the corpus, or change the corpus's: "
-        "`second-brain reembed start --embedder NAME`."
+        "`second-brain corpus reembed start --embedder NAME`."
     )
 
 

@@ -73,7 +73,7 @@ begin
   );
   if missing <> '{}' then
     raise notice 'nothing is scheduled: the extensions % are missing; create them, or run '
-                 'second-brain embed-worker', array_to_string(missing, ', ');
+                 'second-brain corpus embed', array_to_string(missing, ', ');
     return;
   end if;
   if to_regprocedure('public.pending_knowledge_embeddings()') is null then

@@ -346,7 +346,7 @@ begin
                       )
         using errcode = '22023',
               hint = 'Embed with the model of the corpus, or change the corpus: '
-                     '`second-brain reembed start --embedder NAME`.';
+                     '`second-brain corpus reembed start --embedder NAME`.';
     end if;
     if not ((embedding operator(extensions.<=>) embedding) < 0.5) then
       raise exception '%.embedding must have a direction: it is zero, or too small for float4', name

@@ -30,10 +30,11 @@ _SHOWN = 60  # characters of a part of a key
 _MAPPED = "a column, an SQL expression over the columns, or none"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(
-        epilog="""\b
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog="""\b
 Examples:
   second-brain adopt public.documents --model text-embedding-3-small
   second-brain adopt public.documents --title "metadata ->> 'title'" --embed --apply
@@ -42,9 +43,7 @@ Examples:
   second-brain adopt --check documents --repair
   second-brain adopt --remove documents
 """
-    )(adopt)
-
-
+)
 def adopt(
     table: Annotated[
         str | None,

@@ -11,7 +11,7 @@ from typer.main import get_group
 
 _EXAMPLES = """\b
 Try it here, without an account:
-  second-brain dev start
+  second-brain server dev start
   second-brain migrate --dimensions 256
   second-brain ingest docs/
   second-brain search "how do I rotate the keys?"
@@ -23,65 +23,108 @@ In your own Supabase project:
   second-brain doctor --dsn postgresql://...
 """
 
-COMMANDS = {
-    "migrate": ("database", "Apply the migrations that the database does not have yet."),
-    "init": ("database", "Write the migrations into your Supabase project."),
-    "uninstall": ("database", "Write the SQL that removes an install or a module, for review."),
-    "doctor": ("database", "Check a database, and print a remedy for each problem."),
-    "ingest": ("ingestion", "Read documents, split and embed them, and store new chunks."),
-    "delete": ("ingestion", "Delete documents with all their chunks."),
-    "embed-worker": ("embedding", "Embed chunks that wait for an embedding, until stopped."),
-    "search": ("search", "Search, and show ranks and scores of each hit."),
-    "documents": ("documents", "List the stored documents, with sizes and states."),
-    "show": ("documents", "Show a document with its chunks, or one chunk."),
-    "demo": ("search", "Search the standard library's documentation in a dev database."),
-    "eval": ("evaluation", "Measure search on judged questions, or on a test collection."),
-    "tune": ("evaluation", "Find the best fusion and weights, and store them."),
-    "judgments": ("judgments", "Which documents are right for a question."),
-    "settings": ("settings", "Fusion and weights that a corpus remembers."),
-    "config": ("config", "Show the values that variables and the configuration file set."),
-    "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
-    "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
-    "mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
-    "mcp-token": ("serving", "Make a token for a caller of the MCP server."),
-    "dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
-    "tenants": ("tenants", "In which database each tenant is; move one."),
-    "index": ("maintenance", "The vector index: show, build another kind, drop."),
-    "reembed": ("maintenance", "Change the embedding model of a table in use."),
-    "plan": ("plan", "Estimate memory, disk, machines, shards and replicas of a corpus."),
-    "schedule": ("schedule", "Schedule statistics and purges with pg_cron."),
-    "shards": ("shards", "One corpus in several databases: statistics, moves."),
+GROUPS = {
+    "corpus": "What is stored: list it, embed it, measure and tune its search.",
+    "server": "Databases and servers: dev database, MCP, tenants, shards, jobs.",
 }
-"""For each command: its module in `second_brain.cli`, and its line in `second-brain --help`."""
+"""Groups of commands, and the line of each in `second-brain --help`."""
+
+COMMANDS = {
+    "init": ("database", "Write the migrations into your Supabase project."),
+    "migrate": ("database", "Apply the migrations that the database does not have yet."),
+    "ingest": ("ingestion", "Read documents, split and embed them, and store new chunks."),
+    "search": ("search", "Search, and show ranks and scores of each hit."),
+    "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
+    "doctor": ("database", "Check a database, and print a remedy for each problem."),
+    "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
+    "demo": ("search", "Search the standard library's documentation in a dev database."),
+    "corpus list": ("documents", "List the stored documents, with sizes and states."),
+    "corpus show": ("documents", "Show a document with its chunks, or one chunk."),
+    "corpus delete": ("ingestion", "Delete documents with all their chunks."),
+    "corpus settings": ("settings", "Fusion and weights that a corpus remembers."),
+    "corpus judgments": ("judgments", "Which documents are right for a question."),
+    "corpus eval": ("evaluation", "Measure search on judged questions, or on a test collection."),
+    "corpus tune": ("evaluation", "Find the best fusion and weights, and store them."),
+    "corpus embed": ("embedding", "Embed chunks that wait for an embedding, until stopped."),
+    "corpus reembed": ("maintenance", "Change the embedding model of a table in use."),
+    "corpus index": ("maintenance", "The vector index: show, build another kind, drop."),
+    "server dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
+    "server mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
+    "server token": ("serving", "Make a token for a caller of the MCP server."),
+    "server tenants": ("tenants", "In which database each tenant is; move one."),
+    "server shards": ("shards", "One corpus in several databases: statistics, moves."),
+    "server plan": ("plan", "Estimate memory, disk, machines, shards and replicas of a corpus."),
+    "server schedule": ("schedule", "Schedule statistics and purges with pg_cron."),
+    "server config": ("config", "Show the values that variables and the configuration file set."),
+    "server uninstall": ("database", "Write the SQL that removes an install or a module."),
+}
+"""For each command: its module in `second_brain.cli`, and its line in the help."""
+
+# Names before there were groups, where the name in its group is another one.
+_FORMER = {"corpus list": "documents", "corpus embed": "embed-worker", "server token": "mcp-token"}
+_MOVED = {_FORMER.get(path, path.split()[1]): path for path in COMMANDS if " " in path}
 
 
 class _Commands(TyperGroup):
-    """The group of all commands. Typer's default group imports every module to print the help."""
+    """The commands at the top, or of a group.
+
+    Typer's default group imports every module to print the help.
+    """
+
+    path = ""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(self._summaries())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _loaded(COMMANDS[cmd_name][0])[cmd_name] if cmd_name in COMMANDS else None
+        path = self._path(cmd_name)
+        if path in GROUPS:
+            return _group(path)
+        return _loaded(COMMANDS[path][0])[cmd_name] if path in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if not self.path and args[0] in _MOVED:
+            ctx.fail(f"The command {args[0]} is now: second-brain {_MOVED[args[0]]}")
         name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
+        if command is not None and not isinstance(command, _Commands):
             from second_brain.cli import configuration
 
-            ctx.default_map = {name: configuration.load().defaults((str(name),), command)}
+            path = self._path(str(name)).split()
+            ctx.default_map = {name: configuration.load().defaults(tuple(path), command)}
         return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        for title, is_group in (("Commands", False), ("Groups of commands", True)):
+            lines = self._summaries().items()
+            rows = [line for line in lines if (self._path(line[0]) in GROUPS) == is_group]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def _summaries(self) -> dict[str, str]:
+        lines = {path: summary for path, (_, summary) in COMMANDS.items()} | GROUPS
+        split = ((path.rpartition(" "), line) for path, line in lines.items())
+        return {name: line for (group, _, name), line in split if group == self.path}
+
+    def _path(self, name: str) -> str:
+        return f"{self.path} {name}".strip()
 
 
 @cache
 def _loaded(module: str) -> dict[str, Any]:
-    commands = typer.Typer(rich_markup_mode=None)
-    import_module(f"second_brain.cli.{module}").register(commands)
-    return dict(get_group(commands).commands)
+    commands = get_group(import_module(f"second_brain.cli.{module}").app).commands
+    for path, (home, summary) in COMMANDS.items():
+        if home == module:
+            command = commands[path.split()[-1]]
+            command.help = command.help or summary
+    return dict(commands)
+
+
+@cache
+def _group(name: str) -> _Commands:
+    group = _Commands(name=name, no_args_is_help=True, help=GROUPS[name], rich_markup_mode=None)
+    group.path = name
+    return group
 
 
 app = typer.Typer(

@@ -10,16 +10,15 @@ from second_brain.cli.tables import new_console, printable
 
 _EXAMPLES = """\b
 Examples:
-  second-brain config
-  second-brain config --json
+  second-brain server config
+  second-brain server config --json
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("config", epilog=_EXAMPLES)(_config)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("config", epilog=_EXAMPLES)
 def _config(as_json: JsonOption = False) -> None:
     """Show each value that can be set, and where it comes from.
 

@@ -77,7 +77,7 @@ def refuse_other_embedder(
             f"the embeddings in the database have {dimensions} dimensions, but {embedder.model} "
             f"has {embedder.dimensions}",
             remedy="Use the embedder of the stored chunks, or change the model with "
-            "`second-brain reembed start --embedder NAME` (immediate in an empty database). "
+            "`second-brain corpus reembed start --embedder NAME` (immediate in an empty database). "
             "A search with --mode text needs no embedder.",
         )
     others = [name for (name,) in database.execute(_MODELS) if name != embedder.model]

@@ -54,67 +54,34 @@ def _examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
+app = typer.Typer(rich_markup_mode=None)
 dev = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(dev, name="dev", help="An embedded Postgres for this folder, in .second-brain/.")
-    app.command(
-        epilog=_examples(
-            "second-brain migrate --dimensions 384",
-            "second-brain migrate --with adoption,facets",
-            "second-brain migrate --dsn postgresql://postgres@db.example.org/postgres",
-            "second-brain migrate --all --tenants tenants.toml --dimensions 384",
-        )
-    )(migrate)
-    app.command(
-        epilog=_examples(
-            "second-brain init --dimensions 384 --into supabase/migrations",
-            "second-brain init --dimensions 384 --with adoption,facets",
-            "second-brain init --dimensions 384 --declarative",
-            "second-brain init --dimensions 384 --one-file --into second-brain.sql",
-        )
-    )(init)
-    app.command(
-        "uninstall",
-        epilog=_examples(
-            "second-brain uninstall > uninstall.sql",
-            "second-brain uninstall --module facets --apply",
-            "second-brain uninstall --schema knowledge_de --apply",
-        ),
-    )(_uninstall)
-    app.command(
-        "doctor",
-        epilog=_examples(
-            "second-brain doctor",
-            "second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json",
-            "second-brain doctor --all --tenants tenants.toml",
-        ),
-    )(_doctor)
+app.add_typer(dev, name="dev")
 
 
 @dev.command(
     epilog=_examples(
-        "second-brain dev start",
-        "second-brain dev start --postgres-major 16",
-        "second-brain dev start --replicas 2",
-        'psql "$(second-brain dev start)"',
+        "second-brain server dev start",
+        "second-brain server dev start --postgres-major 16",
+        "second-brain server dev start --replicas 2",
+        'psql "$(second-brain server dev start)"',
     )
 )
 def start(postgres_major: MajorOption = None, replicas: ReplicasOption = None) -> None:
     """Start this folder's database and print its DSN; the first start creates the database.
 
-    It runs until `dev stop`. It has the roles, schemas and pgvector of Supabase but no tables:
-    `second-brain migrate` creates them. Replicas are hot standbys; their DSNs are printed to
-    stderr.
+    It runs until `server dev stop`. It has the roles, schemas and pgvector of Supabase but no
+    tables: `second-brain migrate` creates them. Replicas are hot standbys; their DSNs are printed
+    to stderr.
     """
     server = dev_server(postgres_major)
     was_running = server.status == "running"
     server.start(standbys=replicas)
     (STATE / ".gitignore").write_text("*\n")
     verb = "was already running" if was_running else "is running"
-    typer.echo(f"PostgreSQL {server.major} {verb}; stop it with `second-brain dev stop`.", err=True)
+    typer.echo(
+        f"PostgreSQL {server.major} {verb}; stop it with `second-brain server dev stop`.", err=True
+    )
     configured = configuration.load().values.get("dsn")
     if configured is not None and configured.value != server.dsn():
         typer.echo(
@@ -132,7 +99,7 @@ def _print_replicas(server: EmbeddedPostgres) -> None:
         typer.echo(f"Replica {one.number}: {one.dsn() if running else one.status}", err=True)
 
 
-@dev.command(epilog=_examples("second-brain dev stop"))
+@dev.command(epilog=_examples("second-brain server dev stop"))
 def stop() -> None:
     """Stop this folder's database and its replicas; the data are kept."""
     server = dev_server()
@@ -144,7 +111,9 @@ def stop() -> None:
     )
 
 
-@dev.command(epilog=_examples("second-brain dev status", "second-brain dev status --json"))
+@dev.command(
+    epilog=_examples("second-brain server dev status", "second-brain server dev status --json")
+)
 def status(as_json: JsonOption = False) -> None:
     """Show whether this folder's database and replicas run, and their DSNs.
 
@@ -174,12 +143,14 @@ def status(as_json: JsonOption = False) -> None:
         _print_replicas(server)
         typer.echo(server.dsn())
     else:
-        typer.echo(f"The database is {now}; start it with `second-brain dev start`.", err=True)
+        typer.echo(
+            f"The database is {now}; start it with `second-brain server dev start`.", err=True
+        )
     if not running:
         raise typer.Exit(1)
 
 
-@dev.command(epilog=_examples("second-brain dev reset --yes"))
+@dev.command(epilog=_examples("second-brain server dev reset --yes"))
 def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     postgres_major: MajorOption = None,
@@ -197,6 +168,14 @@ def reset(
     start(major, replicas)
 
 
+@app.command(
+    epilog=_examples(
+        "second-brain migrate --dimensions 384",
+        "second-brain migrate --with adoption,facets",
+        "second-brain migrate --dsn postgresql://postgres@db.example.org/postgres",
+        "second-brain migrate --all --tenants tenants.toml --dimensions 384",
+    )
+)
 def migrate(
     dimensions: Annotated[
         int | None,
@@ -313,6 +292,14 @@ def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | Non
     return embedder.dimensions
 
 
+@app.command(
+    epilog=_examples(
+        "second-brain init --dimensions 384 --into supabase/migrations",
+        "second-brain init --dimensions 384 --with adoption,facets",
+        "second-brain init --dimensions 384 --declarative",
+        "second-brain init --dimensions 384 --one-file --into second-brain.sql",
+    )
+)
 def init(
     dimensions: Annotated[int, typer.Option(help="Dimensions of your model's embeddings.")],
     with_modules: WithOption = None,
@@ -416,6 +403,14 @@ def init(
         typer.echo("Nothing to write: all migrations exist.", err=True)
 
 
+@app.command(
+    "doctor",
+    epilog=_examples(
+        "second-brain doctor",
+        "second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json",
+        "second-brain doctor --all --tenants tenants.toml",
+    ),
+)
 def _doctor(
     dsn: DsnOption = None,
     as_json: JsonOption = False,
@@ -459,6 +454,14 @@ def _doctor(
         raise typer.Exit(1)
 
 
+@app.command(
+    "uninstall",
+    epilog=_examples(
+        "second-brain server uninstall > uninstall.sql",
+        "second-brain server uninstall --module facets --apply",
+        "second-brain server uninstall --schema knowledge_de --apply",
+    ),
+)
 def _uninstall(
     dsn: DsnOption = None,
     schema: SchemaOption = naming.SCHEMA,

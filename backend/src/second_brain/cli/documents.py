@@ -28,25 +28,23 @@ from second_brain.services.stored_documents import (
 
 _LIST_EXAMPLES = """\b
 Examples:
-  second-brain documents
-  second-brain documents --state pending --collection support
-  second-brain documents --named invoice --limit 200 --json
+  second-brain corpus list
+  second-brain corpus list --state pending --collection support
+  second-brain corpus list --named invoice --limit 200 --json
 """
 
 _SHOW_EXAMPLES = """\b
 Examples:
-  second-brain show handbook:docs/keys.md
-  second-brain show handbook:docs/keys.md --limit 5 --offset 5
-  second-brain show 0b7c4a0e-6f0c-4d0e-9a51-3a8a4c1d2e3f --json
+  second-brain corpus show handbook:docs/keys.md
+  second-brain corpus show handbook:docs/keys.md --limit 5 --offset 5
+  second-brain corpus show 0b7c4a0e-6f0c-4d0e-9a51-3a8a4c1d2e3f --json
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("documents", epilog=_LIST_EXAMPLES)(_documents)
-    app.command("show", epilog=_SHOW_EXAMPLES)(_show)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("list", epilog=_LIST_EXAMPLES)
 def _documents(
     collection: Annotated[
         str | None,
@@ -81,7 +79,7 @@ def _documents(
     """List the stored documents, whoever owns them, in the order of their keys.
 
     With the number of their chunks, those that wait for an embedding, and the size of the text.
-    `second-brain show KEY` shows one.
+    `second-brain corpus show KEY` shows one.
     """
 
     def page(after: str | None, size: int) -> list[DocumentSummary]:
@@ -109,6 +107,7 @@ def _documents(
         typer.echo("No such documents.", err=True)
 
 
+@app.command("show", epilog=_SHOW_EXAMPLES)
 def _show(
     name: Annotated[
         str,
@@ -131,7 +130,7 @@ def _show(
     if found is None:
         raise InvalidInputError(
             f"nothing is stored under {visible(name)!r}",
-            remedy="List the keys: second-brain documents --named TEXT",
+            remedy="List the keys: second-brain corpus list --named TEXT",
         )
     if as_json:
         print_json(found)
@@ -144,8 +143,8 @@ def _show(
     shown = offset + len(found.chunks)
     if len(found.chunks) == limit and shown < stored:
         typer.echo(
-            f"Chunks {offset + 1} to {shown} of {stored}. Next: second-brain show {_quoted(name)} "
-            f"--limit {limit} --offset {shown}{schema_option(schema)}",
+            f"Chunks {offset + 1} to {shown} of {stored}. Next: second-brain corpus show "
+            f"{_quoted(name)} --limit {limit} --offset {shown}{schema_option(schema)}",
             err=True,
         )
 

@@ -1,4 +1,4 @@
-"""The command embed-worker: arguments, signals and output; `ingest/embedding_worker.py` works."""
+"""The command embed: arguments, signals and output; `ingest/embedding_worker.py` works."""
 
 import json
 import logging
@@ -29,18 +29,17 @@ from second_brain.services.install import SCHEMA
 
 _EXAMPLES = """\b
 Examples:
-  second-brain embed-worker --embedder openai:text-embedding-3-small --requests-per-minute 500
-  second-brain embed-worker --once --json
-  second-brain embed-worker --status
-  second-brain embed-worker --collection tickets --retry-failed
+  second-brain corpus embed --embedder openai:text-embedding-3-small --requests-per-minute 500
+  second-brain corpus embed --once --json
+  second-brain corpus embed --status
+  second-brain corpus embed --collection tickets --retry-failed
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("embed-worker", epilog=_EXAMPLES)(_embed_worker)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("embed", epilog=_EXAMPLES)
 def _embed_worker(
     embedder_name: EmbedderOption = "wordllama",
     batch_size: Annotated[

@@ -37,25 +37,25 @@ from second_brain.services.write import KnowledgeWriter
 
 _EVAL_EXAMPLES = """\b
 Examples:
-  second-brain eval
-  second-brain eval --collection support --compare stored rrf
-  second-brain eval --compare rrf '{"fusion": "auto", "vector_weight": 0.7}'
-  second-brain eval --compare-embedder openai:text-embedding-3-small
-  second-brain eval --reranker cross-encoder --html report.html
-  second-brain eval scifact
-  second-brain eval scifact --doc-embeddings docs.npy --query-embeddings queries.npy
-  second-brain eval support --weights 0.6 0.4 --html report.html
-  second-brain eval support --reranker cross-encoder
-  second-brain eval support --json > before.json
+  second-brain corpus eval
+  second-brain corpus eval --collection support --compare stored rrf
+  second-brain corpus eval --compare rrf '{"fusion": "auto", "vector_weight": 0.7}'
+  second-brain corpus eval --compare-embedder openai:text-embedding-3-small
+  second-brain corpus eval --reranker cross-encoder --html report.html
+  second-brain corpus eval scifact
+  second-brain corpus eval scifact --doc-embeddings docs.npy --query-embeddings queries.npy
+  second-brain corpus eval support --weights 0.6 0.4 --html report.html
+  second-brain corpus eval support --reranker cross-encoder
+  second-brain corpus eval support --json > before.json
 """
 
 _TUNE_EXAMPLES = """\b
 Examples:
-  second-brain tune
-  second-brain tune --collection support --apply
-  second-brain tune scifact
-  second-brain tune scifact --qrels scifact/qrels/dev.tsv --max-queries 500
-  second-brain tune scifact --apply --collection support
+  second-brain corpus tune
+  second-brain corpus tune --collection support --apply
+  second-brain corpus tune scifact
+  second-brain corpus tune scifact --qrels scifact/qrels/dev.tsv --max-queries 500
+  second-brain corpus tune scifact --apply --collection support
 """
 
 _MAX_TUNED = 200
@@ -74,7 +74,7 @@ KindOption = Annotated[
     typer.Option(
         "--questions",
         help="Without a folder: questions that were judged (the default if there are any), that "
-        "`judgments generate` made, or all.",
+        "`corpus judgments generate` made, or all.",
         show_default=False,
     ),
 ]
@@ -111,12 +111,10 @@ ServerOption = Annotated[
 SeedOption = Annotated[int, typer.Option(help="Seed of all random choices.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("eval", epilog=_EVAL_EXAMPLES)(_eval)
-    app.command("tune", epilog=_TUNE_EXAMPLES)(_tune)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("eval", epilog=_EVAL_EXAMPLES)
 def _eval(
     directory: FolderArgument = None,
     qrels: QrelsOption = None,
@@ -275,6 +273,7 @@ def _eval(
     print_comparison(found, source, as_json=as_json)
 
 
+@app.command("tune", epilog=_TUNE_EXAMPLES)
 def _tune(
     directory: FolderArgument = None,
     qrels: QrelsOption = None,
@@ -331,7 +330,7 @@ def _tune(
     alone, and says whether hybrid search beats both legs.
 
     With --apply only fusion and weights are tried, because only they are stored. Every search whose
-    caller gives no fusion uses them. `second-brain settings` shows and removes them.
+    caller gives no fusion uses them. `second-brain corpus settings` shows and removes them.
     """
     if force and not apply:
         raise typer.BadParameter("--force needs --apply")

@@ -66,8 +66,8 @@ Examples:
 
 _DELETE_EXAMPLES = """\b
 Examples:
-  second-brain delete handbook:docs/old.md
-  second-brain delete python-stdlib:this python-stdlib:antigravity
+  second-brain corpus delete handbook:docs/old.md
+  second-brain corpus delete python-stdlib:this python-stdlib:antigravity
 """
 
 _KNOWLEDGE_TYPES = 'select name from public.knowledge_types order by name collate "C"'
@@ -81,12 +81,10 @@ class Visibility(StrEnum):
     public = "public"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("ingest", epilog=_INGEST_EXAMPLES)(_ingest)
-    app.command("delete", epilog=_DELETE_EXAMPLES)(_delete)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("ingest", epilog=_INGEST_EXAMPLES)
 def _ingest(
     paths: Annotated[
         list[str] | None,
@@ -301,6 +299,7 @@ def _ingest(
         raise typer.Exit(1)
 
 
+@app.command("delete", epilog=_DELETE_EXAMPLES)
 def _delete(
     external_keys: Annotated[
         list[str], typer.Argument(metavar="KEY...", help="Keys of documents, as ingested.")

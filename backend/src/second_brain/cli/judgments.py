@@ -21,26 +21,23 @@ CollectionOption = Annotated[
     ),
 ]
 
+app = typer.Typer(rich_markup_mode=None)
 judgments = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  second-brain judgments import questions.tsv
-  second-brain judgments generate --count 50
-  second-brain judgments delete --generated
-  second-brain eval
-  second-brain judgments export judged.csv
-  second-brain judgments export judged/
+  second-brain corpus judgments import questions.tsv
+  second-brain corpus judgments generate --count 50
+  second-brain corpus judgments delete --generated
+  second-brain corpus eval
+  second-brain corpus judgments export judged.csv
+  second-brain corpus judgments export judged/
 
 A line of questions.tsv: how do I rotate the keys?<TAB>docs/keys.md
 """,
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(judgments, name="judgments", help="Which documents are right for a question.")
+app.add_typer(judgments, name="judgments")
 
 
 @judgments.command("import")
@@ -111,7 +108,7 @@ def generate_judgments(
 
     They show documents that the search loses, and make a start possible. They cannot replace
     questions of people: they have words of the document, so the text leg looks better than it is.
-    `eval` and `tune` use them only if there are no others, or with --questions.
+    `corpus eval` and `corpus tune` use them only if there are no others, or with --questions.
     """
     with opened(dsn, schema) as database:
         made = known_items.generate(database, count, collection=collection, seed=seed)

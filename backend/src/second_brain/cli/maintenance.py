@@ -41,15 +41,16 @@ WorkersOption = Annotated[
     typer.Option(help="Parallel workers for the build; the default is the server's.", min=0),
 ]
 
+app = typer.Typer(rich_markup_mode=None)
 index = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  second-brain index show
-  second-brain index build --m 24 --ef-construction 128 --memory 4GB --workers 3
-  second-brain index build --kind vector
-  second-brain index drop
+  second-brain corpus index show
+  second-brain corpus index build --m 24 --ef-construction 128 --memory 4GB --workers 3
+  second-brain corpus index build --kind vector
+  second-brain corpus index drop
 """,
 )
 reembed = typer.Typer(
@@ -57,17 +58,13 @@ reembed = typer.Typer(
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  second-brain reembed start --embedder voyage:voyage-4-large --memory 4GB
-  second-brain reembed status
-  second-brain reembed cancel
+  second-brain corpus reembed start --embedder voyage:voyage-4-large --memory 4GB
+  second-brain corpus reembed status
+  second-brain corpus reembed cancel
 """,
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(index, name="index", help="The vector index: show, build another kind, drop.")
-    app.add_typer(reembed, name="reembed", help="Change the embedding model of a table in use.")
+app.add_typer(index, name="index")
+app.add_typer(reembed, name="reembed")
 
 
 @index.command("show")
@@ -129,14 +126,14 @@ def build_index(
 
 @index.command("drop")
 def drop_index(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
-    """Drop the vector index and the text index before a bulk load; build them with `index build`.
+    """Drop the vector index and the text index before a bulk load; build them after it.
 
     Without the indexes, searches read all rows. The options of the dropped index are not stored:
-    give them to `index build` again.
+    give them to `corpus index build` again.
     """
     with showing_progress() as on_progress:
         vector_index.drop(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
-    typer.echo("Dropped. After the load: second-brain index build")
+    typer.echo("Dropped. After the load: second-brain corpus index build")
 
 
 @reembed.command("start")
@@ -145,7 +142,8 @@ def start_reembedding(
         str, typer.Option(help=f"The new model: {', '.join(EMBEDDER_NAMES)}.", show_default=False)
     ],
     keep_old: Annotated[
-        bool, typer.Option("--keep-old", help="Keep the old embeddings until `reembed finish`.")
+        bool,
+        typer.Option("--keep-old", help="Keep the old embeddings until `corpus reembed finish`."),
     ] = False,
     batch_size: Annotated[
         int, typer.Option(help="Texts per call of the embedder.", min=1, max=2000)
@@ -185,7 +183,7 @@ def start_reembedding(
             err=True,
         )
     if report.old_is_kept:
-        typer.echo("Drop the old embeddings with: second-brain reembed finish", err=True)
+        typer.echo("Drop the old embeddings with: second-brain corpus reembed finish", err=True)
 
 
 @reembed.command("status")
@@ -238,7 +236,7 @@ def _print_indexes(indexes: list[vector_index.Index]) -> None:
             str(one.m or ""),
             str(one.ef_construction or ""),
             f"{one.size / 2**20:,.1f} MB",
-            "" if one.is_valid else "invalid: run `second-brain index build`",
+            "" if one.is_valid else "invalid: run `second-brain corpus index build`",
         )
     console.print(table if indexes else "No index: searches read all rows.", soft_wrap=True)
 

@@ -12,18 +12,17 @@ from second_brain.database import sizing
 
 _EXAMPLES = """\b
 Examples:
-  second-brain plan --chunks 1M --dimensions 384 --qps 20
-  second-brain plan --chunks 50M --dimensions 768 --qps 200
-  second-brain plan --chunks 50M --dimensions 768 --qps 200 --largest 256 --json
+  second-brain server plan --chunks 1M --dimensions 384 --qps 20
+  second-brain server plan --chunks 50M --dimensions 768 --qps 200
+  second-brain server plan --chunks 50M --dimensions 768 --qps 200 --largest 256 --json
 """
 _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("plan", epilog=_EXAMPLES)(_plan)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("plan", epilog=_EXAMPLES)
 def _plan(
     chunks: Annotated[
         str, typer.Option(metavar="NUMBER", help="Number of chunks: 200000, 200k, 50M.")

@@ -11,20 +11,18 @@ from second_brain.database.migrations import installed_modules
 from second_brain.services.install import SCHEMA
 from second_brain.services.modules import MODULES
 
+app = typer.Typer(rich_markup_mode=None)
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(
-        "schedule",
-        epilog="""\b
+
+@app.command(
+    "schedule",
+    epilog="""\b
 Examples:
-  second-brain schedule
-  second-brain schedule --superseded-days 90 --log-days 7
-  second-brain schedule --remove
+  second-brain server schedule
+  second-brain server schedule --superseded-days 90 --log-days 7
+  second-brain server schedule --remove
 """,
-    )(_schedule)
-
-
+)
 def _schedule(
     superseded_days: Annotated[
         int,

@@ -117,12 +117,10 @@ _QUESTIONS = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("search", epilog=_SEARCH_EXAMPLES)(_search)
-    app.command("demo")(_demo)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("search", epilog=_SEARCH_EXAMPLES)
 def _search(
     question: Annotated[str, typer.Argument(help="What to search for.", show_default=False)],
     mode: Annotated[
@@ -376,6 +374,7 @@ def _reranked(
     return [found[place] for place in order[offset : offset + limit]]
 
 
+@app.command("demo")
 def _demo() -> None:
     """Fill this folder's dev database with the standard library's documentation and question it."""
     embedder = load_embedder("wordllama")
@@ -401,7 +400,7 @@ def _demo() -> None:
     console.print("v and t: the hit's rank by meaning (vector) and by words (text).", style="dim")
     console.print("\nAsk your own, and add your own documents:", style="bold")
     command = _invoked_as()
-    for arguments in ('search "how do I copy a folder?"', "ingest PATH", "dev stop"):
+    for arguments in ('search "how do I copy a folder?"', "ingest PATH", "server dev stop"):
         console.print(f"  {command} {arguments}", highlight=False)
     console.print("\nSee both legs side by side in the browser:", style="bold")
     console.print(f"  {command} workbench --open", highlight=False)

@@ -1,4 +1,4 @@
-"""The commands mcp and mcp-token: arguments, connections and the listening socket.
+"""The commands mcp and token: arguments, connections and the listening socket.
 
 `mcp_server` has the tools.
 """
@@ -45,16 +45,16 @@ _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 _EXAMPLES = """\b
 Examples:
-  second-brain mcp
-  second-brain mcp --collection knowledge --collection memory --public-only
-  second-brain mcp --viewer-id 00000000-0000-0000-0000-000000000001 --remember
-  second-brain mcp --transport http --port 8000 --tokens tokens.toml
-  SUPABASE_URL=https://PROJECT.supabase.co second-brain mcp --transport http --supabase-users
+  second-brain server mcp
+  second-brain server mcp --collection knowledge --collection memory --public-only
+  second-brain server mcp --viewer-id 00000000-0000-0000-0000-000000000001 --remember
+  second-brain server mcp --transport http --port 8000 --tokens tokens.toml
+  SUPABASE_URL=https://PROJECT.supabase.co second-brain server mcp --transport http --supabase-users
 """
 
 _EXAMPLES_OF_TOKEN = """\b
 Example:
-  second-brain mcp-token ana --viewer-id 00000000-0000-0000-0000-000000000001 >> tokens.toml
+  second-brain server token ana --viewer-id 00000000-0000-0000-0000-000000000001 >> tokens.toml
 """  # noqa: S105
 
 
@@ -65,12 +65,10 @@ class Transport(StrEnum):
     http = "http"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("mcp", epilog=_EXAMPLES)(_mcp)
-    app.command("mcp-token", epilog=_EXAMPLES_OF_TOKEN)(_mcp_token)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("mcp", epilog=_EXAMPLES)
 def _mcp(
     transport: Annotated[
         Transport,
@@ -213,6 +211,7 @@ def _mcp(
             asyncio.run(serve(listening))
 
 
+@app.command("token", epilog=_EXAMPLES_OF_TOKEN)
 def _mcp_token(
     name: Annotated[str, typer.Argument(help="Name of the token, such as that of its user.")],
     viewer: Annotated[
@@ -241,7 +240,7 @@ def _mcp_token(
         typer.Option(min=1, help="Days until the token expires.", show_default=False),
     ] = None,
 ) -> None:
-    """Make a token for `second-brain mcp --tokens`, and print its lines of the file.
+    """Make a token for `second-brain server mcp --tokens`, and print its lines of the file.
 
     The token itself is printed to standard error and stored nowhere: the file has its digest.
     """

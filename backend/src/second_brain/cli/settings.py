@@ -20,22 +20,19 @@ CollectionOption = Annotated[
 ]
 WeightOption = Annotated[float, typer.Option(help="Multiplies the weight of a caller.", min=0)]
 
+app = typer.Typer(rich_markup_mode=None)
 settings = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  second-brain settings show
-  second-brain settings set --fusion auto --vector-weight 0.7
-  second-brain settings set --collection support --fusion relative_score
-  second-brain settings reset --collection support
+  second-brain corpus settings show
+  second-brain corpus settings set --fusion auto --vector-weight 0.7
+  second-brain corpus settings set --collection support --fusion relative_score
+  second-brain corpus settings reset --collection support
 """,
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(settings, name="settings", help="Fusion and weights that a corpus remembers.")
+app.add_typer(settings, name="settings")
 
 
 def describe(stored: CorpusSettings) -> str:

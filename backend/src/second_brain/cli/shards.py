@@ -29,21 +29,18 @@ ShardOption = Annotated[
     ),
 ]
 
+app = typer.Typer(rich_markup_mode=None)
 shards = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  second-brain shards refresh --shard east=EAST_URL --shard west=WEST_URL
-  second-brain shards check --shard east=EAST_URL --shard west=WEST_URL
-  second-brain shards move --shard east=EAST_URL --shard west=WEST_URL --shard north=NORTH_URL
+  second-brain server shards refresh --shard east=EAST_URL --shard west=WEST_URL
+  second-brain server shards check --shard east=EAST_URL --shard west=WEST_URL
+  second-brain server shards move --shard east=EAST_URL --shard west=WEST_URL --shard new=NEW_URL
 """,
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(shards, name="shards", help="One corpus in several databases: statistics, moves.")
+app.add_typer(shards, name="shards")
 
 
 @shards.command("refresh")
@@ -75,14 +72,16 @@ def check(shard: ShardOption, schema: SchemaOption = SCHEMA) -> None:
         )
     new_console().print(table)
     if len({one.id for one in stored.values()}) > 1 or None in {one.id for one in stored.values()}:
-        typer.echo("The databases weigh words by different statistics: second-brain shards refresh")
+        typer.echo(
+            "The databases weigh words by different statistics: second-brain server shards refresh"
+        )
         raise typer.Exit(1)
     shared_rows = next(iter(stored.values())).shared_rows or 0
     rows = sum(one.rows for one in stored.values())
     if abs(rows - shared_rows) > _MOST_CHANGED * shared_rows:
         typer.echo(
             f"There are {rows:,.0f} chunks now, and the statistics are of {shared_rows:,.0f}: "
-            "second-brain shards refresh"
+            "second-brain server shards refresh"
         )
         raise typer.Exit(1)
 

@@ -214,7 +214,7 @@ def show_command(hit: MemorySearchResult, schema: str) -> str:
     key = hit.metadata.get("external_key")
     # A key that this terminal cannot show is not for copying.
     name = shlex.quote(key) if key and key.isprintable() else hit.metadata["document_id"] or hit.id
-    return f"second-brain show {name}{schema_option(schema)}"
+    return f"second-brain corpus show {name}{schema_option(schema)}"
 
 
 def cell(hit: MemorySearchResult) -> Group:

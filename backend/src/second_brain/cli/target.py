@@ -74,7 +74,8 @@ def resolve_dsn(dsn: str | None) -> str:
     stopped = server.status == "stopped"
     raise ConfigurationError(
         "the dev database of this folder is stopped" if stopped else "no database is given",
-        remedy="Start one here with `second-brain dev start`, or pass --dsn or SECOND_BRAIN_DSN.",
+        remedy="Start one here with `second-brain server dev start`, or pass --dsn or "
+        "SECOND_BRAIN_DSN.",
     )
 
 

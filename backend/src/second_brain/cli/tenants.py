@@ -23,14 +23,15 @@ from second_brain.services.tenant_directory import (
     directory_of,
 )
 
+app = typer.Typer(rich_markup_mode=None)
 tenants = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  second-brain tenants list --tenants tenants.toml
-  second-brain tenants add acme eu1/acme
-  second-brain tenants move acme --to us1/acme
+  second-brain server tenants list --tenants tenants.toml
+  second-brain server tenants add acme eu1/acme
+  second-brain server tenants move acme --to us1/acme
 
 \b
 A file tenants.toml, in which EU1_DSN is an environment variable with a connection string:
@@ -40,11 +41,7 @@ A file tenants.toml, in which EU1_DSN is an environment variable with a connecti
   acme = "eu1/acme"
 """,
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(tenants, name="tenants", help="In which database each tenant is; move one.")
+app.add_typer(tenants, name="tenants")
 
 
 @contextmanager
@@ -92,7 +89,7 @@ def add_tenant(
         if tenant in directory.tenants():
             raise ConfigurationError(
                 f"the directory has the tenant {tenant} already",
-                remedy="`second-brain tenants move` takes it to another place with its data.",
+                remedy="`second-brain server tenants move` moves it with its data.",
             )
         found = Place.read(place)
         _dsn(databases, found)
@@ -118,7 +115,8 @@ def move_tenant(
     """Move a tenant with all its data to another database or schema.
 
     Searches go on, writes wait for a moment at the end. After an interruption, run the command
-    again: it continues. The old copy stays, closed for writes: remove it with `uninstall`. Connect
+    again: it continues. The old copy stays, closed for writes: remove it with `server uninstall`.
+    Connect
     directly or through a session pooler.
     """
     with opened_directory(tenants_file) as (directory, databases):
@@ -163,7 +161,7 @@ def move_tenant(
         typer.echo(f"{tenant} is in {target}: {rows}; writes waited {moved.pause:.0f} ms.")
     typer.echo(
         f"The old copy in {place} is closed for writes. Remove it when no process reads it any "
-        "more: second-brain uninstall "
+        "more: second-brain server uninstall "
         + ("" if place.schema == SCHEMA else f"--schema {place.schema} ")
         + "--apply --dsn ...",
         err=True,

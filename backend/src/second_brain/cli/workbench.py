@@ -28,11 +28,10 @@ Examples:
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("workbench", epilog=_EXAMPLES)(_workbench)
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("workbench", epilog=_EXAMPLES)
 def _workbench(
     host: Annotated[
         str, typer.Option(help="Address to listen on; other than loopback only with a token.")

@@ -169,8 +169,8 @@ class Copier:
                 if there[table.name].columns != table.columns:
                     raise ConfigurationError(
                         f"{table.name} has other columns here than there",
-                        remedy="Finish `second-brain reembed`, and apply the migrations here: "
-                        "`second-brain migrate`.",
+                        remedy="Finish `second-brain corpus reembed`, and apply the migrations "
+                        "here: `second-brain migrate`.",
                     )
             yield
 
@@ -312,8 +312,8 @@ class Copier:
                 if here != there:
                     raise SecondBrainError(
                         f"the copy of {table.name} differs; nothing was switched",
-                        remedy="Start again: `second-brain tenants move ID --cancel`, then the "
-                        "move.",
+                        remedy="Start again: `second-brain server tenants move ID --cancel`, then "
+                        "the move.",
                     )
 
     def _digest(self, database: Database, table: Table, digest: LiteralString) -> object:

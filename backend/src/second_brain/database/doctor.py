@@ -450,8 +450,8 @@ def _settings(connection: Connection, schema: str) -> _Findings:
                 "warning",
                 f"{name}: embedding_model is {model}, but chunks have embeddings of"
                 f" {', '.join(other_models)}",
-                "Tune again (`second-brain tune --apply`), or embed the chunks with the stored"
-                " model (`second-brain reembed`).",
+                "Tune again (`second-brain corpus tune --apply`), or embed the chunks with the"
+                " stored model (`second-brain corpus reembed`).",
             )
 
 
@@ -467,7 +467,7 @@ def _queue(connection: Connection, schema: str) -> _Findings:
                 "warning",
                 f"collection {collection}: {pending - failed} chunks wait for an embedding of"
                 f" {model or 'any model'}, some for more than an hour",
-                "Run `second-brain embed-worker` with this model, or look into its log.",
+                "Run `second-brain corpus embed` with this model, or look into its log.",
             )
     failures = connection.execute(sql.SQL(_FAILED).format(schema=name)).fetchall()
     for collection, model, reason, chunks, document in failures:
@@ -476,7 +476,7 @@ def _queue(connection: Connection, schema: str) -> _Findings:
             "warning",
             f"collection {collection}: {chunks} chunks could not be embedded with {model}{where}:"
             f" {safe_message(reason)}",
-            "Change the text, or try again: `second-brain embed-worker --retry-failed`.",
+            "Change the text, or try again: `second-brain corpus embed --retry-failed`.",
         )
 
 

@@ -65,7 +65,9 @@ class EmbeddedServerError(ConfigurationError):
     """An operation of the embedded server failed."""
 
     kind = "embedded_server"
-    default_remedy = "Read the server's log; `second-brain dev reset` creates a new database."
+    default_remedy = (
+        "Read the server's log; `second-brain server dev reset` creates a new database."
+    )
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ class EmbeddedPostgres:
                 raise EmbeddedServerError(
                     f"the database in {self.directory} is PostgreSQL {state.major}, "
                     f"not {self._major}",
-                    remedy="Use that version, or create a new one with `second-brain dev reset`.",
+                    remedy="Use that version, or create a new one with `second-brain server dev "
+                    "reset`.",
                 )
             if state is None or not self._data(state).exists():
                 state = self._create()
@@ -375,7 +378,7 @@ class EmbeddedPostgres:
         if state is None:
             raise EmbeddedServerError(
                 f"there is no embedded database in {self.directory}",
-                remedy="Run `second-brain dev start`.",
+                remedy="Run `second-brain server dev start`.",
             )
         return state
 

@@ -215,7 +215,7 @@ def _become_the_only_one(database: Database) -> None:
             holder = database.execute(_HOLDER, key).fetchone()
             pid = holder[0] if holder else "N"
             raise ConflictError(
-                "another `second-brain index`, `reembed` or `tenants move` is running "
+                "another `corpus index`, `corpus reembed` or `server tenants move` is running "
                 f"(process {pid})",
                 remedy=f"Wait for it, or end it with: select pg_terminate_backend({pid})",
             )

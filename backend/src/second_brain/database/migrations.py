@@ -94,7 +94,7 @@ begin
       using errcode = 'duplicate_schema',
             hint = 'To add modules or a newer version, run `second-brain migrate --with MODULES`, '
                    'or `second-brain init` and `supabase db push`. To install it anew, run '
-                   '`second-brain uninstall` first.';
+                   '`second-brain server uninstall` first.';
   end if;
 end
 $$;
@@ -442,7 +442,8 @@ def apply(
     if stored is not None and dimensions not in (None, stored):
         raise ConfigurationError(
             f"the database has embeddings of {stored} dimensions, not {dimensions}",
-            remedy=f"Use --dimensions {stored}; `second-brain reembed start` changes the model.",
+            remedy=f"Use --dimensions {stored}; `second-brain corpus reembed start` changes the "
+            "model.",
         )
     vector_schema = naming.EXTENSIONS if vector is None else vector.schema
     migrations = render(found, stored if dimensions is None else dimensions, schema, vector_schema)

@@ -208,7 +208,8 @@ def _refuse_what_cannot_move(source: Database, target: str) -> None:
     if begun is not None and begun[0] != target:
         raise ConflictError(
             f"a move of this tenant to {begun[0]} has begun",
-            remedy="Continue that one, or give it up: `second-brain tenants move ID --cancel`.",
+            remedy="Continue that one, or give it up: `second-brain server tenants move ID "
+            "--cancel`.",
         )
 
 
@@ -329,7 +330,8 @@ class _Mover(Copier):
                 raise SecondBrainError(
                     f"the copy has another number of rows in {', '.join(wrong)}; nothing was "
                     "switched",
-                    remedy="Start again: `second-brain tenants move ID --cancel`, then the move.",
+                    remedy="Start again: `second-brain server tenants move ID --cancel`, then the "
+                    "move.",
                 )
             self._source.execute(_CLOSED)
         return changed

@@ -235,7 +235,7 @@ def _objects(
     if is_new and not _column(connection, _MISSING_SCHEMAS, [[internals]]):
         yield Obstacle(
             f"schema {internals} exists, and no migration of this install is recorded",
-            "If it is left over from an install, remove it with `second-brain uninstall`, "
+            "If it is left over from an install, remove it with `second-brain server uninstall`, "
             f"{_ELSEWHERE}.",
         )
     for query, names in (

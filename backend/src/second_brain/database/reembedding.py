@@ -357,7 +357,7 @@ def start(
         if before.model not in (None, embedder.model):
             raise ConfigurationError(
                 f"an unfinished re-embedding uses {before.model}, not {embedder.model}",
-                remedy="Run it again with that model, or `second-brain reembed "
+                remedy="Run it again with that model, or `second-brain corpus reembed "
                 f"{'finish' if before.stage == 'switched' else 'cancel'}`.",
             )
         settings = _index_like(database, embedder.dimensions, memory, workers)
@@ -397,7 +397,7 @@ def finish(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_p
         if now.stage == "embedding":
             raise ConfigurationError(
                 f"the embeddings of {now.model} are not in use yet",
-                remedy="Run `second-brain reembed start` with that model until it is done.",
+                remedy="Run `second-brain corpus reembed start` with that model until it is done.",
             )
         if now.stage == "switched":
             _drop_old(database, on_progress)
@@ -411,8 +411,8 @@ def cancel(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_p
         if now.stage == "switched":
             raise ConfigurationError(
                 f"the embeddings of {now.model} are already in use",
-                remedy="Drop the old ones with `second-brain reembed finish`. To go back, re-embed "
-                "with the old model after that.",
+                remedy="Drop the old ones with `second-brain corpus reembed finish`. To go back, "
+                "re-embed with the old model after that.",
             )
         if now.stage == "embedding":
             for name in (_NEXT_INDEX, *_QUEUE_INDEXES):

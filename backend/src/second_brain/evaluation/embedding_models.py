@@ -106,7 +106,7 @@ def compare_models(
     ).fetchall()
     if not rows:
         raise ConfigurationError(
-            "no chunk has an embedding", remedy="Embed them first: second-brain embed-worker"
+            "no chunk has an embedding", remedy="Embed them first: second-brain corpus embed"
         )
     *_, chunk_count, judged_count = rows[0]
     if judged_count > most:

@@ -29,7 +29,7 @@ Kind = Literal["judged", "generated", "all"]
 _FEWEST_SIGNIFICANT = 6
 _REMEDY = (
     "Judge hits in `second-brain workbench`, or store a question and its document in each line: "
-    "`second-brain judgments import questions.tsv`."
+    "`second-brain corpus judgments import questions.tsv`."
 )
 
 _DOCUMENT_COUNT = """

@@ -12,7 +12,7 @@ MODULES: Mapping[str, str] = {
     "words": "typos, accents, prefixes, synonyms",
     "facets": "counts of the values of a column or metadata key",
     "own_documents": "users list, read and delete documents",
-    "embedding_queue": "chunks wait for their embeddings; `embed-worker` and `reembed`",
+    "embedding_queue": "chunks wait for their embeddings; `corpus embed` and `corpus reembed`",
     "adoption": "documents made of the rows of your own table",
     "insight": "monitoring, why-not, judgments, query log, corpus overview, estimates",
     "shards": "one corpus in several databases, or on Citus",

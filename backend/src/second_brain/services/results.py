@@ -30,7 +30,7 @@ REMEDIES = {
     "fusion": "Raise match_count, or ask for the next page.",
     "grouped": "Ask without one_per_document, which shows the best chunk of each document.",
     "missed": "Raise pool_size.",
-    "no_embedding": "Run `second-brain embed-worker --once`, or ingest its document again.",
+    "no_embedding": "Run `second-brain corpus embed --once`, or ingest its document again.",
     "no_words": "Ask with a word that it has.",
     "not_stored": "Check the name, or ingest the document.",
     "permission": "Give it an owner or groups that the viewer has, or make its document public.",

@@ -66,7 +66,7 @@ REMEDY_OF_CUT = (
     "or rows changed while it was fetched in parts."
 )
 REMEDY_OF_MISSING = "Hits of these databases are missing: see that they run, and search again."
-REMEDY_OF_UNEVEN = "Run: second-brain shards refresh"
+REMEDY_OF_UNEVEN = "Run: second-brain server shards refresh"
 
 _REMEDIES_OF_GRANTS = {
     MINE: "Call with the token of a signed-in user (role authenticated): "

@@ -68,7 +68,9 @@ class UnknownTenantError(ConfigurationError):
 
     kind = "unknown_tenant"
     http_status = 404
-    default_remedy = "Add the tenant to the directory: `second-brain tenants add ID DATABASE`."
+    default_remedy = (
+        "Add the tenant to the directory: `second-brain server tenants add ID DATABASE`."
+    )
 
 
 class TenantDirectory:

@@ -108,7 +108,7 @@ begin
                       wanted_model, other_model
         using errcode = '22023',
               hint = 'Embed with the stored model, change the model of the corpus with '
-                     '`second-brain reembed start`, or name it in set_knowledge_settings.';
+                     '`second-brain corpus reembed start`, or name it in set_knowledge_settings.';
     end if;
     other_model := '';
   end if;
@@ -620,7 +620,7 @@ begin
                     wrong_dimensions, needed_dimensions
       using errcode = '22023',
             hint = 'Embed with the model of the corpus, or change the corpus: '
-                   '`second-brain reembed start --embedder NAME`.';
+                   '`second-brain corpus reembed start --embedder NAME`.';
   end if;
 
   select count(*) filter (where written.state = 'stored'),
