@@ -51,7 +51,6 @@ def adopt(
             metavar="[TABLE|NAME]",
             help="The table, such as public.documents; for --backfill, --check and --remove the "
             "name of an adoption (default: all).",
-            show_default=False,
         ),
     ] = None,
     backfill: Annotated[
@@ -70,42 +69,20 @@ def adopt(
         bool, typer.Option("--delete-documents", help="With --remove: also delete its documents.")
     ] = False,
     layout: Annotated[
-        _LAYOUTS | None,
-        typer.Option("--from", help="A layout that is known.", show_default=False),
+        _LAYOUTS | None, typer.Option("--from", help="A layout that is known.")
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Key columns, with commas between them.", show_default=False),
-    ] = None,
-    content: Annotated[
-        str | None, typer.Option(help=f"The text: {_MAPPED}.", show_default=False)
-    ] = None,
-    embedding: Annotated[
-        str | None, typer.Option(help=f"Its embedding: {_MAPPED}.", show_default=False)
-    ] = None,
-    metadata: Annotated[
-        str | None, typer.Option(help=f"A JSON object: {_MAPPED}.", show_default=False)
-    ] = None,
-    title: Annotated[
-        str | None, typer.Option(help=f"The title: {_MAPPED}.", show_default=False)
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help=f"The address: {_MAPPED}.", show_default=False)
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option(help=f"The owner's UUID: {_MAPPED}.", show_default=False)
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="Key columns, with commas between them.")] = None,
+    content: Annotated[str | None, typer.Option(help=f"The text: {_MAPPED}.")] = None,
+    embedding: Annotated[str | None, typer.Option(help=f"Its embedding: {_MAPPED}.")] = None,
+    metadata: Annotated[str | None, typer.Option(help=f"A JSON object: {_MAPPED}.")] = None,
+    title: Annotated[str | None, typer.Option(help=f"The title: {_MAPPED}.")] = None,
+    url: Annotated[str | None, typer.Option(help=f"The address: {_MAPPED}.")] = None,
+    owner: Annotated[str | None, typer.Option(help=f"The owner's UUID: {_MAPPED}.")] = None,
     groups: Annotated[
-        str | None,
-        typer.Option(help=f"Groups that may see it, text[]: {_MAPPED}.", show_default=False),
+        str | None, typer.Option(help=f"Groups that may see it, text[]: {_MAPPED}.")
     ] = None,
-    updated: Annotated[
-        str | None, typer.Option(help=f"The document's date: {_MAPPED}.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model of the embeddings in the table.", show_default=False),
-    ] = None,
+    updated: Annotated[str | None, typer.Option(help=f"The document's date: {_MAPPED}.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the embeddings in the table.")] = None,
     embed: Annotated[
         bool,
         typer.Option("--embed", help="Do not use the table's embeddings: workers embed the texts."),
@@ -120,29 +97,23 @@ def adopt(
         int, typer.Option(help="With --split: characters repeated from the chunk before.", min=0)
     ] = 0,
     name: Annotated[
-        str | None,
-        typer.Option(help="Name of the adoption; default: of the table.", show_default=False),
+        str | None, typer.Option(help="Name of the adoption; default: of the table.")
     ] = None,
     collection: Annotated[
         str | None,
-        typer.Option(
-            help="Collection of the documents; default: knowledge, or the layout's.",
-            show_default=False,
-        ),
+        typer.Option(help="Collection of the documents; default: knowledge, or the layout's."),
     ] = None,
     visibility: Annotated[
         Visibility, typer.Option(help="Visibility of the documents.")
     ] = Visibility.private,
     language: Annotated[
-        str | None,
-        typer.Option(help="Language of the texts; default: english.", show_default=False),
+        str | None, typer.Option(help="Language of the texts; default: english.")
     ] = None,
     into: Annotated[
         Path, typer.Option(help="Folder of the project's migrations.", file_okay=False)
     ] = Path("supabase/migrations"),
     apply: Annotated[
-        bool,
-        typer.Option("--apply", help="Run the SQL instead of writing a migration."),
+        bool, typer.Option("--apply", help="Run the SQL instead of writing a migration.")
     ] = False,
     batch_size: Annotated[
         int, typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000)

@@ -34,7 +34,6 @@ ViewerGroupsOption = Annotated[
         "--viewer-groups",
         metavar="GROUP",
         help="Also what this group may see; may be repeated. An empty text: no group.",
-        show_default=False,
     ),
 ]
 EmbedderOption = Annotated[

@@ -29,12 +29,7 @@ from second_brain.services.modules import ALL, MODULES, chosen
 
 ReplicasOption = Annotated[
     int | None,
-    typer.Option(
-        help="Number of hot standbys; default: those that exist.",
-        min=0,
-        max=8,
-        show_default=False,
-    ),
+    typer.Option(help="Number of hot standbys; default: those that exist.", min=0, max=8),
 ]
 
 
@@ -44,7 +39,6 @@ WithOption = Annotated[
         "--with",
         metavar="MODULES",
         help=f"Modules beside core, with commas: {', '.join(MODULES)}; or {ALL}.",
-        show_default=False,
     ),
 ]
 
@@ -180,8 +174,7 @@ def migrate(
     dimensions: Annotated[
         int | None,
         typer.Option(
-            help="Dimensions of the embeddings; default: the database's, or the embedder's if new.",
-            show_default=False,
+            help="Dimensions of the embeddings; default: the database's, or the embedder's if new."
         ),
     ] = None,
     dsn: DsnOption = None,
@@ -307,8 +300,7 @@ def init(
         Path | None,
         typer.Option(
             help="Folder of the project's migrations, by default supabase/migrations; with "
-            "--one-file the file, by default stdout.",
-            show_default=False,
+            "--one-file the file, by default stdout."
         ),
     ] = None,
     schema: SchemaOption = naming.SCHEMA,
@@ -337,7 +329,6 @@ def init(
         typer.Option(
             metavar="NAME",
             help="Schema that has pgvector; default: that of existing files, or extensions.",
-            show_default=False,
         ),
     ] = None,
     dsn: DsnOption = None,
@@ -466,8 +457,7 @@ def _uninstall(
     dsn: DsnOption = None,
     schema: SchemaOption = naming.SCHEMA,
     module: Annotated[
-        str | None,
-        typer.Option(help="Remove this module, and keep the documents.", show_default=False),
+        str | None, typer.Option(help="Remove this module, and keep the documents.")
     ] = None,
     cascade: Annotated[
         bool, typer.Option("--cascade", help="Also drop other objects that depend on the install.")

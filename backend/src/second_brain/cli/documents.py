@@ -47,30 +47,22 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command("list", epilog=_LIST_EXAMPLES)
 def _documents(
     collection: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only this collection.", show_default=False),
+        str | None, typer.Option(metavar="NAME", help="Only this collection.")
     ] = None,
     knowledge_type: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only this knowledge_type.", show_default=False),
+        str | None, typer.Option(metavar="NAME", help="Only this knowledge_type.")
     ] = None,
     state: Annotated[
         DocumentState | None,
-        typer.Option(
-            help="ready; pending: a chunk needs an embedding; empty: no active chunk.",
-            show_default=False,
-        ),
+        typer.Option(help="ready; pending: a chunk needs an embedding; empty: no active chunk."),
     ] = None,
     named: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT", help="Only with this text in the key or the title.", show_default=False
-        ),
+        typer.Option(metavar="TEXT", help="Only with this text in the key or the title."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Documents of a page.")] = 50,
     after: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="The last key of the page before.", show_default=False),
+        str | None, typer.Option(metavar="KEY", help="The last key of the page before.")
     ] = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,

@@ -46,12 +46,10 @@ def _embed_worker(
         int, typer.Option(help="Texts that are claimed and embedded at once.", min=1, max=1000)
     ] = BATCH_SIZE,
     requests_per_minute: Annotated[
-        int | None,
-        typer.Option(help="Calls of the model in a minute, of this process.", min=1),
+        int | None, typer.Option(help="Calls of the model in a minute, of this process.", min=1)
     ] = None,
     tokens_per_minute: Annotated[
-        int | None,
-        typer.Option(help="Estimated tokens in a minute, of this process.", min=1),
+        int | None, typer.Option(help="Estimated tokens in a minute, of this process.", min=1)
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="End when nothing waits, instead of polling.")
@@ -71,10 +69,7 @@ def _embed_worker(
     collections: Annotated[
         list[str] | None,
         typer.Option(
-            "--collection",
-            metavar="NAME",
-            help="Only chunks of this collection; may be repeated.",
-            show_default=False,
+            "--collection", metavar="NAME", help="Only chunks of this collection; may be repeated."
         ),
     ] = None,
     retry_failed: Annotated[

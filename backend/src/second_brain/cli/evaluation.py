@@ -66,7 +66,6 @@ FolderArgument = Annotated[
         metavar="[FOLDER]",
         help="Test collection: corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv (BEIR). "
         "Without it, the judgments in the database and its corpus.",
-        show_default=False,
     ),
 ]
 KindOption = Annotated[
@@ -75,19 +74,17 @@ KindOption = Annotated[
         "--questions",
         help="Without a folder: questions that were judged (the default if there are any), that "
         "`corpus judgments generate` made, or all.",
-        show_default=False,
     ),
 ]
 QrelsOption = Annotated[
     Path | None,
-    typer.Option("--qrels", help="Judgments to use instead of the folder's.", show_default=False),
+    typer.Option("--qrels", help="Judgments to use instead of the folder's."),
 ]
 DocEmbeddingsOption = Annotated[
     Path | None,
     typer.Option(
         "--doc-embeddings",
         help="Embeddings of the documents, .npy, one row for each line of the corpus.",
-        show_default=False,
     ),
 ]
 QueryEmbeddingsOption = Annotated[
@@ -95,7 +92,6 @@ QueryEmbeddingsOption = Annotated[
     typer.Option(
         "--query-embeddings",
         help="Embeddings of the queries, .npy, one row for each line of the queries.",
-        show_default=False,
     ),
 ]
 LanguageOption = Annotated[str, typer.Option(help="Language of the documents of the folder.")]
@@ -105,7 +101,6 @@ ServerOption = Annotated[
         "--dsn",
         help="Database of the corpus. With a folder: server for the scratch database, instead of "
         "an embedded one.",
-        show_default=False,
     ),
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of all random choices.")]
@@ -123,28 +118,18 @@ def _eval(
     embedder_name: EmbedderOption = "wordllama",
     language: LanguageOption = "english",
     fusion: Annotated[
-        str | None,
-        typer.Option(help="How hybrid fuses: rrf, relative_score, auto.", show_default=False),
+        str | None, typer.Option(help="How hybrid fuses: rrf, relative_score, auto.")
     ] = None,
     weights: Annotated[
         tuple[float, float] | None,
-        typer.Option(
-            metavar="VECTOR TEXT", help="Weights of the two legs in hybrid.", show_default=False
-        ),
+        typer.Option(metavar="VECTOR TEXT", help="Weights of the two legs in hybrid."),
     ] = None,
-    rrf_k: Annotated[
-        float | None, typer.Option(help="Constant of RRF in hybrid.", show_default=False)
-    ] = None,
+    rrf_k: Annotated[float | None, typer.Option(help="Constant of RRF in hybrid.")] = None,
     pool_size: Annotated[
         int | None,
-        typer.Option(
-            help="Candidates per leg; at least 100, the number of hits requested.",
-            show_default=False,
-        ),
+        typer.Option(help="Candidates per leg; at least 100, the number of hits requested."),
     ] = None,
-    search_mode: Annotated[
-        str | None, typer.Option(help="websearch, simple, phrase.", show_default=False)
-    ] = None,
+    search_mode: Annotated[str | None, typer.Option(help="websearch, simple, phrase.")] = None,
     reranker_name: Annotated[
         str | None,
         typer.Option(
@@ -152,12 +137,10 @@ def _eval(
             metavar="NAME",
             help=f"Also rerank the first {RERANKED} hits of hybrid; without a folder, those "
             f"of the settings in use, or of ONE: {', '.join(RERANKER_NAMES)}.",
-            show_default=False,
         ),
     ] = None,
     max_queries: Annotated[
-        int | None,
-        typer.Option(min=1, help="Use a random sample of at most this many queries."),
+        int | None, typer.Option(min=1, help="Use a random sample of at most this many queries.")
     ] = None,
     seed: SeedOption = 0,
     collection: Annotated[
@@ -166,7 +149,6 @@ def _eval(
             metavar="NAME",
             help="Without a folder: the collection that the questions are asked in; without it, "
             "all of the corpus.",
-            show_default=False,
         ),
     ] = None,
     kind: KindOption = None,
@@ -177,7 +159,6 @@ def _eval(
             metavar="ONE OTHER",
             help="Without a folder: only these two, the other against the one. Each is vector, "
             "text, rrf, relative_score, auto, stored, or JSON with the settings of hybrid.",
-            show_default=False,
         ),
     ] = None,
     other_embedder: Annotated[
@@ -186,7 +167,6 @@ def _eval(
             "--compare-embedder",
             metavar="NAME",
             help="Without a folder: compare the stored embeddings with those of this model.",
-            show_default=False,
         ),
     ] = None,
     max_chunks: Annotated[
@@ -196,10 +176,7 @@ def _eval(
     schema: SchemaOption = SCHEMA,
     postgres_major: MajorOption = None,
     as_json: JsonOption = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Write an HTML report.", show_default=False),
-    ] = None,
+    html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write an HTML report.")] = None,
 ) -> None:
     """Measure search: relevance, latency, and the gain of hybrid search.
 
@@ -304,7 +281,6 @@ def _tune(
             metavar="NAME",
             help="Collection that the questions are asked in, and to store the settings for; "
             "without it, all that have no settings of their own.",
-            show_default=False,
         ),
     ] = None,
     kind: KindOption = None,
@@ -312,8 +288,7 @@ def _tune(
         str | None,
         typer.Option(
             help="With a folder: database for --apply; the default is that of `second-brain "
-            "search`.",
-            show_default=False,
+            "search`."
         ),
     ] = None,
     schema: SchemaOption = SCHEMA,

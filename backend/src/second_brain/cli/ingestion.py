@@ -93,14 +93,12 @@ def _ingest(
             help="Files and folders: Markdown, text, reStructuredText, HTML, PDF, CSV, JSON Lines, "
             "EPUB; docx, pptx and xlsx with the extra documents. Web pages; the pages of a "
             "sitemap, if the address ends in .xml or .xml.gz.",
-            show_default=False,
         ),
     ] = None,
     python_stdlib: Annotated[
         bool,
         typer.Option(
-            "--python-stdlib",
-            help="The documentation strings of this Python's standard library.",
+            "--python-stdlib", help="The documentation strings of this Python's standard library."
         ),
     ] = False,
     source: Annotated[
@@ -109,7 +107,6 @@ def _ingest(
             metavar="NAME",
             help="Source of the documents; else the name of the git repository's remote, of the "
             "folder, or of the web server.",
-            show_default=False,
         ),
     ] = None,
     base: Annotated[
@@ -119,7 +116,6 @@ def _ingest(
             file_okay=False,
             help="Folder that documents' paths are relative to; else the git repository of a "
             "PATH, or the folder.",
-            show_default=False,
         ),
     ] = None,
     exclude: Annotated[
@@ -128,19 +124,16 @@ def _ingest(
             metavar="PATTERN",
             help="Leave out files and folders of this name or path, such as '*.draft.md' or "
             "docs/old; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     follow_symlinks: Annotated[
-        bool,
-        typer.Option("--follow-symlinks", help="Read links that lead out of their folder."),
+        bool, typer.Option("--follow-symlinks", help="Read links that lead out of their folder.")
     ] = False,
     max_pages: Annotated[
         int, typer.Option(min=1, max=100_000, help="Most pages that are read from a sitemap.")
     ] = MAX_PAGES,
     allow_private: Annotated[
-        bool,
-        typer.Option("--allow-private", help="Read web pages from private addresses, too."),
+        bool, typer.Option("--allow-private", help="Read web pages from private addresses, too.")
     ] = False,
     chunk_size: Annotated[
         int, typer.Option(help="Most tokens in a chunk, 50 to 8000.")
@@ -152,18 +145,12 @@ def _ingest(
             "--chunk-size."
         ),
     ] = DEFAULT_CHUNKING.overlap,
-    collection: Annotated[
-        str | None, typer.Option(help="Collection to store in.", show_default=False)
-    ] = None,
+    collection: Annotated[str | None, typer.Option(help="Collection to store in.")] = None,
     knowledge_type: Annotated[
-        str | None,
-        typer.Option(
-            help="note, document, decision, playbook, transcript, ...", show_default=False
-        ),
+        str | None, typer.Option(help="note, document, decision, playbook, transcript, ...")
     ] = None,
     source_origin: Annotated[
-        str | None,
-        typer.Option(help="manual, obsidian, notion, email, web, ...", show_default=False),
+        str | None, typer.Option(help="manual, obsidian, notion, email, web, ...")
     ] = None,
     language: Annotated[
         str | None,
@@ -171,27 +158,23 @@ def _ingest(
             metavar="NAME|auto",
             help="Language whose word forms are recognised: english, german, de, ...; auto: "
             f"detected for each document. A new document is {DEFAULT_LANGUAGE} without it.",
-            show_default=False,
         ),
     ] = None,
     visibility: Annotated[
         Visibility | None,
         typer.Option(
             help="Who may find the documents over the API: their owner, or everybody. A new "
-            "document is private without it.",
-            show_default=False,
+            "document is private without it."
         ),
     ] = None,
     owner: Annotated[
-        UUID | None,
-        typer.Option(metavar="UUID", help="User that they belong to.", show_default=False),
+        UUID | None, typer.Option(metavar="UUID", help="User that they belong to.")
     ] = None,
     allowed_groups: Annotated[
         list[str] | None,
         typer.Option(
             metavar="GROUP",
             help="Group whose members may find them, too; may be repeated. An empty text: none.",
-            show_default=False,
         ),
     ] = None,
     metadata: Annotated[
@@ -199,7 +182,6 @@ def _ingest(
         typer.Option(
             metavar="KEY=VALUE",
             help="Metadata to add; VALUE is JSON, else a text; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     prune: Annotated[
@@ -219,8 +201,7 @@ def _ingest(
     switch_model: Annotated[
         bool,
         typer.Option(
-            "--switch-model",
-            help="Go on although what is stored was embedded with another model.",
+            "--switch-model", help="Go on although what is stored was embedded with another model."
         ),
     ] = False,
     dsn: DsnOption = None,

@@ -16,9 +16,7 @@ from second_brain.services.write import KnowledgeWriter
 
 CollectionOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Collection that the questions are asked in.", show_default=False
-    ),
+    typer.Option(metavar="NAME", help="Collection that the questions are asked in."),
 ]
 
 app = typer.Typer(rich_markup_mode=None)
@@ -43,8 +41,7 @@ app.add_typer(judgments, name="judgments")
 @judgments.command("import")
 def import_judgments(
     path: Annotated[
-        Path,
-        typer.Argument(help="BEIR folder, CSV, or a question and a document in each line."),
+        Path, typer.Argument(help="BEIR folder, CSV, or a question and a document in each line.")
     ],
     collection: CollectionOption = None,
     judged_by: Annotated[
@@ -123,20 +120,12 @@ def generate_judgments(
 
 @judgments.command("delete")
 def delete_judgments(
-    question: Annotated[
-        str | None, typer.Option(help="Only of this question.", show_default=False)
-    ] = None,
+    question: Annotated[str | None, typer.Option(help="Only of this question.")] = None,
     collection: CollectionOption = None,
-    judged_by: Annotated[
-        UUID | None, typer.Option(help="Only of this user.", show_default=False)
-    ] = None,
+    judged_by: Annotated[UUID | None, typer.Option(help="Only of this user.")] = None,
     is_generated: Annotated[
         bool | None,
-        typer.Option(
-            "--generated/--asked",
-            help="Only generated questions, or only asked ones.",
-            show_default=False,
-        ),
+        typer.Option("--generated/--asked", help="Only generated questions, or only asked ones."),
     ] = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,

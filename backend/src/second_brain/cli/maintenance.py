@@ -31,10 +31,7 @@ class Kind(StrEnum):
 
 MemoryOption = Annotated[
     str | None,
-    typer.Option(
-        help="Memory for the build, such as 2GB; the default is maintenance_work_mem.",
-        show_default=False,
-    ),
+    typer.Option(help="Memory for the build, such as 2GB; the default is maintenance_work_mem."),
 ]
 WorkersOption = Annotated[
     int | None,
@@ -80,21 +77,14 @@ def show_index(
 @index.command("build")
 def build_index(
     kind: Annotated[
-        Kind | None,
-        typer.Option(
-            help="halfvec: half the memory; vector: up to 2,000 dimensions.", show_default=False
-        ),
+        Kind | None, typer.Option(help="halfvec: half the memory; vector: up to 2,000 dimensions.")
     ] = None,
     m: Annotated[
-        int | None,
-        typer.Option("--m", help="Neighbours per node of HNSW, 2 to 100.", show_default=False),
+        int | None, typer.Option("--m", help="Neighbours per node of HNSW, 2 to 100.")
     ] = None,
     ef_construction: Annotated[
         int | None,
-        typer.Option(
-            help="Size of HNSW's candidate list in the build, from twice m to 1000.",
-            show_default=False,
-        ),
+        typer.Option(help="Size of HNSW's candidate list in the build, from twice m to 1000."),
     ] = None,
     memory: MemoryOption = None,
     workers: WorkersOption = None,
@@ -138,9 +128,7 @@ def drop_index(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
 
 @reembed.command("start")
 def start_reembedding(
-    embedder: Annotated[
-        str, typer.Option(help=f"The new model: {', '.join(EMBEDDER_NAMES)}.", show_default=False)
-    ],
+    embedder: Annotated[str, typer.Option(help=f"The new model: {', '.join(EMBEDDER_NAMES)}.")],
     keep_old: Annotated[
         bool,
         typer.Option("--keep-old", help="Keep the old embeddings until `corpus reembed finish`."),

@@ -25,8 +25,7 @@ Examples:
 )
 def _schedule(
     superseded_days: Annotated[
-        int,
-        typer.Option(help="Days that superseded and deleted chunks are kept.", min=0, max=3650),
+        int, typer.Option(help="Days that superseded and deleted chunks are kept.", min=0, max=3650)
     ] = schedule.DAYS,
     log_days: Annotated[
         int, typer.Option(help="Days that lines of the query log are kept.", min=1, max=3650)

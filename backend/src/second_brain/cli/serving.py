@@ -85,7 +85,6 @@ def _mcp(
         typer.Option(
             "--collection",
             help="Search only this collection; may be repeated. Each is ranked separately.",
-            show_default=False,
         ),
     ] = None,
     viewer: Annotated[
@@ -94,7 +93,6 @@ def _mcp(
             "--viewer-id",
             metavar="UUID",
             help=f"Show only this user's rows and public rows; the default is ${VIEWER}.",
-            show_default=False,
         ),
     ] = None,
     viewer_groups: ViewerGroupsOption = None,
@@ -115,7 +113,6 @@ def _mcp(
             help="TOML file with the digests of the callers' tokens and what each may see; needs "
             "--transport http.",
             dir_okay=False,
-            show_default=False,
         ),
     ] = None,
     supabase_users: Annotated[
@@ -215,19 +212,12 @@ def _mcp(
 def _mcp_token(
     name: Annotated[str, typer.Argument(help="Name of the token, such as that of its user.")],
     viewer: Annotated[
-        str | None,
-        typer.Option(
-            "--viewer-id", metavar="UUID", help="The user of the token.", show_default=False
-        ),
+        str | None, typer.Option("--viewer-id", metavar="UUID", help="The user of the token.")
     ] = None,
     viewer_groups: ViewerGroupsOption = None,
     collections: Annotated[
         list[str] | None,
-        typer.Option(
-            "--collection",
-            help="Search only this collection; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option("--collection", help="Search only this collection; may be repeated."),
     ] = None,
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Show only public rows.")
@@ -235,10 +225,7 @@ def _mcp_token(
     may_remember: Annotated[
         bool, typer.Option("--remember", help="Add the tools remember and forget.")
     ] = False,
-    days: Annotated[
-        int | None,
-        typer.Option(min=1, help="Days until the token expires.", show_default=False),
-    ] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until the token expires.")] = None,
 ) -> None:
     """Make a token for `second-brain server mcp --tokens`, and print its lines of the file.
 

@@ -13,9 +13,7 @@ from second_brain.services.write import KnowledgeWriter
 CollectionOption = Annotated[
     str,
     typer.Option(
-        metavar="NAME",
-        help="Collection; without it, all that have no settings of their own.",
-        show_default=False,
+        metavar="NAME", help="Collection; without it, all that have no settings of their own."
     ),
 ]
 WeightOption = Annotated[float, typer.Option(help="Multiplies the weight of a caller.", min=0)]
@@ -66,13 +64,12 @@ def set_settings(
     collection: CollectionOption = "",
     fusion: Annotated[
         Literal["auto", "relative_score", "rrf"] | None,
-        typer.Option(help="Without it, the default of the caller.", show_default=False),
+        typer.Option(help="Without it, the default of the caller."),
     ] = None,
     vector_weight: WeightOption = 1.0,
     text_weight: WeightOption = 1.0,
     embedding_model: Annotated[
-        str | None,
-        typer.Option(help="Model that the embeddings should have.", show_default=False),
+        str | None, typer.Option(help="Model that the embeddings should have.")
     ] = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,

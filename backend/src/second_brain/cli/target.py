@@ -21,15 +21,12 @@ DsnOption = Annotated[
         "--dsn",
         help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL, that of the "
         "configuration file, or the dev database here.",
-        show_default=False,
     ),
 ]
 MajorOption = Annotated[
     int | None,
     typer.Option(
-        "--postgres-major",
-        help="PostgreSQL version of a new database: 18 (default), 17 or 16.",
-        show_default=False,
+        "--postgres-major", help="PostgreSQL version of a new database: 18 (default), 17 or 16."
     ),
 ]
 SchemaOption = Annotated[
@@ -48,7 +45,6 @@ TenantsOption = Annotated[
         envvar="SECOND_BRAIN_TENANTS",
         help="TOML or JSON file with databases and tenants; default: $SECOND_BRAIN_TENANTS.",
         dir_okay=False,
-        show_default=False,
     ),
 ]
 

@@ -101,10 +101,7 @@ def add_tenant(
 def move_tenant(
     tenant: Annotated[str, typer.Argument(help="Name of the tenant.")],
     to: Annotated[
-        str | None,
-        typer.Option(
-            "--to", metavar="DATABASE[/SCHEMA]", help="Where it goes.", show_default=False
-        ),
+        str | None, typer.Option("--to", metavar="DATABASE[/SCHEMA]", help="Where it goes.")
     ] = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel a move that was interrupted.")

@@ -43,8 +43,7 @@ def _workbench(
         str | None,
         typer.Option(
             help=f"Token that a browser must send once; the default is ${TOKEN}, or a generated "
-            "one if --host is not loopback.",
-            show_default=False,
+            "one if --host is not loopback."
         ),
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
