@@ -19,8 +19,8 @@ from second_brain.cli.commands import app
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 MARKER = "<!-- Below: written by `make commands` from the options of the commands. -->\n"
 
-# An option of so many commands has its row above them.
-_COMMON = 5
+# An option of so many commands has its row above them, unless its name has several meanings there.
+_COMMON = 3
 # What versions of typer call the values.
 _KINDS = {
     **dict.fromkeys(("int", "integer"), "N"),
@@ -38,6 +38,11 @@ class Option:
     name: str
     meaning: str
 
+    @property
+    def flag(self) -> str:
+        """The name without that of a value, and without a short one."""
+        return next(word for word in self.name.split() if not word.endswith(","))
+
     def row(self) -> str:
         """Return the row of a table."""
         name, meaning = (text.replace("|", "\\|") for text in (self.name, self.meaning))
@@ -51,7 +56,9 @@ def page() -> str:
         raise ValueError(f"{PAGE} has no line {MARKER}")
     commands = list(_commands())
     counted = Counter(option for _, command in commands for option in _options(command))
-    common = [option for option, count in counted.items() if count >= _COMMON]
+    often = [option for option, count in counted.items() if count >= _COMMON]
+    meanings = Counter(option.flag for option in often)
+    common = [option for option in often if meanings[option.flag] == 1]
     lines = ["## Common options", "", 'The line "Also" of a command names those that it has.', ""]
     lines += ["| option | meaning |", "|---|---|"]
     lines += [option.row() for option in common]
@@ -79,7 +86,7 @@ def _section(path: str, command: Any, common: list[Option]) -> str:
     options = list(_options(command))
     if own := [option for option in options if option not in common]:
         lines += ["", "| option | meaning |", "|---|---|", *(option.row() for option in own)]
-    shared = [option.name.split()[0] for option in options if option in common]
+    shared = [option.flag for option in options if option in common]
     if shared:
         named = ", ".join(f"`{flag}`" for flag in shared)
         lines += ["", f"Also {named}."]

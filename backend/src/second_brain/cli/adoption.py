@@ -9,21 +9,14 @@ import typer
 
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.maintenance import showing_progress
+from second_brain.cli.options import DsnOption, SchemaOption, Visibility
 from second_brain.cli.output import notes_to_stderr, print_json
 from second_brain.cli.tables import number, printable
-from second_brain.cli.target import DsnOption, SchemaOption, opened
+from second_brain.cli.target import opened
 from second_brain.database.adoption import carrying, migration, proposal
 from second_brain.database.adoption.layouts import LAYOUTS
 from second_brain.errors import ConfigurationError
 from second_brain.services.install import SCHEMA, Database
-
-
-class Visibility(StrEnum):
-    """Who sees documents that have neither owner nor groups."""
-
-    private = "private"
-    public = "public"
-
 
 _LAYOUTS = StrEnum("_LAYOUTS", {name: name for name in LAYOUTS})  # type: ignore[misc]
 _SHOWN = 60  # characters of a part of a key

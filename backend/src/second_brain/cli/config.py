@@ -1,12 +1,12 @@
 """The command config: the values that are set, and where; `configuration` reads them."""
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from second_brain.cli import configuration
-from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.tables import new_console, printable
+from second_brain.cli.options import JsonOption
+from second_brain.cli.output import show
+from second_brain.cli.tables import new_table, printable
 
 _EXAMPLES = """\b
 Examples:
@@ -39,22 +39,16 @@ def _config(as_json: JsonOption = False) -> None:
                 "variables": list(key.variables),
             }
         )
+    table = new_table("key", "value", "from")
+    for row in rows:
+        value, source, style = row["value"], row["source"], ""
+        if source is None:
+            value, source, style = row["default"], "default", "dim"
+        texts = (Text(printable(str(one)), style) for one in (value, source))
+        table.add_row(str(row["key"]), *texts)
+    show({"file": found.file, "values": rows}, table, as_json=as_json)
     if as_json:
-        print_json({"file": found.file, "values": rows})
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("key", "value", "from"):
-        table.add_column(name, overflow="fold")
-    for key, row in zip(configuration.KEYS, rows, strict=True):
-        is_set = row["source"] is not None
-        table.add_row(
-            key.name,
-            Text(
-                printable(str(row["value"] if is_set else row["default"])), "" if is_set else "dim"
-            ),
-            Text(printable(str(row["source"] if is_set else "default")), "" if is_set else "dim"),
-        )
-    new_console().print(table)
     file = f"File: {found.file}" if found.file else f"No file; it would be {configuration.FILE}"
     typer.echo(file, err=True)
     warning = (

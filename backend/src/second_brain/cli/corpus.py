@@ -1,9 +1,6 @@
 """The options --embedder, with the check that its model matches the corpus, and --viewer-groups."""
 
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from second_brain.cli import configuration
 from second_brain.database import migrations
@@ -12,7 +9,7 @@ from second_brain.errors import (
     DimensionMismatchError,
     MigrationMissingError,
 )
-from second_brain.models import EMBEDDER_NAMES, Embedder, load_embedder
+from second_brain.models import Embedder, load_embedder
 from second_brain.services.install import SCHEMA, Database
 
 _MODELS = """
@@ -26,25 +23,6 @@ _MODELS = """
     where sample.is_embedded
     order by sample.embedding_model
 """
-
-
-ViewerGroupsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--viewer-groups",
-        metavar="GROUP",
-        help="Also what this group may see; may be repeated. An empty text: no group.",
-    ),
-]
-EmbedderOption = Annotated[
-    str,
-    typer.Option(
-        "--embedder",
-        metavar="NAME",
-        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; NAME@N requests N "
-        "dimensions. $SECOND_BRAIN_EMBEDDER.",
-    ),
-]
 
 
 def schema_option(schema: str) -> str:

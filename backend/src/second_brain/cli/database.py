@@ -8,18 +8,20 @@ import typer
 from psycopg.conninfo import make_conninfo
 
 from second_brain.cli import configuration
-from second_brain.cli.corpus import EmbedderOption, configured_embedder
-from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.target import (
-    STATE,
+from second_brain.cli.corpus import configured_embedder
+from second_brain.cli.options import (
+    AllTenantsOption,
     DsnOption,
+    EmbedderOption,
+    JsonOption,
     MajorOption,
     SchemaOption,
     TenantsOption,
-    dev_server,
-    opened,
-    resolve_dsn,
+    YesOption,
+    new_group,
 )
+from second_brain.cli.output import print_json, show
+from second_brain.cli.target import STATE, dev_server, opened, resolve_dsn
 from second_brain.database import doctor, migrations, naming, pgvector, uninstall
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.database.obstacles import Obstacle
@@ -49,8 +51,7 @@ def _examples(*commands: str) -> str:
 
 
 app = typer.Typer(rich_markup_mode=None)
-dev = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(dev, name="dev")
+dev = new_group(app, "dev")
 
 
 @dev.command(
@@ -146,7 +147,7 @@ def status(as_json: JsonOption = False) -> None:
 
 @dev.command(epilog=_examples("second-brain server dev reset --yes"))
 def reset(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     postgres_major: MajorOption = None,
 ) -> None:
     """Delete this folder's database with all its data and start an empty one.
@@ -189,9 +190,7 @@ def migrate(
     with_modules: WithOption = None,
     schema: SchemaOption = naming.SCHEMA,
     as_json: JsonOption = False,
-    all_tenants: Annotated[
-        bool, typer.Option("--all", help="In the installs of all tenants, one after another.")
-    ] = False,
+    all_tenants: AllTenantsOption = False,
     tenants_file: TenantsOption = None,
 ) -> None:
     """Apply the migrations that the database does not have yet.
@@ -242,12 +241,10 @@ def migrate(
         )
     except migrations.ObstacleError as error:
         _stop_at(error.obstacles, "applied", as_json=as_json)
-    if as_json:
-        print_json({"applied": [one.file_name for one in applied], "obstacles": []})
-    elif applied:
-        typer.echo(f"Applied {len(applied)} migration{'s'[: len(applied) > 1]}.")
-    else:
-        typer.echo("Nothing to apply: the database is up to date.")
+    said = f"Applied {len(applied)} migration{'s'[: len(applied) > 1]}."
+    if not applied:
+        said = "Nothing to apply: the database is up to date."
+    show({"applied": [one.file_name for one in applied], "obstacles": []}, said, as_json=as_json)
 
 
 def _refuse_dsn(dsn: str | None) -> None:
@@ -406,9 +403,7 @@ def _doctor(
     dsn: DsnOption = None,
     as_json: JsonOption = False,
     schema: SchemaOption = naming.SCHEMA,
-    all_tenants: Annotated[
-        bool, typer.Option("--all", help="Check the installs of all tenants.")
-    ] = False,
+    all_tenants: AllTenantsOption = False,
     tenants_file: TenantsOption = None,
 ) -> None:
     """Check a database, and print a remedy for each problem. Exit code 1 if there is an error."""
@@ -434,13 +429,12 @@ def _doctor(
         return
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection, schema)
-    if as_json:
-        print_json(findings)
-    else:
-        for finding in findings:
-            typer.echo(f"{finding.status:<8}{finding.check}: {finding.message}")
-            if finding.remedy:
-                typer.echo(f"{'':<8}-> {finding.remedy}")
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.status:<8}{finding.check}: {finding.message}")
+        if finding.remedy:
+            lines.append(f"{'':<8}-> {finding.remedy}")
+    show(findings, "\n".join(lines), as_json=as_json)
     if any(finding.status == "error" for finding in findings):
         raise typer.Exit(1)
 
@@ -465,7 +459,7 @@ def _uninstall(
     run: Annotated[
         bool, typer.Option("--apply", help="Run the SQL, in one transaction, after asking.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Write the SQL that removes the install in a schema, or a module of it, for review.
 

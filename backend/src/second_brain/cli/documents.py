@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from second_brain.cli.corpus import schema_option
-from second_brain.cli.output import JsonOption, print_json
+from second_brain.cli.options import CollectionOption, DsnOption, JsonOption, SchemaOption
+from second_brain.cli.output import print_json
 from second_brain.cli.tables import new_console, number, printable, size_of, visible
-from second_brain.cli.target import DsnOption, SchemaOption, opened
+from second_brain.cli.target import opened
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.stored_documents import (
@@ -46,9 +47,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command("list", epilog=_LIST_EXAMPLES)
 def _documents(
-    collection: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this collection.")
-    ] = None,
+    collection: CollectionOption = None,
     knowledge_type: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this knowledge_type.")
     ] = None,

@@ -13,10 +13,11 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.corpus import EmbedderOption, configured_embedder
+from second_brain.cli.corpus import configured_embedder
+from second_brain.cli.options import CollectionsOption, DsnOption, EmbedderOption, SchemaOption
 from second_brain.cli.output import print_json
 from second_brain.cli.tables import number, printable
-from second_brain.cli.target import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
+from second_brain.cli.target import is_rest_configured, resolve_dsn
 from second_brain.ingest.embedding_worker import BATCH_SIZE, POLL, Batch, EmbeddingWorker
 from second_brain.models import RateLimit
 from second_brain.services.embedding_queue import (
@@ -66,12 +67,7 @@ def _embed_worker(
             max=86400,
         ),
     ] = LEASE.total_seconds(),
-    collections: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--collection", metavar="NAME", help="Only chunks of this collection; may be repeated."
-        ),
-    ] = None,
+    collections: CollectionsOption = None,
     retry_failed: Annotated[
         bool,
         typer.Option("--retry-failed", help="First give texts that failed for good new attempts."),

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.corpus import EmbedderOption, configured_embedder, refuse_other_embedder
+from second_brain.cli.corpus import configured_embedder, refuse_other_embedder
 from second_brain.cli.evaluation_output import (
     print_comparison,
     print_models,
@@ -18,10 +18,11 @@ from second_brain.cli.evaluation_output import (
     progress,
     tuning_json,
 )
-from second_brain.cli.output import JsonOption, print_json
+from second_brain.cli.options import EmbedderOption, JsonOption, MajorOption, SchemaOption
+from second_brain.cli.output import print_json
 from second_brain.cli.settings import describe
 from second_brain.cli.tables import number
-from second_brain.cli.target import MajorOption, SchemaOption, opened, resolve_dsn
+from second_brain.cli.target import opened, resolve_dsn
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, report, scratch, tuning
 from second_brain.evaluation.collection import Questions, Vectors, embed_questions

@@ -7,12 +7,12 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 from rich.text import Text
 
-from second_brain.cli.output import print_json
-from second_brain.cli.tables import new_console, printable
+from second_brain.cli.output import new_progress, print_json
+from second_brain.cli.tables import new_console, new_table, printable
 from second_brain.evaluation import metrics
 from second_brain.evaluation.collection import Questions
 from second_brain.evaluation.comparison import CONDENSED, RERANK, Comparison, Source
@@ -27,16 +27,7 @@ _MOST_MOVED = 5
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar on a terminal; yields what is called after each step."""
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
+    with new_progress(MofNCompleteColumn()) as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
 
@@ -64,7 +55,7 @@ def print_comparison(found: Comparison, source: Source, *, as_json: bool) -> Non
     for line in lines:
         console.print(line, style="dim", highlight=False, markup=False)
     measures = ("condensed" if name == CONDENSED else name for name in found.measures)
-    table = _table(*measures, "judged@10", "p50 ms", "p95 ms", "empty")
+    table = new_table("", right=(*measures, "judged@10", "p50 ms", "p95 ms", "empty"))
     for row in found.rows():
         table.add_row(
             Text(printable(row.mode.name)),
@@ -111,7 +102,7 @@ def print_models(found: ModelComparison, *, as_json: bool) -> None:
         "found documents, and others by chance"
     )
     console.print(f"exact vector search over {chunks}", style="dim", highlight=False)
-    table = _table(*found.values[found.stored_model])
+    table = new_table("", right=found.values[found.stored_model])
     for model, values in found.values.items():
         table.add_row(Text(model), *(f"{found.mean(model, name):.3f}" for name in values))
     _print_table(console, table)
@@ -123,7 +114,7 @@ def print_tuning(found: Tuning, baseline: str) -> None:
     """Print the result of tuning against `baseline`."""
     console = new_console()
     _print_heading(console, found.collection)
-    table = _table(NDCG)
+    table = new_table("", right=(NDCG,))
     for leg, mean in found.legs.items():
         table.add_row(f"{leg} alone", f"{mean:.3f}")
     table.add_row(f"hybrid, {baseline.removeprefix('the ')}", f"{found.default:.3f}")
@@ -192,14 +183,6 @@ def _print_test(console: Console) -> None:
         style="dim",
         highlight=False,
     )
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", overflow="fold")
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
 
 
 def _print_table(console: Console, table: Table) -> None:

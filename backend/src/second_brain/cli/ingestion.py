@@ -5,7 +5,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, LiteralString
 from uuid import UUID
@@ -13,17 +12,20 @@ from uuid import UUID
 import psycopg
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn
 
-from second_brain.cli.corpus import (
+from second_brain.cli.corpus import configured_embedder, groups, refuse_other_embedder
+from second_brain.cli.options import (
+    DsnOption,
     EmbedderOption,
-    configured_embedder,
-    groups,
-    refuse_other_embedder,
+    JsonOption,
+    SchemaOption,
+    Visibility,
+    YesOption,
 )
-from second_brain.cli.output import JsonOption, notes_to_stderr, print_json
+from second_brain.cli.output import new_progress, notes_to_stderr, print_json
 from second_brain.cli.tables import number, printable
-from second_brain.cli.target import DsnOption, SchemaOption, opened
+from second_brain.cli.target import opened
 from second_brain.errors import ConfigurationError, SecondBrainError
 from second_brain.ingest import (
     DEFAULT_CHUNKING,
@@ -72,13 +74,6 @@ Examples:
 
 _KNOWLEDGE_TYPES = 'select name from public.knowledge_types order by name collate "C"'
 _SOURCE_ORIGINS = 'select name from public.knowledge_source_origins order by name collate "C"'
-
-
-class Visibility(StrEnum):
-    """Who may find a document over the API."""
-
-    private = "private"
-    public = "public"
 
 
 app = typer.Typer(rich_markup_mode=None)
@@ -192,7 +187,7 @@ def _ingest(
             "from the sitemap, after listing them and asking.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Prune without asking.")] = False,
+    yes: YesOption = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show what would change; embed nothing, write nothing."),
@@ -365,16 +360,7 @@ def ingest_with_progress(
 ) -> list[DocumentReport]:
     """Ingest documents behind a progress bar, print what changes, and return the reports."""
     reports: list[DocumentReport] = []
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
+    with new_progress(MofNCompleteColumn()) as progress:
         task = progress.add_task("Ingesting", total=len(documents))
         try:
             for report in ingest(

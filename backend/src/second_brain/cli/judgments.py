@@ -6,9 +6,10 @@ from uuid import UUID
 
 import typer
 
-from second_brain.cli.output import JsonOption, print_json
+from second_brain.cli.options import DsnOption, JsonOption, SchemaOption, new_group
+from second_brain.cli.output import show
 from second_brain.cli.tables import number, printable
-from second_brain.cli.target import DsnOption, SchemaOption, opened
+from second_brain.cli.target import opened
 from second_brain.evaluation import judgments as files
 from second_brain.evaluation import known_items
 from second_brain.services.install import SCHEMA
@@ -20,10 +21,10 @@ CollectionOption = Annotated[
 ]
 
 app = typer.Typer(rich_markup_mode=None)
-judgments = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\b
+judgments = new_group(
+    app,
+    "judgments",
+    """\b
 Examples:
   second-brain corpus judgments import questions.tsv
   second-brain corpus judgments generate --count 50
@@ -35,7 +36,6 @@ Examples:
 A line of questions.tsv: how do I rotate the keys?<TAB>docs/keys.md
 """,
 )
-app.add_typer(judgments, name="judgments")
 
 
 @judgments.command("import")
@@ -63,10 +63,7 @@ def import_judgments(
     ]
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).set_judgments(read)
-    if as_json:
-        print_json({"stored": stored})
-    else:
-        typer.echo(f"{number(stored, 'judgment')} stored.")
+    show({"stored": stored}, f"{number(stored, 'judgment')} stored.", as_json=as_json)
 
 
 @judgments.command("export")
@@ -86,10 +83,8 @@ def export_judgments(
             files.write_csv(path, stored)
         else:
             files.write_beir(path, stored, database, collection)
-    if as_json:
-        print_json({"judgments": len(stored), "path": path})
-    else:
-        typer.echo(f"{number(len(stored), 'judgment')} written to {path}.")
+    said = f"{number(len(stored), 'judgment')} written to {path}."
+    show({"judgments": len(stored), "path": path}, said, as_json=as_json)
 
 
 @judgments.command("generate")
@@ -110,12 +105,10 @@ def generate_judgments(
     with opened(dsn, schema) as database:
         made = known_items.generate(database, count, collection=collection, seed=seed)
         KnowledgeWriter(database.connection, schema=schema).set_judgments(made)
-    if as_json:
-        print_json({"stored": len(made), "judgments": made})
-        return
-    typer.echo(f"{number(len(made), 'generated question')} stored, such as:")
-    for one in made[:3]:
-        typer.echo(f"  {printable(one.question)}  ->  {printable(one.document_key or '')}")
+    lines = [f"{number(len(made), 'generated question')} stored, such as:"]
+    pairs = ((printable(one.question), printable(one.document_key or "")) for one in made[:3])
+    lines += [f"  {question}  ->  {document}" for question, document in pairs]
+    show({"stored": len(made), "judgments": made}, "\n".join(lines), as_json=as_json)
 
 
 @judgments.command("delete")
@@ -136,7 +129,4 @@ def delete_judgments(
         deleted = KnowledgeWriter(database.connection, schema=schema).delete_judgments(
             question=question, collection=collection, judged_by=judged_by, is_generated=is_generated
         )
-    if as_json:
-        print_json({"deleted": deleted})
-    else:
-        typer.echo(f"{number(deleted, 'judgment')} deleted.")
+    show({"deleted": deleted}, f"{number(deleted, 'judgment')} deleted.", as_json=as_json)

@@ -8,13 +8,21 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressDisplay
-from rich.table import Table
+from rich.progress import TaskProgressColumn
+from rich.table import Column
 
 from second_brain.cli.corpus import configured_embedder
-from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.target import DsnOption, SchemaOption, opened, resolve_dsn
+from second_brain.cli.options import (
+    DsnOption,
+    JsonOption,
+    MemoryOption,
+    SchemaOption,
+    WorkersOption,
+    new_group,
+)
+from second_brain.cli.output import new_progress, print_json, show
+from second_brain.cli.tables import new_table
+from second_brain.cli.target import opened, resolve_dsn
 from second_brain.database import reembedding, vector_index
 from second_brain.database.maintenance import OnProgress, Progress
 from second_brain.models import EMBEDDER_NAMES
@@ -29,20 +37,11 @@ class Kind(StrEnum):
     vector = "vector"
 
 
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(help="Memory for the build, such as 2GB; the default is maintenance_work_mem."),
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(help="Parallel workers for the build; the default is the server's.", min=0),
-]
-
 app = typer.Typer(rich_markup_mode=None)
-index = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\b
+index = new_group(
+    app,
+    "index",
+    """\b
 Examples:
   second-brain corpus index show
   second-brain corpus index build --m 24 --ef-construction 128 --memory 4GB --workers 3
@@ -50,18 +49,16 @@ Examples:
   second-brain corpus index drop
 """,
 )
-reembed = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\b
+reembed = new_group(
+    app,
+    "reembed",
+    """\b
 Examples:
   second-brain corpus reembed start --embedder voyage:voyage-4-large --memory 4GB
   second-brain corpus reembed status
   second-brain corpus reembed cancel
 """,
 )
-app.add_typer(index, name="index")
-app.add_typer(reembed, name="reembed")
 
 
 @index.command("show")
@@ -183,14 +180,13 @@ def show_reembedding(
         now = reembedding.state(database)
         is_running = now.stage not in ("none", "switched")
         done, chunks = reembedding.count(database) if is_running else (None, None)
-    if as_json:
-        print_json({**asdict(now), "embedded": done, "chunks": chunks})
-    elif now.stage == "none":
-        typer.echo(f"No model change is running; {now.dimensions} dimensions are in use.")
+    if now.stage == "none":
+        said = f"No model change is running; {now.dimensions} dimensions are in use."
     elif now.stage == "switched":
-        typer.echo(f"{now.model} is in use; the old embeddings still exist.")
+        said = f"{now.model} is in use; the old embeddings still exist."
     else:
-        typer.echo(f"{done:,} of {chunks:,} chunks are embedded with {now.model}.")
+        said = f"{done:,} of {chunks:,} chunks are embedded with {now.model}."
+    show({**asdict(now), "embedded": done, "chunks": chunks}, said, as_json=as_json)
 
 
 @reembed.command("finish")
@@ -211,11 +207,8 @@ def cancel_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> 
 
 def _print_indexes(indexes: list[vector_index.Index]) -> None:
     console = Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("index", no_wrap=True)
-    table.add_column("kind")
-    for name in ("m", "ef_construction", "size"):
-        table.add_column(name, justify="right")
+    index = Column("index", no_wrap=True)
+    table = new_table(index, "kind", right=("m", "ef_construction", "size"))
     table.add_column("")
     for one in indexes:
         table.add_row(
@@ -232,16 +225,8 @@ def _print_indexes(indexes: list[vector_index.Index]) -> None:
 @contextmanager
 def showing_progress() -> Iterator[OnProgress]:
     """Show the current step with a progress bar; without a terminal, print each step once."""
-    console = Console(stderr=True)
-    with ProgressDisplay(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as display:
+    with new_progress(TaskProgressColumn()) as display:
+        console = display.console
         task = display.add_task("", total=None)
         printed: set[str] = set()
 

@@ -1,24 +1,32 @@
-"""The option --json: one JSON value on standard output, and nothing else there."""
+"""What commands print: one JSON value on standard output with --json, else what people read."""
 
 import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass
-from datetime import date
-from pathlib import Path
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Any
 
 import typer
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+from second_brain.cli.tables import new_console
+
+
+def show(value: Any, shown: RenderableType, *, as_json: bool) -> None:
+    """Print a value as JSON, or what people see of it: a text, or a table."""
+    if as_json:
+        print_json(value)
+    elif isinstance(shown, str):
+        typer.echo(shown)
+    else:
+        new_console().print(shown)
 
 
 def print_json(value: Any) -> None:
     """Print a value; dataclasses and models become objects, dates, UUIDs and paths become texts."""
-    typer.echo(json.dumps(value, indent=2, default=_plain))
+    typer.echo(json.dumps(value, indent=2, default=to_jsonable_python))
 
 
 @contextlib.contextmanager
@@ -28,13 +36,15 @@ def notes_to_stderr(as_json: bool) -> Iterator[None]:
         yield
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, UUID | Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+def new_progress(count: ProgressColumn) -> Progress:
+    """Return a progress bar on standard error, which shows nothing without a terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        count,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

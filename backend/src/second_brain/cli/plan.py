@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.tables import new_console
+from second_brain.cli.options import JsonOption
+from second_brain.cli.output import show
 from second_brain.database import sizing
 
 _EXAMPLES = """\b
@@ -41,14 +41,11 @@ def _plan(
     no database.
     """
     planned = sizing.plan(_number(chunks), dimensions, qps, words=words, largest_gb=largest)
-    if as_json:
-        print_json(planned)
-        return
     table = Table("what", "estimate", "assumption")
     for line in planned.lines:
         number = f"{line.value:,.0f}" if line.value == int(line.value) else f"{line.value:,.1f}"
         table.add_row(line.what, f"{number} {line.unit}".strip(), line.assumption)
-    new_console().print(table)
+    show(planned, table, as_json=as_json)
 
 
 def _number(text: str) -> int:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.target import DsnOption, SchemaOption, opened
+from second_brain.cli.options import DsnOption, JsonOption, SchemaOption
+from second_brain.cli.output import show
+from second_brain.cli.target import opened
 from second_brain.database import schedule
 from second_brain.database.migrations import installed_modules
 from second_brain.services.install import SCHEMA
@@ -57,13 +58,8 @@ def _schedule(
                 schedule.add(database, found)
             except schedule.MissingPgCronError:
                 lines = [job.crontab() for job in found]
-                print_json(lines) if as_json else typer.echo("\n".join(lines))
+                show(lines, "\n".join(lines), as_json=as_json)
                 raise
-    if as_json:
-        print_json(found)
-        return
     verb = "Removed" if remove else "Scheduled"
-    for job in found:
-        typer.echo(f"{verb} {job.name}: {job.schedule}")
-    if not found:
-        typer.echo("There are no jobs of this install.")
+    said = "\n".join(f"{verb} {job.name}: {job.schedule}" for job in found)
+    show(found, said or "There are no jobs of this install.", as_json=as_json)

@@ -15,15 +15,16 @@ from rich.text import Text
 
 from second_brain.cli import configuration
 from second_brain.cli.configuration import SearchMode
-from second_brain.cli.corpus import (
-    EmbedderOption,
-    ViewerGroupsOption,
-    configured_embedder,
-    groups,
-    refuse_other_embedder,
-)
+from second_brain.cli.corpus import configured_embedder, groups, refuse_other_embedder
 from second_brain.cli.ingestion import ingest_with_progress
-from second_brain.cli.output import JsonOption, print_json
+from second_brain.cli.options import (
+    DsnOption,
+    EmbedderOption,
+    JsonOption,
+    SchemaOption,
+    ViewerGroupsOption,
+)
+from second_brain.cli.output import print_json
 from second_brain.cli.tables import (
     cell,
     estimate_text,
@@ -36,7 +37,7 @@ from second_brain.cli.tables import (
     show_command,
     why_not_text,
 )
-from second_brain.cli.target import STATE, DsnOption, SchemaOption, opened
+from second_brain.cli.target import STATE, opened
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.errors import ModuleMissingError

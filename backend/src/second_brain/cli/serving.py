@@ -20,8 +20,17 @@ import psycopg
 import typer
 
 from second_brain.cli import configuration
-from second_brain.cli.corpus import ViewerGroupsOption, configured_embedder, groups
-from second_brain.cli.target import DsnOption, SchemaOption, is_rest_configured, resolve_dsn
+from second_brain.cli.corpus import configured_embedder, groups
+from second_brain.cli.options import (
+    CollectionsOption,
+    DsnOption,
+    PublicOnlyOption,
+    RememberOption,
+    SchemaOption,
+    ViewerGroupsOption,
+    ViewerOption,
+)
+from second_brain.cli.target import is_rest_configured, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import EMBEDDER_NAMES
 from second_brain.retrieval.service import AsyncRetrievalService
@@ -80,32 +89,11 @@ def _mcp(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")
     ] = 8000,
-    collections: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--collection",
-            help="Search only this collection; may be repeated. Each is ranked separately.",
-        ),
-    ] = None,
-    viewer: Annotated[
-        str | None,
-        typer.Option(
-            "--viewer-id",
-            metavar="UUID",
-            help=f"Show only this user's rows and public rows; the default is ${VIEWER}.",
-        ),
-    ] = None,
+    collections: CollectionsOption = None,
+    viewer: ViewerOption = None,
     viewer_groups: ViewerGroupsOption = None,
-    public_only: Annotated[
-        bool, typer.Option("--public-only", help="Show only public rows.")
-    ] = False,
-    may_remember: Annotated[
-        bool,
-        typer.Option(
-            "--remember",
-            help="Add the tools remember and forget: notes of the user of --viewer-id.",
-        ),
-    ] = False,
+    public_only: PublicOnlyOption = False,
+    may_remember: RememberOption = False,
     tokens: Annotated[
         Path | None,
         typer.Option(
@@ -211,20 +199,11 @@ def _mcp(
 @app.command("token", epilog=_EXAMPLES_OF_TOKEN)
 def _mcp_token(
     name: Annotated[str, typer.Argument(help="Name of the token, such as that of its user.")],
-    viewer: Annotated[
-        str | None, typer.Option("--viewer-id", metavar="UUID", help="The user of the token.")
-    ] = None,
+    viewer: ViewerOption = None,
     viewer_groups: ViewerGroupsOption = None,
-    collections: Annotated[
-        list[str] | None,
-        typer.Option("--collection", help="Search only this collection; may be repeated."),
-    ] = None,
-    public_only: Annotated[
-        bool, typer.Option("--public-only", help="Show only public rows.")
-    ] = False,
-    may_remember: Annotated[
-        bool, typer.Option("--remember", help="Add the tools remember and forget.")
-    ] = False,
+    collections: CollectionsOption = None,
+    public_only: PublicOnlyOption = False,
+    may_remember: RememberOption = False,
     days: Annotated[int | None, typer.Option(min=1, help="Days until the token expires.")] = None,
 ) -> None:
     """Make a token for `second-brain server mcp --tokens`, and print its lines of the file.

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.target import DsnOption, SchemaOption, opened
+from second_brain.cli.options import DsnOption, JsonOption, SchemaOption, new_group
+from second_brain.cli.output import show
+from second_brain.cli.target import opened
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import SCHEMA
 from second_brain.services.write import KnowledgeWriter
@@ -19,10 +20,10 @@ CollectionOption = Annotated[
 WeightOption = Annotated[float, typer.Option(help="Multiplies the weight of a caller.", min=0)]
 
 app = typer.Typer(rich_markup_mode=None)
-settings = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\b
+settings = new_group(
+    app,
+    "settings",
+    """\b
 Examples:
   second-brain corpus settings show
   second-brain corpus settings set --fusion auto --vector-weight 0.7
@@ -30,7 +31,6 @@ Examples:
   second-brain corpus settings reset --collection support
 """,
 )
-app.add_typer(settings, name="settings")
 
 
 def describe(stored: CorpusSettings) -> str:
@@ -50,13 +50,8 @@ def show_settings(
     """Show the stored settings."""
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).settings()
-    if as_json:
-        print_json(stored)
-        return
-    for one in stored:
-        typer.echo(describe(one))
-    if not stored:
-        typer.echo("Nothing is stored: fusion is auto on the command line and in the service.")
+    nothing = "Nothing is stored: fusion is auto on the command line and in the service."
+    show(stored, "\n".join(map(describe, stored)) or nothing, as_json=as_json)
 
 
 @settings.command("set")
@@ -85,10 +80,7 @@ def set_settings(
     )
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).set_settings(given)
-    if as_json:
-        print_json(stored)
-    else:
-        typer.echo(f"Stored for {describe(stored)}")
+    show(stored, f"Stored for {describe(stored)}", as_json=as_json)
 
 
 @settings.command("reset")
@@ -101,7 +93,5 @@ def reset_settings(
     """Remove the settings of a collection."""
     with opened(dsn, schema) as database:
         found = KnowledgeWriter(database.connection, schema=schema).reset_settings(collection)
-    if as_json:
-        print_json({"collection": collection, "removed": found})
-    else:
-        typer.echo("Removed." if found else "There are no such settings.")
+    said = "Removed." if found else "There are no such settings."
+    show({"collection": collection, "removed": found}, said, as_json=as_json)

@@ -9,8 +9,8 @@ import psycopg
 import typer
 from rich.table import Table
 
+from second_brain.cli.options import SchemaOption, new_group
 from second_brain.cli.tables import new_console
-from second_brain.cli.target import SchemaOption
 from second_brain.errors import ConfigurationError
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA
@@ -30,17 +30,16 @@ ShardOption = Annotated[
 ]
 
 app = typer.Typer(rich_markup_mode=None)
-shards = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\b
+shards = new_group(
+    app,
+    "shards",
+    """\b
 Examples:
   second-brain server shards refresh --shard east=EAST_URL --shard west=WEST_URL
   second-brain server shards check --shard east=EAST_URL --shard west=WEST_URL
   second-brain server shards move --shard east=EAST_URL --shard west=WEST_URL --shard new=NEW_URL
 """,
 )
-app.add_typer(shards, name="shards")
 
 
 @shards.command("refresh")

@@ -4,11 +4,11 @@ import html
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from second_brain.cli.corpus import schema_option
@@ -22,6 +22,13 @@ def new_console() -> Console:
     """Return a console that is wide enough for a table when the output is not a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=_PIPED_WIDTH)
+
+
+def new_table(*columns: str | Column, right: Iterable[str] = ()) -> Table:
+    """Return a table without lines; the columns of `right` come last and have numbers."""
+    plain = (Column(one, overflow="fold") if isinstance(one, str) else one for one in columns)
+    numbers = (Column(one, justify="right") for one in right)
+    return Table(*plain, *numbers, box=None, pad_edge=False, header_style="bold")
 
 
 def print_explanation(explained: dict[str, Any], first: int) -> None:
@@ -115,11 +122,8 @@ def _weights(weights: dict[str, float]) -> str:
 
 def _lists_table(lists: Sequence[dict[str, Any]]) -> Table:
     """Return the table of the fused lists, one for each collection."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("collection", "vector leg", "text leg"):
-        table.add_column(name, max_width=36)
-    table.add_column("vector weight", justify="right")
-    table.add_column("text weight", justify="right")
+    names = (Column(name, max_width=36) for name in ("collection", "vector leg", "text leg"))
+    table = new_table(*names, right=("vector weight", "text weight"))
     for one in lists:
         vector, text = (f"{one[leg]['rows']}, {one[leg]['strategy']}" for leg in ("vector", "text"))
         table.add_row(
@@ -133,20 +137,16 @@ def _lists_table(lists: Sequence[dict[str, Any]]) -> Table:
 
 def facets_table(counts: Sequence[FacetCount]) -> Table:
     """Return the table of counts, facet by facet."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("facet", max_width=40)
-    table.add_column("value", max_width=40, no_wrap=True, overflow="ellipsis")
-    table.add_column("count", justify="right")
+    value = Column("value", max_width=40, no_wrap=True, overflow="ellipsis")
+    table = new_table(Column("facet", max_width=40), value, right=("count",))
     for one in counts:
         table.add_row(Text(printable(one.facet)), Text(printable(str(one.value))), f"{one.count:,}")
     return table
 
 
 def _lexeme_table(lexemes: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("lexeme", max_width=40, no_wrap=True, overflow="ellipsis")
-    table.add_column("documents", justify="right")
-    table.add_column("weight", justify="right")
+    lexeme = Column("lexeme", max_width=40, no_wrap=True, overflow="ellipsis")
+    table = new_table(lexeme, right=("documents", "weight"))
     table.add_column("candidates")
     for one in lexemes:
         table.add_row(

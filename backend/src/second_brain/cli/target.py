@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -14,39 +13,6 @@ from second_brain.services.connections import address, connect
 from second_brain.services.install import Database, Install
 
 STATE = Path(".second-brain")
-
-DsnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dsn",
-        help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL, that of the "
-        "configuration file, or the dev database here.",
-    ),
-]
-MajorOption = Annotated[
-    int | None,
-    typer.Option(
-        "--postgres-major", help="PostgreSQL version of a new database: 18 (default), 17 or 16."
-    ),
-]
-SchemaOption = Annotated[
-    str,
-    typer.Option(
-        "--schema",
-        metavar="NAME",
-        help="Schema of the install, if the database has several; $SECOND_BRAIN_SCHEMA.",
-    ),
-]
-TenantsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tenants",
-        metavar="FILE",
-        envvar="SECOND_BRAIN_TENANTS",
-        help="TOML or JSON file with databases and tenants; default: $SECOND_BRAIN_TENANTS.",
-        dir_okay=False,
-    ),
-]
 
 
 def resolve_dsn(dsn: str | None) -> str:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from second_brain.cli.maintenance import showing_progress
-from second_brain.cli.output import JsonOption, print_json
-from second_brain.cli.tables import new_console, number, printable
-from second_brain.cli.target import TenantsOption
+from second_brain.cli.options import JsonOption, TenantsOption, new_group
+from second_brain.cli.output import print_json, show
+from second_brain.cli.tables import new_console, new_table, number, printable
 from second_brain.database import moving
 from second_brain.errors import ConfigurationError, translate
 from second_brain.services.install import SCHEMA
@@ -24,10 +23,10 @@ from second_brain.services.tenant_directory import (
 )
 
 app = typer.Typer(rich_markup_mode=None)
-tenants = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="""\b
+tenants = new_group(
+    app,
+    "tenants",
+    """\b
 Examples:
   second-brain server tenants list --tenants tenants.toml
   second-brain server tenants add acme eu1/acme
@@ -41,7 +40,6 @@ A file tenants.toml, in which EU1_DSN is an environment variable with a connecti
   acme = "eu1/acme"
 """,
 )
-app.add_typer(tenants, name="tenants")
 
 
 @contextmanager
@@ -62,20 +60,11 @@ def list_tenants(tenants_file: TenantsOption = None, as_json: JsonOption = False
     """Show in which database and schema each tenant is."""
     with opened_directory(tenants_file) as (directory, _):
         places = directory.tenants()
-    if as_json:
-        print_json(
-            [
-                {"tenant": name, "database": place.database, "schema": place.schema}
-                for name, place in places.items()
-            ]
-        )
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("tenant", "database", "schema"):
-        table.add_column(column)
+    table = new_table("tenant", "database", "schema")
     for name, place in places.items():
         table.add_row(printable(name), place.database, place.schema)
-    new_console().print(table)
+    listed = [{"tenant": name, **asdict(place)} for name, place in places.items()]
+    show(listed, table, as_json=as_json)
 
 
 @tenants.command("add")
@@ -122,19 +111,15 @@ def move_tenant(
             raise UnknownTenantError(f"the directory has no tenant {tenant!r:.120}")
         if cancel:
             done = moving.cancel(_dsn(databases, place), place.schema)
-            typer.echo(
-                "The move is cancelled." if done else "There is no move to cancel.", err=as_json
+            _print_unmoved(
+                "The move is cancelled." if done else "There is no move to cancel.", as_json
             )
-            if as_json:
-                print_json(None)
             return
         if to is None:
             raise ConfigurationError("no target is given", remedy="Pass --to DATABASE[/SCHEMA].")
         target = Place.read(to)
         if target == place:
-            typer.echo(f"{tenant} is in {place}.", err=as_json)
-            if as_json:
-                print_json(None)
+            _print_unmoved(f"{tenant} is in {place}.", as_json)
             return
         taken = [name for name, other in directory.tenants().items() if other == target]
         if taken:
@@ -152,10 +137,8 @@ def move_tenant(
                 on_progress=on_progress,
             )
     rows = number(sum(moved.rows.values()), "row")
-    if as_json:
-        print_json(moved)
-    else:
-        typer.echo(f"{tenant} is in {target}: {rows}; writes waited {moved.pause:.0f} ms.")
+    said = f"{tenant} is in {target}: {rows}; writes waited {moved.pause:.0f} ms."
+    show(moved, said, as_json=as_json)
     typer.echo(
         f"The old copy in {place} is closed for writes. Remove it when no process reads it any "
         "more: second-brain server uninstall "
@@ -163,6 +146,12 @@ def move_tenant(
         + "--apply --dsn ...",
         err=True,
     )
+
+
+def _print_unmoved(said: str, as_json: bool) -> None:
+    typer.echo(said, err=as_json)
+    if as_json:
+        print_json(None)
 
 
 def _dsn(databases: Mapping[str, str], place: Place) -> str:
@@ -219,9 +208,7 @@ def for_all(
 
 
 def _print_outcomes(outcomes: Sequence[tuple[Place, list[str], Outcome]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("database", "schema", "tenants", "", "result"):
-        table.add_column(column)
+    table = new_table("database", "schema", "tenants", "", "result")
     for place, names, outcome in outcomes:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         table.add_row(

@@ -12,8 +12,9 @@ from urllib.parse import quote
 import typer
 
 from second_brain.cli import configuration
-from second_brain.cli.corpus import EmbedderOption, configured_embedder
-from second_brain.cli.target import DsnOption, SchemaOption, resolve_dsn
+from second_brain.cli.corpus import configured_embedder
+from second_brain.cli.options import DsnOption, EmbedderOption, SchemaOption
+from second_brain.cli.target import resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.connections import address
 from second_brain.services.install import SCHEMA

@@ -1,0 +1,117 @@
+"""The options that several commands have: one declaration of each, and how groups are made."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from second_brain.models import EMBEDDER_NAMES
+
+
+class Visibility(StrEnum):
+    """Who may find a document over the API."""
+
+    private = "private"
+    public = "public"
+
+
+# Where: the database, the install in it, and installs of many tenants.
+DsnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        help="Database; the default is $SECOND_BRAIN_DSN, $DATABASE_URL, that of the "
+        "configuration file, or the dev database here.",
+    ),
+]
+SchemaOption = Annotated[
+    str,
+    typer.Option(
+        "--schema",
+        metavar="NAME",
+        help="Schema of the install, if the database has several; $SECOND_BRAIN_SCHEMA.",
+    ),
+]
+MajorOption = Annotated[
+    int | None,
+    typer.Option(
+        "--postgres-major", help="PostgreSQL version of a new database: 18 (default), 17 or 16."
+    ),
+]
+TenantsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tenants",
+        metavar="FILE",
+        envvar="SECOND_BRAIN_TENANTS",
+        help="TOML or JSON file with databases and tenants; default: $SECOND_BRAIN_TENANTS.",
+        dir_okay=False,
+    ),
+]
+AllTenantsOption = Annotated[
+    bool, typer.Option("--all", help="The installs of all tenants, one after another.")
+]
+
+# What is searched or embedded, and for whom.
+CollectionOption = Annotated[
+    str | None, typer.Option("--collection", metavar="NAME", help="Only this collection.")
+]
+CollectionsOption = Annotated[
+    list[str] | None,
+    typer.Option("--collection", metavar="NAME", help="Only this collection; may be repeated."),
+]
+ViewerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--viewer-id",
+        metavar="UUID",
+        help="Only this user's rows and public rows; the default is $SECOND_BRAIN_VIEWER_ID.",
+    ),
+]
+ViewerGroupsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--viewer-groups",
+        metavar="GROUP",
+        help="Also what this group may see; may be repeated. An empty text: no group.",
+    ),
+]
+PublicOnlyOption = Annotated[bool, typer.Option("--public-only", help="Only public rows.")]
+
+RememberOption = Annotated[
+    bool,
+    typer.Option(
+        "--remember", help="Add the tools remember and forget: notes of the user of --viewer-id."
+    ),
+]
+
+# Models, and what builds the index of their embeddings.
+EmbedderOption = Annotated[
+    str,
+    typer.Option(
+        "--embedder",
+        metavar="NAME",
+        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; NAME@N requests N "
+        "dimensions. $SECOND_BRAIN_EMBEDDER.",
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(help="Memory for the build, such as 2GB; the default is maintenance_work_mem."),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(help="Parallel workers for the build; the default is the server's.", min=0),
+]
+
+# How a command asks and answers.
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def new_group(app: typer.Typer, name: str, examples: str | None = None) -> typer.Typer:
+    """Return a group of commands in `app`; its line of help is that of `commands.COMMANDS`."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples)
+    app.add_typer(group, name=name)
+    return group
