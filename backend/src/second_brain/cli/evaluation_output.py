@@ -53,7 +53,7 @@ def print_comparison(found: Comparison, source: Source, *, as_json: bool) -> Non
             f"{source.reranker}"
         )
     for line in lines:
-        console.print(line, style="dim", highlight=False, markup=False)
+        _print_note(console, line)
     measures = ("condensed" if name == CONDENSED else name for name in found.measures)
     table = new_table("", right=(*measures, "judged@10", "p50 ms", "p95 ms", "empty"))
     for row in found.rows():
@@ -68,11 +68,10 @@ def print_comparison(found: Comparison, source: Source, *, as_json: bool) -> Non
     for ours, theirs, gain in found.verdicts():
         _print_difference(console, f"{printable(ours)} against {printable(theirs)}", gain)
     _print_test(console)
-    console.print(
+    _print_note(
+        console,
         "condensed: nDCG@10 without the documents that nobody has judged; judged@10: the share of "
         "judged documents among the first ten",
-        style="dim",
-        highlight=False,
     )
     best = found.best_other()
     if best is None:
@@ -101,7 +100,7 @@ def print_models(found: ModelComparison, *, as_json: bool) -> None:
         else f"{found.chunks:,} of {found.chunk_count:,} embedded chunks: those of judged and of "
         "found documents, and others by chance"
     )
-    console.print(f"exact vector search over {chunks}", style="dim", highlight=False)
+    _print_note(console, f"exact vector search over {chunks}")
     table = new_table("", right=found.values[found.stored_model])
     for model, values in found.values.items():
         table.add_row(Text(model), *(f"{found.mean(model, name):.3f}" for name in values))
@@ -155,6 +154,10 @@ def _advice(found: Tuning, baseline: str) -> Iterator[str]:
         yield f"The gain over {baseline} is not significant; more judged queries would help."
 
 
+def _print_note(console: Console, text: str) -> None:
+    console.print(text, style="dim", highlight=False, markup=False)
+
+
 def _print_heading(console: Console, collection: Questions) -> None:
     console.print(
         f"{collection.name}: {collection.document_count:,} documents, "
@@ -164,7 +167,7 @@ def _print_heading(console: Console, collection: Questions) -> None:
         markup=False,
     )
     for remark in collection.remarks:
-        console.print(f"{remark}.", style="dim", highlight=False, markup=False)
+        _print_note(console, f"{remark}.")
 
 
 def _print_difference(console: Console, name: str, difference: Difference) -> None:
@@ -177,11 +180,10 @@ def _print_difference(console: Console, name: str, difference: Difference) -> No
 
 
 def _print_test(console: Console) -> None:
-    console.print(
+    _print_note(
+        console,
         f"{metrics.TEST}; {metrics.PERMUTATIONS:,} random permutations, or all if there are "
         f"fewer; significant: p < {metrics.SIGNIFICANT}",
-        style="dim",
-        highlight=False,
     )
 
 

@@ -30,7 +30,7 @@ from second_brain.cli.options import (
     ViewerGroupsOption,
     ViewerOption,
 )
-from second_brain.cli.target import is_rest_configured, resolve_dsn
+from second_brain.cli.target import is_rest_configured, listen, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.models import EMBEDDER_NAMES
 from second_brain.retrieval.service import AsyncRetrievalService
@@ -192,7 +192,7 @@ def _mcp(
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(serve(None))
     else:
-        with _listen(host, port, protected=verifier is not None) as listening:
+        with _listening(host, port, protected=verifier is not None) as listening:
             asyncio.run(serve(listening))
 
 
@@ -330,7 +330,7 @@ def _token() -> str | None:
     return token
 
 
-def _listen(host: str, port: int, *, protected: bool) -> socket.socket:
+def _listening(host: str, port: int, *, protected: bool) -> socket.socket:
     """Return a listening socket and print its address; a network address needs a token."""
     if not protected and host not in _THIS_MACHINE:
         raise ConfigurationError(
@@ -338,15 +338,7 @@ def _listen(host: str, port: int, *, protected: bool) -> socket.socket:
             remedy=f"Set {TOKEN} to a token that callers must send, give --tokens, or listen on "
             "127.0.0.1.",
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host}, port {port}: {error.strerror}",
-            remedy="Choose another --port or --host.",
-        ) from error
-    at = f"[{host}]" if ":" in host else host
+    listening, at = listen(host, port)
     access = "callers need a token" if protected else "callers need no token"
-    typer.echo(f"Serving MCP at http://{at}:{listening.getsockname()[1]}/mcp; {access}.", err=True)
+    typer.echo(f"Serving MCP at {at}/mcp; {access}.", err=True)
     return listening

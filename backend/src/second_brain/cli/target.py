@@ -1,5 +1,7 @@
-"""Which database a command works on: its options, and how it is found and opened."""
+"""Which database a command works on, and where a server listens: how they are found and opened."""
 
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,3 +71,19 @@ def _print_database(dsn: str, source: str) -> None:
 def dev_server(major: int | None = None) -> EmbeddedPostgres:
     """Return the embedded server of this folder, which need not exist."""
     return EmbeddedPostgres(STATE / "postgres", major)
+
+
+def listen(host: str, port: int) -> tuple[socket.socket, str]:
+    """Return a listening socket, and its address for browsers, without a path."""
+    is_6 = ":" in host
+    try:
+        listening = socket.create_server(
+            (host, port), family=socket.AF_INET6 if is_6 else socket.AF_INET
+        )
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}",
+            remedy="Choose another --port or --host.",
+        ) from error
+    at = f"[{host}]" if is_6 else host
+    return listening, f"http://{at}:{listening.getsockname()[1]}"

@@ -1,9 +1,7 @@
 """The command workbench: arguments and the listening socket; the package has the pages."""
 
 import logging
-import os
 import secrets
-import socket
 import sys
 import webbrowser
 from typing import Annotated
@@ -14,7 +12,7 @@ import typer
 from second_brain.cli import configuration
 from second_brain.cli.corpus import configured_embedder
 from second_brain.cli.options import DsnOption, EmbedderOption, SchemaOption
-from second_brain.cli.target import resolve_dsn
+from second_brain.cli.target import listen, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.connections import address
 from second_brain.services.install import SCHEMA
@@ -89,11 +87,9 @@ def _workbench(
         schema=schema,
         token=token,
     )
-    with _listen(host, port) as listening:
-        at = f"[{host}]" if ":" in host else host
-        opened = f"http://{at}:{listening.getsockname()[1]}/"
-        if token is not None:
-            opened += f"?token={quote(token, safe='')}"
+    listening, at = listen(host, port)
+    with listening:
+        opened = f"{at}/" if token is None else f"{at}/?token={quote(token, safe='')}"
         typer.echo(f"The workbench is at {opened}", err=True)
         typer.echo("Ctrl+C stops it.", err=True)
         if open_browser:
@@ -102,14 +98,3 @@ def _workbench(
         # No access log: addresses contain questions, and the first one the token.
         config = uvicorn.Config(app, log_config=None, access_log=False)
         uvicorn.Server(config).run(sockets=[listening])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}",
-            remedy="Choose another --port or --host.",
-        ) from error
