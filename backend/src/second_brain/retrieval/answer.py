@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
-from second_brain.services.results import MemorySearchResult, Notes, source_key
+from second_brain.services.results import MemorySearchResult, Notes, normalize_rows, source_key
 
 
 class SearchResult(ResultNames):
@@ -128,6 +128,27 @@ class SearchResponse(ResponseNames):
     exact_total: int | None = None
     notes: Notes | None = None
     pending_embeddings: int | None = None
+
+
+class Explanation(BaseModel):
+    """What the database says of a search: how it finds its hits, what it costs, or why not.
+
+    `answer` is what the provider's method returns. `embedding_model`, `degraded` and `timings` are
+    as in a SearchResponse.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    answer: Any
+    timings: QueryTime
+    embedding_model: str | None = None
+    degraded: Degraded | None = None
+
+    def hits(self, offset: int = 0) -> list[SearchResult]:
+        """Return the hits of an explained search; the first has the rank after `offset`."""
+        rows = self.answer["hits"]
+        found = normalize_rows(rows, method="hybrid", source="postgres", limit=len(rows))
+        return [result(hit, rank) for rank, hit in enumerate(found, start=offset + 1)]
 
 
 # The provider lays these over the row's own metadata.

@@ -26,13 +26,14 @@ from second_brain.filters import FilterBuilder, FilterExpression, Filters, condi
 from second_brain.retrieval.earlier_names import QUERY_FIELDS, QueryNames
 from second_brain.retrieval.settings import (
     LIMIT_BOUND,
+    MATCH_COUNT_BOUND,
     Fusion,
     Mode,
     ModeField,
     Weight,
     without_alias,
 )
-from second_brain.services.arguments import TextMode
+from second_brain.services.arguments import Leg, TextMode
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""
@@ -180,11 +181,25 @@ class SearchQuery(QueryNames):
     include_memory: bool | None = Field(
         default=None, description="Search the collection memory too."
     )
+    prefix_last: bool = Field(
+        default=False, description="The last word may be the beginning of a word."
+    )
 
     @property
     def text_mode(self) -> TextMode:
         """How the text leg reads the question."""
         return "websearch" if self.search_mode in MODES else cast(TextMode, self.search_mode)
+
+
+class OperatorQuery(SearchQuery):
+    """A search of an operator, on the command line or in the workbench, with wider bounds.
+
+    `reranked_leg` are the legs below a reranker; None: those of the settings.
+    """
+
+    query: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    limit: int | None = Field(default=None, ge=1, le=MATCH_COUNT_BOUND)
+    reranked_leg: Leg | None = None
 
 
 class AccessOptions(TypedDict, total=False):
@@ -224,3 +239,4 @@ class QueryOptions(AccessOptions, total=False):
     text_weight: float | None
     bm25_weight: float | None
     include_memory: bool | None
+    prefix_last: bool
