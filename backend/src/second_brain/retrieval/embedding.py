@@ -51,9 +51,7 @@ class _NoEmbedder:
     model = "no embedder"
 
     def embed(self, texts: Sequence[str]) -> "NDArray[np.float32]":
-        raise ConfigurationError(
-            "there is no embedder for the question", remedy="Give an embedder, or search by text."
-        )
+        raise NotImplementedError
 
 
 NO_EMBEDDER: Embedder = _NoEmbedder()

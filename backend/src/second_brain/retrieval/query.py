@@ -61,7 +61,8 @@ def _required(filters: Any) -> Any:
     return _conditions(filters)
 
 
-def _neighbors(expand: object) -> object:
+def whole_neighbors(expand: object) -> object:
+    """Return a number of neighbours; true is one on each side."""
     return int(expand) if isinstance(expand, bool) else expand
 
 
@@ -155,7 +156,7 @@ class SearchQuery(QueryNames):
     collections: Names | None = Field(
         default=None, description="Each ranked by itself, then fused."
     )
-    expand_neighbors: Annotated[int, BeforeValidator(_neighbors)] = Field(
+    expand_neighbors: Annotated[int, BeforeValidator(whole_neighbors)] = Field(
         default=0, ge=0, le=5, description="Chunks before and after each hit; true is 1."
     )
     one_per_document: bool = Field(default=False, description="The best chunk of each document.")

@@ -41,6 +41,7 @@ from second_brain.models.rerankers import (
 from second_brain.retrieval.answer import Degraded, Explanation, SearchResponse, result
 from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.embedding import (
+    NO_EMBEDDER,
     AnyEmbedder,
     embed_question,
     matching_embedder,
@@ -429,6 +430,11 @@ class Retrieval(ABC):
 
     async def _embedder(self, deadline: Deadline) -> AnyEmbedder:
         """Return the embedder of the corpus's model, which is looked up once in a while."""
+        if NO_EMBEDDER in self._embedders:
+            raise ConfigurationError(
+                "the service is without an embedder",
+                remedy="Give an embedder, or search by text.",
+            )
         chosen = self._chosen
         if chosen is not None and chosen[1] > time.monotonic():
             return chosen[0]

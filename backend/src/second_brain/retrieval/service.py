@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 from uuid import UUID
 
 from second_brain.errors import (
@@ -33,7 +33,7 @@ from second_brain.retrieval.retrieval import AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part
 from second_brain.services.arguments import LARGEST_POOL, RowOptions
-from second_brain.services.blocking import blocking, blocking_iterator
+from second_brain.services.blocking import blocking, blocking_iterator, finished
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import FacetCount
 
@@ -186,6 +186,13 @@ class AsyncRetrievalService(Retrieval):
         ).answer
         return counts
 
+    async def embedder(self, *, timeout: float | None = None) -> AnyEmbedder:
+        """Return the embedder of the corpus's model.
+
+        Raises ConfigurationError for a corpus of another model.
+        """
+        return await self._embedder(self._deadline(timeout))
+
     async def flush_query_log(self, timeout: float = 5.0) -> None:
         """Write the searches that wait for the query log, within about `timeout` seconds."""
         if self._query_log is not None:
@@ -254,6 +261,11 @@ class RetrievalService(Retrieval):
     estimate = blocking(AsyncRetrievalService.estimate)
     why_not = blocking(AsyncRetrievalService.why_not)
     facets = blocking(AsyncRetrievalService.facets)
+
+    def embedder(self, *, timeout: float | None = None) -> Embedder:
+        """Return the embedder of the corpus's model, as `AsyncRetrievalService.embedder`."""
+        found: Any = finished(self._embedder(self._deadline(timeout)))
+        return cast(Embedder, found)
 
     def flush_query_log(self, timeout: float = 5.0) -> None:
         """Write the searches that wait for the query log, within about `timeout` seconds."""
