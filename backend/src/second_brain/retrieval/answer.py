@@ -151,41 +151,11 @@ class Explanation(BaseModel):
         return [result(hit, rank) for rank, hit in enumerate(found, start=offset + 1)]
 
 
-# The provider lays these over the row's own metadata.
-_COLUMNS = (
-    "knowledge_type",
-    "document_id",
-    "source_origin",
-    "rrf_score",
-    "vector_rank",
-    "text_rank",
-    "similarity",
-    "text_score",
-    "match_type",
-    "matched_terms",
-    "collection",
-    "collections",
-    "heading",
-    "sensitivity",
-    "external_key",
-    "source_row",
-    "document_chunks",
-    "snippet",
-    "context",
-)
-_NOT_OWN = frozenset(
-    {
-        *_COLUMNS,
-        "chunk_index",
-        "is_chunk",
-        "document_date",
-        "title",
-        "source_url",
-        "total_count",
-        "pool_ended",
-        "real_provider",
-    }
-)
+_MADE = {"id", "rank", "content", "confidence", "metadata", "rerank_score", "original_rank"}
+# The provider lays these over the row's own metadata, and the rest of _NOT_OWN beside them.
+_READ = SearchResult.model_fields.keys() - _MADE
+_COLUMNS = _READ - {"chunk_index", "document_date", "title", "source_url"}
+_NOT_OWN = _READ | {"is_chunk", "total_count", "pool_ended", "real_provider"}
 
 
 def result(
@@ -204,18 +174,14 @@ def result(
         chunk_index=said["chunk_index"] if said["is_chunk"] else None,
         confidence=hit.confidence,
         metadata={name: value for name, value in said.items() if name not in _NOT_OWN},
-        title=_text(said.get("title")),
-        source_url=_text(said.get("source_url")),
+        # A row without the column may have metadata of that name, of any type.
+        title=None if said.get("title") is None else str(said["title"]),
+        source_url=None if said.get("source_url") is None else str(said["source_url"]),
         document_date=_date(said.get("document_date")),
         rerank_score=rerank_score,
         original_rank=original_rank,
         **{name: said[name] for name in _COLUMNS},
     )
-
-
-def _text(value: object) -> str | None:
-    # A row without the column may have metadata of that name, of any type.
-    return None if value is None else str(value)
 
 
 def _date(value: str | None) -> date | None:

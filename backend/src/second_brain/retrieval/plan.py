@@ -118,7 +118,7 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
         # The same for every page, so that all pages cut one list.
         window = min(limit * settings.reranking_candidate_multiplier, most)
     wanted = max(settings.hybrid_candidate_count, settings.overfetch_multiplier * limit, window)
-    left_out = _left_out(query, access, settings)
+    conditions, left_out = _conditions(query, access, settings)
     return Plan(
         query=query,
         access=access,
@@ -133,7 +133,7 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
         left_out=left_out,
         rows={
             "filter_type": query.category,
-            "filters": _conditions(query, access, left_out),
+            "filters": conditions,
             "date_from": query.date_from,
             "date_to": query.date_to,
             "collections": None if query.collections is None else list(query.collections),
@@ -210,35 +210,35 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, [], {})}
 
 
-def _left_out(query: SearchQuery, access: Access, settings: SearchSettings) -> tuple[str, ...]:
-    """Return which of memory and history the search leaves out, because nothing asks for them.
+def _conditions(
+    query: SearchQuery, access: Access, settings: SearchSettings
+) -> tuple[Any, tuple[str, ...]]:
+    """Return all conditions, and which of memory and history they leave out.
 
-    A list of collections names all that are searched. Without one it leaves out both, except memory
-    that is included, and what a condition on the column collection names.
+    A list of collections names all that are searched. Without one they leave out both, except
+    memory that is included, and what a condition on the column collection names.
     """
-    if query.collections is not None:
-        return ()
-    includes_memory = query.include_memory
-    if includes_memory is None:
-        includes_memory = settings.search_include_memory
-    named: list[Any] = []
-    for one in (*_listed(query.filters), *_listed(access.required_filters)):
-        if isinstance(one, dict) and one.get("field") == "collection":
-            value = one.get("value")
-            named += value if isinstance(value, list) else [value]
-    optional = (HISTORY,) if includes_memory else (MEMORY, HISTORY)
-    return tuple(name for name in optional if name not in named)
-
-
-def _conditions(query: SearchQuery, access: Access, left_out: tuple[str, ...]) -> Any:
-    """Return all conditions; filters alone stay in their form."""
+    listed, required = _listed(query.filters), _listed(access.required_filters)
     further: list[Any] = []
     if query.tags:
         further.append({"field": "metadata.tags", "op": "contains", "value": list(query.tags)})
-    further += access.required_filters or ()
+    further += required
+    left_out: list[str] = []
+    if query.collections is None:
+        includes_memory = query.include_memory
+        if includes_memory is None:
+            includes_memory = settings.search_include_memory
+        named: list[Any] = []
+        for one in (*listed, *required):
+            if isinstance(one, dict) and one.get("field") == "collection":
+                value = one.get("value")
+                named += value if isinstance(value, list) else [value]
+        optional = [HISTORY] if includes_memory else [MEMORY, HISTORY]
+        left_out = [name for name in optional if name not in named]
     if left_out:
-        further.append({"field": "collection", "op": "not_in", "value": list(left_out)})
-    return [*_listed(query.filters), *further] if further else query.filters
+        further.append({"field": "collection", "op": "not_in", "value": left_out})
+    # Filters alone stay in their form.
+    return ([*listed, *further] if further else query.filters), tuple(left_out)
 
 
 def _listed(filters: Any) -> Sequence[Any]:

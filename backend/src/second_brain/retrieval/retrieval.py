@@ -11,7 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
@@ -109,6 +109,7 @@ class Retrieval(ABC):
     """What both services share; they differ in how they wait."""
 
     _provider: Any
+    _query_log: QueryLog | None
 
     def __init__(
         self,
@@ -149,20 +150,14 @@ class Retrieval(ABC):
         if self._cache is not None:
             self._cache.clear()
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _submit(self, call: Callable[[], Outcome]) -> "Future[Outcome]":
+        """Run a call in a thread."""
         # A fork copies a pool without its threads.
         if self._pool[0] != os.getpid():
             self._pool = _pool()
-        return self._pool[1]
-
-    def _in_thread(self, call: Callable[[], Outcome]) -> Callable[[], Outcome]:
         # A span that the model's client starts belongs to the search's.
-        return partial(contextvars.copy_context().run, _without_stop, call)
-
-    @property
-    @abstractmethod
-    def _log(self) -> QueryLog | None:
-        """The queue of the query log; None if it is off."""
+        context = contextvars.copy_context()
+        return self._pool[1].submit(context.run, _without_stop, call)
 
     @abstractmethod
     async def _wait(self, answer: Any) -> Any:
@@ -200,13 +195,13 @@ class Retrieval(ABC):
     async def _search(
         self, plan: Plan, timeout: float | None, on_part: Callable[[Part], object] | None = None
     ) -> SearchResponse:
-        query = plan.query
+        query, log = plan.query, self._query_log
         fields = {"query": query.query} if self.settings.search_log_queries else {}
         with (
             watched(
                 on_part, mode=plan.mode, limit=plan.limit, offset=query.offset, **fields
             ) as watch,
-            contextlib.nullcontext() if self._log is None else self._log.line(plan, watch),
+            contextlib.nullcontext() if log is None else log.line(plan, watch),
         ):
             deadline = self._deadline(timeout)
             if self._cache is None:

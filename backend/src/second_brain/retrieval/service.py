@@ -65,8 +65,9 @@ class AsyncRetrievalService(Retrieval):
         _check_provider(provider, AsyncSearchProvider)
         super().__init__(embedder, reranker, settings)
         self._provider = provider
-        self._query_log = (
-            None if self.settings.query_log == "off" else AsyncQueryLog(provider, self.settings)
+        is_logged = self.settings.query_log != "off"
+        self._query_log: AsyncQueryLog | None = (
+            AsyncQueryLog(provider, self.settings) if is_logged else None
         )
 
     async def search(
@@ -198,10 +199,6 @@ class AsyncRetrievalService(Retrieval):
         if self._query_log is not None:
             await self._query_log.flush(timeout)
 
-    @property
-    def _log(self) -> AsyncQueryLog | None:
-        return self._query_log
-
     async def _wait(self, answer: Any) -> Any:
         return await answer
 
@@ -225,8 +222,7 @@ class AsyncRetrievalService(Retrieval):
             async with asyncio.timeout(timeout):
                 if is_awaited:
                     return await call()
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads(), self._in_thread(call))
+                return await asyncio.wrap_future(self._submit(call))
         except TimeoutError as error:
             raise _late(what, timeout) from error
 
@@ -244,8 +240,9 @@ class RetrievalService(Retrieval):
         _check_provider(provider, SearchProvider)
         super().__init__(embedder, reranker, settings)
         self._provider = provider
-        self._query_log = (
-            None if self.settings.query_log == "off" else BlockingQueryLog(provider, self.settings)
+        is_logged = self.settings.query_log != "off"
+        self._query_log: BlockingQueryLog | None = (
+            BlockingQueryLog(provider, self.settings) if is_logged else None
         )
         if is_async(self._reranker) or any(
             is_async(query_function(one)) for one in self._embedders
@@ -272,10 +269,6 @@ class RetrievalService(Retrieval):
         if self._query_log is not None:
             self._query_log.flush(timeout)
 
-    @property
-    def _log(self) -> BlockingQueryLog | None:
-        return self._query_log
-
     async def _wait(self, answer: Any) -> Any:
         return answer
 
@@ -283,7 +276,7 @@ class RetrievalService(Retrieval):
         if not self._provider.is_concurrent:
             return None
         call = partial(self._provider.count_pending_embeddings, **options)
-        return self._threads().submit(self._in_thread(call))
+        return self._submit(call)
 
     async def _end_count(self, running: "Future[int]", timeout: float) -> int:
         return running.result(timeout)
@@ -293,7 +286,7 @@ class RetrievalService(Retrieval):
     ) -> Any:
         if timeout is None:
             return call()
-        future = self._threads().submit(self._in_thread(call))
+        future = self._submit(call)
         try:
             return future.result(timeout)
         except TimeoutError as error:
