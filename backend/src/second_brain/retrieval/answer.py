@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
-from second_brain.services.results import MemorySearchResult, Notes, source_key
+from second_brain.services.results import MemorySearchResult, Notes, normalize_rows, source_key
 
 
 class SearchResult(ResultNames):
@@ -130,41 +130,32 @@ class SearchResponse(ResponseNames):
     pending_embeddings: int | None = None
 
 
-# The provider lays these over the row's own metadata.
-_COLUMNS = (
-    "knowledge_type",
-    "document_id",
-    "source_origin",
-    "rrf_score",
-    "vector_rank",
-    "text_rank",
-    "similarity",
-    "text_score",
-    "match_type",
-    "matched_terms",
-    "collection",
-    "collections",
-    "heading",
-    "sensitivity",
-    "external_key",
-    "source_row",
-    "document_chunks",
-    "snippet",
-    "context",
-)
-_NOT_OWN = frozenset(
-    {
-        *_COLUMNS,
-        "chunk_index",
-        "is_chunk",
-        "document_date",
-        "title",
-        "source_url",
-        "total_count",
-        "pool_ended",
-        "real_provider",
-    }
-)
+class Explanation(BaseModel):
+    """What the database says of a search: how it finds its hits, what it costs, or why not.
+
+    `answer` is what the provider's method returns. `embedding_model`, `degraded` and `timings` are
+    as in a SearchResponse.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    answer: Any
+    timings: QueryTime
+    embedding_model: str | None = None
+    degraded: Degraded | None = None
+
+    def hits(self, offset: int = 0) -> list[SearchResult]:
+        """Return the hits of an explained search; the first has the rank after `offset`."""
+        rows = self.answer["hits"]
+        found = normalize_rows(rows, method="hybrid", source="postgres", limit=len(rows))
+        return [result(hit, rank) for rank, hit in enumerate(found, start=offset + 1)]
+
+
+_MADE = {"id", "rank", "content", "confidence", "metadata", "rerank_score", "original_rank"}
+# The provider lays these over the row's own metadata, and the rest of _NOT_OWN beside them.
+_READ = SearchResult.model_fields.keys() - _MADE
+_COLUMNS = _READ - {"chunk_index", "document_date", "title", "source_url"}
+_NOT_OWN = _READ | {"is_chunk", "total_count", "pool_ended", "real_provider"}
 
 
 def result(
@@ -183,18 +174,14 @@ def result(
         chunk_index=said["chunk_index"] if said["is_chunk"] else None,
         confidence=hit.confidence,
         metadata={name: value for name, value in said.items() if name not in _NOT_OWN},
-        title=_text(said.get("title")),
-        source_url=_text(said.get("source_url")),
+        # A row without the column may have metadata of that name, of any type.
+        title=None if said.get("title") is None else str(said["title"]),
+        source_url=None if said.get("source_url") is None else str(said["source_url"]),
         document_date=_date(said.get("document_date")),
         rerank_score=rerank_score,
         original_rank=original_rank,
         **{name: said[name] for name in _COLUMNS},
     )
-
-
-def _text(value: object) -> str | None:
-    # A row without the column may have metadata of that name, of any type.
-    return None if value is None else str(value)
 
 
 def _date(value: str | None) -> date | None:
