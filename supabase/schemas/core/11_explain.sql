@@ -19,48 +19,17 @@ declare
 begin
   hits := (
     select coalesce(
-             jsonb_agg(to_jsonb(hit) - '{metadata,context}'::text[] || to_jsonb(shares)), '[]'
+             jsonb_agg(
+               to_jsonb(hit) - '{metadata,context}'::text[] || jsonb_build_object(
+                 'notes', nullif(hit.notes - 'shares', '{}'),
+                 'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}'
+               )
+             ),
+             '[]'
            )
-      from knowledge_internal.search(given, jsonb_build_object('lists', lists)) as hit
-     -- The summands of the fused score in hybrid_search_knowledge_chunks, before its boosts.
-     cross join lateral (
-             select sum(
-                      case plan.fusion
-                        when 'rrf' then coalesce(plan.vector_weight / (given.rrf_k + vector_rank), 0)
-                        when 'relative_score' then plan.vector_weight * knowledge_internal.min_max(
-                          similarities[vector_rank], similarities[cardinality(similarities)],
-                          similarities[1]
-                        )
-                        else plan.vector_weight / plan.cosine_scale * coalesce(
-                          similarities[vector_rank], similarities[cardinality(similarities)], 0
-                        )
-                      end
-                    ) as vector_share,
-                    sum(
-                      case plan.fusion
-                        when 'rrf' then coalesce(plan.text_weight / (given.rrf_k + text_rank), 0)
-                        when 'relative_score' then plan.text_weight * knowledge_internal.min_max(
-                          text_scores[text_rank],
-                          case when similarities <> '{}'
-                            then text_scores[cardinality(text_scores)] else 0 end,
-                          text_scores[1]
-                        )
-                        else plan.text_weight * coalesce(
-                          coalesce(
-                            text_scores[text_rank],
-                            case when cardinality(text_scores) = plan.pool
-                              then text_scores[plan.pool] else 0 end
-                          ) / nullif(text_scores[1], 0), 0
-                        )
-                      end
-                    ) as text_share
-               from unnest(lists) as list
-              cross join lateral (
-                      select array_position(list.vector_ids, hit.id) as vector_rank,
-                             array_position(list.text_ids, hit.id) as text_rank
-                    ) as place
-              where num_nonnulls(vector_rank, text_rank) > 0
-           ) as shares
+      from knowledge_internal.search(
+             given, jsonb_build_object('lists', lists, 'shares', true)
+           ) as hit
   );
   -- The question is read a second time, to show the hits.
   hybrid_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at)
@@ -169,8 +138,8 @@ comment on function public.explain_hybrid_search(jsonb) is
   'frequency and weight; one left out finds no candidates but counts in their scores. fusion: the '
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
-  'metadata, and what each leg gave to the fused score before boosts for identifiers and age: '
-  'vector_share and text_share. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
+  'metadata, and what each leg gave to the fused score (before it ages): vector_share and '
+  'text_share. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
   'search does, and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
