@@ -24,9 +24,10 @@ from benchmarks.corpus import passages
 from benchmarks.scratch import database
 from second_brain.evaluation import collection as collections
 from second_brain.models import WordLlamaEmbedder
-from second_brain.services.arguments import converted, named, packed
+from second_brain.services.arguments import converted, named
+from second_brain.services.connection_calls import ConnectionCall
+from second_brain.services.install import Install
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.statements import SEARCHES, parameters
 
 VIEWER = UUID(int=1)
 ROUNDS = 3
@@ -98,9 +99,8 @@ def compared(
     embedding = None if given[0] is None else str(given[0].tolist())
     arguments = {**options, "query_embedding": embedding, "query_text": given[1]}
     reader = "read_knowledge_question"
-    values = parameters(packed(reader, converted(named(arguments, "compared()"))))
-    statement = SEARCHES[reader].encode()
-    reading = cpu(lambda: connection.execute(statement, values))
+    call = ConnectionCall(reader, converted(named(arguments, "compared()")), None, Install())
+    reading = cpu(lambda: connection.execute(call.statement, call.values))
     actual = cpu(lambda: provider.find(*given, **options))
     estimates = [provider.estimate_hybrid_search(*given, **options) for _ in range(ROUNDS)]
     best = min(estimates, key=lambda one: float(one["milliseconds"]))

@@ -121,7 +121,7 @@ def test_every_kind_is_named_once() -> None:
         for found in below(errors.SecondBrainError)
         if "second_brain.errors" in found.__module__
     ]
-    assert len(kinds) == len(set(kinds)) == 17
+    assert len(kinds) == len(set(kinds)) == 18
 
 
 def test_the_page_has_the_http_status_of_every_kind() -> None:

@@ -9,7 +9,7 @@ from sql_trees import RPC, function, parameters
 
 from conftest import Connect, Connection
 from homes import in_its_module
-from second_brain.services.arguments import WITH_SEARCH
+from second_brain.services.functions import WITH_SEARCH
 
 NOT_FOR = {
     RPC: {"ranked_lists"},

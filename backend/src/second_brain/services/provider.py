@@ -6,7 +6,6 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 
 import asyncio
 import time
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Unpack, cast, overload
@@ -589,17 +588,6 @@ class SearchProvider(Searches):
     read_document = blocking(AsyncSearchProvider.read_document)
     list_documents = blocking(AsyncSearchProvider.list_documents)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
-
-    @abstractmethod
-    def _send_blocking(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        """Call the SQL function once and return its rows, or its JSON; raise on failure."""
-
-    async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        return self._send_blocking(function, arguments, timeout)
 
     async def _wait(self, seconds: float) -> object:
         return self._sleep(seconds)

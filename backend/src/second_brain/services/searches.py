@@ -4,16 +4,14 @@ Errors are raised where they happen; only `Searches._failure` turns them into de
 """
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from second_brain.errors import (
     ClientUnavailableError,
     InvalidInputError,
     PermissionDeniedError,
     UnexpectedAnswerError,
-    redacted,
     safe_message,
     translate,
 )
@@ -25,7 +23,7 @@ from second_brain.services.arguments import (
     named,
     without_defaults,
 )
-from second_brain.services.calls import Deadline, call, checked_timeout
+from second_brain.services.calls import Calls, Deadline, checked_timeout
 from second_brain.services.results import (
     CutRows,
     Details,
@@ -47,8 +45,6 @@ from second_brain.services.results import (
 )
 
 logger = logging.getLogger(__name__)
-
-Outcome = TypeVar("Outcome")
 
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
@@ -76,34 +72,19 @@ _REMEDIES_OF_GRANTS = {
 }
 
 
-class Searches(ABC):
+class Searches(Calls):
     """Base of both kinds of providers: the calls, and the reading of their results."""
 
     name: ClassVar[Source]
 
     def __init__(self, *, multi_tenant: bool, timeout: float | None, retries: int) -> None:
+        super().__init__(timeout=timeout, retries=retries)
         self._multi_tenant = multi_tenant
-        self._timeout = checked_timeout(timeout)
-        self._retries = retries
-
-    @abstractmethod
-    async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        """Call the SQL function once and return its rows, or its JSON; raise on failure."""
-
-    @abstractmethod
-    async def _wait(self, seconds: float) -> object:
-        """Wait before another attempt."""
 
     @property
     def is_concurrent(self) -> bool:
         """Whether several calls may run at the same time."""
         return True
-
-    def _secrets(self) -> Iterable[object]:
-        """Return the values that no message may contain."""
-        return ()
 
     async def _search(
         self,
@@ -250,24 +231,6 @@ class Searches(ABC):
             raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
         return counted
 
-    async def _rows(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> Sequence[object]:
-        rows = await self._call(function, arguments, timeout)
-        if rows is None:
-            return []
-        if not isinstance(rows, list):
-            raise UnexpectedAnswerError(f"expected rows, received {type(rows).__name__}")
-        return rows
-
-    async def _call(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        timeout = self._timeout if timeout is None else checked_timeout(timeout)
-        return await call(
-            self._send, self._wait, function, arguments, timeout=timeout, retries=self._retries
-        )
-
     def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
         if not self._multi_tenant or arguments.get("public_only") is True:
             return
@@ -311,19 +274,6 @@ class Searches(ABC):
             "code": known.code,
             "remedy": remedy,
         }
-
-    async def _raising(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Wait for a result; raise a failure as a SecondBrainError without credentials."""
-        try:
-            return await answer
-        except Exception as error:
-            known, held = translate(error), tuple(self._secrets())
-            known.args = (safe_message(known, secrets=held),)
-            cause = redacted(error, secrets=held)
-            if known is error:
-                raise
-        # Not in the except block: the context would be the original error with its secrets.
-        raise known from cause
 
 
 def add_shards(details: Details, rows: PartialRows) -> None:
