@@ -63,7 +63,7 @@ def corpus(writer: Any) -> UUID:
 
 
 def test_both_kinds_have_the_same_methods() -> None:
-    public = [name for name in vars(AsyncKnowledgeWriter) if not name.startswith("_")]
+    public = [name for name in dir(AsyncKnowledgeWriter) if not name.startswith("_")]
     assert "upsert_document" in public
     for name in public:
         one, other = getattr(KnowledgeWriter, name), getattr(AsyncKnowledgeWriter, name)

@@ -107,9 +107,7 @@ class _Viewer(TypedDict, total=False):
     ]
 
 
-class _Positional(TypedDict, total=False):
-    """The arguments of the first release, which are always sent."""
-
+class _Scores(TypedDict, total=False):
     top_k: Annotated[int, Argument(5, "integer", "the most hits", "match_count")]
     threshold: Annotated[
         float,
@@ -126,6 +124,9 @@ class _Positional(TypedDict, total=False):
     text_weight: Annotated[
         float, Argument(1.0, "double precision", "the weight of the text leg in the fusion")
     ]
+
+
+class _Reading(TypedDict, total=False):
     search_mode: Annotated[
         str,
         Argument("websearch", "text", "how the text is read: websearch, simple or phrase"),
@@ -181,7 +182,7 @@ class HybridOptions(KeywordArguments, _Viewer, _PublicOnly, _ExactTotal, _Timeou
     """All keyword-only arguments of `hybrid_search`."""
 
 
-class SearchArguments(_Positional, _Type, KeywordArguments, total=False):
+class SearchArguments(_Scores, _Type, _Reading, KeywordArguments, total=False):
     """All arguments of a search except the query, those that say who asks, and the timeout."""
 
 

@@ -97,6 +97,8 @@ class _Project(Calls, Generic[AnyClient, AnyHttp]):
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
+        # Before the deadline: the first call imports supabase-py, which takes its time.
+        self._needed_client()
         deadline, pages = Deadline(timeout), _Pages(function, arguments)
         while not pages.is_complete:
             request = self._request(function, arguments, pages.received)
