@@ -262,7 +262,10 @@ def named(
 
 def converted(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments as JSON values. Raises InvalidInputError."""
-    return {name: _converted(name, value) for name, value in arguments.items()}
+    return {
+        name: None if value is None else _converted(name, value)
+        for name, value in arguments.items()
+    }
 
 
 def without_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from second_brain.services.arguments import (
     PublicSearchOptions,
     RowOptions,
     SearchOptions,
-    converted,
     named,
 )
 from second_brain.services.blocking import blocking, blocking_iterator
@@ -501,8 +500,7 @@ class AsyncSearchProvider(Searches):
         }
 
         async def read() -> OwnDocumentContent | None:
-            arguments = converted(given)
-            self._require_viewer(arguments)
+            arguments = self._for_viewer(given)
             arguments["document"] = arguments.pop("document_id")
             found = await self._call("read_knowledge_document", arguments, timeout)
             return None if found is None else OwnDocumentContent.model_validate(found)
@@ -536,9 +534,7 @@ class AsyncSearchProvider(Searches):
         }
 
         async def listed() -> list[OwnDocument]:
-            arguments = converted(given)
-            self._require_viewer(arguments)
-            rows = await self._rows(LISTED, arguments, timeout)
+            rows = await self._rows(LISTED, self._for_viewer(given), timeout)
             return [OwnDocument.model_validate(row) for row in rows]
 
         return await self._raising(listed())

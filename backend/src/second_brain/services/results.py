@@ -54,6 +54,7 @@ class HitMetadata(TypedDict, total=False):
     """The row's own metadata under its own keys, and these keys, which always win.
 
     All but title and source_url are always there; what the call does not return is None or `[]`.
+    See `Hit`; `document_date` is ISO.
     """
 
     knowledge_type: str
@@ -69,21 +70,15 @@ class HitMetadata(TypedDict, total=False):
     matched_terms: list[str]
     collection: str | None
     collections: list[str]
-    """All collections in which the search found it."""
     heading: str | None
-    """Title and section path, which are searched with the text."""
     sensitivity: str | None
     external_key: str | None
     source_row: dict[str, Any] | None
-    """The row of an adopted table: `adoption`, `table`, `key`, `types`; `source_key` reads it."""
     is_chunk: bool
     """False for a whole document, which is stored without a position in it."""
     document_chunks: int | None
-    """How many chunks its document has."""
     document_date: str | None
-    """ISO."""
     snippet: str | None
-    """HTML."""
     context: str | None
     total_count: int | None
     """Hits of the whole list that a page is cut from."""

@@ -94,9 +94,7 @@ class Searches(Calls):
         timeout: float | None,
         exact_total: bool = False,
     ) -> Results:
-        arguments = converted(given)
-        if function not in (MINE, PUBLIC):
-            self._require_viewer(arguments)
+        arguments = self._for_viewer(given, function)
         timeout = self._timeout if timeout is None else checked_timeout(timeout)
         deadline = Deadline(timeout)
         rows = await self._rows(function, arguments, timeout)
@@ -202,9 +200,7 @@ class Searches(Calls):
     async def _explain(
         self, function: str, given: Mapping[str, object], timeout: float | None
     ) -> dict[str, Any]:
-        arguments = converted(given)
-        self._require_viewer(arguments)
-        answer = await self._call(function, arguments, timeout)
+        answer = await self._call(function, self._for_viewer(given), timeout)
         if not isinstance(answer, dict):
             raise UnexpectedAnswerError(f"expected an object, received {type(answer).__name__}")
         return answer
@@ -212,24 +208,26 @@ class Searches(Calls):
     async def _facets(
         self, function: str, given: Mapping[str, object], timeout: float | None
     ) -> list[FacetCount]:
-        arguments = converted(given)
-        if function != MY_FACETS:
-            self._require_viewer(arguments)
+        arguments = self._for_viewer(given, function)
         return [facet_count(row) for row in await self._rows(function, arguments, timeout)]
 
     async def _pending(
         self, function: str, given: Mapping[str, object], timeout: float | None
     ) -> int:
-        arguments = converted(given)
-        if function != MY_PENDING:
-            self._require_viewer(arguments)
-        return await self._count(function, arguments, timeout)
+        return await self._count(function, self._for_viewer(given, function), timeout)
 
     async def _count(self, function: str, arguments: dict[str, Any], timeout: float | None) -> int:
         counted = await self._call(function, arguments, timeout)
         if not isinstance(counted, int):
             raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
         return counted
+
+    def _for_viewer(self, given: Mapping[str, object], function: str = "") -> dict[str, Any]:
+        """Return the arguments as JSON values; a function that takes no viewer needs none."""
+        arguments = converted(given)
+        if function not in (MINE, PUBLIC, MY_FACETS, MY_PENDING):
+            self._require_viewer(arguments)
+        return arguments
 
     def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
         if not self._multi_tenant or arguments.get("public_only") is True:
