@@ -19,8 +19,18 @@ declare
   summary record;
 begin
   hits := (
-    select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')
-      from knowledge_internal.search(given, jsonb_build_object('lists', lists)) as hit
+    select coalesce(
+             jsonb_agg(
+               to_jsonb(hit) - '{metadata,context}'::text[] || jsonb_build_object(
+                 'notes', nullif(hit.notes - 'shares', '{}'),
+                 'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}'
+               )
+             ),
+             '[]'
+           )
+      from knowledge_internal.search(
+             given, jsonb_build_object('lists', lists, 'shares', true)
+           ) as hit
   );
   -- The question is read a second time, to show the hits.
   hybrid_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at)
@@ -128,8 +138,9 @@ comment on function public.explain_hybrid_search(jsonb) is
   'text also: the candidates found by the index, and each lexeme of query_text with its document '
   'frequency and weight; one left out finds no candidates but counts in their scores. fusion: the '
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
-  'fused, one for each formulation in each collection. hits: the answer without content, context '
-  'and metadata. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
+  'fused, one for each formulation in each collection. hits: the answer without context and '
+  'metadata, and what each leg gave to the fused score (before it ages): vector_share and '
+  'text_share. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
   'search does, and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;

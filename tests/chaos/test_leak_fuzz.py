@@ -38,7 +38,7 @@ from corpora import (
     store,
     words_of,
 )
-from second_brain.services.arguments import packed
+from second_brain.services.functions import packed
 from trials import Trial
 
 pytestmark = pytest.mark.chaos(share=0.45)

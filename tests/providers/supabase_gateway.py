@@ -24,6 +24,7 @@ import psycopg
 import pytest
 
 from postgrest_server import JWT_SECRET, PostgREST
+from second_brain.services.functions import FUNCTIONS
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 
@@ -67,10 +68,6 @@ ARGUMENTS = {
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
     "list_knowledge_settings": set(),
-    "reset_knowledge_settings": {"collection"},
-    "set_knowledge_settings": {
-        *("collection", "fusion", "vector_weight", "text_weight", "embedding_model")
-    },
     "list_my_knowledge_documents": {
         *("page_size", "after_key", "include_public", "include_groups")
     },
@@ -78,7 +75,6 @@ ARGUMENTS = {
         *("viewer_id", "viewer_groups", "public_only", "collections", "page_size", "after_key")
     },
     "read_my_knowledge_document": {"document", "chunk_count", "chunk_offset"},
-    "delete_my_knowledge_document": {"document"},
     "read_knowledge_document": {
         "document",
         "viewer_id",
@@ -87,6 +83,9 @@ ARGUMENTS = {
         "chunk_count",
         "chunk_offset",
     },
+    **{name: set(one.arguments) for name, one in FUNCTIONS.items() if one.writes},
+    "missing_knowledge_embeddings": {"content_hashes", "model"},
+    "list_knowledge_judgments": {"in_collection", "by_user"},
     "match_knowledge_chunks": {
         "query_embedding",
         "match_count",

@@ -26,7 +26,7 @@ from sides import Side, corpus, side
 
 from conftest import Connection
 from second_brain.errors import SecondBrainError
-from second_brain.services import reading
+from second_brain.services import connection_calls
 from second_brain.services.calls import FIRST_PAUSE, LONGEST_TIMEOUT
 from second_brain.services.connections import async_connection_pool
 from second_brain.services.postgres import AsyncPostgresProvider
@@ -359,7 +359,7 @@ def test_the_shorter_of_both_limits_holds(side: Side, shared_dsn: str, role: str
 def test_a_silent_server_causes_a_client_timeout(
     side: Side, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "GRACE", 0.05)
+    monkeypatch.setattr(connection_calls, "GRACE", 0.05)
     pool = side.pool(wire.dsn, min_size=1, max_size=1)
     provider = side.provider(pool)
     wire.is_deaf = True
@@ -375,7 +375,7 @@ def test_a_silent_server_causes_a_client_timeout(
 def test_a_silent_server_ends_a_callers_own_connection(
     side: Side, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "GRACE", 0.05)
+    monkeypatch.setattr(connection_calls, "GRACE", 0.05)
     connection = side.connect(wire.dsn)
     side.do(connection.execute("select 1"))
     wire.is_deaf = True

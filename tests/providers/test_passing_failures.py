@@ -22,7 +22,7 @@ class _Failing(SearchProvider):
         super().__init__(sleep=pauses.append)
         self._code, self._left = code, times
 
-    def _send_blocking(
+    async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
         self._left -= 1

@@ -601,13 +601,13 @@ def test_a_connection_string_opens_and_closes_a_connection(
     dsn: str, corpus: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Connection] = []
-    connect = psycopg.connect
+    connect = psycopg.Connection.connect
 
     def noted(conninfo: str, *, autocommit: bool) -> Connection:
         opened.append(connect(conninfo, autocommit=autocommit))
         return opened[-1]
 
-    monkeypatch.setattr(psycopg, "connect", noted)
+    monkeypatch.setattr(psycopg.Connection, "connect", noted)
     provider = PostgresProvider(dsn)
     assert opened == []
     assert len(provider.search([1, 0, 0])[0]) == 2

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
-from second_brain.services.arguments import packed
+from second_brain.services.functions import packed
 
 Row = dict[str, Any]
 

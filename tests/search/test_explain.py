@@ -41,7 +41,7 @@ def test_it_answers_as_the_search_does(corpus: Connection) -> None:
         "query_embedding => '[1,0.1,0]', query_text => 'alpha', fusion => 'rrf')"
     ).fetchall()
     assert [(hit["id"], hit["rrf_score"]) for hit in explained["hits"]] == rows
-    assert "content" not in explained["hits"][0]
+    assert explained["hits"][0].keys() & {"content", "metadata", "context"} == {"content"}
 
 
 def test_it_counts_each_leg_and_gives_the_reason_for_missing_rows(corpus: Connection) -> None:
@@ -140,13 +140,18 @@ def test_the_hits_are_those_of_the_search(varied: Connection, name: str, fusion:
         **SEARCHES[name],
     }
     row = varied.execute(
-        "select coalesce(jsonb_agg(to_jsonb(hit) - '{content,metadata,context}'::text[]), '[]')"
+        "select coalesce(jsonb_agg(to_jsonb(hit) - '{metadata,context}'::text[]), '[]')"
         "  from knowledge_internal.search(knowledge_internal.given_arguments(%s)) as hit",
         [Jsonb(given)],
     ).fetchone()
     explained = explain(varied, **given)
     assert row
+    shares = [(hit.pop("vector_share"), hit.pop("text_share")) for hit in explained["hits"]]
     assert explained["hits"] == row[0] != []
+    # A document has the score of its best chunk, which need not be the one that it shows.
+    if name not in ("age", "documents", "documents of collections"):
+        scores = [hit["rrf_score"] for hit in explained["hits"]]
+        assert [sum(both) for both in shares] == pytest.approx(scores)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

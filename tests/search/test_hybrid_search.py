@@ -95,8 +95,10 @@ def test_rrf_formula_present(weight: str, rank: str) -> None:
     ]
     assert len(shares) == 1
     assert [RawStream()(one) for one in shares[0].args[1:]] == ["0"]
-    sums = [node for sign, node in operators(retrieval()) if sign == "+"]
-    assert any(shares[0] in (node.lexpr, node.rexpr) for node in sums)
+    # The shares of the legs are added in each list, and summed over the lists.
+    shown = {target.name: RawStream()(target.val) for target in ctes()["scored"].targetList}
+    assert shown["rrf_score"] == "sum(share.of_vector + share.of_text)"
+    assert shown[weight.replace("weight", "share")] == f"sum(share.of_{weight.split('_')[0]})"
 
 
 def test_vector_cte_present() -> None:

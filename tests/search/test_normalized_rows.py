@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mocked_client import ROW, client_with
+from sql_trees import function, parameters
 
-from second_brain.services.results import MemorySearchResult, Method, normalize_rows
+from second_brain.services.results import (
+    Hit,
+    HitMetadata,
+    MemorySearchResult,
+    Method,
+    normalize_rows,
+)
 from second_brain.services.supabase import SupabaseProvider
 
 
@@ -177,3 +184,24 @@ def test_no_row_is_fatal(rows: list[Any], method: Method, top_k: int) -> None:
         assert 0 <= result.confidence <= 1
         assert isinstance(result.id, str)
         assert result.metadata["real_provider"] is True
+
+
+def test_a_hit_has_a_field_for_each_column_of_the_search() -> None:
+    columns = parameters(function("hybrid_search_knowledge_chunks_batch"), True)
+    of_the_list = {"query_index", "total_count", "pool_ended", "notes"}
+    assert Hit.model_fields.keys() == columns.keys() - of_the_list
+    said = HitMetadata.__annotations__.keys() - {"is_chunk", "real_provider"}
+    assert said == Hit.model_fields.keys() - {"id", "content", "metadata", "confidence"} | {
+        "total_count",
+        "pool_ended",
+    }
+
+
+def test_a_result_is_the_same_hit_again() -> None:
+    row: dict[str, Any] = {"id": "a", "metadata": {"rank": 1, "title": "own"}, "title": "T"}
+    row |= {"chunk_index": None, "document_date": "infinity", "text_score": 0.5, "heading": 7}
+    (result,) = normalize_rows([row], method="hybrid", source="postgres", limit=1)
+    hit = result.hit
+    assert (hit.id, hit.title, hit.chunk_index, hit.text_score) == ("a", "T", None, 0.5)
+    assert (hit.metadata, hit.document_date, hit.heading) == ({"rank": 1}, None, "7")
+    assert MemorySearchResult("b", "text", "postgres", 0.5).hit.chunk_index == 0

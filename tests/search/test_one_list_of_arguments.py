@@ -1,6 +1,10 @@
-"""The arguments of a search: one list, said by three signatures, a type and its defaults."""
+"""The arguments of a search: one list in SQL and one in Python, which say the same.
 
-from typing import Any
+So does the table of SQL functions that psycopg and REST share.
+"""
+
+import inspect
+from typing import Any, get_type_hints
 
 import psycopg
 import pytest
@@ -9,7 +13,9 @@ from sql_trees import RPC, function, parameters
 
 from conftest import Connect, Connection
 from homes import in_its_module
-from second_brain.services.arguments import WITH_SEARCH
+from second_brain.services.arguments import ARGUMENTS, DEFAULTS, HybridOptions
+from second_brain.services.functions import FUNCTIONS, WITH_SEARCH, statement
+from second_brain.services.postgres import PostgresProvider
 
 NOT_FOR = {
     RPC: {"ranked_lists"},
@@ -23,6 +29,8 @@ select attribute.attname, format_type(attribute.atttypid, attribute.atttypmod)
    and not attribute.attisdropped
  order by attribute.attnum
 """
+# What no client sends: it is for other functions, or only checks.
+NOT_SENT = {RPC: {"ranked_lists"}, "set_knowledge_settings": {"dimensions"}}
 WORDS_GIVEN = {"query_text": "alpha"}
 USERS_OWN = {name for name in WITH_SEARCH if "_my_" in name}
 
@@ -54,6 +62,75 @@ def test_the_defaults_of_the_type_are_those_of_the_search(knowledge: Connection)
         if name not in NOT_FOR[RPC]
     }
     assert defaults == {name: value for name, ((value,),) in stated.items()}
+
+
+def test_pythons_list_has_the_names_types_and_defaults_of_the_search(knowledge: Connection) -> None:
+    stated = {
+        name: (kind, knowledge.execute(f"select ({default})::{kind}".encode()).fetchall()[0][0])
+        for name, (kind, default) in arguments_of(RPC)
+        if name not in NOT_FOR[RPC]
+    }
+    listed = {one.sql_name: (one.sql_type, one.default) for one in ARGUMENTS.values()}
+    # hybrid_search has returned five hits since before there was the SQL function.
+    assert listed.pop("match_count") == ("integer", 5)
+    assert stated.pop("match_count") == ("integer", 10)
+    assert listed == stated
+
+
+def test_the_method_takes_the_arguments_of_the_list() -> None:
+    given = inspect.signature(PostgresProvider.hybrid_search).parameters
+    positional = {
+        name: one.default for name, one in given.items() if name not in ("self", "options")
+    }
+    keywords = get_type_hints(HybridOptions)
+    assert positional.keys() | keywords == ARGUMENTS.keys() | {"exact_total", "timeout"}
+    questions = {"query_embedding", "query_text"}
+    assert {name: DEFAULTS[name] for name in positional.keys() - questions} == {
+        name: default for name, default in positional.items() if name not in questions
+    }
+    hints: dict[str, Any] = get_type_hints(PostgresProvider.hybrid_search)
+    assert {name: hints[name] for name in positional} == {
+        name: ARGUMENTS[name].type for name in positional
+    }
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS.values(), ids=lambda one: one.name)
+def test_an_argument_says_in_a_phrase_what_it_is(argument: Any) -> None:
+    assert argument.help[0].islower()
+    assert 10 < len(argument.help) < 80
+    assert not argument.help.endswith(".")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_arguments_of_the_table(name: str) -> None:
+    known = {one: kind for one, (kind, _) in arguments_of(name)}
+    left_out = NOT_SENT.get(name, set())
+    assert FUNCTIONS[name].arguments == {
+        one: kind for one, kind in known.items() if one not in left_out
+    }
+
+
+SHOWN = """
+select case when proretset then 'rows' when typtype = 'c' then 'row' else 'value' end,
+       provolatile = 'v'
+  from pg_proc
+  join pg_type on pg_type.oid = prorettype
+ where pronamespace = 'public'::regnamespace and proname = %s
+"""
+
+
+@pytest.mark.parametrize("name", [in_its_module(name) for name in sorted(FUNCTIONS)])
+def test_a_function_returns_what_the_table_says(callers: dict[bool, Connection], name: str) -> None:
+    ((returns, may_write),) = callers[False].execute(SHOWN, [name]).fetchall()
+    assert FUNCTIONS[name].returns == returns
+    assert may_write or not FUNCTIONS[name].writes
+
+
+def test_a_statement_names_its_arguments_and_their_types() -> None:
+    assert statement("match_knowledge_chunks", ("query_embedding", "match_count")) == (
+        "select * from public.match_knowledge_chunks(query_embedding => %(query_embedding)s, "
+        "match_count => %(match_count)s::integer)"
+    )
 
 
 def ask(connection: Connection, name: str, search: Any) -> None:

@@ -20,7 +20,7 @@ from psycopg.types.json import Jsonb
 from conftest import Connect, Connection
 from corpora import own_word, words_of
 from homes import in_its_module
-from second_brain.services.arguments import packed
+from second_brain.services.functions import packed
 
 Row = dict[str, Any]
 

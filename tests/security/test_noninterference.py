@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 from conftest import Connect, Connection, Server, copy_of
 from corpora import GROUPS, TAGS, USERS, Corpus, Viewer, ask_groups_of_token, drawn, sign_in, store
 from homes import present
-from second_brain.services.arguments import packed
+from second_brain.services.functions import packed
 
 CALLS = 1200
 # No form of a word is in over 20 of them: of more, the chunks that are stored first are looked at.

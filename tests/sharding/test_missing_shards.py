@@ -118,13 +118,13 @@ def test_a_database_that_hangs_leaves_the_others_their_threads(corpus: Corpus) -
     goes_on, asked = Event(), Semaphore(0)
 
     class Hanging(PostgresProvider):
-        def _send_blocking(self, *call: Any) -> object:
+        async def _send(self, *call: Any) -> object:
             goes_on.wait(60)
-            return super()._send_blocking(*call)
+            return await super()._send(*call)
 
     class Answering(PostgresProvider):
-        def _send_blocking(self, *call: Any) -> object:
-            answer = super()._send_blocking(*call)
+        async def _send(self, *call: Any) -> object:
+            answer = await super()._send(*call)
             asked.release()
             return answer
 

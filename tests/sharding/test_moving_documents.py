@@ -80,21 +80,21 @@ def test_a_search_that_a_move_overtakes_finds_each_document_once(corpus: Corpus)
     new_has_answered, all_is_copied = Event(), Event()
 
     class New(PostgresProvider):
-        def _send_blocking(
+        async def _send(
             self, function: str, arguments: dict[str, Any], timeout: float | None
         ) -> object:
-            answer = super()._send_blocking(function, arguments, timeout)
+            answer = await super()._send(function, arguments, timeout)
             if function == "knowledge_candidates":
                 new_has_answered.set()
             return answer
 
     class Old(PostgresProvider):
-        def _send_blocking(
+        async def _send(
             self, function: str, arguments: dict[str, Any], timeout: float | None
         ) -> object:
             if function == "knowledge_candidates":
                 assert all_is_copied.wait(PATIENCE)
-            return super()._send_blocking(function, arguments, timeout)
+            return await super()._send(function, arguments, timeout)
 
     expected = sorted(f"doc-{number}" for number in range(COUNT))
     shards = {name: (Old if name in BEFORE else New)(pool) for name, pool in corpus.pools.items()}
@@ -124,12 +124,12 @@ def test_a_search_that_a_move_overtakes_finds_each_document_once(corpus: Corpus)
 
 def test_a_document_that_moves_after_it_was_found_is_still_shown(corpus: Corpus) -> None:
     class Moving(PostgresProvider):
-        def _send_blocking(
+        async def _send(
             self, function: str, arguments: dict[str, Any], timeout: float | None
         ) -> object:
             if function == "fuse_knowledge_candidates":
                 assert move_documents(corpus.shards, grace=0).moved in (0, MOVING)
-            return super()._send_blocking(function, arguments, timeout)
+            return await super()._send(function, arguments, timeout)
 
     shards = {name: Moving(pool) for name, pool in corpus.pools.items()}
     with ShardedProvider(shards) as provider:

@@ -50,7 +50,7 @@ class Far(PostgresProvider):
         self.hangs_in: str | None = None
         self.goes_on = Event()
 
-    def _send_blocking(
+    async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
         self.asked.append(function)
@@ -58,7 +58,7 @@ class Far(PostgresProvider):
             raise UnavailableError("connection refused")
         if self.hangs_in in (function, "all"):
             assert self.goes_on.wait(PATIENCE)
-        return super()._send_blocking(function, arguments, timeout)
+        return await super()._send(function, arguments, timeout)
 
 
 @pytest.fixture

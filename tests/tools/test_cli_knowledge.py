@@ -300,6 +300,18 @@ def test_an_explanation_reads_by_itself(zoo: Run) -> None:
     assert max(map(len, done.out.splitlines())) <= 100
 
 
+def test_the_candidates_grow_with_the_hits_as_in_the_service(zoo: Run) -> None:
+    asked = ("search", "zebra", "--mode", "text", "--explain")
+    assert "for a pool of 120" in zoo(*asked, "--limit", "40").out
+    assert "for a pool of 80" in zoo(*asked, "--pool-size", "80").out
+
+
+def test_the_last_word_may_be_unfinished(zoo: Run) -> None:
+    assert hits(zoo("search", "sav", "--mode", "text", "--json")) == []
+    found = hits(zoo("search", "sav", "--mode", "text", "--prefix-last", "--json"))
+    assert {hit["metadata"]["title"] for hit in found} == {"Savanna"}
+
+
 def test_an_explanation_tells_of_both_legs(brain: Run) -> None:
     brain("ingest", "docs")
     done = brain("search", "yellow bananas", "--explain", "--include-memory")

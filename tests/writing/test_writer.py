@@ -37,7 +37,9 @@ class Waiting:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.writer, name)
-        return lambda *arguments: self.loop.run_until_complete(method(*arguments))
+        return lambda *arguments, **options: self.loop.run_until_complete(
+            method(*arguments, **options)
+        )
 
     def close(self) -> None:
         """Close the connection and the loop."""
@@ -63,7 +65,7 @@ def corpus(writer: Any) -> UUID:
 
 
 def test_both_kinds_have_the_same_methods() -> None:
-    public = [name for name in vars(AsyncKnowledgeWriter) if not name.startswith("_")]
+    public = [name for name in dir(AsyncKnowledgeWriter) if not name.startswith("_")]
     assert "upsert_document" in public
     for name in public:
         one, other = getattr(KnowledgeWriter, name), getattr(AsyncKnowledgeWriter, name)
@@ -201,3 +203,22 @@ def test_an_async_writer_joins_the_callers_transaction(dsn: str, database: Conne
     asyncio.run(write())
     stored = database.execute("select count(*) from public.knowledge_documents").fetchone()
     assert stored == (0,)
+
+
+def test_a_write_that_waits_too_long_is_cancelled(dsn: str, corpus: UUID, writer: Any) -> None:
+    with psycopg.connect(dsn) as other:
+        other.execute("select from public.knowledge_documents for update")
+        with pytest.raises(errors.SearchTimeoutError):
+            writer.delete_document("savanna", timeout=0.2)
+    assert writer.delete_document("savanna", timeout=30) == 3
+
+
+def test_a_timeout_ends_with_its_write_in_the_callers_transaction(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("set local statement_timeout = '7s'")
+        writer = KnowledgeWriter(connection)
+        writer.upsert_document({"external_key": "a"}, CHUNKS, timeout=30)
+        assert connection.execute("show statement_timeout").fetchone() == ("7s",)
+        with pytest.raises(errors.InvalidInputError):
+            writer.upsert_document({}, [], timeout=30)
+        assert connection.execute("show statement_timeout").fetchone() == ("7s",)

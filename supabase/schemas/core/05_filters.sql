@@ -358,12 +358,14 @@ begin
     -- For a scalar, containment is equality. A stored array or object may have more elements than
     -- the contained one, so it is compared again. The GIN index finds rows only by scalars.
     if jsonb_path_exists(single, any_scalar) and not (condition.op = 'contains' and is_scalar) then
-      single := coalesce(compiled.required_metadata, '{}') || case condition.path
+      single := case condition.path
         when '{}' then single else jsonb_set(object_at_path, condition.path, single)
       end;
-      -- Two conditions on one key are one only if the second one includes the first one.
-      if (single @> compiled.required_metadata) is not false then
-        compiled.required_metadata := single;
+      -- A second condition on a key is checked by itself.
+      if (
+        compiled.required_metadata ?| array(select jsonb_object_keys(single))
+      ) is not true then
+        compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || single;
         if condition.op = 'contains' or is_scalar then
           return compiled;
         end if;

@@ -773,32 +773,40 @@ begin
     select combined.id,
            min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
            max(combined.similarity) as similarity, max(combined.text_score) as text_score,
-           sum(
-             case plan.fusion
-               when 'rrf' then
-                 coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
-                   + coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
-               when 'relative_score' then
-                 plan.vector_weight * knowledge_internal.min_max(
-                   combined.similarity, (score_range).least_similarity,
-                   (score_range).best_similarity
-                 ) + plan.text_weight * knowledge_internal.min_max(
-                   combined.text_score, (score_range).least_text_score,
-                   (score_range).best_text_score
-                 )
-               -- auto. A row with an identifier that was asked for has more than others can have.
-               else
-                 plan.vector_weight / plan.cosine_scale
-                   * coalesce(combined.similarity, (score_range).least_similarity, 0)
-                 + plan.text_weight * coalesce(
-                   coalesce(combined.text_score, (score_range).missing_text_score)
-                     / nullif((score_range).best_text_score, 0), 0
-                 )
-                 + case when combined.text_score >= (score_range).identifier_bonus
-                     then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight else 0 end
-             end
-           ) as rrf_score
+           sum(share.of_vector + share.of_text) as rrf_score,
+           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
       from combined
+     cross join lateral (
+             select case plan.fusion
+                      when 'rrf' then
+                        coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
+                      when 'relative_score' then
+                        plan.vector_weight * knowledge_internal.min_max(
+                          combined.similarity, (score_range).least_similarity,
+                          (score_range).best_similarity
+                        )
+                      else
+                        plan.vector_weight / plan.cosine_scale
+                          * coalesce(combined.similarity, (score_range).least_similarity, 0)
+                    end as of_vector,
+                    case plan.fusion
+                      when 'rrf' then coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
+                      when 'relative_score' then
+                        plan.text_weight * knowledge_internal.min_max(
+                          combined.text_score, (score_range).least_text_score,
+                          (score_range).best_text_score
+                        )
+                      -- A row with an identifier that was asked for has more than others can have.
+                      else
+                        plan.text_weight * coalesce(
+                          coalesce(combined.text_score, (score_range).missing_text_score)
+                            / nullif((score_range).best_text_score, 0), 0
+                        )
+                        + case when combined.text_score >= (score_range).identifier_bonus
+                            then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight
+                            else 0 end
+                    end as of_text
+           ) as share
      group by combined.id
   ),
   -- Page. A document takes the place and the score of its best hit, and shows its best chunk.
@@ -897,9 +905,12 @@ begin
          ),
          document.external_key, document.source_row,
          greatest(0, least(1, page.unit_score / best_score)),
-         case when page.merged_hits > 0
-           then coalesce(notes, '{}') || jsonb_build_object('deduplicated', page.merged_hits)
-           else notes end
+         case when page.merged_hits > 0 or ranked_lists ? 'shares' then
+           coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
+             'deduplicated', nullif(page.merged_hits, 0),
+             'shares', case when ranked_lists ? 'shares'
+               then array[page.vector_share, page.text_share] end
+           )) else notes end
     from page
     left join lateral (
            select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,

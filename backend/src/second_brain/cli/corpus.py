@@ -1,6 +1,7 @@
 """The options --embedder, with the check that its model matches the corpus, and --viewer-groups."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from second_brain.cli import configuration
 from second_brain.database import migrations
@@ -10,6 +11,7 @@ from second_brain.errors import (
     MigrationMissingError,
 )
 from second_brain.models import Embedder, load_embedder
+from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.services.install import SCHEMA, Database
 
 _MODELS = """
@@ -66,6 +68,17 @@ def refuse_other_embedder(
             remedy="Use the embedder of the stored chunks, search with --mode text, or ingest all "
             "documents again with --switch-model.",
         )
+
+
+@contextmanager
+def explained_refusal(database: Database, embedder: Embedder) -> Iterator[None]:
+    """Say by commands what to do, where a search is refused because the embedder does not fit."""
+    try:
+        yield
+    except (ConfigurationError, DimensionMismatchError, MigrationMissingError):
+        if embedder is not NO_EMBEDDER:
+            refuse_other_embedder(database, embedder)
+        raise
 
 
 def groups(given: Sequence[str] | None) -> tuple[str, ...] | None:

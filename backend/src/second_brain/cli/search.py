@@ -4,18 +4,24 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import typer
+from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from second_brain.cli import configuration
 from second_brain.cli.configuration import SearchMode
-from second_brain.cli.corpus import configured_embedder, groups, refuse_other_embedder
+from second_brain.cli.corpus import (
+    configured_embedder,
+    explained_refusal,
+    groups,
+    refuse_other_embedder,
+)
 from second_brain.cli.ingestion import ingest_with_progress
 from second_brain.cli.options import (
     DsnOption,
@@ -40,32 +46,31 @@ from second_brain.cli.tables import (
 from second_brain.cli.target import STATE, opened
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
-from second_brain.errors import ModuleMissingError
-from second_brain.filters import conditions, listed_conditions
 from second_brain.ingest import (
     Labels,
     standard_library,
 )
-from second_brain.models import Embedder, embed_query, load_embedder
-from second_brain.models.rerankers import RERANKER_NAMES, load_reranker, rerank_scores
-from second_brain.retrieval.plan import HISTORY, MEMORY, left_out, without
-from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Fusion, Mode
-from second_brain.services.arguments import (
-    ROWS,
-    VIEWER,
-    Leg,
-    SearchOptions,
-    SupportsToList,
-)
+from second_brain.models import Embedder, load_embedder
+from second_brain.models.rerankers import RERANKER_NAMES, Reranker, load_reranker
+from second_brain.retrieval.answer import Explanation, SearchResponse, SearchResult
+from second_brain.retrieval.embedding import NO_EMBEDDER
+from second_brain.retrieval.plan import HISTORY, MEMORY, invalid_query
+from second_brain.retrieval.query import AccessOptions, OperatorQuery
+from second_brain.retrieval.service import RetrievalService
+from second_brain.retrieval.settings import Fusion, Mode
+from second_brain.services.arguments import Leg
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import FacetCount, MemorySearchResult, pending_note
+from second_brain.services.results import pending_note
 
 FUSION: Fusion = "stored_or_auto"
 
 # Nothing is too dissimilar to be shown: the table says how similar it is.
 _ANY_SIMILARITY = -1.0
+
+# Of what a hit lacks, JSON leaves these out.
+_OPTIONAL = ("title", "source_url", "rerank_score", "original_rank")
 
 
 _SEARCH_EXAMPLES = """\b
@@ -142,7 +147,10 @@ def _search(
         float, typer.Option(min=0, help="Weight of the text leg; 0 leaves the leg out.")
     ] = 1.0,
     rrf_k: Annotated[float, typer.Option(help="Constant of RRF, above 0.")] = 60.0,
-    pool_size: Annotated[int, typer.Option(min=1, max=1000, help="Candidates of each leg.")] = 50,
+    pool_size: Annotated[
+        int,
+        typer.Option(min=1, max=1000, help="Candidates of each leg, and at least 3 for each hit."),
+    ] = 50,
     min_similarity: Annotated[
         float,
         typer.Option(
@@ -223,6 +231,9 @@ def _search(
     snippet: Annotated[
         bool, typer.Option("--snippet", help="Show an excerpt with the matched words marked.")
     ] = False,
+    prefix_last: Annotated[
+        bool, typer.Option("--prefix-last", help="The last word may be the beginning of a word.")
+    ] = False,
     offset: Annotated[int, typer.Option(min=0, max=1000, help="Hits to skip.")] = 0,
     facets: Annotated[
         list[str] | None,
@@ -264,115 +275,145 @@ def _search(
 
     Plain words are optional and weighed; "a phrase" is required; -word excludes.
     """
-    leg: Leg = "hybrid" if mode == "rerank" else mode
     is_reranked = rerank or mode == "rerank"
-    options: SearchOptions = {
-        "top_k": limit,
-        "threshold": min_similarity,
-        "vector_weight": vector_weight,
-        "text_weight": text_weight,
-        "rrf_k": rrf_k,
-        "pool_size": pool_size,
-        "search_mode": search_mode,
-        "filter_type": filter_type,
-        "filters": _given_or_usual(_parsed(filters, "--filters"), include_memory, collections),
-        "fusion": fusion,
-        "collections": collections or None,
+    query = _query(
+        query=question,
+        mode="rerank" if is_reranked else mode,
+        reranked_leg="hybrid" if mode == "rerank" else mode,
+        limit=limit,
+        offset=offset,
+        fusion=fusion,
+        vector_weight=vector_weight,
+        text_weight=text_weight,
+        min_similarity=min_similarity,
+        search_mode=search_mode,
+        category=filter_type,
+        filters=_parsed(filters, "--filters"),
+        collections=collections or None,
+        include_memory=include_memory,
+        date_from=date_from and date_from.date(),
+        date_to=date_to and date_to.date(),
+        one_per_document=one_per_document,
+        expand_neighbors=expand_neighbors,
+        # The table shows the part of it that has the words.
+        snippet=snippet or not as_json,
+        prefix_last=prefix_last,
+    )
+    access: AccessOptions = {
         "viewer_id": viewer_id,
         "viewer_groups": groups(viewer_groups),
         "public_only": public_only,
-        "date_from": date_from.date() if date_from else None,
-        "date_to": date_to.date() if date_to else None,
-        "one_per_document": one_per_document,
-        "neighbor_window": expand_neighbors,
-        # The table shows the part of it that has the words.
-        "snippet": snippet or not as_json,
-        "match_offset": offset,
     }
     with opened(dsn, schema) as database:
-        embedder = None
-        if leg != "text":
-            embedder = configured_embedder(embedder_name)
-            refuse_other_embedder(database, embedder)
-        if why_not is not None:
-            missing = _provider(database).explain_missing(
-                *_legs(question, leg, embedder), **_wanted(why_not), **options
-            )
-            print_json(missing) if as_json else typer.echo(why_not_text(missing))
-            return
-        if estimate:
-            estimated = _provider(database).estimate_hybrid_search(
-                *_legs(question, leg, embedder), **options
-            )
-            if as_json:
-                print_json({"question": question, "mode": mode, "estimate": estimated})
-            else:
-                typer.echo(estimate_text(estimated))
-            return
-        if explain:
-            explained = _provider(database).explain_hybrid_search(
-                *_legs(question, leg, embedder), **options
-            )
-        else:
-            if is_reranked:
-                results = _reranked(database, question, leg, embedder, reranker_name, options)
-            else:
-                results = _ask(database, question, leg, embedder, **options)
-            counts = _count_facets(database, question, facets, options)
-            pending = _count_pending(database, leg, options)
-            if not results and not as_json:
-                typer.echo(_why_nothing(database, options), err=True)
-    first = offset + 1
-    if explain and as_json:
-        print_json({"question": question, "mode": mode, "explanation": explained})
-    elif explain:
-        print_explanation(explained, first)
-    elif as_json:
-        hits = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(results, start=first)]
-        answer: dict[str, Any] = {"question": question, "mode": mode, "results": hits}
+        embedder = NO_EMBEDDER if mode == "text" else configured_embedder(embedder_name)
+        reranker = load_reranker(reranker_name) if is_reranked else None
+        service = _service(
+            *(database, embedder, reranker), hybrid_candidate_count=pool_size, rrf_constant=rrf_k
+        )
+        asked: dict[str, Any] = {"question": question, "mode": mode}
+        with explained_refusal(database, embedder):
+            if why_not is not None:
+                missing = _told(service.why_not(query, why_not, **access)).answer
+                print_json(missing) if as_json else typer.echo(why_not_text(missing))
+                return
+            if estimate:
+                cost = _told(service.estimate(query, **access)).answer
+                print_json({**asked, "estimate": cost}) if as_json else typer.echo(
+                    estimate_text(cost)
+                )
+                return
+            if explain:
+                found = _told(service.explain(query, **access)).answer
+                if as_json:
+                    print_json({**asked, "explanation": found})
+                else:
+                    print_explanation(found, offset + 1)
+                return
+            response = _told(service.search(query, **access))
+            counts = service.facets(query, facets, **access) if facets else []
+        results = response.results
+        if not results and not as_json:
+            typer.echo(_why_nothing(database, collections or (), public_only), err=True)
+    if as_json:
+        answer = {**asked, "results": [_hit(one, response) for one in results]}
         if facets:
             answer["facets"] = counts
-        if pending is not None:
-            answer["pending_embeddings"] = pending
+        if response.pending_embeddings is not None:
+            answer["pending_embeddings"] = response.pending_embeddings
+        if response.degraded is not None:
+            answer["degraded"] = response.degraded.model_dump()
         print_json(answer)
-    elif results:
+        return
+    if results:
         console = new_console()
-        console.print(results_table(results, first, is_whole=snippet))
-        total = results[0].metadata["total_count"]
-        if total is not None and total > len(results) and not is_reranked:
-            last = first + len(results) - 1
-            console.print(f"\nHits {first} to {last} of {total}.", style="dim", highlight=False)
+        console.print(results_table(results, is_whole=snippet))
+        total = response.total_count or 0
+        if total > len(results) and not is_reranked:
+            place = f"Hits {results[0].rank} to {results[-1].rank} of {total}."
+            console.print(f"\n{place}", style="dim", highlight=False)
         if counts:
             console.print()
             console.print(facets_table(counts))
         typer.echo(f"Read the first hit: {show_command(results[0], schema)}", err=True)
-    note = None if explain or as_json else pending_note(pending)
-    if note is not None:
+    if note := pending_note(response.pending_embeddings):
         typer.echo(note, err=True)
 
 
-def _reranked(
-    database: Database,
-    question: str,
-    leg: Leg,
-    embedder: Embedder | None,
-    reranker_name: str,
-    options: SearchOptions,
-) -> list[MemorySearchResult]:
-    """Search for more hits than asked for, and return the page of them after reranking.
+def _query(**given: Any) -> OperatorQuery:
+    try:
+        return OperatorQuery(**given)
+    except ValidationError as error:
+        raise invalid_query(error) from None
 
-    The candidates are those of the retrieval service: the same for each page.
-    """
-    reranker = load_reranker(reranker_name)
-    limit, offset = options["top_k"], options["match_offset"]
-    multiplier = configuration.load().search_settings().reranking_candidate_multiplier
-    window = min(limit * multiplier, MATCH_COUNT_BOUND)
-    wider: SearchOptions = {**options, "top_k": window, "match_offset": 0}
-    found = _ask(database, question, leg, embedder, **wider)
-    scores = rerank_scores(reranker, question, [hit.content for hit in found])
-    # Sorting is stable: equal scores keep the fused order.
-    order = sorted(range(len(found)), key=scores.__getitem__, reverse=True)
-    return [found[place] for place in order[offset : offset + limit]]
+
+def _service(
+    database: Database,
+    embedder: Embedder,
+    reranker: Reranker | None = None,
+    **changed: Any,
+) -> RetrievalService:
+    """Return the service of the configuration, for one search on one connection."""
+    settings = configuration.load().search_settings()
+    # The options of the command say what these two settings would.
+    changed |= {"use_reranking": False, "search_default_mode": "hybrid"}
+    changed |= {"query_log": "off", "search_cache_enabled": False}
+    if "search_timeout_seconds" not in settings.model_fields_set:
+        changed["search_timeout_seconds"] = None
+    provider = PostgresProvider(database.connection, schema=database.install.schema)
+    return RetrievalService(provider, embedder, reranker, settings.model_copy(update=changed))
+
+
+Answer = TypeVar("Answer", SearchResponse, Explanation)
+
+
+def _told(answer: Answer) -> Answer:
+    """Say on stderr what the search did without."""
+    part = answer.degraded
+    while part is not None:
+        typer.echo(
+            f"warning: searched without {part.part}: {part.message}. {part.remedy}", err=True
+        )
+        part = part.also
+    return answer
+
+
+def _hit(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
+    """Return a hit as JSON shows it: what the database says of it is in `metadata`."""
+    said = hit.model_dump(exclude_computed_fields=True)
+    first = {name: said.pop(name) for name in ("rank", "id", "content", "confidence")}
+    lacking = {name for name in _OPTIONAL if said[name] is None}
+    return {
+        **first,
+        "source": "postgres",
+        "metadata": {
+            **said.pop("metadata"),
+            **{name: value for name, value in said.items() if name not in lacking},
+            "is_chunk": hit.is_chunk,
+            "total_count": response.total_count,
+            "pool_ended": response.pool_ended,
+            "real_provider": True,
+        },
+    }
 
 
 @app.command("demo")
@@ -393,10 +434,11 @@ def _demo() -> None:
         refuse_other_embedder(database, embedder)
         typer.echo("Ingesting the documentation of Python's standard library ...")
         ingest_with_progress(database, standard_library(), embedder, Labels())
+        service = _service(database, embedder)
         for question in _QUESTIONS:
             console.print()
             console.print(Text(f"Question: {question}", style="bold"))
-            console.print(_comparison_table(database, question, embedder))
+            console.print(_comparison_table(service, question))
     console.print()
     console.print("v and t: the hit's rank by meaning (vector) and by words (text).", style="dim")
     console.print("\nAsk your own, and add your own documents:", style="bold")
@@ -421,56 +463,11 @@ def _parsed(text: str | None, option: str) -> Any:
         raise typer.BadParameter(f"{option} is not JSON: {error}") from error
 
 
-def _given_or_usual(filters: Any, include_memory: bool, collections: list[str] | None) -> Any:
-    """Add the condition that leaves memory and history out, unless something asks for them."""
-    given = conditions(filters)
-    further = [] if collections else without(left_out(include_memory, given))
-    if not further:
-        return given
-    listed = listed_conditions(given) if isinstance(given, dict) else given or ()
-    return [*listed, *further]
-
-
-def _ask(
-    database: Database,
-    question: str,
-    mode: Leg,
-    embedder: Embedder | None,
-    **options: Unpack[SearchOptions],
-) -> list[MemorySearchResult]:
-    hits, _ = _provider(database).find(*_legs(question, mode, embedder), **options)
-    return hits
-
-
-def _provider(database: Database) -> PostgresProvider:
-    return PostgresProvider(database.connection, schema=database.install.schema)
-
-
-def _count_facets(
-    database: Database, question: str, facets: list[str] | None, options: SearchOptions
-) -> list[FacetCount]:
-    # By words only: every chunk has some similarity.
-    return _provider(database).count_facets(None, question, facets, **options) if facets else []
-
-
-def _count_pending(database: Database, mode: Leg, options: SearchOptions) -> int | None:
-    # The text leg finds every chunk.
-    if mode == "text":
-        return None
-    rows = {name: options[name] for name in (*ROWS, *VIEWER)}  # type: ignore[literal-required]
-    try:
-        counted: int = _provider(database).count_pending_embeddings(**rows)
-    except ModuleMissingError:
-        return None
-    return counted
-
-
-def _why_nothing(database: Database, options: SearchOptions) -> str:
+def _why_nothing(database: Database, wanted: Sequence[str], public_only: bool) -> str:
     """Say that nothing is found, and why, where there was nothing to find."""
     stored = [name for (name,) in database.execute(_COLLECTIONS)]
     if not stored:
         return "Nothing found: the database has no documents. Add some: second-brain ingest PATH"
-    wanted = options.get("collections") or ()
     empty = [name for name in wanted if name not in stored]
     if wanted and len(empty) == len(wanted):
         is_are = "is" if len(empty) == 1 else "are"
@@ -478,7 +475,7 @@ def _why_nothing(database: Database, options: SearchOptions) -> str:
             f"Nothing found: {' and '.join(empty)} {is_are} empty; the database has documents in "
             f"{', '.join(stored[:20])}. Add some: second-brain ingest PATH --collection {empty[0]}"
         )
-    if options.get("public_only") and not database.execute(_ANY_PUBLIC).fetchone():
+    if public_only and not database.execute(_ANY_PUBLIC).fetchone():
         return (
             "Nothing found: no document is public. Make them: second-brain ingest PATH "
             "--visibility public"
@@ -486,40 +483,17 @@ def _why_nothing(database: Database, options: SearchOptions) -> str:
     return "Nothing found."
 
 
-def _wanted(key: str) -> dict[str, str]:
-    try:
-        return {"chunk_id": str(UUID(key))}
-    except ValueError:
-        return {"document_key": key}
-
-
-def _legs(
-    question: str, mode: Leg, embedder: Embedder | None
-) -> tuple[SupportsToList | None, str | None]:
-    """Return the embedding and the text that the mode searches with."""
-    embedding = None
-    if embedder is not None and mode != "text":
-        vector = embed_query(embedder, question)
-        embedding = vector if vector.any() else None
-    return embedding, None if mode == "vector" else question
-
-
-def _comparison_table(database: Database, question: str, embedder: Embedder) -> Table:
+def _comparison_table(service: RetrievalService, question: str) -> Table:
     table = Table(expand=True, header_style="bold")
     table.add_column("", width=1)
     columns = []
     modes: tuple[Leg, ...] = ("vector", "text", "hybrid")
     for mode in modes:
         table.add_column(mode, ratio=1, no_wrap=True, overflow="ellipsis")
-        columns.append(
-            _ask(
-                *(database, question, mode, embedder),
-                top_k=3,
-                fusion=FUSION,
-                threshold=_ANY_SIMILARITY,
-                snippet=True,
-            )
+        response = service.search(
+            question, mode=mode, limit=3, min_similarity=_ANY_SIMILARITY, snippet=True
         )
+        columns.append(response.results)
     for rank in range(max(map(len, columns))):
         cells = [cell(column[rank]) if rank < len(column) else Text() for column in columns]
         table.add_row(str(rank + 1), *cells)

@@ -12,7 +12,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from second_brain.cli.corpus import schema_option
-from second_brain.services.results import REMEDIES, FacetCount, MemorySearchResult
+from second_brain.retrieval.answer import SearchResult
+from second_brain.services.results import REMEDIES, FacetCount
 
 # Width of tables when the output is a file or a pipe.
 _PIPED_WIDTH = 100
@@ -180,58 +181,51 @@ def _explained_hits_table(hits: Sequence[dict[str, Any]], first: int) -> Table:
     return table
 
 
-def results_table(results: Sequence[MemorySearchResult], first: int, *, is_whole: bool) -> Table:
-    """Return the table of hits; `first` is the rank of the first one.
+def results_table(results: Sequence[SearchResult], *, is_whole: bool) -> Table:
+    """Return the table of hits.
 
     With `is_whole` the snippet takes as many lines as it needs, else one.
     """
     table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
-    table.add_column("#", justify="right", min_width=len(str(first + len(results))))
+    table.add_column("#", justify="right", min_width=len(str(results[-1].rank + 1)))
     table.add_column("title and excerpt", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("vector", justify="right", min_width=6)
     table.add_column("text", justify="right", min_width=4)
     table.add_column("score", justify="right", min_width=6)
     table.add_column("matched", width=14, no_wrap=True, overflow="ellipsis")
-    for rank, hit in enumerate(results, start=first):
-        terms = hit.metadata["matched_terms"]
+    for hit in results:
         table.add_row(
-            str(rank),
+            str(hit.rank),
             Group(
                 Text(_title(hit), style="bold"),
                 _whole(hit) if is_whole else _Excerpt(hit),
                 *_neighbors(hit),
             ),
-            str(hit.metadata["vector_rank"] or "-"),
-            str(hit.metadata["text_rank"] or "-"),
-            f"{hit.metadata['rrf_score']:.4f}",
-            Text("\n".join(printable(term) for term in terms[:2]), style="green"),
+            str(hit.vector_rank or "-"),
+            str(hit.text_rank or "-"),
+            f"{hit.rrf_score:.4f}",
+            Text("\n".join(printable(term) for term in hit.matched_terms[:2]), style="green"),
         )
     return table
 
 
-def show_command(hit: MemorySearchResult, schema: str) -> str:
+def show_command(hit: SearchResult, schema: str) -> str:
     """Return the command that shows the document of a hit, for people to copy."""
-    key = hit.metadata.get("external_key")
+    key = hit.external_key
     # A key that this terminal cannot show is not for copying.
-    name = shlex.quote(key) if key and key.isprintable() else hit.metadata["document_id"] or hit.id
+    name = shlex.quote(key) if key and key.isprintable() else hit.document_id or hit.id
     return f"second-brain corpus show {name}{schema_option(schema)}"
 
 
-def cell(hit: MemorySearchResult) -> Group:
+def cell(hit: SearchResult) -> Group:
     """Return a hit in two lines, for a column beside others."""
-    ranks = [
-        f"{leg}{rank}"
-        for leg, rank in (
-            ("v", hit.metadata["vector_rank"]),
-            ("t", hit.metadata["text_rank"]),
-        )
-        if rank
-    ]
+    legs = (("v", hit.vector_rank), ("t", hit.text_rank))
+    ranks = [f"{leg}{rank}" for leg, rank in legs if rank]
     return Group(Text(_title(hit), style="bold"), _Excerpt(hit, f"{' '.join(ranks)}  "))
 
 
-def _title(hit: MemorySearchResult) -> str:
-    parts = (hit.metadata.get("title"), hit.metadata.get("section"))
+def _title(hit: SearchResult) -> str:
+    parts = (hit.title, hit.metadata.get("section"))
     title = " > ".join(str(part) for part in parts if part) or "untitled"
     return printable(title + _cited_pages(hit.metadata.get("pages")))
 
@@ -246,7 +240,7 @@ def _cited_pages(pages: object) -> str:
 class _Excerpt:
     """One line of a hit that fits the column: the part of its snippet with the most marks."""
 
-    def __init__(self, hit: MemorySearchResult, prefix: str = "") -> None:
+    def __init__(self, hit: SearchResult, prefix: str = "") -> None:
         self._snippet = _snippet(hit)
         self._prefix = prefix
 
@@ -274,24 +268,23 @@ def _best_start(marks: Sequence[tuple[int, int]], size: int) -> int:
     return best
 
 
-def _whole(hit: MemorySearchResult) -> Text:
+def _whole(hit: SearchResult) -> Text:
     text = _snippet(hit)
     text.no_wrap, text.overflow = False, "fold"
     return text
 
 
-def _neighbors(hit: MemorySearchResult) -> list[Text]:
-    context = hit.metadata["context"]
-    chunks = [] if context is None else context.split("\n[CHUNK BOUNDARY]\n")
+def _neighbors(hit: SearchResult) -> list[Text]:
+    chunks = [] if hit.context is None else hit.context.split("\n[CHUNK BOUNDARY]\n")
     return [Text(f"| {printable(chunk)}", style="dim") for chunk in chunks]
 
 
-def _snippet(hit: MemorySearchResult) -> Text:
+def _snippet(hit: SearchResult) -> Text:
     """Return the snippet with its `<mark>` words emphasised and its HTML unescaped.
 
     Without a mark, return the first line of the content that is not blank.
     """
-    snippet = hit.metadata["snippet"]
+    snippet = hit.snippet
     if snippet is None or "<mark>" not in snippet:
         lines = (line.strip(" #`>*-|") for line in hit.content.splitlines())
         return Text(printable(next(filter(None, lines), "")), style="dim")

@@ -6,51 +6,57 @@ documents, so each search returns documents, each with its best chunk: all that 
 in its first hits is then judged.
 """
 
-from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
+from uuid import UUID
 
-from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import MemorySearchResult
+from second_brain.retrieval.answer import Degraded, SearchResult
+from second_brain.retrieval.query import OperatorQuery
+from second_brain.retrieval.service import RetrievalService
+from second_brain.retrieval.settings import Fusion, Mode
 
 DEPTH = 10
 """Documents of each setting."""
 
 _ANY_SIMILARITY = -1.0
 
+_SETTINGS: tuple[tuple[Mode, Fusion], ...] = (
+    ("hybrid", "rrf"),
+    ("hybrid", "relative_score"),
+    ("hybrid", "auto"),
+    ("vector", "rrf"),
+    ("text", "rrf"),
+)
+
 
 def candidates(
-    provider: PostgresProvider,
+    service: RetrievalService,
     question: str,
-    embedding: Sequence[float] | None,
+    collections: tuple[str, ...] | None = None,
+    *,
+    viewer_id: UUID | None = None,
     depth: int = DEPTH,
-    **options: Any,
-) -> list[MemorySearchResult]:
+) -> tuple[list[SearchResult], Degraded | None]:
     """Return the first documents of each leg and each fusion: their best chunks, each once.
 
-    Without an embedding, only the text leg is asked. `options` are arguments of each search.
+    Where the question has no embedding, these are the text leg's, and the reason is returned too.
     """
-    asked: list[tuple[Sequence[float] | None, str | None, str]] = [(None, question, "rrf")]
-    if embedding is not None:
-        asked += [
-            (embedding, None, "rrf"),
-            (embedding, question, "rrf"),
-            (embedding, question, "relative_score"),
-            (embedding, question, "auto"),
-        ]
-    pool: dict[str, MemorySearchResult] = {}
-    for vector, text, fusion in asked:
-        hits, _ = provider.find(
-            vector,
-            text,
-            top_k=depth,
+    pool: dict[str, SearchResult] = {}
+    for mode, fusion in _SETTINGS:
+        query = OperatorQuery(
+            query=question,
+            mode=mode,
             fusion=fusion,
-            threshold=_ANY_SIMILARITY,
+            limit=depth,
+            min_similarity=_ANY_SIMILARITY,
+            collections=collections,
             one_per_document=True,
-            **options,
         )
-        pool.update((hit.id, hit) for hit in hits)
-    return sorted(pool.values(), key=lambda hit: _place(question, hit.id))
+        response = service.search(query, viewer_id=viewer_id)
+        pool.update((hit.id, hit) for hit in response.results)
+        if response.degraded is not None:
+            break
+    ordered = sorted(pool.values(), key=lambda hit: _place(question, hit.id))
+    return ordered, response.degraded
 
 
 def _place(question: str, chunk_id: str) -> bytes:

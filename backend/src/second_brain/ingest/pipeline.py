@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal, LiteralString
 from uuid import UUID
@@ -24,7 +23,6 @@ from second_brain.errors import (
     DimensionMismatchError,
     InvalidInputError,
     MissingExtraError,
-    SecondBrainError,
     UnexpectedAnswerError,
 )
 from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
@@ -33,7 +31,8 @@ from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.models import Embedder, Encoder, as_embedder
 from second_brain.models.hosted import estimate_tokens
-from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
+from second_brain.services.blocking import finished
+from second_brain.services.calls import is_rolled_back, retried
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter, UpsertCounts
 
@@ -302,21 +301,19 @@ class _Run:
             if unread.source:
                 # Outside of the transaction: else other processes wait for its end.
                 self._source_id(unread.source)
-            for attempt in count():
-                try:
-                    with self.database.connection.transaction():
-                        locked = self.database.execute(_LOCK, {"external_key": key}).fetchone()
-                        return self._store(unread, made) if locked and locked[0] else None
-                except SecondBrainError as exc:
-                    is_passing = exc.code in (SERIALIZATION_FAILURE, DEADLOCK)
-                    if not is_passing or attempt >= WRITE_RETRIES:
-                        raise
-                time.sleep(pause_before(attempt))
+
+            async def attempt() -> DocumentReport | None:
+                with self.database.connection.transaction():
+                    locked = self.database.execute(_LOCK, {"external_key": key}).fetchone()
+                    return self._store(unread, made) if locked and locked[0] else None
+
+            return finished(
+                retried(attempt, _sleep, retries=WRITE_RETRIES, is_passing=is_rolled_back)
+            )
         except DimensionMismatchError:
             raise
         except (UnreadableDocumentError, InvalidInputError) as exc:
             return DocumentReport(key, "failed", error=f"{exc}. {exc.remedy}")
-        raise AssertionError
 
     def _store(self, unread: UnreadDocument, made: dict[str, list[float] | None]) -> DocumentReport:
         """Store a document; `made` keeps its new embeddings for another attempt."""
@@ -484,6 +481,10 @@ def _chunk_metadata(chunks: Sequence[Chunk], stored: _Stored) -> list[dict[str, 
 def _take(counter: Counter[str], key: str) -> bool:
     counter[key] -= 1
     return counter[key] >= 0
+
+
+async def _sleep(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def _json(value: object) -> object:

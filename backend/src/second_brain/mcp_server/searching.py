@@ -14,7 +14,7 @@ from second_brain.mcp_server.scope import Condition, Scope
 from second_brain.mcp_server.text import PASSAGE_BOUND, as_text, document_id, one_line
 from second_brain.mcp_server.tools import Answer, Context, Tool
 from second_brain.retrieval.answer import SearchResponse, SearchResult
-from second_brain.retrieval.query import QUESTION_BOUND, SearchQuery, Text
+from second_brain.retrieval.query import QUESTION_BOUND, SearchQuery, Text, whole_neighbors
 from second_brain.retrieval.settings import ModeField, SearchSettings
 
 EXCERPT_BOUND = 200
@@ -28,14 +28,14 @@ MOST_DOCUMENTS = 10
 _LINKS_SINCE = "2025-06-18"
 """The first version of the protocol that has links to resources in an answer."""
 
-_NEIGHBORS = {
-    "anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": 5}],
-    "default": False,
-}
-
-
-def _counted(expand: object) -> object:
-    return int(expand) if isinstance(expand, bool) else expand
+Neighbors = Annotated[
+    int,
+    Field(ge=0, le=5),
+    BeforeValidator(whole_neighbors),
+    WithJsonSchema(
+        {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": 5}]}
+    ),
+]
 
 
 def _read(filters: object) -> object:
@@ -122,11 +122,12 @@ class HybridSearch(_Search):
 
     limit: int = Field(5, ge=1, le=MOST_RESULTS, description="Results, 1 to 50.")
     include_memory: bool = Field(False, description="Search the collection of memories too.")
-    expand_neighbors: Annotated[int, BeforeValidator(_counted), WithJsonSchema(_NEIGHBORS)] = Field(
+    expand_neighbors: Neighbors = Field(
         False,
-        ge=0,
-        le=5,
         description="Show each result with the passages before and after it; or with this many.",
+    )
+    prefix_last: bool = Field(
+        False, description="The last word of the query may be the beginning of a word."
     )
     filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, BeforeValidator(_read)] = (
         Field(
@@ -149,6 +150,7 @@ class HybridSearch(_Search):
             query=self.query,
             limit=self.limit,
             expand_neighbors=self.expand_neighbors,
+            prefix_last=self.prefix_last,
             one_per_document=True,
             mode="rerank" if settings.use_reranking else "hybrid",
         )

@@ -5,7 +5,6 @@ import logging
 import os
 import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from second_brain.errors import ConfigurationError, safe_message
+from second_brain.lru import Lru
 from second_brain.models.embedder import (
     Embedder,
     QueryEmbedder,
@@ -78,29 +78,18 @@ class MemoryCache:
     def __init__(self, max_entries: int = 10_000) -> None:
         if max_entries < 1:
             raise ConfigurationError(f"max_entries is {max_entries}", remedy="Give at least 1.")
-        self._max_entries = max_entries
-        self._vectors: OrderedDict[CacheKey, NDArray[np.float32]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._vectors: Lru[CacheKey, NDArray[np.float32]] = Lru(max_entries)
 
     def find(self, keys: Sequence[CacheKey]) -> Vectors:
         """Return the cached embeddings of these keys and mark them as used."""
-        found = {}
-        with self._lock:
-            for key in keys:
-                if key in self._vectors:
-                    self._vectors.move_to_end(key)
-                    found[key] = self._vectors[key]
-        return found
+        found = {key: self._vectors.get(key) for key in keys}
+        return {key: vector for key, vector in found.items() if vector is not None}
 
     def keep(self, vectors: Vectors) -> None:
         """Store embeddings, and remove the least recently used ones above `max_entries`."""
-        with self._lock:
-            for key, vector in vectors.items():
-                # A copy, because a view keeps the array of its whole batch in memory.
-                self._vectors[key] = vector.copy()
-                self._vectors.move_to_end(key)
-            while len(self._vectors) > self._max_entries:
-                self._vectors.popitem(last=False)
+        for key, vector in vectors.items():
+            # A copy, because a view keeps the array of its whole batch in memory.
+            self._vectors.put(key, vector.copy())
 
 
 class SqliteCache:

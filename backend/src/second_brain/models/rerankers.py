@@ -7,7 +7,6 @@ score is better. This module does not search: `second_brain.retrieval` selects t
 import hashlib
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +18,7 @@ from second_brain.errors import (
     UnexpectedAnswerError,
     safe_message,
 )
+from second_brain.lru import Lru
 from second_brain.models.hosted import (
     Calls,
     HostedModel,
@@ -57,27 +57,16 @@ class ScoreCache:
     def __init__(self, max_entries: int = 10_000) -> None:
         if max_entries < 0:
             raise ConfigurationError(f"max_entries is {max_entries}", remedy="Give at least 0.")
-        self._max_entries = max_entries
-        self._scores: OrderedDict[bytes, float] = OrderedDict()
-        self._lock = threading.Lock()
+        self._scores: Lru[bytes, float] = Lru(max_entries)
 
     def find(self, query: str, texts: Sequence[str]) -> list[float | None]:
         """Return the score of each text, None for one that is not known."""
-        keys = _score_keys(query, texts)
-        with self._lock:
-            for key in keys:
-                if key in self._scores:
-                    self._scores.move_to_end(key)
-            return [self._scores.get(key) for key in keys]
+        return [self._scores.get(key) for key in _score_keys(query, texts)]
 
     def keep(self, query: str, texts: Sequence[str], scores: Sequence[float]) -> None:
         """Store scores, and remove the least recently used ones above `max_entries`."""
-        with self._lock:
-            for key, score in zip(_score_keys(query, texts), scores, strict=True):
-                self._scores[key] = score
-                self._scores.move_to_end(key)
-            while len(self._scores) > self._max_entries:
-                self._scores.popitem(last=False)
+        for key, score in zip(_score_keys(query, texts), scores, strict=True):
+            self._scores.put(key, score)
 
 
 class CachedReranker:

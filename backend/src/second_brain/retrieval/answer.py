@@ -1,17 +1,16 @@
 """What the retrieval service answers: results, times, and the parts that failed."""
 
-from datetime import date
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
-from second_brain.services.results import MemorySearchResult, Notes, source_key
+from second_brain.services.results import MemorySearchResult, Notes, normalize_rows
 
 
 class SearchResult(ResultNames):
-    """One hit: the columns of the SQL function, and where it stands.
+    """One hit: what `Hit` has, and where it stands.
 
     `rank` counts from 1 in the whole list, so the first hit after an offset of 10 has rank 11.
     When reranked, `rerank_score` is the reranker's (higher is better, of no fixed range),
@@ -24,41 +23,9 @@ class SearchResult(ResultNames):
 
     model_config = ConfigDict(frozen=True)
 
-    id: str
     rank: int
-    content: str
-    knowledge_type: str
-    document_id: str | None
-    chunk_index: int | None
-    source_origin: str
-    metadata: dict[str, Any]
-    rrf_score: float | None
-    vector_rank: int | None
-    text_rank: int | None
-    similarity: float | None
-    text_score: float | None
-    match_type: str | None
-    matched_terms: list[str]
-    title: str | None
-    source_url: str | None
-    collection: str | None
-    collections: list[str]
-    heading: str | None
-    sensitivity: str | None
-    external_key: str | None
-    source_row: dict[str, Any] | None
-    document_chunks: int | None
-    document_date: date | None
-    snippet: str | None
-    context: str | None
-    confidence: float
     rerank_score: float | None = None
     original_rank: int | None = None
-
-    @property
-    def source_key(self) -> dict[str, Any] | None:
-        """The key of the row of an adopted table that it is made of, with the table's types."""
-        return source_key(self.source_row)
 
 
 class QueryTime(BaseModel):
@@ -130,41 +97,25 @@ class SearchResponse(ResponseNames):
     pending_embeddings: int | None = None
 
 
-# The provider lays these over the row's own metadata.
-_COLUMNS = (
-    "knowledge_type",
-    "document_id",
-    "source_origin",
-    "rrf_score",
-    "vector_rank",
-    "text_rank",
-    "similarity",
-    "text_score",
-    "match_type",
-    "matched_terms",
-    "collection",
-    "collections",
-    "heading",
-    "sensitivity",
-    "external_key",
-    "source_row",
-    "document_chunks",
-    "snippet",
-    "context",
-)
-_NOT_OWN = frozenset(
-    {
-        *_COLUMNS,
-        "chunk_index",
-        "is_chunk",
-        "document_date",
-        "title",
-        "source_url",
-        "total_count",
-        "pool_ended",
-        "real_provider",
-    }
-)
+class Explanation(BaseModel):
+    """What the database says of a search: how it finds its hits, what it costs, or why not.
+
+    `answer` is what the provider's method returns. `embedding_model`, `degraded` and `timings` are
+    as in a SearchResponse.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    answer: Any
+    timings: QueryTime
+    embedding_model: str | None = None
+    degraded: Degraded | None = None
+
+    def hits(self, offset: int = 0) -> list[SearchResult]:
+        """Return the hits of an explained search; the first has the rank after `offset`."""
+        rows = self.answer["hits"]
+        found = normalize_rows(rows, method="hybrid", source="postgres", limit=len(rows))
+        return [result(hit, rank) for rank, hit in enumerate(found, start=offset + 1)]
 
 
 def result(
@@ -175,30 +126,7 @@ def result(
     original_rank: int | None = None,
 ) -> SearchResult:
     """Turn a provider's hit into a result."""
-    said: Any = hit.metadata
+    columns = dict(hit.hit)
     return SearchResult(
-        id=hit.id,
-        rank=rank,
-        content=hit.content,
-        chunk_index=said["chunk_index"] if said["is_chunk"] else None,
-        confidence=hit.confidence,
-        metadata={name: value for name, value in said.items() if name not in _NOT_OWN},
-        title=_text(said.get("title")),
-        source_url=_text(said.get("source_url")),
-        document_date=_date(said.get("document_date")),
-        rerank_score=rerank_score,
-        original_rank=original_rank,
-        **{name: said[name] for name in _COLUMNS},
+        **columns, rank=rank, rerank_score=rerank_score, original_rank=original_rank
     )
-
-
-def _text(value: object) -> str | None:
-    # A row without the column may have metadata of that name, of any type.
-    return None if value is None else str(value)
-
-
-def _date(value: str | None) -> date | None:
-    try:
-        return None if value is None else date.fromisoformat(value)
-    except ValueError:  # Postgres has dates that Python lacks: infinity, and years past 9999
-        return None

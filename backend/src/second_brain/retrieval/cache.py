@@ -6,10 +6,10 @@ until a response expires, it may be older than the data.
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from second_brain.lru import Lru
 from second_brain.services.last_write import last_write
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ class ResultCache:
     def __init__(
         self, max_entries: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_entries = max_entries
-        self._seconds = seconds
-        self._clock = clock
-        self._entries: OrderedDict[str, tuple[float, SearchResponse]] = OrderedDict()
+        self._entries: Lru[str, SearchResponse] = Lru(max_entries, seconds, clock)
         self._last_write = last_write()
         self._lock = threading.Lock()
 
@@ -40,13 +37,7 @@ class ResultCache:
         with self._lock:
             self._drop_stale()
             kept = self._entries.get(key)
-            if kept is None:
-                return None
-            if kept[0] <= self._clock():
-                del self._entries[key]
-                return None
-            self._entries.move_to_end(key)
-        return kept[1].model_copy(deep=True)
+        return None if kept is None else kept.model_copy(deep=True)
 
     def begin(self) -> int:
         """Return the current write marker; pass it to `put` after the search."""
@@ -57,17 +48,12 @@ class ResultCache:
         copied = response.model_copy(deep=True)
         with self._lock:
             self._drop_stale()
-            if begun != self._last_write:
-                return
-            self._entries[key] = (self._clock() + self._seconds, copied)
-            self._entries.move_to_end(key)
-            while len(self._entries) > self._max_entries:
-                self._entries.popitem(last=False)
+            if begun == self._last_write:
+                self._entries.put(key, copied)
 
     def clear(self) -> None:
         """Remove all responses."""
-        with self._lock:
-            self._entries.clear()
+        self._entries.clear()
 
     def _drop_stale(self) -> None:
         if self._last_write != last_write():

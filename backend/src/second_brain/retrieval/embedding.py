@@ -46,6 +46,17 @@ class AsyncEmbedder(Protocol):
         """Embed texts into a float32 array of shape (len(texts), dimensions)."""
 
 
+class _NoEmbedder:
+    dimensions = 0
+    model = "no embedder"
+
+    def embed(self, texts: Sequence[str]) -> "NDArray[np.float32]":
+        raise NotImplementedError
+
+
+NO_EMBEDDER: Embedder = _NoEmbedder()
+"""Stands for an embedder in a service that only searches by text."""
+
 AnyEmbedder: TypeAlias = Embedder | AsyncEmbedder
 
 

@@ -5,11 +5,10 @@ none.
 """
 
 import json
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
+from second_brain.lru import Lru
 from second_brain.services.last_write import last_write
 
 LONGEST_COUNT = 2.0
@@ -25,10 +24,7 @@ class PendingCounts:
     """The counts of the last `seconds`; None is a count that failed. Thread-safe."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._kept: OrderedDict[str, tuple[float, int | None]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: Lru[str, tuple[int | None]] = Lru(_MOST_KEPT, seconds, clock)
 
     def key(self, rows: Mapping[str, object]) -> str:
         """Return the key of a count now: another one after each write of this process."""
@@ -36,14 +32,8 @@ class PendingCounts:
 
     def find(self, key: str) -> tuple[int | None] | None:
         """Return the count, or None if there is none that is new enough."""
-        with self._lock:
-            until, count = self._kept.get(key, (0.0, None))
-            return (count,) if self._clock() < until else None
+        return self._kept.get(key)
 
     def keep(self, key: str, count: int | None) -> None:
         """Keep a count; the oldest goes when there are too many."""
-        with self._lock:
-            self._kept[key] = (self._clock() + self._seconds, count)
-            self._kept.move_to_end(key)
-            while len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+        self._kept.put(key, (count,))

@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 
 from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.filters import listed_conditions
-from second_brain.retrieval.query import Access, QueryOptions, SearchQuery
+from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
 from second_brain.services.arguments import FindOptions, Leg, RowOptions
 
@@ -36,10 +36,12 @@ class Plan:
     window: int
     """Rows asked for: the limit, or the candidates of a reranker."""
     threshold: float
+    pool: int
+    """Candidates for each leg."""
     left_out: tuple[str, ...]
     """The collections that a condition leaves out, because nothing asks for them."""
-    pool: int | None = None
-    """Candidates for each leg; None for what the settings say."""
+    rows: RowOptions
+    """Which rows are searched, by the provider's names."""
 
     @property
     def is_reranked(self) -> bool:
@@ -89,20 +91,25 @@ def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[S
             return question, access
         return SearchQuery(query=question, **asked), access  # type: ignore[arg-type]
     except ValidationError as error:
-        # Without the values: a question may be private.
-        faults = [
-            ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), fault["msg"]])
-            for fault in error.errors()
-        ]
-        raise InvalidInputError("; ".join(faults)) from None
+        raise invalid_query(error) from None
+
+
+def invalid_query(error: ValidationError) -> InvalidInputError:
+    """Return the error without the values: a question may be private."""
+    faults = [
+        ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), fault["msg"]])
+        for fault in error.errors()
+    ]
+    return InvalidInputError("; ".join(faults))
 
 
 def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Plan:
     """Return the plan of a query."""
     mode = query.mode or settings.default_mode
+    retrieval: Leg | None = query.reranked_leg if isinstance(query, OperatorQuery) else None
     if mode != "rerank":
-        retrieval: Leg = mode
-    else:
+        retrieval = mode
+    elif retrieval is None:
         retrieval = "hybrid" if settings.use_hybrid_search else "vector"
     most = settings.max_hybrid_search_results
     limit = min(query.limit or settings.default_limit(mode), most)
@@ -110,43 +117,31 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
     if mode == "rerank":
         # The same for every page, so that all pages cut one list.
         window = min(limit * settings.reranking_candidate_multiplier, most)
-    threshold = query.min_similarity
-    if threshold is None:
-        threshold = settings.similarity_threshold
-    includes_memory = query.include_memory
-    if includes_memory is None:
-        includes_memory = settings.search_include_memory
+    wanted = max(settings.hybrid_candidate_count, settings.overfetch_multiplier * limit, window)
+    conditions, left_out = _conditions(query, access, settings)
     return Plan(
-        query,
-        access,
-        mode,
-        retrieval,
-        limit,
-        window,
-        threshold,
-        # A list of collections names all that are searched.
-        left_out=()
-        if query.collections is not None
-        else left_out(includes_memory, query.filters, access.required_filters),
+        query=query,
+        access=access,
+        mode=mode,
+        retrieval=retrieval,
+        limit=limit,
+        window=window,
+        pool=min(wanted, MATCH_COUNT_BOUND),
+        threshold=settings.similarity_threshold
+        if query.min_similarity is None
+        else query.min_similarity,
+        left_out=left_out,
+        rows={
+            "filter_type": query.category,
+            "filters": conditions,
+            "date_from": query.date_from,
+            "date_to": query.date_to,
+            "collections": None if query.collections is None else list(query.collections),
+            "viewer_id": access.viewer_id,
+            "viewer_groups": access.viewer_groups,
+            "public_only": access.public_only,
+        },
     )
-
-
-def row_options(plan: Plan) -> RowOptions:
-    """Return which rows the plan selects, by the provider's names."""
-    query = plan.query
-    conditions = _with_tags(query.filters, query.tags)
-    conditions = _together(conditions, plan.access.required_filters)
-    conditions = _together(conditions, without(plan.left_out) or None)
-    return {
-        "filter_type": query.category,
-        "filters": conditions,
-        "date_from": query.date_from,
-        "date_to": query.date_to,
-        "collections": None if query.collections is None else list(query.collections),
-        "viewer_id": plan.access.viewer_id,
-        "viewer_groups": plan.access.viewer_groups,
-        "public_only": plan.access.public_only,
-    }
 
 
 def search_options(
@@ -169,22 +164,14 @@ def search_options(
     )
     return {
         # mypy requires every key of FindOptions in what is unpacked.
-        **row_options(plan),  # type: ignore[typeddict-item]
+        **plan.rows,  # type: ignore[typeddict-item]
         "top_k": plan.window,
         "threshold": plan.threshold,
         # A leg that is alone has no other to be weighed against.
         "vector_weight": vector_weight if is_hybrid else 1.0,
         "text_weight": text_weight if is_hybrid else 1.0,
         "search_mode": query.text_mode,
-        "pool_size": plan.pool
-        or min(
-            max(
-                settings.hybrid_candidate_count,
-                settings.overfetch_multiplier * plan.limit,
-                plan.window,
-            ),
-            MATCH_COUNT_BOUND,
-        ),
+        "pool_size": plan.pool,
         "rrf_k": settings.rrf_constant,
         "fusion": query.fusion or settings.search_fusion,
         "one_per_document": query.one_per_document,
@@ -198,6 +185,7 @@ def search_options(
             if vector is not None or text is not None
         ]
         or None,
+        "prefix_last": query.prefix_last,
         "exact_total": query.exact_total,
         "timeout": timeout,
     }
@@ -222,42 +210,36 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, [], {})}
 
 
-def left_out(include_memory: bool, *filters: Any) -> tuple[str, ...]:
-    """Return which of memory and history a search without a list of collections leaves out.
+def _conditions(
+    query: SearchQuery, access: Access, settings: SearchSettings
+) -> tuple[Any, tuple[str, ...]]:
+    """Return all conditions, and which of memory and history they leave out.
 
-    Both, except memory that is included, and what a condition on the column collection names.
+    A list of collections names all that are searched. Without one they leave out both, except
+    memory that is included, and what a condition on the column collection names.
     """
-    optional = (HISTORY,) if include_memory else (MEMORY, HISTORY)
-    return tuple(name for name in optional if not any(_names(one, name) for one in filters))
+    listed, required = _listed(query.filters), _listed(access.required_filters)
+    further: list[Any] = []
+    if query.tags:
+        further.append({"field": "metadata.tags", "op": "contains", "value": list(query.tags)})
+    further += required
+    left_out: list[str] = []
+    if query.collections is None:
+        includes_memory = query.include_memory
+        if includes_memory is None:
+            includes_memory = settings.search_include_memory
+        named: list[Any] = []
+        for one in (*listed, *required):
+            if isinstance(one, dict) and one.get("field") == "collection":
+                value = one.get("value")
+                named += value if isinstance(value, list) else [value]
+        optional = [HISTORY] if includes_memory else [MEMORY, HISTORY]
+        left_out = [name for name in optional if name not in named]
+    if left_out:
+        further.append({"field": "collection", "op": "not_in", "value": left_out})
+    # Filters alone stay in their form.
+    return ([*listed, *further] if further else query.filters), tuple(left_out)
 
 
-def without(names: Sequence[str]) -> list[Any]:
-    """Return the condition that leaves these collections out, in a list; no names, no condition."""
-    return [{"field": "collection", "op": "not_in", "value": list(names)}] if names else []
-
-
-def _names(filters: Any, collection: str) -> bool:
-    if isinstance(filters, dict):
-        return filters.get("collection") == collection
-    values = [
-        one.get("value")
-        for one in filters or ()
-        if isinstance(one, dict) and one.get("field") == "collection"
-    ]
-    return any(
-        collection in value if isinstance(value, list) else value == collection for value in values
-    )
-
-
-def _with_tags(filters: Any, tags: Sequence[str]) -> Any:
-    if not tags:
-        return filters
-    return _together(filters, [{"field": "metadata.tags", "op": "contains", "value": list(tags)}])
-
-
-def _together(filters: Any, further: list[Any] | None) -> Any:
-    """Return the conditions of both; filters alone stay in their form."""
-    if not filters or not further:
-        return filters or further
-    listed = listed_conditions(filters) if isinstance(filters, dict) else filters
-    return [*listed, *further]
+def _listed(filters: Any) -> Sequence[Any]:
+    return listed_conditions(filters) if isinstance(filters, dict) else filters or ()

@@ -26,13 +26,14 @@ from second_brain.filters import FilterBuilder, FilterExpression, Filters, condi
 from second_brain.retrieval.earlier_names import QUERY_FIELDS, QueryNames
 from second_brain.retrieval.settings import (
     LIMIT_BOUND,
+    MATCH_COUNT_BOUND,
     Fusion,
     Mode,
     ModeField,
     Weight,
     without_alias,
 )
-from second_brain.services.arguments import TextMode
+from second_brain.services.arguments import Leg, TextMode
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""
@@ -60,7 +61,8 @@ def _required(filters: Any) -> Any:
     return _conditions(filters)
 
 
-def _neighbors(expand: object) -> object:
+def whole_neighbors(expand: object) -> object:
+    """Return a number of neighbours; true is one on each side."""
     return int(expand) if isinstance(expand, bool) else expand
 
 
@@ -154,7 +156,7 @@ class SearchQuery(QueryNames):
     collections: Names | None = Field(
         default=None, description="Each ranked by itself, then fused."
     )
-    expand_neighbors: Annotated[int, BeforeValidator(_neighbors)] = Field(
+    expand_neighbors: Annotated[int, BeforeValidator(whole_neighbors)] = Field(
         default=0, ge=0, le=5, description="Chunks before and after each hit; true is 1."
     )
     one_per_document: bool = Field(default=False, description="The best chunk of each document.")
@@ -180,11 +182,25 @@ class SearchQuery(QueryNames):
     include_memory: bool | None = Field(
         default=None, description="Search the collection memory too."
     )
+    prefix_last: bool = Field(
+        default=False, description="The last word may be the beginning of a word."
+    )
 
     @property
     def text_mode(self) -> TextMode:
         """How the text leg reads the question."""
         return "websearch" if self.search_mode in MODES else cast(TextMode, self.search_mode)
+
+
+class OperatorQuery(SearchQuery):
+    """A search of an operator, on the command line or in the workbench, with wider bounds.
+
+    `reranked_leg` are the legs below a reranker; None: those of the settings.
+    """
+
+    query: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    limit: int | None = Field(default=None, ge=1, le=MATCH_COUNT_BOUND)
+    reranked_leg: Leg | None = None
 
 
 class AccessOptions(TypedDict, total=False):
@@ -224,3 +240,4 @@ class QueryOptions(AccessOptions, total=False):
     text_weight: float | None
     bm25_weight: float | None
     include_memory: bool | None
+    prefix_last: bool

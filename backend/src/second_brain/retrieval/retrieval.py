@@ -10,8 +10,8 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
@@ -38,9 +38,10 @@ from second_brain.models.rerankers import (
     rerank_scores,
     unscored,
 )
-from second_brain.retrieval.answer import Degraded, SearchResponse, result
+from second_brain.retrieval.answer import Degraded, Explanation, SearchResponse, result
 from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.embedding import (
+    NO_EMBEDDER,
     AnyEmbedder,
     embed_question,
     matching_embedder,
@@ -50,15 +51,14 @@ from second_brain.retrieval.pending import LONGEST_COUNT, LONGEST_WAIT, PendingC
 from second_brain.retrieval.plan import (
     Plan,
     applied_filters,
-    row_options,
     search_options,
 )
 from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import Mode, SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
-from second_brain.services.arguments import FindOptions, Leg, RowOptions
+from second_brain.services.arguments import Leg, RowOptions
 from second_brain.services.calls import Deadline, checked_timeout
-from second_brain.services.results import Details, EmbeddingModel, MemorySearchResult, Results
+from second_brain.services.results import EmbeddingModel, MemorySearchResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,15 +99,17 @@ class Running(Protocol):
 class _Found:
     """What the provider returned, and how it was asked."""
 
-    hits: list[MemorySearchResult]
-    details: Details
+    answer: Any
     used: Leg
-    embedder: AnyEmbedder | None
+    model: str | None
     degraded: Degraded | None
 
 
 class Retrieval(ABC):
     """What both services share; they differ in how they wait."""
+
+    _provider: Any
+    _query_log: QueryLog | None
 
     def __init__(
         self,
@@ -140,6 +142,7 @@ class Retrieval(ABC):
         )
         self._pending = PendingCounts(self.settings.search_pending_check_seconds)
         self._chosen: tuple[AnyEmbedder, float] | None = None
+        self._may_use_text = self.settings.search_on_bad_embedding == "text"
         self._pool = _pool()
 
     def clear_cache(self) -> None:
@@ -147,37 +150,18 @@ class Retrieval(ABC):
         if self._cache is not None:
             self._cache.clear()
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _submit(self, call: Callable[[], Outcome]) -> "Future[Outcome]":
+        """Run a call in a thread."""
         # A fork copies a pool without its threads.
         if self._pool[0] != os.getpid():
             self._pool = _pool()
-        return self._pool[1]
-
-    def _in_thread(self, call: Callable[[], Outcome]) -> Callable[[], Outcome]:
         # A span that the model's client starts belongs to the search's.
-        return partial(contextvars.copy_context().run, _without_stop, call)
-
-    @property
-    @abstractmethod
-    def _log(self) -> QueryLog | None:
-        """The queue of the query log; None if it is off."""
+        context = contextvars.copy_context()
+        return self._pool[1].submit(context.run, _without_stop, call)
 
     @abstractmethod
-    async def _find(
-        self,
-        query_embedding: "NDArray[np.float32] | None",
-        query_text: str | None,
-        options: FindOptions,
-    ) -> Results:
-        """Search with the provider; raise a SecondBrainError on failure."""
-
-    @abstractmethod
-    async def _models(self, timeout: float | None) -> list[EmbeddingModel]:
-        """Return the models of the corpus."""
-
-    @abstractmethod
-    async def _count(self, options: RowOptions) -> int:
-        """Count the chunks without an embedding; raise a SecondBrainError on failure."""
+    async def _wait(self, answer: Any) -> Any:
+        """Return the answer of the provider, which is awaited on an event loop."""
 
     @abstractmethod
     def _begin_count(self, options: RowOptions) -> "Running | None":
@@ -211,19 +195,15 @@ class Retrieval(ABC):
     async def _search(
         self, plan: Plan, timeout: float | None, on_part: Callable[[Part], object] | None = None
     ) -> SearchResponse:
-        query = plan.query
+        query, log = plan.query, self._query_log
         fields = {"query": query.query} if self.settings.search_log_queries else {}
         with (
             watched(
                 on_part, mode=plan.mode, limit=plan.limit, offset=query.offset, **fields
             ) as watch,
-            contextlib.nullcontext() if self._log is None else self._log.line(plan, watch),
+            contextlib.nullcontext() if log is None else log.line(plan, watch),
         ):
-            deadline = Deadline(
-                self.settings.search_timeout_seconds
-                if timeout is None
-                else checked_timeout(timeout)
-            )
+            deadline = self._deadline(timeout)
             if self._cache is None:
                 watch.response = await self._answer(plan, deadline, watch)
                 return watch.response
@@ -241,64 +221,47 @@ class Retrieval(ABC):
             return watch.response
 
     async def _answer(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
+        """Search, and count meanwhile the chunks that only words find."""
         if plan.retrieval == "text":
             return await self._answer_by(plan, deadline, watch)
-        with self._counting(plan, deadline) as count:
-            response = await self._answer_by(plan, deadline, watch)
-            pending = await count()
-        times = watch.times()
-        return response.model_copy(
-            update={
-                "pending_embeddings": pending,
-                "query_time_ms": times.total,
-                "timings": times,
-            }
-        )
-
-    @contextlib.contextmanager
-    def _counting(
-        self, plan: Plan, deadline: Deadline
-    ) -> Iterator[Callable[[], Awaitable[int | None]]]:
-        """Begin to count the pending chunks, and yield the function that returns their number."""
-        rows = row_options(plan)
-        key = self._pending.key(rows)
+        key = self._pending.key(plan.rows)
         kept = self._pending.find(key)
-        options: RowOptions = {**rows, "timeout": LONGEST_COUNT}
+        options: RowOptions = {**plan.rows, "timeout": LONGEST_COUNT}
         running = None if kept else self._begin_count(options)
-
-        async def count() -> int | None:
-            if kept:
-                return kept[0]
-            counted = None
-            try:
-                left = deadline.left() or LONGEST_COUNT
-                if running is None:
-                    options["timeout"] = min(left, LONGEST_COUNT)
-                    counted = await self._count(options)
-                else:
-                    counted = await self._end_count(running, min(left, LONGEST_WAIT))
-            # The answer is complete without the number.
-            except Exception as error:  # noqa: BLE001
-                known = translate(error)
-                level = logging.DEBUG if isinstance(known, ModuleMissingError) else logging.WARNING
-                logger.log(level, "pending chunks were not counted: %s", known.kind)
-            self._pending.keep(key, counted)
-            return counted
-
         try:
-            yield count
+            response = await self._answer_by(plan, deadline, watch)
+            if kept is None:
+                kept = (await self._counted(running, options, deadline),)
+                self._pending.keep(key, kept[0])
         finally:
             if running is not None:
                 running.cancel()
+        times = watch.times()
+        said = {"pending_embeddings": kept[0], "query_time_ms": times.total, "timings": times}
+        return response.model_copy(update=said)
+
+    async def _counted(
+        self, running: Running | None, options: RowOptions, deadline: Deadline
+    ) -> int | None:
+        try:
+            left = deadline.left() or LONGEST_COUNT
+            if running is not None:
+                return await self._end_count(running, min(left, LONGEST_WAIT))
+            options["timeout"] = min(left, LONGEST_COUNT)
+            count: int = await self._wait(self._provider.count_pending_embeddings(**options))
+        # The answer is complete without the number.
+        except Exception as error:  # noqa: BLE001
+            known = translate(error)
+            level = logging.DEBUG if isinstance(known, ModuleMissingError) else logging.WARNING
+            logger.log(level, "pending chunks were not counted: %s", known.kind)
+            return None
+        return count
 
     async def _answer_by(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
-        try:
-            found = await self._found(plan, deadline, watch)
-        except DimensionMismatchError as error:
-            found = await self._found_again(plan, error, deadline, watch)
-        hits, degraded = found.hits, found.degraded
+        found = await self._found(plan, deadline, watch, self._provider.find)
+        (hits, details), degraded = found.answer, found.degraded
         used: Mode = found.used
-        details, first = found.details, plan.query.offset
+        first = plan.query.offset
         total, has_more = details["total_count"], details.get("pool_ended", False)
         if total is None and first == 0:
             total = 0
@@ -319,7 +282,6 @@ class Retrieval(ABC):
             total, places = len(hits), places[first : first + plan.limit]
         times = watch.times()
         pool_ended = has_more and first + len(places) >= (total or 0)
-        embedder = found.embedder
         return SearchResponse(
             results=[
                 result(
@@ -335,10 +297,10 @@ class Retrieval(ABC):
             mode_used=used,
             limit=plan.limit,
             offset=first,
-            applied_filters=applied_filters(plan, None if embedder is None else plan.threshold),
+            applied_filters=applied_filters(plan, None if found.model is None else plan.threshold),
             query_time_ms=times.total,
             timings=times,
-            embedding_model=None if embedder is None else embedder.model,
+            embedding_model=found.model,
             cached=False,
             degraded=degraded,
             pool_ended=pool_ended,
@@ -348,57 +310,85 @@ class Retrieval(ABC):
             notes=details.get("notes"),
         )
 
-    async def _found(self, plan: Plan, deadline: Deadline, watch: Watch) -> _Found:
-        """Embed the question and search; when one leg fails, search with the other."""
-        embedder = degraded = None
+    async def _explained(
+        self, method: Callable[..., Any], plan: Plan, timeout: float | None, **wanted: Any
+    ) -> Explanation:
+        """Ask the provider about a search with one leg or both, which no reranker orders."""
+        plan = replace(plan, mode=plan.retrieval, window=plan.limit)
+        watch = Watch({})
+
+        def ask(*legs: Any, exact_total: bool, **given: Any) -> Any:
+            return method(*legs, **given, **wanted)
+
+        found = await self._found(plan, self._deadline(timeout), watch, ask)
+        return Explanation(
+            answer=found.answer,
+            timings=watch.times(),
+            embedding_model=found.model,
+            degraded=found.degraded,
+        )
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        if timeout is None:
+            return Deadline(self.settings.search_timeout_seconds)
+        return Deadline(checked_timeout(timeout))
+
+    async def _found(
+        self, plan: Plan, deadline: Deadline, watch: Watch, ask: Callable[..., Any]
+    ) -> _Found:
+        """Embed the question and ask; when one leg fails, ask with the other."""
+        try:
+            return await self._asked(plan, deadline, watch, ask)
+        except DimensionMismatchError as refusal:
+            may_use_text = plan.retrieval == "hybrid" and self._may_use_text
+            try:
+                # The corpus may have changed its model since it was looked up.
+                if await self._is_another_model(deadline, watch):
+                    return await self._asked(plan, deadline, watch, ask)
+            except (ConfigurationError, DimensionMismatchError):
+                if not may_use_text:
+                    raise
+            if not may_use_text:
+                raise
+            found = await self._asked(replace(plan, retrieval="text"), deadline, watch, ask)
+            return replace(found, degraded=_degraded("embed", refusal))
+
+    async def _asked(
+        self, plan: Plan, deadline: Deadline, watch: Watch, ask: Callable[..., Any]
+    ) -> _Found:
+        model = degraded = None
         vectors: list[NDArray[np.float32] | None] = [None] * len(plan.texts)
-        if plan.retrieval != "text":
+        used = plan.retrieval
+        if used != "text":
             with watch.part("embed"):
-                embedder, vectors, degraded = await self._embedded(plan, deadline)
-        used: Leg = plan.retrieval if degraded is None else "text"
+                model, vectors, degraded = await self._embedded(plan, deadline)
+        if degraded is not None:
+            used = "text"
         with watch.part("search"):
             try:
-                hits, details = await self._asked(plan, used, vectors, deadline)
+                answer = await self._answered(plan, used, vectors, deadline, ask)
             except SecondBrainError as error:
                 if used != "hybrid" or isinstance(error, _NOT_OF_ONE_LEG):
                     raise
-                answer = await self._without_text(plan, vectors, deadline)
+                answer = None
+                with contextlib.suppress(SecondBrainError):
+                    answer = await self._answered(plan, "vector", vectors, deadline, ask)
                 if answer is None:
                     raise
-                hits, details = answer
                 used, degraded = "vector", _degraded("text", error)
-        return _Found(hits, details, used, embedder, degraded)
-
-    async def _found_again(
-        self, plan: Plan, error: DimensionMismatchError, deadline: Deadline, watch: Watch
-    ) -> _Found:
-        """Search after the database refused the embedding: with another model's, or by text."""
-        try:
-            # The corpus may have changed its model since it was looked up.
-            if await self._is_another_model(deadline, watch):
-                return await self._found(plan, deadline, watch)
-        except (ConfigurationError, DimensionMismatchError):
-            if not self._may_search_by_text(plan):
-                raise
-        if not self._may_search_by_text(plan):
-            raise error
-        found = await self._found(replace(plan, retrieval="text"), deadline, watch)
-        return replace(found, degraded=_degraded("embed", error))
-
-    def _may_search_by_text(self, plan: Plan) -> bool:
-        """Say whether a question with an unsuitable embedding is searched by its words."""
-        return plan.retrieval == "hybrid" and self.settings.search_on_bad_embedding == "text"
+        return _Found(answer, used, model, degraded)
 
     async def _embedded(
         self, plan: Plan, deadline: Deadline
-    ) -> "tuple[AnyEmbedder | None, list[NDArray[np.float32] | None], Degraded | None]":
-        """Return the embedder and the vectors of the question, or what failed."""
+    ) -> "tuple[str | None, list[NDArray[np.float32] | None], Degraded | None]":
+        """Return the model and the vectors of the question, or what failed."""
+        nothing: list[NDArray[np.float32] | None] = [None] * len(plan.texts)
         try:
             embedder = await self._embedder(deadline)
         except ConfigurationError as error:
-            if not self._may_search_by_text(plan):
+            if plan.retrieval == "vector" or not self._may_use_text:
                 raise
-            return None, [None] * len(plan.texts), _degraded("embed", error)
+            return None, nothing, _degraded("embed", error)
         try:
             vectors = await embed_question(embedder, plan.texts, self._compute, deadline)
         # Whatever failed, the question's words remain to search with.
@@ -408,45 +398,45 @@ class Retrieval(ABC):
                 if failure is error:
                     raise
                 raise failure from redacted(error)
-            return None, [None] * len(plan.texts), _degraded("embed", failure)
-        return embedder, vectors, None
+            return None, nothing, _degraded("embed", failure)
+        return embedder.model, vectors, None
 
-    async def _asked(
+    async def _answered(
         self,
         plan: Plan,
         used: Leg,
         vectors: "Sequence[NDArray[np.float32] | None]",
         deadline: Deadline,
-    ) -> Results:
-        """Search with one leg or both."""
-        asked = [
+        ask: Callable[..., Any],
+    ) -> Any:
+        """Return the provider's answer to a search with one leg or both."""
+        first, *further = [
             (vector, None if used == "vector" else text)
             for vector, text in zip(vectors, plan.texts, strict=True)
         ]
-        options = search_options(plan, used, asked[1:], self.settings, deadline.left())
+        options = search_options(plan, used, further, self.settings, deadline.left())
         try:
-            return await self._find(*asked[0], options)
+            return await self._wait(ask(*first, **options))
         except InvalidInputError as error:
             if str(error).startswith("filter_type "):
                 # The service's name of it.
                 error.args = (str(error).replace("filter_type", "category", 1),)
             raise
 
-    async def _without_text(
-        self, plan: Plan, vectors: "Sequence[NDArray[np.float32] | None]", deadline: Deadline
-    ) -> Results | None:
-        """Search with the vector leg alone; None if that fails too."""
-        with contextlib.suppress(SecondBrainError):
-            return await self._asked(plan, "vector", vectors, deadline)
-        return None
-
     async def _embedder(self, deadline: Deadline) -> AnyEmbedder:
         """Return the embedder of the corpus's model, which is looked up once in a while."""
+        if NO_EMBEDDER in self._embedders:
+            raise ConfigurationError(
+                "the service is without an embedder",
+                remedy="Give an embedder, or search by text.",
+            )
         chosen = self._chosen
         if chosen is not None and chosen[1] > time.monotonic():
             return chosen[0]
         try:
-            models = await self._models(deadline.left())
+            models: list[EmbeddingModel] = await self._wait(
+                self._provider.embedding_models(timeout=deadline.left())
+            )
         except ModuleMissingError:
             # The module insight lists them. Without it, this is the corpus's embedder, and the
             # database refuses other dimensions.

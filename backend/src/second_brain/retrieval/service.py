@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack, cast
+from uuid import UUID
 
 from second_brain.errors import (
     ConfigurationError,
@@ -17,7 +18,7 @@ from second_brain.errors import (
 )
 from second_brain.models import Embedder, Encoder, is_async
 from second_brain.models.rerankers import Reranker
-from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.answer import Explanation, SearchResponse
 from second_brain.retrieval.embedding import (
     AnyEmbedder,
     query_function,
@@ -31,15 +32,10 @@ from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
 from second_brain.retrieval.retrieval import AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part
-from second_brain.services.arguments import LARGEST_POOL, FindOptions, RowOptions
-from second_brain.services.blocking import blocking, blocking_iterator
+from second_brain.services.arguments import LARGEST_POOL, RowOptions
+from second_brain.services.blocking import blocking, blocking_iterator, finished
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.results import EmbeddingModel, Results
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+from second_brain.services.results import FacetCount
 
 _REMEDY_OF_OFFSET = (
     f"More results follow, but a search skips at most {OFFSET_BOUND}: narrow it with filters."
@@ -69,8 +65,9 @@ class AsyncRetrievalService(Retrieval):
         _check_provider(provider, AsyncSearchProvider)
         super().__init__(embedder, reranker, settings)
         self._provider = provider
-        self._query_log = (
-            None if self.settings.query_log == "off" else AsyncQueryLog(provider, self.settings)
+        is_logged = self.settings.query_log != "off"
+        self._query_log: AsyncQueryLog | None = (
+            AsyncQueryLog(provider, self.settings) if is_logged else None
         )
 
     async def search(
@@ -124,33 +121,92 @@ class AsyncRetrievalService(Retrieval):
             if is_last:
                 return
 
+    async def explain(
+        self,
+        question: str | SearchQuery,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """Search as `search` does, and explain the hits: `explain_hybrid_search` of a provider.
+
+        The arguments of this method, `estimate`, `why_not` and `facets` are those of `search`.
+        Nothing is reranked; mode `rerank` is about the candidates of the reranker.
+        """
+        plan = planned(*checked_query(question, options), self.settings)
+        return await self._explained(self._provider.explain_hybrid_search, plan, timeout)
+
+    async def estimate(
+        self,
+        question: str | SearchQuery,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """Estimate what a search costs, without it: `estimate_hybrid_search` of a provider."""
+        plan = planned(*checked_query(question, options), self.settings)
+        return await self._explained(self._provider.estimate_hybrid_search, plan, timeout)
+
+    async def why_not(
+        self,
+        question: str | SearchQuery,
+        key: str,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """Say why a search does not return a chunk: `explain_missing` of a provider.
+
+        `key` is the id of the chunk, or the external_key of its document.
+        """
+        try:
+            wanted = {"chunk_id": str(UUID(key))}
+        except ValueError:
+            wanted = {"document_key": key}
+        plan = planned(*checked_query(question, options), self.settings)
+        return await self._explained(self._provider.explain_missing, plan, timeout, **wanted)
+
+    async def facets(
+        self,
+        question: str | SearchQuery,
+        facets: Sequence[str],
+        facet_limit: int = 10,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> list[FacetCount]:
+        """Count values over the chunks that have the question's words: see `count_facets`.
+
+        The embedding is not asked, because every chunk has some similarity.
+        """
+        plan = planned(*checked_query(question, options), self.settings)
+        wanted = {"facets": facets, "facet_limit": facet_limit}
+        plan = replace(plan, retrieval="text")
+        counts: list[FacetCount] = (
+            await self._explained(self._provider.count_facets, plan, timeout, **wanted)
+        ).answer
+        return counts
+
+    async def embedder(self, *, timeout: float | None = None) -> AnyEmbedder:
+        """Return the embedder of the corpus's model.
+
+        Raises ConfigurationError for a corpus of another model.
+        """
+        return await self._embedder(self._deadline(timeout))
+
     async def flush_query_log(self, timeout: float = 5.0) -> None:
         """Write the searches that wait for the query log, within about `timeout` seconds."""
         if self._query_log is not None:
             await self._query_log.flush(timeout)
 
-    @property
-    def _log(self) -> AsyncQueryLog | None:
-        return self._query_log
-
-    async def _find(
-        self,
-        query_embedding: "NDArray[np.float32] | None",
-        query_text: str | None,
-        options: FindOptions,
-    ) -> Results:
-        return await self._provider.find(query_embedding, query_text, **options)
-
-    async def _models(self, timeout: float | None) -> list[EmbeddingModel]:
-        return await self._provider.embedding_models(timeout=timeout)
-
-    async def _count(self, options: RowOptions) -> int:
-        return await self._provider.count_pending_embeddings(**options)
+    async def _wait(self, answer: Any) -> Any:
+        return await answer
 
     def _begin_count(self, options: RowOptions) -> "asyncio.Task[int] | None":
         if not self._provider.is_concurrent:
             return None
-        task = asyncio.ensure_future(self._count(options))
+        counting = self._provider.count_pending_embeddings(**options)
+        task: asyncio.Task[int] = asyncio.ensure_future(counting)
         # When the search fails, nobody reads the outcome.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
@@ -166,8 +222,7 @@ class AsyncRetrievalService(Retrieval):
             async with asyncio.timeout(timeout):
                 if is_awaited:
                     return await call()
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads(), self._in_thread(call))
+                return await asyncio.wrap_future(self._submit(call))
         except TimeoutError as error:
             raise _late(what, timeout) from error
 
@@ -185,8 +240,9 @@ class RetrievalService(Retrieval):
         _check_provider(provider, SearchProvider)
         super().__init__(embedder, reranker, settings)
         self._provider = provider
-        self._query_log = (
-            None if self.settings.query_log == "off" else BlockingQueryLog(provider, self.settings)
+        is_logged = self.settings.query_log != "off"
+        self._query_log: BlockingQueryLog | None = (
+            BlockingQueryLog(provider, self.settings) if is_logged else None
         )
         if is_async(self._reranker) or any(
             is_async(query_function(one)) for one in self._embedders
@@ -198,35 +254,29 @@ class RetrievalService(Retrieval):
 
     search = blocking(AsyncRetrievalService.search)
     search_pages = blocking_iterator(AsyncRetrievalService.search_pages)
+    explain = blocking(AsyncRetrievalService.explain)
+    estimate = blocking(AsyncRetrievalService.estimate)
+    why_not = blocking(AsyncRetrievalService.why_not)
+    facets = blocking(AsyncRetrievalService.facets)
+
+    def embedder(self, *, timeout: float | None = None) -> Embedder:
+        """Return the embedder of the corpus's model, as `AsyncRetrievalService.embedder`."""
+        found: Any = finished(self._embedder(self._deadline(timeout)))
+        return cast(Embedder, found)
 
     def flush_query_log(self, timeout: float = 5.0) -> None:
         """Write the searches that wait for the query log, within about `timeout` seconds."""
         if self._query_log is not None:
             self._query_log.flush(timeout)
 
-    @property
-    def _log(self) -> BlockingQueryLog | None:
-        return self._query_log
-
-    async def _find(
-        self,
-        query_embedding: "NDArray[np.float32] | None",
-        query_text: str | None,
-        options: FindOptions,
-    ) -> Results:
-        return self._provider.find(query_embedding, query_text, **options)
-
-    async def _models(self, timeout: float | None) -> list[EmbeddingModel]:
-        return self._provider.embedding_models(timeout=timeout)
-
-    async def _count(self, options: RowOptions) -> int:
-        return self._provider.count_pending_embeddings(**options)
+    async def _wait(self, answer: Any) -> Any:
+        return answer
 
     def _begin_count(self, options: RowOptions) -> "Future[int] | None":
         if not self._provider.is_concurrent:
             return None
         call = partial(self._provider.count_pending_embeddings, **options)
-        return self._threads().submit(self._in_thread(call))
+        return self._submit(call)
 
     async def _end_count(self, running: "Future[int]", timeout: float) -> int:
         return running.result(timeout)
@@ -236,7 +286,7 @@ class RetrievalService(Retrieval):
     ) -> Any:
         if timeout is None:
             return call()
-        future = self._threads().submit(self._in_thread(call))
+        future = self._submit(call)
         try:
             return future.result(timeout)
         except TimeoutError as error:

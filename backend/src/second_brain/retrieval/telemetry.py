@@ -14,7 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -136,7 +136,7 @@ def watched(on_part: Callable[[Part], object] | None = None, /, **fields: Any) -
     """Measure a search in a span, and write one log line at its end."""
     watch = Watch(fields, on_part)
     error: BaseException | None = None
-    with _span("search", whole=True) as span:
+    with _span("retrieval") as span:
         try:
             yield watch
         except BaseException as raised:
@@ -193,17 +193,14 @@ def _tracer() -> Any:
     return _trace().get_tracer("second_brain")
 
 
-def _span(name: str, *, whole: bool = False) -> AbstractContextManager[Any]:
-    if _trace() is None:
-        return nullcontext()
-    return _recorded(f"second_brain.{'retrieval' if whole else name}")
-
-
 @contextmanager
-def _recorded(name: str) -> Iterator[Any]:
+def _span(name: str) -> Iterator[Any]:
+    if _trace() is None:
+        yield None
+        return
     # OpenTelemetry would record the full message and traceback, which may contain the query.
     with _tracer().start_as_current_span(
-        name, record_exception=False, set_status_on_exception=False
+        f"second_brain.{name}", record_exception=False, set_status_on_exception=False
     ) as span:
         try:
             yield span

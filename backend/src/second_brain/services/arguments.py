@@ -1,12 +1,22 @@
-"""The arguments of a search: their defaults, and their names and types in SQL.
+"""The arguments of a search, each listed once: types, defaults, help, and the names in SQL.
 
 The database checks embeddings, bounds and filters. This module rejects only invalid dates, UUIDs
 and lists, because the error of Postgres would not contain the name of the argument.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    get_args,
+    get_type_hints,
+)
 from uuid import UUID
 
 from pgvector import Vector
@@ -38,164 +48,198 @@ class Formulation(TypedDict, total=False):
     query_embedding: Embedding | None
 
 
-class KeywordArguments(TypedDict, total=False):
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of the search: its default, its SQL type, and a help text of one phrase.
+
+    `name` and `type` are Python's, `sql_name` is the name in SQL and REST.
+    """
+
+    default: Any
+    sql_type: str
+    help: str
+    sql_name: str = ""
+    name: str = ""
+    type: Any = None
+
+
+class _Question(TypedDict, total=False):
+    query_embedding: Annotated[
+        Embedding | None,
+        Argument(None, "extensions.vector", "the embedding of the query, for the vector leg"),
+    ]
+    query_text: Annotated[
+        str | None, Argument(None, "text", "the words of the query, for the text leg")
+    ]
+
+
+class _Type(TypedDict, total=False):
+    filter_type: Annotated[str | None, Argument(None, "text", "only this knowledge_type")]
+
+
+class _Conditions(TypedDict, total=False):
+    filters: Annotated[
+        Filters | None, Argument(None, "jsonb", "conditions on columns and metadata keys")
+    ]
+    date_from: Annotated[
+        date | str | None, Argument(None, "date", "only documents of this date or later")
+    ]
+    date_to: Annotated[
+        date | str | None, Argument(None, "date", "only documents of this date or earlier")
+    ]
+    collections: Annotated[
+        Sequence[str] | None,
+        Argument(None, "text[]", "only these collections, each ranked by itself, then fused"),
+    ]
+
+
+class _PublicOnly(TypedDict, total=False):
+    public_only: Annotated[bool, Argument(False, "boolean", "only public rows")]
+
+
+class _Viewer(TypedDict, total=False):
+    viewer_id: Annotated[
+        UUID | str | None,
+        Argument(None, "uuid", "the user who asks: their own rows and public ones"),
+    ]
+    viewer_groups: Annotated[
+        Sequence[str] | None, Argument(None, "text[]", "the groups of the user who asks")
+    ]
+
+
+class _Scores(TypedDict, total=False):
+    top_k: Annotated[int, Argument(5, "integer", "the most hits", "match_count")]
+    threshold: Annotated[
+        float,
+        Argument(
+            0.0,
+            "double precision",
+            "the lowest cosine similarity (-1 to 1) in the vector leg",
+            "match_threshold",
+        ),
+    ]
+    vector_weight: Annotated[
+        float, Argument(1.0, "double precision", "the weight of the vector leg in the fusion")
+    ]
+    text_weight: Annotated[
+        float, Argument(1.0, "double precision", "the weight of the text leg in the fusion")
+    ]
+
+
+class _Reading(TypedDict, total=False):
+    search_mode: Annotated[
+        str,
+        Argument("websearch", "text", "how the text is read: websearch, simple or phrase"),
+    ]
+    pool_size: Annotated[int, Argument(50, "integer", "the candidates of each leg")]
+
+
+class KeywordArguments(_Conditions, total=False):
     """The keyword-only arguments of `hybrid_search` except those that say who asks."""
 
-    rrf_k: float
-    fusion: str | None
-    filters: Filters | None
-    date_from: date | str | None
-    date_to: date | str | None
-    collections: Sequence[str] | None
-    one_per_document: bool
-    neighbor_window: int
-    recency_half_life: float | None
-    match_offset: int
-    snippet: bool
-    formulations: Sequence[Formulation] | None
-    on_bad_embedding: Literal["error", "text"]
-    prefix_last: bool
+    rrf_k: Annotated[
+        float, Argument(60.0, "double precision", "the constant of reciprocal rank fusion")
+    ]
+    fusion: Annotated[
+        str | None,
+        Argument(None, "text", "rrf, relative_score, auto or stored_or_auto; none: as stored"),
+    ]
+    one_per_document: Annotated[
+        bool, Argument(False, "boolean", "only the best chunk of each document")
+    ]
+    neighbor_window: Annotated[
+        int, Argument(0, "integer", "the chunks before and after a hit in its context, 0 to 5")
+    ]
+    recency_half_life: Annotated[
+        float | None, Argument(None, "double precision", "the age in days that halves a score")
+    ]
+    match_offset: Annotated[int, Argument(0, "integer", "the hits to skip")]
+    snippet: Annotated[
+        bool, Argument(False, "boolean", "an excerpt of each hit in HTML, with <mark>")
+    ]
+    formulations: Annotated[
+        Sequence[Formulation] | None,
+        Argument(None, "jsonb", "up to 10 further formulations of the query"),
+    ]
+    on_bad_embedding: Annotated[
+        Literal["error", "text"],
+        Argument("error", "text", "text: ignore an embedding of a wrong size if there is a text"),
+    ]
+    prefix_last: Annotated[
+        bool, Argument(False, "boolean", "the last word may be the beginning of a word")
+    ]
 
 
-class HybridOptions(KeywordArguments, total=False):
+class _Timeout(TypedDict, total=False):
+    timeout: float | None
+
+
+class _ExactTotal(TypedDict, total=False):
+    exact_total: bool
+
+
+class HybridOptions(KeywordArguments, _Viewer, _PublicOnly, _ExactTotal, _Timeout, total=False):
     """All keyword-only arguments of `hybrid_search`."""
 
-    viewer_id: UUID | str | None
-    viewer_groups: Sequence[str] | None
-    public_only: bool
-    exact_total: bool
-    timeout: float | None
 
-
-class SearchArguments(KeywordArguments, total=False):
+class SearchArguments(_Scores, _Type, _Reading, KeywordArguments, total=False):
     """All arguments of a search except the query, those that say who asks, and the timeout."""
 
-    top_k: int
-    threshold: float
-    vector_weight: float
-    text_weight: float
-    filter_type: str | None
-    search_mode: str
-    pool_size: int
 
-
-class PublicSearchOptions(SearchArguments, total=False):
+class PublicSearchOptions(SearchArguments, _Timeout, total=False):
     """The arguments of `search_public_knowledge` except the query."""
 
-    timeout: float | None
 
-
-class OwnSearchOptions(PublicSearchOptions, total=False):
+class OwnSearchOptions(PublicSearchOptions, _PublicOnly, total=False):
     """The arguments of `search_my_knowledge` except the query."""
 
-    public_only: bool
 
-
-class SearchOptions(OwnSearchOptions, total=False):
+class SearchOptions(OwnSearchOptions, _Viewer, total=False):
     """The arguments of `explain_hybrid_search` except the query."""
 
-    viewer_id: UUID | str | None
-    viewer_groups: Sequence[str] | None
 
-
-class FindOptions(SearchOptions, total=False):
+class FindOptions(SearchOptions, _ExactTotal, total=False):
     """The arguments of `find` and `search_pages` except the query."""
 
-    exact_total: bool
 
-
-class OwnRowOptions(TypedDict, total=False):
+class OwnRowOptions(_Type, _Conditions, _PublicOnly, _Timeout, total=False):
     """The arguments of a search that select rows, except those that name the viewer."""
 
-    filter_type: str | None
-    filters: Filters | None
-    date_from: date | str | None
-    date_to: date | str | None
-    collections: Sequence[str] | None
-    public_only: bool
-    timeout: float | None
 
-
-class RowOptions(OwnRowOptions, total=False):
+class RowOptions(OwnRowOptions, _Viewer, total=False):
     """The arguments of a search that select rows."""
 
-    viewer_id: UUID | str | None
-    viewer_groups: Sequence[str] | None
 
-
-class BatchQuery(SearchArguments, total=False):
+class BatchQuery(_Question, SearchArguments, _Viewer, _PublicOnly, total=False):
     """One query of a batch, with the names and defaults of `hybrid_search`."""
 
-    query_embedding: Embedding | None
-    query_text: str | None
-    viewer_id: UUID | str | None
-    viewer_groups: Sequence[str] | None
-    public_only: bool
 
+ARGUMENTS: Mapping[str, Argument] = {
+    name: replace(argument, name=name, type=type_, sql_name=argument.sql_name or name)
+    for name, hint in get_type_hints(BatchQuery, include_extras=True).items()
+    for type_, argument in [get_args(hint)]
+}
+"""The one list of what a search takes, by Python's names. Other lists are made of it, or are
+compared with it by a test."""
+
+DEFAULTS: Mapping[str, object] = {one.name: one.default for one in ARGUMENTS.values()}
+"""Defaults of `hybrid_search` and of the queries of a batch."""
 
 KEYWORD_DEFAULTS: Mapping[str, object] = {
-    "rrf_k": 60.0,
-    "fusion": None,
-    "filters": None,
-    "date_from": None,
-    "date_to": None,
-    "collections": None,
-    "viewer_id": None,
-    "public_only": False,
-    "one_per_document": False,
-    "neighbor_window": 0,
-    "recency_half_life": None,
-    "match_offset": 0,
-    "snippet": False,
-    "formulations": None,
-    "viewer_groups": None,
-    "on_bad_embedding": "error",
-    "prefix_last": False,
+    name: default for name, default in DEFAULTS.items() if name in get_type_hints(HybridOptions)
 }
 """Defaults of the keyword-only arguments. They are equal to those of the SQL function."""
 
-VIEWER = ("viewer_id", "viewer_groups")
+SQL_NAMES = {one.name: one.sql_name for one in ARGUMENTS.values() if one.sql_name != one.name}
+
+VIEWER = tuple(get_type_hints(_Viewer))
 """The arguments that name the viewer. With a user's token, the database takes both from there."""
 
-DEFAULTS: Mapping[str, object] = {
-    "query_embedding": None,
-    "query_text": None,
-    "top_k": 5,
-    "threshold": 0.0,
-    "vector_weight": 1.0,
-    "text_weight": 1.0,
-    "filter_type": None,
-    "search_mode": "websearch",
-    "pool_size": 50,
-    **KEYWORD_DEFAULTS,
-}
-"""Defaults of `hybrid_search` and of the queries of a batch."""
-
-ROWS = ("filter_type", "filters", "date_from", "date_to", "collections", "public_only")
+ROWS = tuple(name for name in get_type_hints(OwnRowOptions) if name in ARGUMENTS)
 """The arguments that select rows, beside those that name the viewer."""
 
 LARGEST_POOL = 1000
 """The most candidates for each leg, hits on a page, and hits to skip before it."""
-
-SQL_NAMES = {"top_k": "match_count", "threshold": "match_threshold"}
-
-WITH_SEARCH = frozenset(
-    {
-        "explain_hybrid_search",
-        "estimate_hybrid_search",
-        "explain_missing_knowledge_chunk",
-        "count_matching_knowledge_chunks",
-        "count_pending_knowledge_embeddings",
-        "count_my_pending_knowledge_embeddings",
-        "facet_knowledge_chunks",
-        "facet_my_knowledge_chunks",
-        "read_knowledge_question",
-        "knowledge_candidates",
-        "fuse_knowledge_candidates",
-        "knowledge_candidate_hits",
-    }
-)
-"""The SQL functions that take the arguments of a search as one object."""
 
 
 def named(
@@ -216,23 +260,12 @@ def named(
     }
 
 
-def packed(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments as the SQL function takes them.
-
-    Searches have named arguments. Functions that count, explain or compare searches take those of
-    the search as one object, `search`.
-    """
-    if function not in WITH_SEARCH:
-        return arguments
-    names = {SQL_NAMES.get(name, name) for name in DEFAULTS}
-    search = {name: value for name, value in arguments.items() if name in names}
-    others = {name: value for name, value in arguments.items() if name not in names}
-    return {"search": search, **others}
-
-
 def converted(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments as JSON values. Raises InvalidInputError."""
-    return {name: _converted(name, value) for name, value in arguments.items()}
+    return {
+        name: None if value is None else _converted(name, value)
+        for name, value in arguments.items()
+    }
 
 
 def without_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:

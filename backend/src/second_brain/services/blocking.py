@@ -1,11 +1,11 @@
 """Blocking methods made from `async` methods, so that each method is written only once.
 
-`blocking` turns a method for an event loop into a method for threads. The method may await only
-methods of its own object. In a class for threads, these are coroutines that call a blocking
-function and never suspend, so one `send` runs the whole method.
+`blocking` turns a method for an event loop into a method for threads. In a class for threads, what
+the method awaits are coroutines that call a blocking function and never suspend, and blocking
+objects in an `Awaited`, so one `send` runs the whole method.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -56,3 +56,30 @@ def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
         return result
     coroutine.close()
     raise RuntimeError("the coroutine of a blocking method suspended: it needs an event loop")
+
+
+class Awaited:
+    """A blocking object, or a result of one, whose methods are awaited; they never suspend.
+
+    Methods run when they are called, so `await` only unpacks the result. Attributes are the
+    object's own.
+    """
+
+    def __init__(self, blocking: Any) -> None:
+        self._blocking = blocking
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._blocking, name)
+        if not callable(found):
+            return found
+        return lambda *args, **kwargs: Awaited(found(*args, **kwargs))
+
+    def __await__(self) -> Generator[None, None, Any]:
+        return self._blocking
+        yield
+
+    async def __aenter__(self) -> Any:
+        return self._blocking.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return self._blocking.__exit__(*raised)

@@ -1,20 +1,36 @@
-"""One call of an SQL function, with a deadline and with retries after temporary failures."""
+"""Calls of SQL functions: a deadline, retries after temporary failures, and safe errors.
+
+How a function is called is in the classes for psycopg and for REST.
+"""
 
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter
 
 from second_brain.errors import (
     ConnectionLostError,
     InvalidInputError,
     SearchTimeoutError,
+    SecondBrainError,
+    UncertainWriteError,
+    UnexpectedAnswerError,
+    redacted,
+    safe_message,
     translate,
 )
+from second_brain.services.functions import FUNCTIONS
+from second_brain.services.last_write import written
 
 logger = logging.getLogger(__name__)
+
+Outcome = TypeVar("Outcome")
 
 RETRIES = 2
 """The maximum number of retries of a search after temporary failures."""
@@ -27,9 +43,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 LONGEST_TIMEOUT = 86_400.0
 """Seconds."""
-
-Send = Callable[[str, dict[str, Any], float | None], Awaitable[object]]
-"""A function (name, arguments, timeout in seconds) that calls an SQL function."""
 
 
 class Deadline:
@@ -68,32 +81,24 @@ def checked_timeout(seconds: float | None) -> float | None:
     return seconds
 
 
-async def call(
-    send: Send,
+async def retried(
+    attempt: Callable[[], Awaitable[Outcome]],
     wait: Callable[[float], Awaitable[object]],
-    function: str,
-    arguments: dict[str, Any],
     *,
-    timeout: float | None,
     retries: int,
-) -> object:
-    """Call a read-only function; retry after a lost connection or a serialization failure."""
-    deadline = Deadline(timeout)
-    for attempt in count():
+    is_passing: Callable[[SecondBrainError], bool],
+    deadline: Deadline | None = None,
+) -> Outcome:
+    """Return the result of an attempt; after a failure that may pass, wait and try again."""
+    for number in count():
         try:
-            return await send(function, arguments, deadline.left())
+            return await attempt()
         except Exception as error:
-            pause = pause_before(attempt)
-            known = translate(error)
-            if (
-                attempt >= retries
-                or not (
-                    isinstance(known, ConnectionLostError) or known.code == SERIALIZATION_FAILURE
-                )
-                or not deadline.allows(pause)
-            ):
+            pause, known = pause_before(number), translate(error)
+            has_time = deadline is None or deadline.allows(pause)
+            if number >= retries or not has_time or not is_passing(known):
                 raise
-            logger.info("%s: %s, retrying", function, known.kind)
+            logger.info("a call met a %s (%s), trying again", known.kind, known.code)
         await wait(pause)
     raise AssertionError
 
@@ -102,3 +107,109 @@ def pause_before(attempt: int) -> float:
     """Return the seconds to wait after a failed attempt; attempts are counted from 0."""
     # Full jitter, so that clients that failed at the same time do not retry at the same time.
     return random.uniform(0, min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))  # noqa: S311
+
+
+def is_rolled_back(error: SecondBrainError) -> bool:
+    """Say whether the transaction failed because of another one, and may be repeated."""
+    return error.code in (SERIALIZATION_FAILURE, DEADLOCK)
+
+
+def uncertain(
+    moment: str, arguments: Mapping[str, object], code: str | None = None
+) -> UncertainWriteError:
+    """Return the error that names the document of a write whose outcome is not known."""
+    document = arguments.get("document")
+    key = document.get("external_key") if isinstance(document, Mapping) else None
+    key = arguments.get("document_key") if key is None else key
+    keys = () if key is None else (str(key),)
+    about = f" of {safe_message(repr(key), limit=100)}" if keys else ""
+    return UncertainWriteError(
+        f"the connection was lost {moment}{about}: it is not known whether the write is stored",
+        keys=keys,
+        code=code,
+    )
+
+
+class Calls(ABC):
+    """Base of providers and writers: one call, and the reading of its answer."""
+
+    def __init__(self, *, timeout: float | None, retries: int) -> None:
+        self._timeout = checked_timeout(timeout)
+        self._retries = retries
+
+    @abstractmethod
+    async def _send(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
+        """Call the SQL function once and return its rows, row or value; raise on failure."""
+
+    @abstractmethod
+    async def _wait(self, seconds: float) -> object:
+        """Wait before another attempt."""
+
+    def _secrets(self) -> Iterable[object]:
+        """Return the values that no message may contain."""
+        return ()
+
+    def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
+        """Say whether a call that failed with this may be sent again."""
+        if FUNCTIONS[function].writes:
+            return is_rolled_back(error)
+        return isinstance(error, ConnectionLostError) or error.code == SERIALIZATION_FAILURE
+
+    async def _call(self, function: str, arguments: dict[str, Any], timeout: float | None) -> Any:
+        deadline = Deadline(self._timeout if timeout is None else checked_timeout(timeout))
+        answer = await retried(
+            lambda: self._send(function, arguments, deadline.left()),
+            self._wait,
+            retries=self._retries,
+            is_passing=lambda error: self._may_repeat(function, error),
+            deadline=deadline,
+        )
+        if FUNCTIONS[function].writes:
+            written()
+        return answer
+
+    async def _rows(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> Sequence[object]:
+        rows = await self._call(function, arguments, timeout)
+        if rows is None:
+            return []
+        if not isinstance(rows, list):
+            raise UnexpectedAnswerError(f"expected rows, received {type(rows).__name__}")
+        return rows
+
+    async def _read(
+        self,
+        kind: type[Outcome],
+        function: str,
+        arguments: dict[str, Any],
+        timeout: float | None = None,
+    ) -> Outcome:
+        """Call a function and return its answer as this type; raise a SecondBrainError."""
+
+        async def read() -> Outcome:
+            answer = await self._call(function, arguments, timeout)
+            known: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
+            return known
+
+        return await self._raising(read())
+
+    async def _raising(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Wait for a result; raise a failure as a SecondBrainError without credentials."""
+        try:
+            return await answer
+        except Exception as error:
+            known, held = translate(error), tuple(self._secrets())
+            known.args = (safe_message(known, secrets=held),)
+            cause = redacted(error, secrets=held)
+            if known is error:
+                raise
+        # Not in the except block: the context would be the original error with its secrets.
+        raise known from cause
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

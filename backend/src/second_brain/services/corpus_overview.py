@@ -5,24 +5,14 @@ the owner or `service_role`. Problems and their remedies are in `knowledge_searc
 """
 
 from datetime import datetime
-from typing import Any, LiteralString
+from typing import Any
 from uuid import UUID
 
-import psycopg
-from psycopg.rows import scalar_row
 from pydantic import BaseModel, ConfigDict
 
-from second_brain.errors import redacted, translate
+from second_brain.services.connection_calls import ask
 from second_brain.services.install import Database
-from second_brain.services.query_log import REPORT, QueryReport
-
-OVERVIEW = """
-    select public.knowledge_corpus_overview() as overview
-"""
-
-HEALTH = """
-    select public.knowledge_search_health() as health
-"""
+from second_brain.services.query_log import QueryReport
 
 
 class _Frozen(BaseModel):
@@ -136,12 +126,12 @@ class CorpusOverview(_Frozen):
 
 def corpus_overview(database: Database) -> CorpusOverview:
     """Return what is stored. Raises a SecondBrainError."""
-    return CorpusOverview.model_validate(_value(database, OVERVIEW))
+    return CorpusOverview.model_validate(ask(database, "knowledge_corpus_overview"))
 
 
 def search_health(database: Database) -> dict[str, Any]:
     """Return the state of the database for search. Raises a SecondBrainError."""
-    health: dict[str, Any] = _value(database, HEALTH)
+    health: dict[str, Any] = ask(database, "knowledge_search_health")
     return health
 
 
@@ -150,14 +140,5 @@ def query_report(database: Database, since: datetime | None = None, most: int = 
 
     Raises a SecondBrainError.
     """
-    return QueryReport.model_validate(_value(database, REPORT, {"since": since, "most": most}))
-
-
-def _value(
-    database: Database, statement: LiteralString, arguments: dict[str, Any] | None = None
-) -> Any:
-    try:
-        with database.connection.cursor(row_factory=scalar_row) as cursor:
-            return cursor.execute(database.install.statement(statement), arguments).fetchone()
-    except psycopg.Error as error:
-        raise translate(error) from redacted(error)
+    found = ask(database, "report_knowledge_queries", since=since, most=most)
+    return QueryReport.model_validate(found)

@@ -5,7 +5,6 @@ and `store_knowledge_embeddings` takes their embeddings. The loop of a worker is
 `ingest/embedding_worker.py`.
 """
 
-import json
 import secrets
 import socket
 import time
@@ -13,63 +12,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import count
 from os import getpid
-from typing import Any, LiteralString
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import dict_row
 from pydantic import BaseModel, ConfigDict
 
-from second_brain.errors import (
-    SecondBrainError,
-    UnavailableError,
-    documented,
-    redacted,
-    translate,
-)
-from second_brain.services.blocking import blocking
-from second_brain.services.calls import DEADLOCK, SERIALIZATION_FAILURE, pause_before
+from second_brain.errors import UnavailableError, documented, redacted, translate
+from second_brain.services.blocking import finished
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA
-from second_brain.services.last_write import written
 from second_brain.services.supabase import SupabaseProvider
-from second_brain.services.write import WRITE_RETRIES, AsyncKnowledgeWriter, KnowledgeWriter
+from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter
+from second_brain.services.writing import Writes
+
+Answer = TypeVar("Answer")
 
 LEASE = timedelta(minutes=5)
-
-_STATEMENTS: dict[str, LiteralString] = {
-    "claim_knowledge_embeddings": """
-        select chunk_id, content_hash, content, collection, attempt, dimensions
-        from public.claim_knowledge_embeddings(
-          model => %(model)s::text,
-          max_chunks => %(max_chunks)s::integer,
-          lease => %(lease)s::interval,
-          worker => %(worker)s::text,
-          collections => %(collections)s::text[]
-        )
-    """,
-    "store_knowledge_embeddings": """
-        select stored, chunks, outdated, repeated, failed, retried, released
-        from public.store_knowledge_embeddings(
-          model => %(model)s::text,
-          results => %(results)s::jsonb,
-          worker => %(worker)s::text
-        )
-    """,
-    "pending_knowledge_embeddings": """
-        select collection, model, pending, claimed, failed, oldest
-        from public.pending_knowledge_embeddings()
-    """,
-    "failed_knowledge_embeddings": """
-        select chunk_id, document_key, collection, model, attempts, failed_at, reason
-        from public.failed_knowledge_embeddings(max_rows => %(max_rows)s::integer)
-    """,
-    "retry_knowledge_embeddings": """
-        select public.retry_knowledge_embeddings(model => %(model)s::text) as retried
-    """,
-}
 
 
 class _Row(BaseModel):
@@ -157,16 +117,8 @@ class EmbeddingQueue(ABC):
     `worker` is the name under which this object claims texts. Not for several threads at once.
     """
 
-    def __init__(
-        self,
-        worker: str | None = None,
-        *,
-        retries: int = WRITE_RETRIES,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
+    def __init__(self, worker: str | None = None) -> None:
         self.worker = worker or f"{socket.gethostname()[:100]}:{getpid()}:{secrets.token_hex(4)}"
-        self._retries = retries
-        self._sleep = sleep
 
     def claim(
         self,
@@ -187,8 +139,7 @@ class EmbeddingQueue(ABC):
             "worker": self.worker,
             "collections": None if collections is None else list(collections),
         }
-        rows = self._rows("claim_knowledge_embeddings", arguments)
-        return [ClaimedText.model_validate(row) for row in rows]
+        return self._read(list[ClaimedText], "claim_knowledge_embeddings", arguments)
 
     def store(self, model: str, results: Sequence[EmbeddingResult]) -> StoredCounts:
         """Store the results of claimed texts, at most 1000."""
@@ -197,36 +148,36 @@ class EmbeddingQueue(ABC):
             "results": [result.json() for result in results],
             "worker": self.worker,
         }
-        (row,) = self._rows("store_knowledge_embeddings", arguments)
-        written()
-        return StoredCounts.model_validate(row)
+        (counts,) = self._read(list[StoredCounts], "store_knowledge_embeddings", arguments)
+        return counts
 
     def pending(self) -> list[PendingEmbeddings]:
         """Return how many chunks of each collection need an embedding."""
-        rows = self._rows("pending_knowledge_embeddings", {})
-        return [PendingEmbeddings.model_validate(row) for row in rows]
+        return self._read(list[PendingEmbeddings], "pending_knowledge_embeddings", {})
 
     def failed(self, max_rows: int = 100) -> list[FailedEmbedding]:
         """Return chunks whose text could not be embedded, the newest failures first."""
-        rows = self._rows("failed_knowledge_embeddings", {"max_rows": max_rows})
-        return [FailedEmbedding.model_validate(row) for row in rows]
+        arguments = {"max_rows": max_rows}
+        return self._read(list[FailedEmbedding], "failed_knowledge_embeddings", arguments)
 
     def retry(self, model: str | None = None) -> int:
         """End the failures of a model, or of all; return the number of texts."""
-        (row,) = self._rows("retry_knowledge_embeddings", {"model": model})
-        return int(row["retried"])
+        return self._read(int, "retry_knowledge_embeddings", {"model": model})
+
+    def _read(self, kind: type[Answer], function: str, arguments: dict[str, Any]) -> Answer:
+        try:
+            return finished(self._client()._read(kind, function, arguments))
+        except UnavailableError:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _client(self) -> Writes:
+        """Return what calls the functions."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection that the queue opened; a later call opens a new one."""
-
-    @abstractmethod
-    def _rows(self, function: str, arguments: Mapping[str, Any]) -> list[Any]:
-        """Call an SQL function and return its rows as mappings."""
-
-
-class _Session(KnowledgeWriter):
-    rows = blocking(AsyncKnowledgeWriter._rows)
+        """Close the connections that the queue opened; a later call opens new ones."""
 
 
 class PostgresEmbeddingQueue(EmbeddingQueue):
@@ -246,30 +197,20 @@ class PostgresEmbeddingQueue(EmbeddingQueue):
         retries: int = WRITE_RETRIES,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        super().__init__(worker, retries=retries, sleep=sleep)
+        super().__init__(worker)
         self._target = target
-        self._schema = schema
-        self._session: _Session | None = None
+        self._options: dict[str, Any] = {"schema": schema, "retries": retries, "sleep": sleep}
+        self._writer: KnowledgeWriter | None = None
         self._opened: psycopg.Connection[Any] | None = None
 
     def close(self) -> None:
         """Close the connection that the queue opened; a later call opens a new one."""
         if self._opened is not None:
             self._opened.close()
-        self._opened = self._session = None
+        self._opened = self._writer = None
 
-    def _rows(self, function: str, arguments: Mapping[str, Any]) -> list[Any]:
-        given = dict(arguments)
-        if "results" in given:
-            given["results"] = json.dumps(given["results"])
-        try:
-            return self._connected().rows(dict_row, _STATEMENTS[function], given)
-        except UnavailableError:
-            self.close()
-            raise
-
-    def _connected(self) -> _Session:
-        if self._session is None:
+    def _client(self) -> Writes:
+        if self._writer is None:
             connection = self._target
             if isinstance(connection, str):
                 try:
@@ -277,22 +218,8 @@ class PostgresEmbeddingQueue(EmbeddingQueue):
                 except psycopg.Error as error:
                     raise translate(error) from redacted(error)
                 self._opened = connection
-            self._session = _Session(
-                connection, schema=self._schema, retries=self._retries, sleep=self._sleep
-            )
-        return self._session
-
-
-class _Project(SupabaseProvider):
-    def rows(self, function: str, arguments: Mapping[str, Any]) -> Any:
-        # Not as a search, which asks for the next page of a cut answer by a second call: this one
-        # would claim other texts.
-        client = self._needed_client()
-        api = client if self._schema is None else client.schema(self._schema)
-        try:
-            return api.rpc(function, dict(arguments)).execute().data
-        except Exception as error:  # noqa: BLE001
-            raise translate(error) from redacted(error, secrets=self._secrets())
+            self._writer = KnowledgeWriter(connection, **self._options)
+        return self._writer
 
 
 class SupabaseEmbeddingQueue(EmbeddingQueue):
@@ -313,22 +240,14 @@ class SupabaseEmbeddingQueue(EmbeddingQueue):
         retries: int = WRITE_RETRIES,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        super().__init__(worker, retries=retries, sleep=sleep)
-        self._project = _Project(config, client=client, schema=schema, timeout=timeout)
+        super().__init__(worker)
+        self._project = SupabaseProvider(
+            config, client=client, schema=schema, timeout=timeout, retries=retries, sleep=sleep
+        )
 
     def close(self) -> None:
         """Close the connections that the queue opened; a later call opens new ones."""
         self._project.close()
 
-    def _rows(self, function: str, arguments: Mapping[str, Any]) -> list[Any]:
-        for attempt in count():
-            try:
-                rows = self._project.rows(function, arguments)
-            except SecondBrainError as error:
-                if attempt >= self._retries or error.code not in (SERIALIZATION_FAILURE, DEADLOCK):
-                    raise
-            else:
-                # The answer of a function that returns one value is the value.
-                return rows if isinstance(rows, list) else [{"retried": rows}]
-            self._sleep(pause_before(attempt))
-        raise AssertionError
+    def _client(self) -> Writes:
+        return self._project

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from second_brain.errors import documented
 from second_brain.services.blocking import blocking
-from second_brain.services.calls import call, checked_timeout
-from second_brain.services.searches import Searches
+from second_brain.services.calls import Calls
 
 
 class OwnDocument(BaseModel):
@@ -62,7 +61,7 @@ class OwnDocumentContent(OwnDocument):
 
 
 @documented
-class AsyncOwnDocuments(Searches):
+class AsyncOwnDocuments(Calls):
     """What a client with a user's token may do with documents; every method raises on failure."""
 
     async def list_my_documents(
@@ -86,12 +85,8 @@ class AsyncOwnDocuments(Searches):
             "include_public": include_public,
             "include_groups": include_groups,
         }
-
-        async def listed() -> list[OwnDocument]:
-            rows = await self._rows("list_my_knowledge_documents", arguments, timeout)
-            return [OwnDocument.model_validate(row) for row in rows]
-
-        return await self._raising(listed())
+        function = "list_my_knowledge_documents"
+        return await self._read(list[OwnDocument], function, arguments, timeout)
 
     async def read_my_document(
         self,
@@ -110,12 +105,11 @@ class AsyncOwnDocuments(Searches):
             "chunk_count": chunk_count,
             "chunk_offset": chunk_offset,
         }
-
-        async def read() -> OwnDocumentContent | None:
-            found = await self._call("read_my_knowledge_document", arguments, timeout)
-            return None if found is None else OwnDocumentContent.model_validate(found)
-
-        return await self._raising(read())
+        content: Any = OwnDocumentContent | None
+        found: OwnDocumentContent | None = await self._read(
+            content, "read_my_knowledge_document", arguments, timeout
+        )
+        return found
 
     async def delete_my_document(
         self, document_id: UUID | str, *, timeout: float | None = None
@@ -124,22 +118,11 @@ class AsyncOwnDocuments(Searches):
 
         It is not sent again when the connection is lost. Raises a SecondBrainError.
         """
-
-        async def deleted() -> bool:
-            found = await call(
-                self._send,
-                self._wait,
-                "delete_my_knowledge_document",
-                {"document": str(document_id)},
-                timeout=self._timeout if timeout is None else checked_timeout(timeout),
-                retries=0,
-            )
-            return found is True
-
-        return await self._raising(deleted())
+        arguments = {"document": str(document_id)}
+        return await self._read(bool, "delete_my_knowledge_document", arguments, timeout)
 
 
-class OwnDocuments(Searches):
+class OwnDocuments(Calls):
     """`AsyncOwnDocuments` for threads."""
 
     list_my_documents = blocking(AsyncOwnDocuments.list_my_documents)

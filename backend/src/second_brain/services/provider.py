@@ -6,7 +6,6 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 
 import asyncio
 import time
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Unpack, cast, overload
@@ -27,7 +26,6 @@ from second_brain.services.arguments import (
     PublicSearchOptions,
     RowOptions,
     SearchOptions,
-    converted,
     named,
 )
 from second_brain.services.blocking import blocking, blocking_iterator
@@ -502,8 +500,7 @@ class AsyncSearchProvider(Searches):
         }
 
         async def read() -> OwnDocumentContent | None:
-            arguments = converted(given)
-            self._require_viewer(arguments)
+            arguments = self._for_viewer(given)
             arguments["document"] = arguments.pop("document_id")
             found = await self._call("read_knowledge_document", arguments, timeout)
             return None if found is None else OwnDocumentContent.model_validate(found)
@@ -537,9 +534,7 @@ class AsyncSearchProvider(Searches):
         }
 
         async def listed() -> list[OwnDocument]:
-            arguments = converted(given)
-            self._require_viewer(arguments)
-            rows = await self._rows(LISTED, arguments, timeout)
+            rows = await self._rows(LISTED, self._for_viewer(given), timeout)
             return [OwnDocument.model_validate(row) for row in rows]
 
         return await self._raising(listed())
@@ -589,17 +584,6 @@ class SearchProvider(Searches):
     read_document = blocking(AsyncSearchProvider.read_document)
     list_documents = blocking(AsyncSearchProvider.list_documents)
     embedding_models = blocking(AsyncSearchProvider.embedding_models)
-
-    @abstractmethod
-    def _send_blocking(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        """Call the SQL function once and return its rows, or its JSON; raise on failure."""
-
-    async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        return self._send_blocking(function, arguments, timeout)
 
     async def _wait(self, seconds: float) -> object:
         return self._sleep(seconds)

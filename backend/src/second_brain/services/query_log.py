@@ -8,12 +8,6 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-REPORT = """
-    select public.report_knowledge_queries(
-      since => %(since)s::timestamptz, most => %(most)s::integer
-    ) as report
-"""
-
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)

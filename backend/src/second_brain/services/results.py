@@ -5,10 +5,13 @@ Both providers normalise here. Nothing is ranked, merged or filtered: the order 
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
 
 from second_brain.errors import UnexpectedAnswerError
 
@@ -51,6 +54,7 @@ class HitMetadata(TypedDict, total=False):
     """The row's own metadata under its own keys, and these keys, which always win.
 
     All but title and source_url are always there; what the call does not return is None or `[]`.
+    See `Hit`; `document_date` is ISO.
     """
 
     knowledge_type: str
@@ -66,21 +70,15 @@ class HitMetadata(TypedDict, total=False):
     matched_terms: list[str]
     collection: str | None
     collections: list[str]
-    """All collections in which the search found it."""
     heading: str | None
-    """Title and section path, which are searched with the text."""
     sensitivity: str | None
     external_key: str | None
     source_row: dict[str, Any] | None
-    """The row of an adopted table: `adoption`, `table`, `key`, `types`; `source_key` reads it."""
     is_chunk: bool
     """False for a whole document, which is stored without a position in it."""
     document_chunks: int | None
-    """How many chunks its document has."""
     document_date: str | None
-    """ISO."""
     snippet: str | None
-    """HTML."""
     context: str | None
     total_count: int | None
     """Hits of the whole list that a page is cut from."""
@@ -91,9 +89,55 @@ class HitMetadata(TypedDict, total=False):
     source_url: str
 
 
+class Hit(BaseModel):
+    """One hit: the columns of the SQL function that are about a row. What it lacks is None.
+
+    `metadata` is the row's own. `chunk_index` is None for a whole document, which is stored without
+    a position in it. `heading` is the title and the section path, which are searched with the text.
+    `collections` are all in which the search found it, `document_chunks` is how many chunks its
+    document has, `snippet` is HTML. `source_row` is the row of an adopted table: `adoption`,
+    `table`, `key`, `types`. For `confidence` see MemorySearchResult.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    content: str
+    knowledge_type: str
+    document_id: str | None
+    chunk_index: int | None
+    source_origin: str
+    metadata: dict[str, Any]
+    rrf_score: float | None
+    vector_rank: int | None
+    text_rank: int | None
+    similarity: float | None
+    text_score: float | None
+    match_type: str | None
+    matched_terms: list[str]
+    title: str | None
+    source_url: str | None
+    collection: str | None
+    collections: list[str]
+    heading: str | None
+    sensitivity: str | None
+    external_key: str | None
+    source_row: dict[str, Any] | None
+    document_chunks: int | None
+    document_date: date | None
+    snippet: str | None
+    context: str | None
+    confidence: float
+
+    @property
+    def source_key(self) -> dict[str, Any] | None:
+        """The key of the row of an adopted table that it is made of, with the table's types."""
+        return source_key(self.source_row)
+
+
 @dataclass(frozen=True, slots=True)
 class MemorySearchResult:
-    """One hit.
+    """One hit, with its columns laid over the row's own metadata; `hit` has both apart.
 
     `confidence` is the score that orders the hits, divided by the highest that the call could give:
     0 to 1, and 1 is the best possible. Hybrid search: the fused score, of the highest that weights
@@ -107,6 +151,18 @@ class MemorySearchResult:
     source: Source
     confidence: float
     metadata: HitMetadata = field(default_factory=HitMetadata)
+
+    @property
+    def hit(self) -> Hit:
+        """The same hit with a field for each column, and what is left of the row's metadata."""
+        said: Mapping[str, Any] = self.metadata
+        row = {name: said[name] for name in Hit.model_fields if name in said}
+        if said.get("is_chunk") is False:
+            row["chunk_index"] = None
+        known = HitMetadata.__annotations__
+        own = {name: value for name, value in said.items() if name not in known}
+        row |= {"id": self.id, "content": self.content, "metadata": own}
+        return _hit(row, self.id, self.confidence)
 
     @property
     def source_key(self) -> dict[str, Any] | None:
@@ -322,47 +378,43 @@ def _normalize(
     source: Source,
     best_text_score: float,
 ) -> MemorySearchResult:
-    similarity, text_score = _number(row.get("similarity")), _text_score(row)
-    rrf_score = _number(row.get("rrf_score"))
+    text_score = _text_score(row)
     confidence = {
-        "hybrid": _number(row.get("confidence", rrf_score)),
-        "vector": similarity,
+        "hybrid": _number(row.get("confidence", row.get("rrf_score"))),
+        "vector": _number(row.get("similarity")),
         "fulltext": None if text_score is None else text_score / (best_text_score or 1),
     }[method]
-    own_metadata = row.get("metadata")
+    hit = _hit(row, f"{_ID_PREFIX[source]}-{method}-{position}", unit(confidence))
     metadata: Any = {
-        **(own_metadata if isinstance(own_metadata, dict) else {}),
+        **hit.metadata,
         **{key: row[key] for key in ("title", "source_url") if row.get(key) is not None},
-        "knowledge_type": _name(row.get("knowledge_type"), "document"),
-        "document_id": _text(row.get("document_id")),
-        "chunk_index": integer(row.get("chunk_index")) or 0,
-        "source_origin": _name(row.get("source_origin"), "manual"),
-        "vector_rank": integer(row.get("vector_rank")),
-        "text_rank": integer(row.get("text_rank")),
-        "rrf_score": _finite(rrf_score),
-        "similarity": _finite(similarity),
-        "text_score": _finite(text_score),
-        "match_type": _text(row.get("match_type")),
-        "matched_terms": _texts(row.get("matched_terms")),
-        **{key: _text(row.get(key)) for key in ("collection", "document_date")},
-        "collections": _texts(row.get("collections")),
-        **{key: _text(row.get(key)) for key in ("heading", "sensitivity", "external_key")},
-        "source_row": row.get("source_row"),
-        "is_chunk": row.get("chunk_index", 0) is not None,
-        "document_chunks": integer(row.get("document_chunks")),
         # Always there: the row's own metadata must not pass for an escaped snippet.
-        **{key: _text(row.get(key)) for key in ("snippet", "context")},
+        **{name: getattr(hit, name) for name in _IN_METADATA},
+        "chunk_index": hit.chunk_index or 0,
+        "is_chunk": hit.chunk_index is not None,
+        "document_date": _text(row.get("document_date")),
         "total_count": integer(row.get("total_count")),
         **({"pool_ended": row["pool_ended"] is True} if "pool_ended" in row else {}),
         "real_provider": True,
     }
-    return MemorySearchResult(
-        id=_text(row.get("id")) or f"{_ID_PREFIX[source]}-{method}-{position}",
-        content=_text(row.get("content")) or "",
-        source=source,
-        confidence=unit(confidence),
-        metadata=metadata,
-    )
+    return MemorySearchResult(hit.id, hit.content, source, hit.confidence, metadata)
+
+
+def _hit(row: Mapping[str, Any], default_id: str, confidence: float) -> Hit:
+    metadata, is_chunk = row.get("metadata"), row.get("chunk_index", 0) is not None
+    columns: dict[str, Any] = {name: read(row.get(name)) for name, read in _READERS.items()}
+    columns |= {
+        "id": _text(row.get("id")) or default_id,
+        "content": _text(row.get("content")) or "",
+        "knowledge_type": _name(row.get("knowledge_type"), "document"),
+        "source_origin": _name(row.get("source_origin"), "manual"),
+        "chunk_index": (integer(row.get("chunk_index")) or 0) if is_chunk else None,
+        "text_score": _finite(_text_score(row)),
+        "metadata": metadata if isinstance(metadata, dict) else {},
+        "source_row": row.get("source_row"),
+        "confidence": confidence,
+    }
+    return Hit.model_construct(**columns)
 
 
 def source_key(source_row: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -420,3 +472,29 @@ def _texts(value: object) -> list[str]:
 
 def _name(value: object, default: str) -> str:
     return value if isinstance(value, str) and value else default
+
+
+def _date(value: object) -> date | None:
+    try:
+        return value if isinstance(value, date) else date.fromisoformat(str(value))
+    except ValueError:  # Postgres has dates that Python lacks: infinity, and years past 9999
+        return None
+
+
+_BY_TYPE: dict[Any, Callable[[Any], object]] = {
+    str | None: _text,
+    int | None: integer,
+    float | None: lambda value: _finite(_number(value)),
+    list[str]: _texts,
+    date | None: _date,
+}
+_READERS = {
+    name: _BY_TYPE[one.annotation]
+    for name, one in Hit.model_fields.items()
+    if one.annotation in _BY_TYPE
+}
+# The columns that a MemorySearchResult has in its metadata as they are.
+_IN_METADATA = Hit.model_fields.keys() - {
+    *("id", "content", "metadata", "confidence"),
+    *("title", "source_url", "chunk_index", "document_date"),
+}

@@ -4,16 +4,14 @@ Errors are raised where they happen; only `Searches._failure` turns them into de
 """
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from second_brain.errors import (
     ClientUnavailableError,
     InvalidInputError,
     PermissionDeniedError,
     UnexpectedAnswerError,
-    redacted,
     safe_message,
     translate,
 )
@@ -25,7 +23,7 @@ from second_brain.services.arguments import (
     named,
     without_defaults,
 )
-from second_brain.services.calls import Deadline, call, checked_timeout
+from second_brain.services.calls import Calls, Deadline, checked_timeout
 from second_brain.services.results import (
     CutRows,
     Details,
@@ -47,8 +45,6 @@ from second_brain.services.results import (
 )
 
 logger = logging.getLogger(__name__)
-
-Outcome = TypeVar("Outcome")
 
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
@@ -76,34 +72,19 @@ _REMEDIES_OF_GRANTS = {
 }
 
 
-class Searches(ABC):
+class Searches(Calls):
     """Base of both kinds of providers: the calls, and the reading of their results."""
 
     name: ClassVar[Source]
 
     def __init__(self, *, multi_tenant: bool, timeout: float | None, retries: int) -> None:
+        super().__init__(timeout=timeout, retries=retries)
         self._multi_tenant = multi_tenant
-        self._timeout = checked_timeout(timeout)
-        self._retries = retries
-
-    @abstractmethod
-    async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        """Call the SQL function once and return its rows, or its JSON; raise on failure."""
-
-    @abstractmethod
-    async def _wait(self, seconds: float) -> object:
-        """Wait before another attempt."""
 
     @property
     def is_concurrent(self) -> bool:
         """Whether several calls may run at the same time."""
         return True
-
-    def _secrets(self) -> Iterable[object]:
-        """Return the values that no message may contain."""
-        return ()
 
     async def _search(
         self,
@@ -113,9 +94,7 @@ class Searches(ABC):
         timeout: float | None,
         exact_total: bool = False,
     ) -> Results:
-        arguments = converted(given)
-        if function not in (MINE, PUBLIC):
-            self._require_viewer(arguments)
+        arguments = self._for_viewer(given, function)
         timeout = self._timeout if timeout is None else checked_timeout(timeout)
         deadline = Deadline(timeout)
         rows = await self._rows(function, arguments, timeout)
@@ -221,9 +200,7 @@ class Searches(ABC):
     async def _explain(
         self, function: str, given: Mapping[str, object], timeout: float | None
     ) -> dict[str, Any]:
-        arguments = converted(given)
-        self._require_viewer(arguments)
-        answer = await self._call(function, arguments, timeout)
+        answer = await self._call(function, self._for_viewer(given), timeout)
         if not isinstance(answer, dict):
             raise UnexpectedAnswerError(f"expected an object, received {type(answer).__name__}")
         return answer
@@ -231,18 +208,13 @@ class Searches(ABC):
     async def _facets(
         self, function: str, given: Mapping[str, object], timeout: float | None
     ) -> list[FacetCount]:
-        arguments = converted(given)
-        if function != MY_FACETS:
-            self._require_viewer(arguments)
+        arguments = self._for_viewer(given, function)
         return [facet_count(row) for row in await self._rows(function, arguments, timeout)]
 
     async def _pending(
         self, function: str, given: Mapping[str, object], timeout: float | None
     ) -> int:
-        arguments = converted(given)
-        if function != MY_PENDING:
-            self._require_viewer(arguments)
-        return await self._count(function, arguments, timeout)
+        return await self._count(function, self._for_viewer(given, function), timeout)
 
     async def _count(self, function: str, arguments: dict[str, Any], timeout: float | None) -> int:
         counted = await self._call(function, arguments, timeout)
@@ -250,23 +222,12 @@ class Searches(ABC):
             raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
         return counted
 
-    async def _rows(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> Sequence[object]:
-        rows = await self._call(function, arguments, timeout)
-        if rows is None:
-            return []
-        if not isinstance(rows, list):
-            raise UnexpectedAnswerError(f"expected rows, received {type(rows).__name__}")
-        return rows
-
-    async def _call(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        timeout = self._timeout if timeout is None else checked_timeout(timeout)
-        return await call(
-            self._send, self._wait, function, arguments, timeout=timeout, retries=self._retries
-        )
+    def _for_viewer(self, given: Mapping[str, object], function: str = "") -> dict[str, Any]:
+        """Return the arguments as JSON values; a function that takes no viewer needs none."""
+        arguments = converted(given)
+        if function not in (MINE, PUBLIC, MY_FACETS, MY_PENDING):
+            self._require_viewer(arguments)
+        return arguments
 
     def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
         if not self._multi_tenant or arguments.get("public_only") is True:
@@ -311,19 +272,6 @@ class Searches(ABC):
             "code": known.code,
             "remedy": remedy,
         }
-
-    async def _raising(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Wait for a result; raise a failure as a SecondBrainError without credentials."""
-        try:
-            return await answer
-        except Exception as error:
-            known, held = translate(error), tuple(self._secrets())
-            known.args = (safe_message(known, secrets=held),)
-            cause = redacted(error, secrets=held)
-            if known is error:
-                raise
-        # Not in the except block: the context would be the original error with its secrets.
-        raise known from cause
 
 
 def add_shards(details: Details, rows: PartialRows) -> None:

@@ -129,7 +129,7 @@ class _Sharded(Searches):
     async def _begun(self, probes: Sequence[Probe], seconds: float) -> None:
         """Begin some calls, and wait for them at most so long; they go on afterwards."""
 
-    async def _ask(self, call: _Call, function: str, calls: Calls, share: float) -> Answers:
+    async def _from_each(self, call: _Call, function: str, calls: Calls, share: float) -> Answers:
         """Return the answers; note the databases that gave none. Raise where no one is left."""
         answers, failures = await self._everywhere(function, calls, call.deadline.left(share))
         for name in answers:
@@ -180,15 +180,15 @@ class _Sharded(Searches):
             await self._run(function, arguments, alone)
 
     async def _all(self, call: _Call, function: str, arguments: dict[str, Any]) -> Answers:
-        return await self._ask(call, function, dict.fromkeys(call.present, arguments), 1.0)
+        return await self._from_each(call, function, dict.fromkeys(call.present, arguments), 1.0)
 
     async def _hybrid(self, given: dict[str, Any], call: _Call) -> "PartialRows":
         arguments = {**_SQL_DEFAULTS, **given}
         asked = dict.fromkeys(call.present, arguments)
-        readings = await self._ask(call, "read_knowledge_question", asked, _QUESTION_SHARE)
+        readings = await self._from_each(call, "read_knowledge_question", asked, _QUESTION_SHARE)
         arguments = {**arguments, "readings": list(readings.values())}
         asked = dict.fromkeys(readings, arguments)
-        found = await self._ask(call, "knowledge_candidates", asked, _CANDIDATES_SHARE)
+        found = await self._from_each(call, "knowledge_candidates", asked, _CANDIDATES_SHARE)
         rows = None
         while rows is None:
             rows = await self._page(call, found, arguments)
@@ -203,7 +203,7 @@ class _Sharded(Searches):
         holders = list(found)
         fuser = holders[next(self._turn) % len(holders)]
         calls = {fuser: {**arguments, "candidates": list(found.values())}}
-        fused = await self._ask(call, "fuse_knowledge_candidates", calls, _FUSION_SHARE)
+        fused = await self._from_each(call, "fuse_knowledge_candidates", calls, _FUSION_SHARE)
         if not fused:
             return None
         page: dict[str, Any] = fused[fuser]
@@ -230,7 +230,7 @@ class _Sharded(Searches):
         calls = {name: {**arguments, "page": {**page, "hits": some}} for name, some in hits.items()}
         if not calls:
             return {}
-        answers = await self._ask(call, "knowledge_candidate_hits", calls, _ROWS_SHARE)
+        answers = await self._from_each(call, "knowledge_candidate_hits", calls, _ROWS_SHARE)
         return {str(row["id"]): row for rows in answers.values() for row in rows}
 
     def _partial(
@@ -245,7 +245,7 @@ class _Sharded(Searches):
             partial.is_uneven = len({one["statistics"] for one in readings.values()}) > 1
         return partial
 
-    async def _answered(
+    async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
         call = _Call(Deadline(timeout), list(self._states))
@@ -410,11 +410,6 @@ class ShardedProvider(_Sharded, SearchProvider):
         for threads in (*self._threads.values(), self._probes):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _send_blocking(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        return finished(self._answered(function, arguments, timeout))
-
     async def _everywhere(
         self, function: str, calls: Calls, timeout: float | None
     ) -> tuple[Answers, Failures]:
@@ -453,11 +448,6 @@ class AsyncShardedProvider(_Sharded, AsyncSearchProvider):
         super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0)
         self._prepare(shards, on_missing)
         self._probes: set[asyncio.Task[None]] = set()
-
-    async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        return await self._answered(function, arguments, timeout)
 
     async def _everywhere(
         self, function: str, calls: Calls, timeout: float | None

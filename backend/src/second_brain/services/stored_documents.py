@@ -5,39 +5,13 @@ the owner or `service_role`. What a user may see of the own documents is in `own
 """
 
 from datetime import date, datetime
-from typing import Any, Literal, LiteralString
+from typing import Any, Literal
 from uuid import UUID
 
-import psycopg
-from psycopg.rows import dict_row
 from pydantic import BaseModel, ConfigDict
 
-from second_brain.errors import redacted, translate
+from second_brain.services.connection_calls import ask
 from second_brain.services.install import Database
-
-LIST = """
-    select id, external_key, title, state, collection, knowledge_type, language, source_origin,
-           source_url, document_date, visibility, owner_id, chunks, pending, inactive, bytes,
-           created_at, updated_at
-    from public.list_knowledge_documents(
-      in_collection => %(collection)s::text,
-      of_type => %(knowledge_type)s::text,
-      in_state => %(state)s::text,
-      named => %(named)s::text,
-      after_key => %(after_key)s::text,
-      page_size => %(page_size)s::integer
-    )
-"""
-
-DESCRIBE = """
-    select public.describe_knowledge_document(
-      document_key => %(document_key)s::text,
-      document_id => %(document_id)s::uuid,
-      chunk_id => %(chunk_id)s::uuid,
-      chunk_count => %(chunk_count)s::integer,
-      chunk_offset => %(chunk_offset)s::integer
-    ) as described
-"""
 
 DocumentState = Literal["ready", "pending", "empty"]
 
@@ -132,15 +106,17 @@ def list_documents(
     `named` is a text in the key or the title, in any case. `after_key` is the last key of the page
     before; `page_size` is 1 to 200. Raises a SecondBrainError.
     """
-    arguments = {
-        "collection": collection,
-        "knowledge_type": knowledge_type,
-        "state": state,
-        "named": named,
-        "after_key": after_key,
-        "page_size": page_size,
-    }
-    return [DocumentSummary.model_validate(row) for row in _rows(database, LIST, arguments)]
+    rows = ask(
+        database,
+        "list_knowledge_documents",
+        in_collection=collection,
+        of_type=knowledge_type,
+        in_state=state,
+        named=named,
+        after_key=after_key,
+        page_size=page_size,
+    )
+    return [DocumentSummary.model_validate(row) for row in rows]
 
 
 def describe_document(
@@ -157,23 +133,13 @@ def describe_document(
     Give one of the three names; with `chunk_id`, that chunk only. `chunk_count` is 1 to 500. Raises
     a SecondBrainError.
     """
-    arguments = {
-        "document_key": document_key,
-        "document_id": document_id,
-        "chunk_id": chunk_id,
-        "chunk_count": chunk_count,
-        "chunk_offset": chunk_offset,
-    }
-    (row,) = _rows(database, DESCRIBE, arguments)
-    found = row["described"]
+    found = ask(
+        database,
+        "describe_knowledge_document",
+        document_key=document_key,
+        document_id=document_id,
+        chunk_id=chunk_id,
+        chunk_count=chunk_count,
+        chunk_offset=chunk_offset,
+    )
     return None if found is None else StoredDocument.model_validate(found)
-
-
-def _rows(
-    database: Database, statement: LiteralString, arguments: dict[str, Any]
-) -> list[dict[str, Any]]:
-    try:
-        with database.connection.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(database.install.statement(statement), arguments).fetchall()
-    except psycopg.Error as error:
-        raise translate(error) from redacted(error)

@@ -4,22 +4,29 @@ import asyncio
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from second_brain.errors import ClientUnavailableError, ConfigurationError, redacted
-from second_brain.services.arguments import packed, without_defaults
-from second_brain.services.calls import RETRIES, Deadline
-from second_brain.services.corpus_settings import AsyncStoredSettings, StoredSettings
+from second_brain.errors import (
+    ClientUnavailableError,
+    ConfigurationError,
+    ConnectionLostError,
+    redacted,
+    translate,
+)
+from second_brain.filters import json_form
+from second_brain.services.arguments import without_defaults
+from second_brain.services.calls import RETRIES, Calls, Deadline, uncertain
+from second_brain.services.functions import FUNCTIONS, packed
 from second_brain.services.install import check_schema
-from second_brain.services.judgments import AsyncStoredJudgments, StoredJudgments
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import CutRows, Source, integer, total_count
+from second_brain.services.writing import AsyncWrites, Writes
 
 if TYPE_CHECKING:
     import httpx
@@ -39,7 +46,7 @@ AnyHttp = TypeVar("AnyHttp")
 _timeout: ContextVar[float | None] = ContextVar("_timeout", default=TIMEOUT)
 
 
-class _Project(ABC, Generic[AnyClient, AnyHttp]):
+class _Project(Calls, Generic[AnyClient, AnyHttp]):
     """The client of a Supabase project: given by the caller, or created on first use."""
 
     def __init__(
@@ -83,6 +90,29 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
             raise ClientUnavailableError("no Supabase URL and key")
         return client
 
+    @abstractmethod
+    async def _execute(self, request: Any) -> Any:
+        """Send a request and return its answer."""
+
+    async def _send(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
+        # Before the deadline: the first call imports supabase-py, which takes its time.
+        self._needed_client()
+        deadline, pages = Deadline(timeout), _Pages(function, arguments)
+        while not pages.is_complete:
+            request = self._request(function, arguments, pages.received)
+            try:
+                with _limited(deadline.left()):
+                    pages.add(await self._execute(request))
+            except Exception as error:
+                is_lost = isinstance(translate(error), ConnectionLostError)
+                if is_lost and FUNCTIONS[function].writes:
+                    cause = redacted(error, secrets=self._secrets())
+                    raise uncertain("before the answer", arguments) from cause
+                raise
+        return pages.answer
+
     def _request(self, function: str, arguments: dict[str, Any], first: int) -> Any:
         """Return the call whose answer begins with the row `first`."""
         from postgrest import CountMethod
@@ -90,6 +120,11 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
         client = self._needed_client()
         # The client of a schema shares the HTTP session, and sends the schema in a header.
         api = client if self._schema is None else client.schema(self._schema)
+        if FUNCTIONS[function].writes:
+            # A second call for the rest of an answer would write again.
+            return api.rpc(
+                function, {name: json_form(value, name) for name, value in arguments.items()}
+            )
         given = packed(function, without_defaults(arguments))
         if _fits_a_page(arguments):
             return api.rpc(function, given)
@@ -117,8 +152,7 @@ class _Project(ABC, Generic[AnyClient, AnyHttp]):
 class SupabaseProvider(
     _Project["Client", "httpx.Client"],
     OwnDocuments,
-    StoredSettings,
-    StoredJudgments,
+    Writes,
     SearchProvider,
 ):
     """Search through a Supabase project's REST API with the service role's key.
@@ -126,8 +160,8 @@ class SupabaseProvider(
     `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
     SUPABASE_KEY on first use. A `client` of the caller keeps its own timeouts. `schema` is that of
     the install, which the API must expose; the default is the client's, usually public.
-    `search_my_knowledge` and the methods for a user's own documents need a client with the user's
-    token. Thread-safe.
+    It writes, too: a lost connection then raises UncertainWriteError. `search_my_knowledge` and the
+    methods for a user's own documents need a client with the user's token. Thread-safe.
     """
 
     name: ClassVar[Source] = "supabase"
@@ -184,24 +218,14 @@ class SupabaseProvider(
             http.close()
             raise
 
-    def _send_blocking(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        pages, request = _Pages(arguments), self._request(function, arguments, 0)
-        deadline = Deadline(timeout)
-        while True:
-            with _limited(deadline.left()):
-                pages.add(request.execute())
-            if pages.is_complete:
-                return pages.answer
-            request = self._request(function, arguments, pages.received)
+    async def _execute(self, request: Any) -> Any:
+        return request.execute()
 
 
 class AsyncSupabaseProvider(
     _Project["AsyncClient", "httpx.AsyncClient"],
     AsyncOwnDocuments,
-    AsyncStoredSettings,
-    AsyncStoredJudgments,
+    AsyncWrites,
     AsyncSearchProvider,
 ):
     """`SupabaseProvider` for an event loop, with supabase-py's AsyncClient; one for each loop."""
@@ -254,17 +278,8 @@ class AsyncSupabaseProvider(
         # acreate_client would only look for a stored session in addition, and there is none.
         return AsyncClient(url, key, options), http
 
-    async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        pages, request = _Pages(arguments), self._request(function, arguments, 0)
-        deadline = Deadline(timeout)
-        while True:
-            with _limited(deadline.left()):
-                pages.add(await request.execute())
-            if pages.is_complete:
-                return pages.answer
-            request = self._request(function, arguments, pages.received)
+    async def _execute(self, request: Any) -> Any:
+        return await request.execute()
 
 
 def _fits_a_page(arguments: Mapping[str, Any]) -> bool:
@@ -279,7 +294,8 @@ class _Pages:
     was not asked, the rows of a hybrid search tell the length of their list.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, function: str, arguments: Mapping[str, Any]) -> None:
+        self._is_rows = FUNCTIONS[function].returns == "rows"
         self._arguments = arguments
         self._rows: list[object] = []
         self._count: int | None = None
@@ -293,7 +309,7 @@ class _Pages:
 
     def add(self, page: Any) -> None:
         """Take a page. Each is a call of its own, and another count means that data changed."""
-        if not isinstance(page.data, list):
+        if not self._is_rows or not isinstance(page.data, list):
             self.answer, self.is_complete = page.data, True
             return
         is_first = self._count is None

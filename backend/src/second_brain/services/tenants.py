@@ -22,10 +22,10 @@ from second_brain.errors import (
 )
 from second_brain.services.blocking import finished
 from second_brain.services.calls import RETRIES, pause_before
+from second_brain.services.connection_calls import ConnectionCall, pool_wait
 from second_brain.services.connections import connection_pool, secrets
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
-from second_brain.services.reading import Reading, pool_wait
 from second_brain.services.replicas import Server, Turn
 from second_brain.services.results import Source
 from second_brain.services.tenant_directory import Place, TenantDirectory
@@ -304,13 +304,13 @@ class TenantProvider(SearchProvider):
     def _secrets(self) -> Iterable[object]:
         return self._tenants.secrets()
 
-    def _send_blocking(
+    async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
         def send(pool: Pool, place: Place, server: Server) -> object:
             provider = PostgresProvider(pool, schema=place.schema)
-            reading = Reading(function, arguments, timeout, None, provider._install)
+            call = ConnectionCall(function, arguments, timeout, provider._install)
             turn = Turn(server, None, None, 0.0, None)
-            return finished(provider._ask(pool, reading, timeout, turn))
+            return finished(provider._on(pool, call, timeout, turn))
 
         return self._tenants.run(self._tenant, send, timeout)

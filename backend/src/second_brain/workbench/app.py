@@ -23,10 +23,11 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.models import Embedder
+from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.install import SCHEMA
 from second_brain.workbench.access import Access, AccessMiddleware
 from second_brain.workbench.connections import Connections
-from second_brain.workbench.frame import Workbench, render
+from second_brain.workbench.frame import SharedEmbedder, Workbench, render
 from second_brain.workbench.pages import PAGES
 
 _STATIC = Path(__file__).parent / "static"
@@ -66,7 +67,16 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.workbench = Workbench(connections, embedder, embedder_name, PAGES)
+    shared = None if embedder is None else SharedEmbedder(embedder)
+    # Where the embedder does not fit, a page says so and shows what the words find.
+    settings = SearchSettings(
+        search_on_bad_embedding="text",
+        search_default_mode="hybrid",
+        use_reranking=False,
+        search_cache_enabled=False,
+        query_log="off",
+    )
+    app.state.workbench = Workbench(connections, shared, settings, embedder_name, PAGES)
     return app
 
 

@@ -8,10 +8,12 @@ Response`, which Starlette runs in a thread; one that reads a form is a coroutin
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -21,12 +23,17 @@ from second_brain.cli.tables import size_of
 from second_brain.errors import InvalidInputError
 from second_brain.evaluation.pages import environment
 from second_brain.models import Embedder
+from second_brain.models.cached import CachedEmbedder, MemoryCache
+from second_brain.retrieval.embedding import NO_EMBEDDER
+from second_brain.retrieval.service import RetrievalService
+from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.install import Database
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.connections import Connections
 
 _LARGEST_FORM = 1_000_000
+_MOST_QUESTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +52,31 @@ class Workbench:
 
     connections: Connections
     embedder: Embedder | None
+    settings: SearchSettings
     embedder_name: str | None = None
     """The name of the embedder for `load_embedder`."""
     pages: Sequence[Page] = ()
-    embedding: threading.Lock = field(default_factory=threading.Lock)
-    """Held while the embedder works: a model is not always thread-safe."""
+
+    def service(self, database: Database, **settings: Any) -> RetrievalService:
+        """Return the service on a lent connection, with other settings of these names."""
+        return RetrievalService(
+            provider_of(database),
+            NO_EMBEDDER if self.embedder is None else self.embedder,
+            settings=self.settings.model_copy(update=settings),
+        )
+
+
+class SharedEmbedder(CachedEmbedder):
+    """An embedder of all pages, which embeds a question once; a model may not be thread-safe."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        super().__init__(embedder, MemoryCache(_MOST_QUESTIONS))
+        self._embedding = threading.Lock()
+
+    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed questions, one call at a time."""
+        with self._embedding:
+            return super().embed_queries(texts)
 
 
 def workbench_of(request: Request) -> Workbench:

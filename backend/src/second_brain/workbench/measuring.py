@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import psycopg
 
-from second_brain.cli.corpus import refuse_other_embedder
 from second_brain.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -175,14 +174,11 @@ class Runs:
         workbench = self._workbench
         with workbench.connections.reading() as database:
             questions = live.read_questions(database, run.collection or None, run.kind)
-            if workbench.embedder is None:
-                return questions, None
             try:
-                refuse_other_embedder(database, workbench.embedder)
+                embedder = workbench.service(database).embedder()
             except ConfigurationError:
                 return questions, None
-        with workbench.embedding:
-            return questions, embed_questions(questions, workbench.embedder)
+        return questions, embed_questions(questions, embedder)
 
     def _answer(self, run: Run, embeddings: Embeddings | None) -> Ask:
         def answer(*asked: Any) -> Answer:

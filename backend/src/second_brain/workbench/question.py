@@ -5,23 +5,22 @@ defaults are in it.
 """
 
 import json
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import date
-from typing import Any, Literal, get_args
-from uuid import UUID
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args
 
 from psycopg import sql
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.datastructures import QueryParams
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import conditions, listed_conditions
-from second_brain.services.arguments import DEFAULTS, SQL_NAMES, Leg, SearchOptions, TextMode
+from second_brain.retrieval.plan import invalid_query, planned, search_options
+from second_brain.retrieval.query import Access, Names, OperatorQuery
+from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Fusion, SearchSettings, Weight
+from second_brain.services.arguments import DEFAULTS, SQL_NAMES, Leg, TextMode, converted
 from second_brain.services.install import SCHEMA, Install
 from second_brain.workbench.frame import link
 
-Fusion = Literal["stored_or_auto", "rrf", "relative_score", "auto"]
 LEGS: tuple[Leg, ...] = get_args(Leg)
 TEXT_MODES: tuple[TextMode, ...] = get_args(TextMode)
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
@@ -31,104 +30,111 @@ FACETS = {"types": "knowledge_type", "origins": "source_origin", "languages": "l
 
 _FILTERS_REMEDY = 'Write an object such as {"team": "platform"}, or a list of conditions.'
 
+_IN_ADDRESS = {
+    "query": "q",
+    "mode": "legs",
+    "pool_size": "pool",
+    "min_similarity": "threshold",
+    "viewer_id": "viewer",
+    "viewer_groups": "groups",
+    "public_only": "public",
+    "one_per_document": "documents",
+    "recency_half_life": "half_life",
+    "prefix_last": "prefix",
+    "include_memory": "memory",
+}
+"""The names in the address, where they are not those of a search."""
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question with all that the address says. The names are those in the address."""
+_EXPECTED = {
+    "date_from_datetime_parsing": "a date such as 2026-01-31",
+    "float_parsing": "a number",
+    "finite_number": "a number",
+    "int_parsing": "a whole number",
+    "literal_error": "one of {expected}",
+    "uuid_parsing": "a UUID",
+}
 
-    q: str = ""
-    legs: Leg = "hybrid"
+
+def _split(given: object) -> object:
+    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+    return [name for name in names if name] or None if isinstance(names, list) else names
+
+
+class Question(OperatorQuery, Access):
+    """A search and who asks, with the values of the form; an empty query is no question yet.
+
+    `filters` is JSON, as it is typed.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        alias_generator=lambda name: _IN_ADDRESS.get(name, name),
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    query: str = ""
+    mode: Leg = "hybrid"
     fusion: Fusion = "stored_or_auto"
-    limit: int = 10
-    offset: int = 0
-    vector_weight: float = 1.0
-    text_weight: float = 1.0
-    pool: int = 50
-    threshold: float = 0.0
-    rrf_k: float = 60.0
+    limit: int = Field(default=10, ge=1, le=MATCH_COUNT_BOUND)
+    vector_weight: Weight = 1.0
+    text_weight: Weight = 1.0
+    pool_size: int = Field(default=50, ge=1, le=MATCH_COUNT_BOUND)
+    min_similarity: float = Field(default=0.0, ge=-1, le=1, allow_inf_nan=False)
+    rrf_k: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     search_mode: TextMode = "websearch"
-    collections: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
+    collections: Names = ()
+    types: Names = ()
+    origins: Names = ()
+    languages: Names = ()
     filters: str = ""
-    date_from: str = ""
-    date_to: str = ""
-    viewer: str = ""
-    groups: str = ""
-    public: bool = False
-    documents: bool = False
-    half_life: float | None = None
-    prefix: bool = False
+    viewer_groups: Annotated[Names | None, BeforeValidator(_split)] = None
+    include_memory: bool = False
 
     def address(self, path: str = "/", **changes: Any) -> str:
         """Return the address of a page for this question, with other values of these names."""
-        names = {one.name for one in fields(self)}
-        changed = replace(self, **{name: changes.pop(name) for name in names & changes.keys()})
-        pairs = {
-            one.name: _written(getattr(changed, one.name))
-            for one in fields(changed)
-            if getattr(changed, one.name) != one.default
-        }
-        return link(path, **pairs, **changes)
+        names = type(self).model_fields.keys() & changes.keys()
+        changed = self.model_copy(update={name: changes.pop(name) for name in names})
+        return link(path, **changed._pairs(), **changes)
 
     def hidden(self) -> list[tuple[str, str]]:
         """Return the fields of a form that asks the same question."""
         return [
-            (one.name, text)
-            for one in fields(self)
-            if getattr(self, one.name) != one.default
-            for text in _texts(_written(getattr(self, one.name)))
+            (name, text)
+            for name, value in self._pairs().items()
+            for text in (value if isinstance(value, list) else [value])
         ]
 
     @property
     def more_is_set(self) -> bool:
         """Whether an argument that the page folds away differs from its default."""
-        plain = replace(self, q="", legs="hybrid", fusion="stored_or_auto", limit=10, offset=0)
-        return plain != Question()
-
-    def options(self) -> SearchOptions:
-        """Return the arguments of the search. Raises InvalidInputError for filters or a viewer."""
-        options: SearchOptions = {
-            "fusion": self.fusion,
-            "top_k": self.limit,
-            "match_offset": self.offset,
-            "vector_weight": self.vector_weight,
-            "text_weight": self.text_weight,
-            "pool_size": self.pool,
-            "threshold": self.threshold,
-            "rrf_k": self.rrf_k,
-            "search_mode": self.search_mode,
-            "collections": list(self.collections) or None,
-            "filters": self._conditions(),
-            "date_from": self.date_from or None,
-            "date_to": self.date_to or None,
-            "viewer_id": self.viewer or None,
-            "viewer_groups": self.group_names,
-            "public_only": self.public,
-            "one_per_document": self.documents,
-            "recency_half_life": self.half_life,
-            "prefix_last": self.prefix,
-        }
-        return options
+        return bool(self._pairs().keys() - {"q", "legs", "fusion", "limit", "offset"})
 
     @property
-    def group_names(self) -> list[str] | None:
-        """The groups of the viewer; None if none is given."""
-        names = [name.strip() for name in self.groups.split(",")]
-        return [name for name in names if name] or None
+    def settings(self) -> dict[str, Any]:
+        """What the settings of the service say in other searches."""
+        return {"hybrid_candidate_count": self.pool_size, "rrf_constant": self.rrf_k}
 
-    def python(self, embedder: str | None, schema: str) -> str:
+    def search(self, **changes: Any) -> OperatorQuery:
+        """Return the search for the service. Raises InvalidInputError."""
+        given = {name: getattr(self, name) for name in OperatorQuery.model_fields}
+        given |= {"filters": self._conditions(), "collections": self.collections or None, **changes}
+        try:
+            return OperatorQuery(**given)
+        except ValidationError as error:
+            raise invalid_query(error) from None
+
+    def access(self) -> Access:
+        """Return who asks."""
+        return Access(**{name: getattr(self, name) for name in Access.model_fields})
+
+    def python(self, embedder: str | None, schema: str, settings: SearchSettings) -> str:
         """Return a program that does this search, for None with the text leg alone.
 
         It reads the DSN from the environment.
         """
-        text = None if self.legs == "vector" else self.q
-        given = {
-            name: value
-            for name, value in self.options().items()
-            if name not in DEFAULTS or value != DEFAULTS[name]
-        }
+        text = None if self.mode == "vector" else self.query
         lines = ["import os", ""]
         if embedder is not None:
             lines.append("from second_brain.models import embed_query, load_embedder")
@@ -138,31 +144,30 @@ class Question:
             'provider = PostgresProvider(os.environ["SECOND_BRAIN_DSN"]'
             + ("" if schema == SCHEMA else f", schema={schema!r}")
             + ")",
-            f"question = {self.q!r}",
+            f"question = {self.query!r}",
             "hits, details = provider.find(",
             f"    embed_query(load_embedder({embedder!r}), question),"
             if embedder is not None
             else "    None,",
             "    None," if text is None else "    question,",
-            *(f"    {name}={value!r}," for name, value in given.items()),
+            *(f"    {name}={value!r}," for name, value in self._options(settings).items()),
             ")",
             "for hit in hits:",
             '    print(hit.metadata["rrf_score"], hit.metadata["external_key"], hit.content[:60])',
         ]
         return "\n".join(lines) + "\n"
 
-    def sql(self, embedding: Sequence[float] | None, install: Install) -> str:
+    def sql(
+        self, embedding: Sequence[float] | None, install: Install, settings: SearchSettings
+    ) -> str:
         """Return this search as a statement for psql or the SQL editor."""
         given: dict[str, Any] = {}
         if embedding is not None:
             given["query_embedding"] = "[" + ",".join(f"{one:.7g}" for one in embedding) + "]"
-        if self.legs != "vector":
-            given["query_text"] = self.q
-        given.update(
-            (SQL_NAMES.get(name, name), value)
-            for name, value in self.options().items()
-            if value != DEFAULTS[name]
-        )
+        if self.mode != "vector":
+            given["query_text"] = self.query
+        options = self._options(settings)
+        given.update((SQL_NAMES.get(name, name), value) for name, value in options.items())
         # The default of match_count is another one than that of top_k.
         given["match_count"] = self.limit
         arguments = ",\n".join(f"  {name} => {_literal(value)}" for name, value in given.items())
@@ -172,9 +177,19 @@ class Question:
             f"       left(content, 60) as beginning\nfrom {function}(\n{arguments}\n);\n"
         )
 
+    def _options(self, settings: SearchSettings) -> dict[str, Any]:
+        """Return the arguments of a provider for this search that differ from their defaults."""
+        plan = planned(self.search(), self.access(), settings)
+        options = converted(search_options(plan, plan.retrieval, (), settings, None))
+        return {
+            name: value
+            for name, value in options.items()
+            if name in DEFAULTS and value != DEFAULTS[name]
+        }
+
     def _conditions(self) -> list[Any] | None:
         given: Any = None
-        if self.filters:
+        if self.filters.strip():
             try:
                 given = json.loads(self.filters)
             except (ValueError, RecursionError) as error:
@@ -194,74 +209,40 @@ class Question:
                 listed.append({"field": column, "op": "in", "value": list(values)})
         return listed or None
 
+    def _pairs(self) -> dict[str, Any]:
+        """Return what differs from its default, by the names of the address, as texts."""
+        given = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return {
+            name: ",".join(value) if name == "groups" else _written(value)
+            for name, value in given.items()
+        }
+
 
 def read_question(params: QueryParams) -> tuple[Question, list[str]]:
     """Return what an address asks for, and a sentence for each value that cannot be read."""
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for one in fields(Question):
-        given = [text.strip() for text in params.getlist(one.name)]
-        texts = [text for text in given if text]
-        if not texts:
-            continue
-        try:
-            values[one.name] = _read(one.name, one.default, texts)
-        except ValueError as error:
-            problems.append(f"{one.name} must be {error}, not {texts[0][:100]!r}")
-    return Question(**values), problems
-
-
-_CHOICES: dict[str, Sequence[str]] = {
-    "legs": LEGS,
-    "fusion": FUSIONS,
-    "search_mode": TEXT_MODES,
-}
-
-
-def _read(name: str, default: object, texts: list[str]) -> object:
-    """Return the value of a field; the error says what it must be."""
-    text = texts[0]
-    if name in _CHOICES:
-        if text not in _CHOICES[name]:
-            raise ValueError("one of " + ", ".join(_CHOICES[name]))
-        return text
-    if isinstance(default, tuple):
-        return tuple(dict.fromkeys(texts))
-    if isinstance(default, bool):
-        return text not in ("0", "false")
-    if isinstance(default, int):
-        return _parsed(int, text, "a whole number")
-    if isinstance(default, float) or name == "half_life":
-        number = _parsed(float, text, "a number")
-        if not math.isfinite(number):
-            raise ValueError("a number")
-        return number
-    if name == "viewer":
-        return str(_parsed(UUID, text, "a UUID"))
-    if name in ("date_from", "date_to"):
-        return _parsed(date.fromisoformat, text, "a date such as 2026-01-31").isoformat()
-    return text
-
-
-def _parsed(parse: Callable[[str], Any], text: str, what: str) -> Any:
+    fields = Question.model_fields.items()
+    lists = {name for name, one in fields if one.annotation == tuple[str, ...]}
+    given: dict[str, Any] = {}
+    for name in params:
+        texts = [text.strip() for text in params.getlist(name) if text.strip()]
+        if texts:
+            given[name] = tuple(dict.fromkeys(texts)) if name in lists else texts[0]
     try:
-        return parse(text)
-    except ValueError as error:
-        raise ValueError(what) from error
+        return Question(**given), []
+    except ValidationError as error:
+        problems = []
+        for fault in error.errors():
+            name = str(fault["loc"][0])
+            expected = _EXPECTED.get(fault["type"], fault["msg"].removeprefix("Input should be "))
+            expected = expected.format(**fault.get("ctx", {}))
+            problems.append(f"{name} must be {expected}, not {str(given.pop(name, ''))[:100]!r}")
+    return Question(**given), problems
 
 
-def _written(value: object) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, bool):
-        return int(value)
+def _written(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return value
-
-
-def _texts(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return value if isinstance(value, list) else str(int(value) if value is True else value)
 
 
 def _literal(value: object) -> str:

@@ -12,6 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from second_brain.database import doctor
+from second_brain.errors import ConfigurationError, safe_message
+from second_brain.models import embed_query
 from second_brain.services.corpus_overview import (
     CorpusOverview,
     Facet,
@@ -21,9 +23,7 @@ from second_brain.services.corpus_overview import (
 )
 from second_brain.services.query_log import AskedQuestion
 from second_brain.workbench import embedding_map
-from second_brain.workbench.asking import prepare
 from second_brain.workbench.frame import Page, link, render, workbench_of
-from second_brain.workbench.question import Question
 
 _FACETS = {
     "collection": "Collection",
@@ -93,8 +93,12 @@ def show_map(request: Request) -> Response:
     why_no_question, embedding = None, None
     with workbench.connections.reading() as database:
         if question:
-            asked = prepare(workbench, database, Question(q=question))
-            embedding, why_no_question = asked.embedding, asked.why_no_vector
+            try:
+                embedding = embed_query(workbench.service(database).embedder(), question)
+            except ConfigurationError as error:
+                why_no_question = safe_message(error)
+        if embedding is not None and not embedding.any():
+            embedding, why_no_question = None, "The embedder knows no word of the question."
         drawn = embedding_map.drawn(embedding_map.sampled(database), coloured_by, embedding)
     return render(
         request,

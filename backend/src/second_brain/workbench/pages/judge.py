@@ -20,24 +20,21 @@ from second_brain.errors import InvalidInputError
 from second_brain.evaluation import known_items
 from second_brain.evaluation.collection import CollectionError
 from second_brain.evaluation.judging import candidates
-from second_brain.services.arguments import SearchOptions
+from second_brain.retrieval.answer import SearchResult
 from second_brain.services.corpus_overview import query_report
 from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
-from second_brain.services.results import MemorySearchResult
-from second_brain.workbench.asking import prepare
+from second_brain.workbench.asking import why_no_vector
 from second_brain.workbench.frame import (
     Page,
     Workbench,
     link,
-    provider_of,
     render,
     submitted,
     whole_number,
     workbench_of,
     writer_of,
 )
-from second_brain.workbench.question import Question
 
 _MOST_WAITING = 10_000
 _MOST_LISTED = 100
@@ -104,13 +101,8 @@ class Judging:
 class Candidate:
     """A chunk to judge, with this judge's grade of it, as text."""
 
-    hit: MemorySearchResult
+    hit: SearchResult
     grade: str
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the database says of it."""
-        return {"title": None, **self.hit.metadata}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +225,10 @@ def _logged(workbench: Workbench, collection: str) -> list[str]:
 def _pool(
     workbench: Workbench, database: Database, judging: Judging, stored: Sequence[Judgment]
 ) -> dict[str, Any]:
-    asked = prepare(workbench, database, Question(q=judging.question))
-    options: SearchOptions = {
-        "collections": [judging.collection] if judging.collection else None,
-        "viewer_id": judging.viewer,
-    }
-    embedding = None if asked.embedding is None else asked.embedding.tolist()
-    hits = candidates(provider_of(database), judging.question, embedding, **options)
+    names = (judging.collection,) if judging.collection else None
+    hits, degraded = candidates(
+        workbench.service(database), judging.question, names, viewer_id=judging.viewer
+    )
     grades = {str(one.chunk_id): str(one.grade) for one in judging.of(stored)}
     documents = {one.document_key: one.grade for one in judging.of(stored) if one.chunk_id is None}
     found = [Candidate(hit, grades.get(hit.id, "")) for hit in hits]
@@ -247,7 +236,7 @@ def _pool(
         "candidates": found,
         "marked": sum(bool(one.grade) for one in found),
         "documents": documents,
-        "why_no_vector": asked.why_no_vector,
+        "why_no_vector": why_no_vector(degraded),
     }
 
 

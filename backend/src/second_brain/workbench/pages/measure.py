@@ -216,13 +216,13 @@ def _count_unjudged(comparison: Comparison, mode: str, query: Query) -> int:
 def _search(mode: Mode, text: str, collection: str) -> str:
     """Return the address of the page Search for a question in a mode."""
     question = Question(
-        q=text,
-        legs=mode.leg,
+        query=text,
+        mode=mode.leg,
         fusion=cast(Any, mode.settings.fusion or "stored_or_auto"),
         vector_weight=1.0 if mode.settings.vector_weight is None else mode.settings.vector_weight,
         text_weight=1.0 if mode.settings.text_weight is None else mode.settings.text_weight,
         collections=(collection,) if collection else (),
-        documents=True,
+        one_per_document=True,
     )
     return question.address("/")
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from second_brain.errors import InvalidInputError, safe_message
+from second_brain.models import embed_query
+from second_brain.retrieval.answer import SearchResult
 from second_brain.services.arguments import Leg
-from second_brain.services.results import MemorySearchResult
-from second_brain.workbench.asking import Asked, ask, pieces, prepare
-from second_brain.workbench.frame import Page, Workbench, provider_of, render, workbench_of
+from second_brain.workbench.asking import Asked, ask, pieces
+from second_brain.workbench.frame import Page, Workbench, render, workbench_of
 from second_brain.workbench.offers import chosen, offered
 from second_brain.workbench.question import FUSIONS, LEGS, TEXT_MODES, Question, read_question
 
@@ -34,17 +34,10 @@ class Row:
     """A hit in a list of the page."""
 
     place: int
-    hit: MemorySearchResult
+    hit: SearchResult
     pieces: Sequence[tuple[str, bool]]
-    ranks: dict[str, int | None]
-    """Its places in the lists of the legs."""
     bar: Sequence[Part]
     bar_label: str
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the database says of it."""
-        return {"title": None, "source_url": None, **self.hit.metadata}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +57,10 @@ def show(request: Request) -> Response:
     workbench = workbench_of(request)
     asked = Asked(question)
     remedy = None
-    if question.q and not problems:
+    if question.query and not problems:
         try:
             with workbench.connections.reading() as database:
-                asked = ask(prepare(workbench, database, question), database)
+                asked = ask(workbench.service(database, **question.settings), question)
         except InvalidInputError as error:
             problems.append(safe_message(error))
             remedy = error.remedy
@@ -100,21 +93,6 @@ def show(request: Request) -> Response:
     )
 
 
-def explain(request: Request) -> Response:
-    """Show how the search found its hits, as a part of the page."""
-    question, problems = read_question(request.query_params)
-    workbench = workbench_of(request)
-    explained: dict[str, Any] | None = None
-    if question.q and not problems:
-        with workbench.connections.reading() as database:
-            asked = prepare(workbench, database, question)
-            if asked.embedding is not None or asked.text is not None:
-                explained = provider_of(database).explain_hybrid_search(
-                    asked.embedding, asked.text, **question.options()
-                )
-    return render(request, "search_explanation.html", {"explained": explained}, page="search")
-
-
 def offer(request: Request) -> Response:
     """Show the filters with counts from the corpus, as a part of the form."""
     question, _ = read_question(request.query_params)
@@ -125,41 +103,38 @@ def offer(request: Request) -> Response:
 
 def _columns(asked: Asked) -> list[Column]:
     columns = []
+    # The vector leg marks no words.
+    fused = asked.lists.get("hybrid")
+    snippets = {} if fused is None else {hit.id: hit.snippet for hit in fused.hits}
     for leg, title in _COLUMNS.items():
         listed = asked.lists.get(leg)
         hits = () if listed is None else listed.hits
-        best = max((hit.metadata.get("text_score") or 0 for hit in hits), default=0)
+        best = max((hit.text_score or 0 for hit in hits), default=0)
         rows = [
             Row(
-                place,
+                hit.rank,
                 hit,
-                pieces(asked.snippets.get(hit.id) or hit.metadata.get("snippet")),
-                {
-                    "vector": hit.metadata.get("vector_rank"),
-                    "text": hit.metadata.get("text_rank"),
-                },
+                pieces(snippets.get(hit.id) or hit.snippet),
                 *_bar(leg, hit, best, asked.shares.get(hit.id)),
             )
-            for place, hit in enumerate(hits, asked.question.offset + 1)
+            for hit in hits
         ]
-        total = None if listed is None else listed.details["total_count"]
+        total = None if listed is None else listed.total
         columns.append(Column(leg, title, rows, total, _why_empty(asked, leg)))
     return columns
 
 
-def _bar(
-    leg: Leg, hit: MemorySearchResult, best: float, share: float | None
-) -> tuple[list[Part], str]:
+def _bar(leg: Leg, hit: SearchResult, best: float, share: float | None) -> tuple[list[Part], str]:
     """Return the bar of a hit, and what it says.
 
     Vector: the similarity, of 1. Text: the score, of the best one of the page. Fused: the fused
     score, of the best possible one, by the parts of the legs.
     """
     if leg == "vector":
-        similarity = hit.metadata.get("similarity") or 0
+        similarity = hit.similarity or 0
         return [Part("leg", 0, 100 * max(similarity, 0))], f"Similarity {similarity:.3f}"
     if leg == "text":
-        score = hit.metadata.get("text_score") or 0
+        score = hit.text_score or 0
         return [Part("leg", 0, 100 * score / best if best else 0)], f"BM25 {score:.2f}"
     whole = 100 * hit.confidence
     if share is None:
@@ -172,14 +147,14 @@ def _bar(
 def _copies(workbench: Workbench, asked: Asked) -> dict[str, str]:
     """Return the search as a program and as a statement."""
     question, connections = asked.question, workbench.connections
-    is_embedded = asked.embedding is not None
+    settings = workbench.settings.model_copy(update=question.settings)
+    name = embedding = None
+    if asked.model is not None and workbench.embedder is not None:
+        name = workbench.embedder_name
+        embedding = embed_query(workbench.embedder, question.query).tolist()
     return {
-        "python": question.python(
-            workbench.embedder_name if is_embedded else None, connections.schema
-        ),
-        "sql": question.sql(
-            asked.embedding.tolist() if asked.embedding is not None else None, connections.install
-        ),
+        "python": question.python(name, connections.schema, settings),
+        "sql": question.sql(embedding, connections.install, settings),
     }
 
 
@@ -197,5 +172,5 @@ PAGE = Page(
     "search",
     "Search",
     "/",
-    [Route("/", show), Route("/search/explanation", explain), Route("/search/filters", offer)],
+    [Route("/", show), Route("/search/filters", offer)],
 )

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,8 +15,9 @@ from starlette.routing import Route
 
 from second_brain.errors import InvalidInputError, safe_message
 from second_brain.services.results import REMEDIES
-from second_brain.workbench.asking import Asked, prepare
-from second_brain.workbench.frame import Page, provider_of, render, workbench_of
+from second_brain.workbench import asking
+from second_brain.workbench.asking import access_of
+from second_brain.workbench.frame import Page, render, workbench_of
 from second_brain.workbench.question import read_question
 
 _DEEPEST = 1000
@@ -77,15 +77,14 @@ def answer(request: Request) -> Response:
     question, problems = read_question(request.query_params)
     key = _key(request)
     explained: dict[str, Any] | None = None
-    asked = Asked(question)
-    if question.q and key and not problems:
+    why_no_vector = None
+    if question.query and key and not problems:
         workbench = workbench_of(request)
         try:
             with workbench.connections.reading() as database:
-                asked = prepare(workbench, database, question)
-                explained = provider_of(database).explain_missing(
-                    asked.embedding, asked.text, **_wanted(key), **question.options()
-                )
+                service = workbench.service(database, **question.settings)
+                found = service.why_not(question.search(), key, **access_of(question))
+            explained, why_no_vector = found.answer, asking.why_no_vector(found.degraded)
         except InvalidInputError as error:
             problems.append(safe_message(error))
     return render(
@@ -96,7 +95,7 @@ def answer(request: Request) -> Response:
             "key": key,
             "problems": problems,
             "answer": explained,
-            "asked": asked,
+            "why_no_vector": why_no_vector,
             "legs": [] if explained is None else _standings(explained),
             "causes": [] if explained is None else _causes(explained["causes"]),
         },
@@ -106,14 +105,6 @@ def answer(request: Request) -> Response:
 
 def _key(request: Request) -> str:
     return request.query_params.get("key", "").strip()
-
-
-def _wanted(key: str) -> dict[str, str]:
-    """Return the argument that names the chunk: a UUID is its id, another text a document's key."""
-    try:
-        return {"chunk_id": str(UUID(key))}
-    except ValueError:
-        return {"document_key": key}
 
 
 def _standings(answer: Mapping[str, Any]) -> list[Standing]:

@@ -86,12 +86,6 @@ document.addEventListener("DOMContentLoaded", () => {
     if (form.elements.q.value.trim() !== "") form.requestSubmit();
   });
 
-  const later = document.querySelector("[data-fragment-later]");
-  later?.closest("details").addEventListener("toggle", () => {
-    later.dataset.fragment = later.dataset.fragmentLater;
-    load(later);
-  }, { once: true });
-
   const box = document.getElementById("lists");
   if (box === null) return;
   box.addEventListener("pointerover", (event) => mark(hitOf(event.target)?.dataset.hit));

@@ -1,0 +1,198 @@
+"""What every writer does: one method for each SQL function that writes, and for what it reads.
+
+`write.KnowledgeWriter` has these methods over psycopg, `supabase.SupabaseProvider` over REST.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from second_brain.errors import documented
+from second_brain.filters import json_default
+from second_brain.services.blocking import blocking
+from second_brain.services.calls import Calls
+from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.judgments import Judgment, batches
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertCounts:
+    """What an upsert changed, in chunks; `document_id` is the document's."""
+
+    document_id: UUID
+    chunks_added: int
+    chunks_changed: int
+    chunks_unchanged: int
+    chunks_removed: int
+    embeddings_reused: int
+    embeddings_missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedCounts:
+    """What a deletion removed."""
+
+    documents_deleted: int
+    chunks_deleted: int
+
+
+@documented
+class AsyncWrites(Calls):
+    """The writing side, for the owner of the tables or `service_role`; it raises on failure.
+
+    A deadlock or a serialization failure is tried again after a short random pause, a lost
+    connection is not. `timeout` is the maximum time of a call, in seconds.
+    """
+
+    async def upsert_document(
+        self,
+        document: Mapping[str, object],
+        chunks: Sequence[Mapping[str, object]],
+        *,
+        fields: Literal["merge", "replace"] = "merge",
+        timeout: float | None = None,
+    ) -> UpsertCounts:
+        """Store a document and its chunks, in their order; an unchanged chunk keeps its row.
+
+        `document` needs `external_key`, a chunk `content`. An embedding may be a list, tuple,
+        numpy array or pgvector.Vector; a chunk without one takes it from a stored chunk with the
+        same text and `embedding_model`. A field that is not given keeps its value with
+        `fields="merge"` and gets its default with `"replace"`; None is the default in both.
+        """
+        arguments = {
+            "document": dict(document),
+            "chunks": list(map(_with_embedding_as_text, chunks)),
+            "fields": fields,
+        }
+        function = "upsert_knowledge_document"
+        (counts,) = await self._read(list[UpsertCounts], function, arguments, timeout)
+        return counts
+
+    async def missing_embeddings(
+        self, content_hashes: Sequence[str], embedding_model: str, *, timeout: float | None = None
+    ) -> set[str]:
+        """Return the hashes for which no stored chunk has an embedding of that model."""
+        arguments = {"content_hashes": list(content_hashes), "model": embedding_model}
+        return await self._read(set[str], "missing_knowledge_embeddings", arguments, timeout)
+
+    async def delete_document(self, external_key: str, *, timeout: float | None = None) -> int:
+        """Delete a document and return how many chunks it had; 0 when there is none."""
+        arguments = {"document_key": external_key}
+        return await self._read(int, "delete_knowledge_document", arguments, timeout)
+
+    async def delete_owner(
+        self, owner_id: UUID | str, *, timeout: float | None = None
+    ) -> DeletedCounts:
+        """Delete everything that belongs to one owner."""
+        function, arguments = "delete_knowledge_owner", {"owner": owner_id}
+        (counts,) = await self._read(list[DeletedCounts], function, arguments, timeout)
+        return counts
+
+    async def purge(self, older_than: timedelta, *, timeout: float | None = None) -> int:
+        """Remove chunks that were superseded or deleted longer ago, and return how many."""
+        arguments = {"older_than": f"{older_than.total_seconds()} seconds"}
+        return await self._read(int, "purge_knowledge_chunks", arguments, timeout)
+
+    async def set_settings(
+        self, settings: CorpusSettings, *, timeout: float | None = None
+    ) -> CorpusSettings:
+        """Store how a collection is searched, in place of what was stored, and return it."""
+        function, arguments = "set_knowledge_settings", settings.arguments()
+        return await self._read(CorpusSettings, function, arguments, timeout)
+
+    async def settings(self, *, timeout: float | None = None) -> list[CorpusSettings]:
+        """Return the stored settings in the order of their collections."""
+        return await self._read(list[CorpusSettings], "list_knowledge_settings", {}, timeout)
+
+    async def reset_settings(self, collection: str = "", *, timeout: float | None = None) -> bool:
+        """Remove the settings of a collection; return whether there were any."""
+        return bool(
+            await self._read(int, "reset_knowledge_settings", {"collection": collection}, timeout)
+        )
+
+    async def set_judgments(
+        self, judgments: Sequence[Judgment], *, timeout: float | None = None
+    ) -> int:
+        """Store judgments, each in place of the same user's for the same question and thing.
+
+        Returns their number. Each 1,000 are a transaction.
+        """
+        for some in batches(judgments):
+            await self._read(int, "set_knowledge_judgments", {"judgments": some}, timeout)
+        return len(judgments)
+
+    async def withdraw_judgments(
+        self, judgments: Sequence[Judgment], *, timeout: float | None = None
+    ) -> None:
+        """Remove these judgments, of the same user for the same question and thing.
+
+        Their grades are not compared.
+        """
+        for some in batches(judgments, withdrawn=True):
+            await self._read(int, "set_knowledge_judgments", {"judgments": some}, timeout)
+
+    async def judgments(
+        self,
+        collection: str | None = None,
+        judged_by: UUID | str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[Judgment]:
+        """Return the judgments in a collection, of one user, by question and document."""
+        arguments = {
+            "in_collection": collection,
+            "by_user": None if judged_by is None else str(judged_by),
+        }
+        return await self._read(list[Judgment], "list_knowledge_judgments", arguments, timeout)
+
+    async def delete_judgments(
+        self,
+        *,
+        question: str | None = None,
+        collection: str | None = None,
+        judged_by: UUID | str | None = None,
+        is_generated: bool | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Delete the judgments that fit all that is given; return their number."""
+        arguments = {
+            "question": question,
+            "collection": collection,
+            "judged_by": judged_by,
+            "is_generated": is_generated,
+        }
+        return await self._read(int, "delete_knowledge_judgments", arguments, timeout)
+
+    async def refresh_statistics(self, *, timeout: float | None = None) -> bool:
+        """Renew the document frequencies that ranking reads, after ANALYZE."""
+        return await self._read(bool, "refresh_knowledge_statistics", {}, timeout)
+
+
+class Writes(Calls):
+    """`AsyncWrites` for threads."""
+
+    upsert_document = blocking(AsyncWrites.upsert_document)
+    missing_embeddings = blocking(AsyncWrites.missing_embeddings)
+    delete_document = blocking(AsyncWrites.delete_document)
+    delete_owner = blocking(AsyncWrites.delete_owner)
+    purge = blocking(AsyncWrites.purge)
+    set_settings = blocking(AsyncWrites.set_settings)
+    settings = blocking(AsyncWrites.settings)
+    reset_settings = blocking(AsyncWrites.reset_settings)
+    set_judgments = blocking(AsyncWrites.set_judgments)
+    withdraw_judgments = blocking(AsyncWrites.withdraw_judgments)
+    judgments = blocking(AsyncWrites.judgments)
+    delete_judgments = blocking(AsyncWrites.delete_judgments)
+    refresh_statistics = blocking(AsyncWrites.refresh_statistics)
+
+
+def _with_embedding_as_text(chunk: Mapping[str, object]) -> dict[str, Any]:
+    """Return a chunk whose embedding is a text: the database reads an array much slower."""
+    given = dict(chunk)
+    embedding = given.get("embedding")
+    if embedding is not None and not isinstance(embedding, str):
+        given["embedding"] = json.dumps(embedding, default=json_default)
+    return given

@@ -1,0 +1,120 @@
+"""Both services explain and estimate a search, say why not, and count facets, as they search."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from retrieving import BY_HAND, DOWN, LEAK, RECORDER, ROTATION, corpus
+
+from second_brain.errors import ConfigurationError
+from second_brain.retrieval.answer import Explanation
+from second_brain.retrieval.query import OperatorQuery, SearchQuery
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+
+__all__ = ["corpus"]  # a fixture
+
+Ask = Callable[..., Any]
+
+
+def blocking_service(dsn: str, embedder: Any = BY_HAND, **settings: Any) -> Ask:
+    service = RetrievalService(PostgresProvider(dsn), embedder, settings=SearchSettings(**settings))
+    return lambda name, *asked, **options: getattr(service, name)(*asked, **options)
+
+
+def loop_service(dsn: str, embedder: Any = BY_HAND, **settings: Any) -> Ask:
+    service = AsyncRetrievalService(
+        AsyncPostgresProvider(dsn), embedder, settings=SearchSettings(**settings)
+    )
+    return lambda name, *asked, **options: asyncio.run(getattr(service, name)(*asked, **options))
+
+
+@pytest.fixture(params=[blocking_service, loop_service], ids=["sync", "async"])
+def make(request: pytest.FixtureRequest) -> Callable[..., Ask]:
+    """Build a service of either kind."""
+    made: Callable[..., Ask] = request.param
+    return made
+
+
+def test_an_explanation_has_the_hits_of_the_search_and_its_pool(
+    make: Callable[..., Ask], corpus: str
+) -> None:
+    ask = make(corpus)
+    found = ask("search", "leaked key", limit=2, offset=1)
+    explained: Explanation = ask("explain", "leaked key", limit=2, offset=1)
+    assert explained.hits(1) == [one.model_copy(update={"metadata": {}}) for one in found.results]
+    assert (explained.embedding_model, explained.degraded) == ("by-hand", None)
+    assert explained.timings.embed > 0
+    assert explained.answer["pool"] == 50
+    # The largest of the setting, three times the limit, and the rows asked for.
+    assert ask("explain", "leaked key", limit=40).answer["pool"] == 120
+
+
+@pytest.mark.parametrize("mode", ["text", "vector", "rerank"])
+def test_an_explanation_is_of_the_legs_of_the_mode(
+    make: Callable[..., Ask], corpus: str, mode: str
+) -> None:
+    explained = make(corpus)("explain", "leaked key", mode=mode).answer
+    run = {leg for leg in ("vector", "text") if explained[leg]["strategy"] != "not run"}
+    assert run == ({"vector", "text"} if mode == "rerank" else {mode})
+    assert len(explained["hits"]) <= 10
+
+
+def test_an_estimate_finds_nothing_and_has_milliseconds(
+    make: Callable[..., Ask], corpus: str
+) -> None:
+    estimated = make(corpus)("estimate", SearchQuery(query="leaked key"), viewer_id=None).answer
+    assert estimated["milliseconds"] > 0
+    assert "hits" not in estimated
+
+
+def test_a_chunk_that_is_not_found_has_its_cause(make: Callable[..., Ask], corpus: str) -> None:
+    ask = make(corpus)
+    missing = ask("why_not", "leaked key", "tickets/4711", mode="text").answer
+    assert [one["cause"] for one in missing["causes"]] == ["no_words"]
+    (hit,) = ask("search", "recorder", mode="text").results
+    assert hit.content == RECORDER
+    assert ask("why_not", "recorder", hit.id).answer["place"] == 1
+
+
+def test_facets_count_the_chunks_that_have_the_words(make: Callable[..., Ask], corpus: str) -> None:
+    for mode in ("text", "vector"):
+        counts = make(corpus)("facets", "key", ["knowledge_type"], mode=mode)
+        assert [(one.value, one.count) for one in counts] == [("decision", 2)]
+
+
+def test_a_failed_embedder_leaves_the_words_and_says_so(
+    make: Callable[..., Ask], corpus: str
+) -> None:
+    explained: Explanation = make(corpus, DOWN)("explain", "leaked key")
+    assert [hit.content for hit in explained.hits()] == [LEAK, ROTATION]
+    assert explained.degraded is not None
+    assert explained.degraded.part == "embed"
+
+
+def test_the_last_word_may_be_unfinished(make: Callable[..., Ask], corpus: str) -> None:
+    ask = make(corpus)
+    assert ask("search", "rec", mode="text").results == []
+    query = SearchQuery(query="rec", mode="text", prefix_last=True)
+    (hit,) = ask("search", query, viewer_id=None).results
+    assert hit.content == RECORDER
+
+
+def test_an_operator_may_ask_for_more_and_rerank_one_leg(corpus: str) -> None:
+    service = RetrievalService(
+        PostgresProvider(corpus), BY_HAND, lambda _, texts: [len(text) for text in texts]
+    )
+    query = OperatorQuery(
+        query="leaked key " + 300 * "key ", limit=1000, mode="rerank", reranked_leg="text"
+    )
+    response = service.search(query, viewer_id=None)
+    assert (response.limit, response.mode_used) == (1000, "rerank")
+    assert {one.match_type for one in response.results} == {"text"}
+
+
+def test_the_embedder_is_that_of_the_corpus(make: Callable[..., Ask], corpus: str) -> None:
+    assert make(corpus)("embedder").model == "by-hand"
+    with pytest.raises(ConfigurationError, match="by-hand"):
+        make(corpus, DOWN.__class__(lambda _: [], "other", 3))("embedder")
