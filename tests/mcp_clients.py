@@ -34,7 +34,7 @@ from second_brain.models import WordLlamaEmbedder
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-COMMAND = [sys.executable, "-c", "from second_brain.cli import main; main()", "mcp"]
+COMMAND = [sys.executable, "-c", "from second_brain.cli import main; main()", "server", "mcp"]
 ANA = "00000000-0000-0000-0000-000000000001"
 BEN = "00000000-0000-0000-0000-000000000002"
 SOURCE = "00000000-0000-0000-0000-00000000000a"

@@ -192,7 +192,9 @@ def test_a_server_that_would_show_too_much_or_wrongly_does_not_start(
 
 
 def test_without_the_sdk_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['mcp'] = None; sys.argv = ['second-brain', 'mcp']; "
+    program = (
+        "import sys; sys.modules['mcp'] = None; sys.argv = ['second-brain', 'server', 'mcp']; "
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"{program} from second_brain.cli import main; main()"],
         capture_output=True,
