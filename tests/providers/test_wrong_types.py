@@ -52,6 +52,7 @@ RIGHT: dict[str, Any] = {
     "embedding_model": "m",
     "external_key": "a",
     "facets": ["collection"],
+    "key": "a",
     "judgments": [Judgment(question="zebra", document_key="a")],
     "max_chunks": 1,
     "model": "m",
