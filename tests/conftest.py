@@ -10,10 +10,8 @@ import hashlib
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import hypothesis
@@ -25,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from other_schema import Rendering
 from second_brain.database import migrations, naming
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
+from tools import throw_away
 
 # Options, fixture and summary of tests/chaos; the fixtures of tests/workbench.
 pytest_plugins = ("trials", "opened_workbench")
@@ -35,7 +34,6 @@ Connect = Callable[..., Connection]
 # Haystack sends telemetry about each pipeline by default.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 
-THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 _running = pytest.StashKey["_Running"]()
 _rendering = pytest.StashKey[Rendering]()
 
@@ -217,10 +215,8 @@ class _Running:
             self._start_embedded(config.getoption("--postgres-major"))
 
     def _start_embedded(self, major: int) -> None:
-        place = Path(tempfile.mkdtemp(prefix="second-brain-tests-"))
-        # As root the server runs as another account, which has to pass through.
-        place.chmod(0o711)
-        embedded = EmbeddedPostgres(place / "postgres", major, THROW_AWAY)
+        place = throw_away.folder()
+        embedded = EmbeddedPostgres(place / "postgres", major, throw_away.SETTINGS)
 
         def stop() -> None:
             embedded.remove()

@@ -28,9 +28,9 @@ from second_brain.database import catalogue, migrations
 from second_brain.database.catalogue import Catalogue, Difference, Manifest
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude, installed_majors
 from second_brain.errors import ConfigurationError, SecondBrainError
+from tools import throw_away
 
 ROOT = Path(__file__).parents[1]
-THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 HAND_WRITTEN = "-- Written by hand: what a difference of two databases does not show."
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -158,10 +158,10 @@ def throw_away_server(major: int | None = None) -> Iterator[EmbeddedPostgres]:
 
     What the oldest version takes, the newer ones take too.
     """
-    place = Path(tempfile.mkdtemp(prefix="second-brain-migrations-"))
-    # As root the server runs as another account, which has to pass through.
-    place.chmod(0o711)
-    server = EmbeddedPostgres(place / "postgres", major or min(installed_majors()), THROW_AWAY)
+    place = throw_away.folder()
+    server = EmbeddedPostgres(
+        place / "postgres", major or min(installed_majors()), throw_away.SETTINGS
+    )
     try:
         with server:
             yield server

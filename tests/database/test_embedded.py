@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from second_brain.database import embedded
 from second_brain.database.embedded import EmbeddedPostgres, EmbeddedServerError, apply_prelude
+from tools import throw_away
 
 # The disk has nothing to lose here: what is killed is a process, never the machine.
 SETTINGS = {"fsync": "off"}
@@ -34,8 +34,7 @@ def place() -> Iterator[Path]:
 
 
 def _place() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="second-brain-tests-"))
-    folder.chmod(0o711)
+    folder = throw_away.folder()
     yield folder
     for state in list(folder.rglob("server.json")):
         EmbeddedPostgres(state.parent).remove()

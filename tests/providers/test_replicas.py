@@ -2,12 +2,10 @@
 
 import asyncio
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -26,6 +24,7 @@ from second_brain.errors import (
     UncertainWriteError,
 )
 from second_brain.services.write import KnowledgeWriter
+from tools import throw_away
 
 # What is killed is a process, never the machine. Conflicts cancel a search at once.
 SETTINGS = {"fsync": "off", "max_standby_streaming_delay": "0", "wal_receiver_timeout": "5s"}
@@ -102,8 +101,7 @@ def kill(server: EmbeddedPostgres) -> None:
 @pytest.fixture(scope="module")
 def cluster(pytestconfig: pytest.Config, modules: tuple[str, ...]) -> Iterator[Cluster]:
     """A primary with a small corpus and two standbys."""
-    place = Path(tempfile.mkdtemp(prefix="second-brain-tests-"))
-    place.chmod(0o711)
+    place = throw_away.folder()
     primary = EmbeddedPostgres(
         place / "postgres", pytestconfig.getoption("--postgres-major"), SETTINGS
     )

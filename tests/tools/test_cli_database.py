@@ -2,10 +2,10 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
+from tools import throw_away
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -27,11 +28,10 @@ NOWHERE = "postgresql://somebody:hunter2@127.0.0.1:1/nowhere"
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder to run commands in; its dev database is stopped at the end."""
-    with tempfile.TemporaryDirectory(prefix="second-brain-tests-") as name:
-        place = Path(name)
-        place.chmod(0o711)
-        yield place
-        EmbeddedPostgres(place / ".second-brain" / "postgres").remove()
+    place = throw_away.folder()
+    yield place
+    EmbeddedPostgres(place / ".second-brain" / "postgres").remove()
+    shutil.rmtree(place)
 
 
 @pytest.fixture
