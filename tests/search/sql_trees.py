@@ -260,10 +260,4 @@ PUBLIC_FUNCTIONS = sorted(
         if dotted(definition.funcname).startswith("public.")
     }
 )
-per_public_function = pytest.mark.parametrize(("file_name", "name"), PUBLIC_FUNCTIONS)
-per_function = pytest.mark.parametrize(
-    "definition",
-    [definition for _, definition in definitions()],
-    ids=[dotted(definition.funcname) for _, definition in definitions()],
-)
 per_leg = pytest.mark.parametrize("leg", ["vector_results", "text_results"])

@@ -20,6 +20,7 @@ from pglast.stream import RawStream
 from postgrest.exceptions import APIError
 from sql_trees import (
     LEGS,
+    PUBLIC_FUNCTIONS,
     ROWS_IN_SCOPE,
     RPC,
     SHARED_BY_THE_LEGS,
@@ -41,9 +42,7 @@ from sql_trees import (
     outputs,
     parameters,
     parsed,
-    per_function,
     per_leg,
-    per_public_function,
     plpgsql,
     privileges,
     result_columns,
@@ -347,24 +346,26 @@ def test_the_index_scan_stands_alone() -> None:
     assert "match_threshold" not in columns_read(scans[0])
 
 
-@per_function
-def test_every_function_pins_its_search_path(definition: Function) -> None:
+def test_every_function_pins_its_search_path() -> None:
     # Where pg_temp is not named it comes first, and a caller's temporary type stands in for uuid.
-    paths = [one for one in options(definition, "set") if one.name == "search_path"]
-    schemas = [value.val.sval for path in paths for value in path.args]
-    assert schemas == ["pg_catalog", "pg_temp"]
+    def path(definition: Function) -> list[str]:
+        paths = [one for one in options(definition, "set") if one.name == "search_path"]
+        return [value.val.sval for path in paths for value in path.args]
+
+    pinned = ["pg_catalog", "pg_temp"]
+    assert [dotted(one.funcname) for _, one in definitions() if path(one) != pinned] == []
 
 
-@per_public_function
-def test_a_public_function_is_revoked_and_granted_in_its_own_file(
-    file_name: str, name: str
-) -> None:
-    statements = parsed()[file_name]
-    assert privileges(statements, name, granted=False) >= {"public", "anon", "authenticated"}
-    may_call = {"authenticated"} if "_my_" in name else {"service_role"}
-    if name == "public.search_public_knowledge_chunks":
-        may_call = set()
-    assert privileges(statements, name, granted=True) == may_call
+def test_a_public_function_is_revoked_and_granted_in_its_own_file() -> None:
+    assert PUBLIC_FUNCTIONS
+    for file_name, name in PUBLIC_FUNCTIONS:
+        statements = parsed()[file_name]
+        revoked = privileges(statements, name, granted=False)
+        assert revoked >= {"public", "anon", "authenticated"}, name
+        may_call = {"authenticated"} if "_my_" in name else {"service_role"}
+        if name == "public.search_public_knowledge_chunks":
+            may_call = set()
+        assert privileges(statements, name, granted=True) == may_call, name
 
 
 @pytest.fixture
