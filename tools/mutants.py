@@ -105,7 +105,7 @@ SEARCH = [
         "core/08_legs.sql",
         "vector_rows := least(plan.pool, cardinality(near.ids));",
         "vector_rows := least(plan.pool - 1, cardinality(near.ids));",
-        "tests/search/test_search.py -k test_the_vector_leg_always_fills_its_pool",
+        "tests/search/test_full_pools.py -k test_the_vector_leg_always_fills_its_pool",
     ),
     Mutant(
         "a page repeats the last row of the one before",
@@ -238,7 +238,7 @@ REST = [
         "          chunk.owner_id = owner\n          and (chunk.document_id is null or",
         "          chunk.owner_id = owner and chunk.status = 'active'\n"
         "          and (chunk.document_id is null or",
-        "tests/writing/test_writing.py",
+        "tests/writing/test_deletion.py",
     ),
     Mutant(
         "an embedding of an adopted table is given to others",

@@ -171,7 +171,10 @@ def test_the_other_tests_of_the_search_pass_in_the_other_install(
     pytestconfig: pytest.Config,
 ) -> None:
     # test_hybrid_search.py reads the files; the commands of test_vector_index.py work on public.
-    names = ("filters", "snippets", "languages", "search_properties")
+    names = (
+        *("filters", "filter_indexes", "full_pools", "snippets", "languages"),
+        "search_properties",
+    )
     run_tests(pytestconfig, *(f"tests/search/test_{name}.py" for name in names))
 
 

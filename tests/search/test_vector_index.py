@@ -15,14 +15,13 @@ from typer.testing import CliRunner
 
 from conftest import Connect, Connection, Server
 from second_brain.cli.commands import app
-from second_brain.database import maintenance, migrations, vector_index
+from second_brain.database import maintenance, vector_index
 from second_brain.database.maintenance import Progress
 from second_brain.database.vector_index import IndexSettings
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
     InvalidInputError,
-    MigrationMissingError,
     PermissionDeniedError,
 )
 from second_brain.services.install import Database
@@ -354,25 +353,6 @@ def test_the_time_limits_of_the_role_do_not_hold(dsn: str, database: Connection)
     assert [one.kind for one in built] == ["vector", "text"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"kind": "bit"}, "kind must be vector or halfvec, not bit"),
-        ({"m": 1}, "m must be between 2 and 100, not 1"),
-        ({"m": 101}, "m must be between 2 and 100, not 101"),
-        ({"ef_construction": 3}, "ef_construction must be between 32"),
-        ({"m": 40}, "between 80 .twice m. and 1000, not 64"),
-        ({"ef_construction": 1001}, "not 1001"),
-        ({"workers": -1}, "workers must be"),
-    ],
-)
-def test_parameters_that_hnsw_does_not_take_are_refused(
-    arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        IndexSettings(**arguments)
-
-
 def test_memory_that_postgres_cannot_read_is_refused(dsn: str) -> None:
     with pytest.raises(InvalidInputError, match=r"memory: .*much") as refused:
         vector_index.build(dsn, IndexSettings(memory="much"))
@@ -408,11 +388,6 @@ def test_what_a_superuser_builds_is_the_owners(
     )
     assert owners.fetchall() == [("postgres",)]
     assert explained(connect("service_role"))[0] == "index"
-
-
-def test_missing_migrations_are_an_error(plain_dsn: str) -> None:
-    with pytest.raises(MigrationMissingError):
-        vector_index.build(plain_dsn)
 
 
 DEFINITIONS = """
@@ -505,11 +480,6 @@ def test_long_embeddings_are_found_through_the_index_and_compared_in_full(
         )
         strategy, hits = explained(connection, query)
         assert (strategy, hits) == ("index", nearest(connection, query))
-
-
-def test_more_dimensions_than_pgvector_stores_cannot_be_migrated(plain_dsn: str) -> None:
-    with pytest.raises(ConfigurationError, match="1 to 16000"):
-        migrations.apply(plain_dsn, dimensions=16_001)
 
 
 def command(*arguments: str) -> str:

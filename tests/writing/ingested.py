@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from second_brain.ingest import LoadedDocument, find_files
 
+# What is stored of each file called a.md.
+OF_A = {"path": "a.md", "document_type": "md", "source_file": "a.md"}
+
 
 def load(path: Path) -> LoadedDocument:
     """Load one file."""

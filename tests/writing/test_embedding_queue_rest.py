@@ -8,8 +8,8 @@ from typing import Any
 import jwt
 import pytest
 from postgrest import SyncPostgrestClient
+from reembedded import Hashed
 from test_embedding_worker import MODEL, Picky, add, assert_all_are_right, left
-from test_reembedding import Hashed
 
 from conftest import Connection, Server
 from postgrest_server import JWT_SECRET, PostgREST

@@ -18,7 +18,7 @@ import numpy as np
 import psycopg
 import pytest
 from numpy.typing import NDArray
-from test_reembedding import Hashed
+from reembedded import Hashed
 from typer.testing import CliRunner
 
 from conftest import Connection, Server, copy_of

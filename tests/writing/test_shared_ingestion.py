@@ -11,7 +11,7 @@ import numpy as np
 import psycopg
 import pytest
 from numpy.typing import NDArray
-from test_reembedding import Hashed
+from reembedded import Hashed
 
 from conftest import Connect, Connection
 from second_brain.ingest import DocumentReport, find_files, ingest

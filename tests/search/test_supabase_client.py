@@ -1,0 +1,308 @@
+"""The client over a mocked supabase client."""
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from mocked_client import ROW, SECRET, client_with, failing_client, sent
+from postgrest.exceptions import APIError
+
+from second_brain.services.results import MemorySearchResult
+from second_brain.services.supabase import SupabaseProvider
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUPABASE_URL", raising=False)
+    monkeypatch.delenv("SUPABASE_KEY", raising=False)
+
+
+def test_hybrid_search_returns_tuple() -> None:
+    answer = SupabaseProvider(client=client_with([ROW])).hybrid_search([0.1, 0.2], "rotate keys")
+    assert isinstance(answer, tuple)
+    results, details = answer
+    assert [type(result) for result in results] == [MemorySearchResult]
+    assert details == {
+        "provider": "supabase",
+        "mode": "hybrid",
+        "real_provider": True,
+        "raw_count": 1,
+        "total_count": 1,
+    }
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        {},
+        {"supabase_url": "https://x.supabase.co"},
+        {"supabase_key": SECRET, "supabase_url": " "},
+    ],
+)
+def test_hybrid_search_no_client_returns_empty(config: dict[str, str] | None) -> None:
+    provider = SupabaseProvider(config=config)
+    assert provider._load_client() is None
+    results, details = provider.hybrid_search([0.1], "anything")
+    assert results == []
+    assert details["fallback_reason"] == "client_unavailable"
+    assert details["real_provider"] is False
+    assert details["raw_count"] == 0
+    assert "SUPABASE_URL" in details["remedy"]
+
+
+def test_hybrid_search_calls_correct_rpc() -> None:
+    client = client_with([])
+    SupabaseProvider(client=client).hybrid_search([0.1, 0.2], "rotate keys")
+    assert client.rpc.call_args.args[0] == "hybrid_search_knowledge_chunks"
+    assert sent(client) == {
+        "query_embedding": [0.1, 0.2],
+        "query_text": "rotate keys",
+        "match_count": 5,
+        "match_threshold": 0.0,
+        "vector_weight": 1.0,
+        "text_weight": 1.0,
+        "filter_type": None,
+        "search_mode": "websearch",
+        "pool_size": 50,
+    }
+
+
+def test_search_calls_correct_rpc() -> None:
+    client = client_with([])
+    SupabaseProvider(client=client).search([1, 0], 7, 0.25, "note")
+    assert client.rpc.call_args.args[0] == "match_knowledge_chunks"
+    assert sent(client) == {
+        "query_embedding": [1, 0],
+        "match_count": 7,
+        "match_threshold": 0.25,
+        "filter_type": "note",
+    }
+
+
+def test_fulltext_search_calls_correct_rpc() -> None:
+    client = client_with([])
+    SupabaseProvider(client=client).fulltext_search("rotate", 7, "phrase", "note")
+    assert client.rpc.call_args.args[0] == "search_knowledge_chunks_fulltext"
+    assert sent(client) == {
+        "query_text": "rotate",
+        "match_count": 7,
+        "search_mode": "phrase",
+        "filter_type": "note",
+    }
+
+
+def test_hybrid_search_passes_weights() -> None:
+    client = client_with([])
+    SupabaseProvider(client=client).hybrid_search(
+        None,
+        None,
+        top_k=3,
+        threshold=-0.5,
+        vector_weight=0.25,
+        text_weight=4,
+        filter_type="decision",
+        search_mode="simple",
+        pool_size=200,
+        rrf_k=10,
+    )
+    assert sent(client) == {
+        "query_embedding": None,
+        "query_text": None,
+        "match_count": 3,
+        "match_threshold": -0.5,
+        "vector_weight": 0.25,
+        "text_weight": 4,
+        "filter_type": "decision",
+        "search_mode": "simple",
+        "pool_size": 200,
+        "rrf_k": 10,
+    }
+
+
+@pytest.mark.parametrize(
+    "embedding",
+    [
+        [0.5, 0.25],
+        (0.5, 0.25),
+        np.array([0.5, 0.25], dtype=np.float32),
+        [np.float32(0.5), np.float64(0.25)],
+    ],
+    ids=["list", "tuple", "array", "list of numpy numbers"],
+)
+def test_an_embedding_is_sent_as_a_json_list(embedding: Any) -> None:
+    client = client_with([])
+    provider = SupabaseProvider(client=client)
+    provider.hybrid_search(embedding, "x", top_k=np.int64(3))  # type: ignore[arg-type]
+    assert json.dumps(sent(client)["query_embedding"]) == "[0.5, 0.25]"
+    assert json.dumps(sent(client)["match_count"]) == "3"
+
+
+def test_hybrid_search_includes_rank_metadata() -> None:
+    (result,), _ = SupabaseProvider(client=client_with([ROW])).hybrid_search([0.1], "x")
+    assert result == MemorySearchResult(
+        id=ROW["id"],
+        content=ROW["content"],
+        source="supabase",
+        confidence=0.0325,
+        metadata={
+            "team": "platform",  # type: ignore[typeddict-unknown-key]
+            "title": "Keys",
+            "source_url": "https://example.org/keys",
+            "knowledge_type": "playbook",
+            "document_id": ROW["document_id"],
+            "chunk_index": 3,
+            "source_origin": "notion",
+            "vector_rank": 1,
+            "text_rank": 2,
+            "rrf_score": 0.0325,
+            "similarity": 0.82,
+            "text_score": 7.5,
+            "match_type": "both",
+            "matched_terms": ["rotate", "keys"],
+            "collection": "memory",
+            "collections": [],
+            "heading": None,
+            "sensitivity": None,
+            "external_key": None,
+            "source_row": None,
+            "is_chunk": True,
+            "document_chunks": None,
+            "document_date": "2026-01-31",
+            "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
+            "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
+            "total_count": 1,
+            "real_provider": True,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code", "remedy"),
+    [
+        (RuntimeError("boom"), "error", None, "doctor"),
+        (
+            APIError({"code": "PGRST202", "message": "Could not find the function"}),
+            "migration_missing",
+            "PGRST202",
+            "supabase db push",
+        ),
+        (
+            APIError({"code": "42501", "message": "permission denied for function"}),
+            "permission_denied",
+            "42501",
+            "service role",
+        ),
+        (
+            APIError({"code": "22000", "message": "different vector dimensions 3 and 4"}),
+            "dimension_mismatch",
+            "22000",
+            "model",
+        ),
+        (
+            APIError({"code": "57014", "message": "canceling statement"}),
+            "timeout",
+            "57014",
+            "statement_timeout",
+        ),
+    ],
+)
+def test_hybrid_search_exception_returns_fallback(
+    caplog: pytest.LogCaptureFixture, error: Exception, kind: str, code: str | None, remedy: str
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        results, details = SupabaseProvider(client=failing_client(error)).hybrid_search(
+            [0.1], "the private question"
+        )
+    assert results == []
+    assert remedy in details.pop("remedy")
+    assert details.pop("error_message")
+    assert details == {
+        "provider": "supabase",
+        "mode": "hybrid",
+        "real_provider": False,
+        "raw_count": 0,
+        "total_count": None,
+        "fallback_reason": "provider_error",
+        "error_type": type(error).__name__,
+        "error_kind": kind,
+        "code": code,
+    }
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert type(error).__name__ in record.getMessage()
+    assert "private question" not in record.getMessage()
+
+
+@pytest.mark.parametrize("method", ["search", "fulltext_search"])
+def test_the_other_searches_fall_back_alike(method: str) -> None:
+    provider = SupabaseProvider(client=failing_client(RuntimeError("boom")))
+    results, details = getattr(provider, method)("[0.1]")
+    assert (results, details["fallback_reason"]) == ([], "provider_error")
+
+
+@pytest.mark.parametrize("answer", [{"id": 1}, "<html>", 5])
+def test_an_answer_that_is_no_rows_is_no_empty_result(answer: object) -> None:
+    _, details = SupabaseProvider(client=client_with(answer)).hybrid_search([0.1], "x")
+    assert details["error_kind"] == "unexpected_answer"
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    provider = SupabaseProvider(client=failing_client(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        provider.hybrid_search([0.1], "x")
+
+
+def test_a_message_names_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    url = "https://abcdefgh.supabase.co"
+    key = "a-key-of-no-known-form"
+    error = RuntimeError(f"{key} was refused by {url}/rest/v1, password=hunter2, {SECRET} " * 20)
+    provider = SupabaseProvider({"supabase_url": url, "supabase_key": key})
+    provider._client = failing_client(error)
+    _, details = provider.hybrid_search([0.1], "x")
+    for secret in (url, "abcdefgh", key, "hunter2", SECRET):
+        assert secret not in str(details)
+        assert secret not in caplog.text
+        assert secret not in repr(provider)
+    assert len(details["error_message"]) <= 300
+
+
+@pytest.mark.parametrize(("top_k", "expected"), [(1, 1), (3, 3), (5, 4)])
+def test_hybrid_search_respects_top_k(top_k: int, expected: int) -> None:
+    rows = [{**ROW, "id": str(number)} for number in range(4)]
+    client = client_with(rows)
+    results, details = SupabaseProvider(client=client).hybrid_search([0.1], "x", top_k=top_k)
+    assert [result.id for result in results] == [str(number) for number in range(expected)]
+    assert details["raw_count"] == 4
+    assert sent(client)["match_count"] == top_k
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_the_environment_is_read_when_the_client_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SupabaseProvider({"supabase_key": SECRET}) as provider:
+        assert provider._load_client() is None
+        monkeypatch.setenv("SUPABASE_URL", "https://abcdefgh.supabase.co")
+        monkeypatch.setenv("SUPABASE_KEY", "the configuration wins over this")
+        client = provider._load_client()
+        assert client is not None
+        assert client.supabase_key == SECRET
+        assert provider._load_client() is client
+
+
+def test_many_threads_make_one_client() -> None:
+    config = {"supabase_url": "http://127.0.0.1:1", "supabase_key": SECRET}
+    with SupabaseProvider(config) as provider, ThreadPoolExecutor(8) as threads:
+        clients = list(threads.map(lambda _: provider._load_client(), range(16)))
+        assert len({id(client) for client in clients}) == 1
+
+
+@pytest.mark.parametrize("url", ["abcdefgh.supabase.co", "http://[bad", "postgres://u:p@h/db"])
+def test_a_url_that_is_none_is_a_configuration_error(url: str) -> None:
+    provider = SupabaseProvider({"supabase_url": url, "supabase_key": SECRET})
+    _, details = provider.hybrid_search([0.1], "x")
+    assert details["error_kind"] == "configuration"
+    assert "SUPABASE_URL" in details["remedy"]

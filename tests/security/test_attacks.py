@@ -1,0 +1,343 @@
+"""What a user of a role cannot read, call or change."""
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from psycopg.types.json import Jsonb
+from viewers import ME, YOU, Row, call, corpora, may_see, store, unhurried
+
+from conftest import Connect, Connection
+from corpora import own_word, words_of
+from homes import in_its_module
+
+
+@pytest.fixture
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
+
+
+@pytest.fixture
+def owner(connect: Connect) -> Connection:
+    """The owner's connection, as an administrator who changes chunks and documents apart."""
+    return connect()
+
+
+@pytest.fixture
+def me(connect: Connect) -> Connection:
+    """A signed-in user's connection."""
+    return connect("authenticated", uid=ME)
+
+
+# Without the functions: tables, statistics, errors.
+
+PEEK = """
+create or replace function pg_temp.peek(seen text) returns boolean language plpgsql cost 0.0001 as
+$$ begin raise notice '%', seen; return true; end $$
+"""
+READS = (
+    "select * from public.knowledge_chunks",
+    "select * from public.knowledge_documents",
+    "select chunk, document from public.knowledge_chunks as chunk"
+    " full join public.knowledge_documents as document on document.id = chunk.document_id",
+    "select * from public.knowledge_chunks where pg_temp.peek(content)",
+    "select * from public.knowledge_documents where pg_temp.peek(title)",
+    "select content::integer from public.knowledge_chunks",
+    "select 1 / (position('alpha' in content) - 1), content::xid from public.knowledge_chunks",
+    "select most_common_vals, histogram_bounds, most_common_elems from pg_stats"
+    " where schemaname in ('public', 'knowledge_internal')",
+)
+
+
+@settings(unhurried, max_examples=30)
+@given(corpus=corpora())
+def test_a_user_reads_only_their_own_and_public_rows(
+    owner: Connection, me: Connection, corpus: tuple[list[Row], list[Row]]
+) -> None:
+    of, stored = corpus
+    store(owner, of, stored)
+    # As a project that grants reads knowingly: by default users have no grant on any table.
+    owner.execute(
+        "grant select on public.knowledge_chunks, public.knowledge_documents to authenticated"
+    )
+    owner.execute("analyze public.knowledge_chunks, public.knowledge_documents")
+    chunks_seen = {
+        own_word("row", one["number"])
+        for one in stored
+        if one["status"] == "active" and may_see(one, ME, False)
+    }
+    documents_seen = {
+        own_word("doc", place) for place, one in enumerate(of) if may_see(one, ME, False)
+    }
+    reported: list[str] = []
+
+    def listen(message: psycopg.errors.Diagnostic) -> None:
+        reported.append(message.message_primary or "")
+
+    me.execute(PEEK.encode())
+    me.add_notice_handler(listen)
+    try:
+        for statement in READS:
+            try:
+                rows: object = me.execute(statement.encode()).fetchall()
+            except psycopg.DataError as error:
+                rows = (str(error), error.diag.message_detail, error.diag.context)
+            assert words_of(rows) <= chunks_seen | documents_seen, statement
+    finally:
+        me.remove_notice_handler(listen)
+    assert words_of(reported) == chunks_seen | documents_seen
+    assert me.execute(
+        "select (select count(*) from public.knowledge_chunks),"
+        "       (select count(*) from public.knowledge_documents)"
+    ).fetchall() == [(len(chunks_seen), len(documents_seen))]
+
+
+PRIVATE_ROW: Row = {
+    "number": 0,
+    "document": 0,
+    "owner_id": YOU,
+    "visibility": "private",
+    "sensitivity": None,
+    "chunk_index": 0,
+    "embedding": [1, 0, 0],
+    "collection": "one",
+    "document_date": None,
+    "status": "active",
+    "words": ["alpha"],
+}
+
+
+def only_yours(owner: Connection) -> None:
+    store(owner, [{"owner_id": YOU, "visibility": "private", "sensitivity": None}], [PRIVATE_ROW])
+
+
+@pytest.mark.parametrize("table", ["knowledge_chunks", "knowledge_documents", "knowledge_sources"])
+def test_a_visitor_reads_no_table(connect: Connect, owner: Connection, table: str) -> None:
+    only_yours(owner)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=table) as caught:
+        connect("anon").execute(f"select * from public.{table}".encode())
+    assert words_of(str(caught.value)) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"match_count": 0},
+        {"match_offset": -1},
+        {"filters": [{"field": "owner_id", "op": "like", "value": "%"}]},
+        {"filters": [{"field": "content", "op": "eq", "value": "alpha"}]},
+        {"filters": [{"field": "metadata.word", "op": "between", "value": [1, "x"]}]},
+        {"collections": []},
+        {"formulations": [{"query_text": "alpha", "viewer_id": str(YOU)}]},
+        {"formulations": [{"query_embedding": [1, 2]}]},
+        {"query_embedding": [1, 2]},
+        {"query_embedding": [0, 0, 0]},
+        {"search_mode": "alpha"},
+    ],
+    ids=str,
+)
+def test_a_refusal_tells_nothing_that_is_stored(
+    owner: Connection, me: Connection, arguments: Row
+) -> None:
+    only_yours(owner)
+    question = {"query_text": "alpha"} if arguments else {}
+    with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
+        call(me, "search_my_knowledge_chunks", **question | arguments)
+    diagnosis = caught.value.diag
+    reported = (
+        str(caught.value),
+        diagnosis.message_detail,
+        diagnosis.message_hint,
+        diagnosis.context,
+    )
+    assert words_of(reported) == set()
+
+
+# Whose search it is.
+
+
+@pytest.mark.parametrize("claims", ["", "{}", '{"role": "authenticated"}', '{"sub": ""}'])
+def test_without_a_user_there_is_no_search_of_ones_own(
+    connect: Connect, owner: Connection, claims: str
+) -> None:
+    only_yours(owner)
+    nobody = connect("authenticated")
+    nobody.execute("select set_config('request.jwt.claims', %s, false)", [claims])
+    # An empty subject is no UUID, depending on whose auth.uid() it is.
+    with pytest.raises(
+        (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidTextRepresentation)
+    ):
+        call(nobody, "search_my_knowledge_chunks", query_text="alpha")
+
+
+def test_a_user_names_no_other_viewer(me: Connection, owner: Connection) -> None:
+    only_yours(owner)
+    with pytest.raises(psycopg.errors.UndefinedFunction, match="viewer_id"):
+        call(me, "search_my_knowledge_chunks", query_text="alpha", viewer_id=YOU)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"formulations\[0\]"):
+        call(
+            me,
+            "search_my_knowledge_chunks",
+            query_text="alpha",
+            formulations=[{"query_text": "alpha", "viewer_id": str(YOU)}],
+        )
+    assert call(me, "search_my_knowledge_chunks", query_text="alpha") == []
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        in_its_module("facet_my_knowledge_chunks"),
+        in_its_module("count_my_pending_knowledge_embeddings"),
+    ],
+)
+def test_a_user_names_no_other_viewer_among_the_arguments_of_a_search(
+    me: Connection, owner: Connection, function: str
+) -> None:
+    only_yours(owner)
+    for viewer in ({"viewer_id": YOU}, {"viewer_groups": ["board"]}, {"viewer_id": None}):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="viewer_"):
+            call(me, function, **viewer)
+
+
+def test_a_user_cannot_give_the_lists_that_a_search_fuses(
+    me: Connection, owner: Connection
+) -> None:
+    only_yours(owner)
+    lists = Jsonb({"lists": [], "chunks": {}})
+    with pytest.raises(psycopg.errors.UndefinedFunction, match="ranked_lists"):
+        call(me, "search_my_knowledge_chunks", query_text="alpha", ranked_lists=lists)
+
+
+@pytest.mark.module("facets")
+def test_a_user_cannot_give_the_lists_whose_facets_are_counted(
+    me: Connection, owner: Connection
+) -> None:
+    only_yours(owner)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="ranked_lists"):
+        call(me, "facet_my_knowledge_chunks", search={"query_text": "alpha", "ranked_lists": []})
+
+
+@pytest.mark.parametrize(
+    "function", ["search_my_knowledge_chunks", in_its_module("facet_my_knowledge_chunks")]
+)
+def test_a_user_cannot_have_the_chunks_of_words_told(
+    me: Connection, owner: Connection, function: str
+) -> None:
+    only_yours(owner)
+    nothing = '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}'
+    with me.transaction():
+        me.execute("set local knowledge_internal.recording = 'on'")
+        me.execute("select set_config('knowledge_internal.recorded', %s, true)", [nothing])
+        call(me, function, query_text="alpha")
+        ((reported,),) = me.execute(
+            "select current_setting('knowledge_internal.recorded')"
+        ).fetchall()
+    assert reported == nothing
+
+
+@pytest.mark.parametrize(
+    "function", ["search_my_knowledge_chunks", in_its_module("facet_my_knowledge_chunks")]
+)
+def test_a_user_cannot_change_what_a_search_reads_of_the_corpus(
+    me: Connection, owner: Connection, function: str
+) -> None:
+    only_yours(owner)
+    expected = call(me, function, query_text="alpha")
+    with me.transaction():
+        me.execute("set local knowledge_internal.readings = '[{}]'")
+        assert call(me, function, query_text="alpha") == expected
+
+
+# Objects of the caller's own that stand in for those of the search.
+
+
+def spied(connection: Connection) -> list[str]:
+    """Search as the connection's user; return as whom their own code ran, but for themselves."""
+    reported: list[str] = []
+
+    def listen(message: psycopg.errors.Diagnostic) -> None:
+        reported.append(message.message_primary or "")
+
+    connection.add_notice_handler(listen)
+    rows = call(
+        connection,
+        "search_my_knowledge_chunks",
+        query_text=f"alpha {own_word('row', 0)}",
+        query_embedding=[1, 0, 0],
+        filters=[{"field": "document_date", "op": "exists", "value": False}],
+        collections=["one"],
+        snippet=True,
+        neighbor_window=1,
+    )
+    assert rows == []
+    # What they cast before the call, they cast as themselves.
+    return [user for user in reported if user != "authenticated"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("uuid", "text", "jsonb", "date", "tsquery", "tsvector", "regclass", "regconfig"),
+        *("float8", "regproc", "int4multirange"),
+    ],
+)
+def test_a_temporary_type_is_not_taken_for_a_built_in_one(
+    connect: Connect, owner: Connection, name: str
+) -> None:
+    # A check of a domain runs as whoever casts to it: here, as the owner of all rows.
+    only_yours(owner)
+    me = connect("authenticated", uid=ME)
+    for statement in (
+        f"create function pg_temp.spy(pg_catalog.{name}) returns boolean language plpgsql as"
+        " $$ begin raise notice '%', current_user; return true; end $$",
+        "grant execute on all functions in schema pg_temp to public",
+        f"create domain pg_temp.{name} as pg_catalog.{name} check (pg_temp.spy(value))",
+    ):
+        me.execute(statement.encode())
+    assert spied(me) == []
+
+
+def test_a_temporary_table_is_not_taken_for_a_real_one(connect: Connect, owner: Connection) -> None:
+    only_yours(owner)
+    me = connect("authenticated", uid=ME)
+    for name in ("knowledge_chunks", "knowledge_documents", "pg_class", "pg_attribute", "pg_proc"):
+        me.execute(f"create temp table {name} (id int)".encode())
+    me.execute("create type pg_temp.knowledge_search_hit as (id int)")
+    assert spied(me) == []
+
+
+def test_a_function_or_operator_of_the_callers_is_not_run(
+    connect: Connect, owner: Connection
+) -> None:
+    only_yours(owner)
+    owner.execute("create schema attacker")
+    try:
+        owner.execute("grant all on schema attacker to authenticated")
+        me = connect("authenticated", uid=ME)
+        spy = "language plpgsql as $$ begin raise notice '%', current_user; return null; end $$"
+        for statement in (
+            f"create function attacker.uid() returns uuid {spy}",
+            f"create function attacker.lower(text) returns text {spy}",
+            f"create function attacker.jsonb_typeof(jsonb) returns text {spy}",
+            f"create function attacker.hybrid_search_knowledge_chunks() returns int {spy}",
+            f"create function attacker.same(text, text) returns boolean {spy}",
+            f"create function attacker.near(extensions.vector, extensions.vector) returns float8"
+            f" {spy}",
+            f"create function attacker.matches(tsvector, tsquery) returns boolean {spy}",
+            "create operator attacker.= (function = attacker.same, leftarg = text,"
+            " rightarg = text)",
+            "create operator attacker.<=> (function = attacker.near,"
+            " leftarg = extensions.vector, rightarg = extensions.vector)",
+            "create operator attacker.@@ (function = attacker.matches, leftarg = tsvector,"
+            " rightarg = tsquery)",
+            "create type attacker.knowledge_search_hit as (id int)",
+            "set search_path = attacker, pg_catalog, public, extensions",
+        ):
+            me.execute(statement.encode())
+        # They are found where the search path is the caller's.
+        assert me.execute("select lower('A')").fetchall() == [(None,)]
+        assert spied(me) == []
+    finally:
+        owner.execute("drop schema attacker cascade")
