@@ -312,6 +312,7 @@ def work(dsn: str, log: str) -> None:
         poll=0.05,
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    Path(f"{log}-{os.getpid()}").touch()
     worker.run()
 
 
@@ -366,6 +367,8 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
         workers[place] = start()
     wait_until(lambda: not left(database) and not pending(database))
     for worker in workers:
+        # A worker that has just begun cannot be told to stop yet.
+        wait_until(Path(f"{log}-{worker.pid}").exists)
         worker.terminate()
         worker.join(30)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
