@@ -130,7 +130,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 def edit(checkout: Checkout, begins: str, old: str, new: str) -> None:
     """Change the first `old` after `begins`, in the one file of the state that holds both."""
-    (file,) = [one for one in checkout.state.glob("*.sql") if begins in one.read_text()]
+    (file,) = [one for one in checkout.state.rglob("*.sql") if begins in one.read_text()]
     before, found, after = file.read_text().partition(begins)
     assert old in found + after
     file.write_text(before + (found + after).replace(old, new, 1))
@@ -153,13 +153,9 @@ def make_next_version(checkout: Checkout) -> None:
         "  where owner_id is not null;",
         "",
     )
-    granted = "on function public.purge_knowledge_chunks(interval)"
-    edit(
-        checkout,
-        f"grant execute {granted} to service_role;",
-        f"grant execute {granted} to service_role;",
-        f"revoke all {granted} from service_role;",
-    )
+    told = "notify pgrst, 'reload schema';"
+    revoked = "revoke all on function public.purge_knowledge_chunks(interval) from service_role;"
+    edit(checkout, "create function public.purge_knowledge_chunks(", told, f"{revoked}\n\n{told}")
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +181,7 @@ def test_an_upgrade_under_load_fails_no_search_and_changes_no_answer(
     assert load.failures == []
     assert [one.name for one in applied] == ["next_version"]
     assert answers(dsn) == before
-    state = catalogue.portable(tool.read(oldest.server.dsn("state")))
+    state = catalogue.portable(tool.read(oldest.build("whole", checkout.state)))
     upgraded = catalogue.portable(tool.read(dsn))
     assert catalogue.compare(state, upgraded) == []
     with psycopg.connect(dsn) as connection:
