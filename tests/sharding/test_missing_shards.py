@@ -163,6 +163,7 @@ def test_the_asynchronous_provider_gives_the_same(corpus: Corpus, silent: str) -
     assert asyncio.run(ask()) == ([hit.id for hit in expected], ["far"])
 
 
+@pytest.mark.module("insight", "embedding_queue")
 def test_the_other_methods_add_up(corpus: Corpus) -> None:
     one = PostgresProvider(corpus.one)
     with corpus.provider() as provider:
@@ -220,6 +221,7 @@ def old_statistics(database: Connection) -> int:
     return sum("shards refresh" in (found["remedy"] or "") for found in health["findings"])
 
 
+@pytest.mark.module("insight")
 def test_frequent_words_weigh_by_the_statistics_of_the_whole_corpus(server: Server) -> None:
     statistics = {
         "id": "whole",

@@ -68,7 +68,11 @@ def test_each_database_has_a_part(corpus: Corpus) -> None:
         ("auto", {"query_text": "otter -amber"}),
         ("auto", {"query_text": "amber basil", "search_mode": "simple"}),
         ("auto", {"query_text": "zefyrr quarz"}),
-        ("auto", {"query_text": "amber wil", "prefix_last": True}),
+        pytest.param(
+            "auto",
+            {"query_text": "amber wil", "prefix_last": True},
+            marks=pytest.mark.module("words"),
+        ),
         ("relative_score", {"one_per_document": True, "neighbor_window": 1}),
         ("auto", {"recency_half_life": 30.0}),
         ("auto", {"collections": ["knowledge", "memory"]}),
