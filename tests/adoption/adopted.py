@@ -5,7 +5,7 @@ from typing import Any
 from psycopg.rows import dict_row
 
 from conftest import Connection
-from second_brain.database.adoption import carrying, migration, proposal
+from second_brain.adoption import carrying, migration, proposal
 from second_brain.services.install import Database
 
 GUIDE = """

@@ -8,7 +8,7 @@ import pytest
 from adopted import adopt, backfill, compare, contents, documents, reasons
 
 from conftest import Connection
-from second_brain.database.adoption.layouts import LAYOUTS
+from second_brain.adoption.layouts import LAYOUTS
 from second_brain.services.postgres import PostgresProvider
 
 pytestmark = pytest.mark.module("adoption")

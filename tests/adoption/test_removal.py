@@ -8,8 +8,8 @@ import pytest
 from adopted import GUIDE, adopt, backfill, compare, contents, documents
 
 from conftest import Connection
+from second_brain.adoption import carrying
 from second_brain.database import doctor, uninstall
-from second_brain.database.adoption import carrying
 from second_brain.database.embedded import installed_majors, program
 from second_brain.services.install import Database
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from versions import digest
 
 from conftest import Connect, Connection
-from second_brain.database import reembedding
+from second_brain.embedding_queue import reembedding
 from second_brain.errors import ConflictError, SecondBrainError
 from second_brain.services.write import KnowledgeWriter
 from trials import Trial

@@ -6,8 +6,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from second_brain.database import doctor, reembedding, vector_index
+from second_brain.database import doctor, vector_index
 from second_brain.database.doctor import Finding
+from second_brain.embedding_queue import reembedding
 from second_brain.models import CallableEmbedder
 
 HASH = "public.knowledge_content_hash(text, text)"

@@ -19,15 +19,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from conftest import Server, copy_of
 from postgrest_server import PostgREST, provider_of
-from second_brain.database import (
-    catalogue,
-    doctor,
-    migrations,
-    naming,
-    reembedding,
-    uninstall,
-    vector_index,
-)
+from second_brain.database import catalogue, doctor, migrations, naming, uninstall, vector_index
+from second_brain.embedding_queue import reembedding
 from second_brain.errors import DimensionMismatchError, MigrationMissingError
 from second_brain.services.install import Database, Install
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider

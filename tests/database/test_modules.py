@@ -14,8 +14,8 @@ from second_brain.errors import (
     ModuleMissingError,
     translate,
 )
-from second_brain.services.modules import MODULES, chosen, module_of
 from second_brain.services.write import KnowledgeWriter
+from second_brain.sql_modules import MODULES, chosen, module_of
 
 SCHEMA = "knowledge_de"
 CORE = [one.file_name for one in migrations.find() if one.module is None]

@@ -141,7 +141,7 @@ def test_the_page_has_the_http_status_of_every_kind() -> None:
         "ingest.loading",
         "evaluation.collection",
         "services.replicas",
-        "services.tenant_directory",
+        "distributed.tenant_directory",
     ):
         import_module(f"second_brain.{module}")
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")

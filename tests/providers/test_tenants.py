@@ -19,7 +19,18 @@ from psycopg.conninfo import make_conninfo
 
 from command_line import Run, runner
 from conftest import Server, copy_of
-from second_brain.database import doctor, migrations, moving
+from second_brain.database import doctor, migrations
+from second_brain.distributed import moving
+from second_brain.distributed.tenant_directory import (
+    FileDirectory,
+    Place,
+    TableDirectory,
+    TenantDirectory,
+    UnknownTenantError,
+    WritableDirectory,
+    directory_of,
+)
+from second_brain.distributed.tenants import Tenants
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
@@ -29,16 +40,6 @@ from second_brain.errors import (
     UnavailableError,
 )
 from second_brain.services.judgments import Judgment
-from second_brain.services.tenant_directory import (
-    FileDirectory,
-    Place,
-    TableDirectory,
-    TenantDirectory,
-    UnknownTenantError,
-    WritableDirectory,
-    directory_of,
-)
-from second_brain.services.tenants import Tenants
 from second_brain.services.write import KnowledgeWriter
 
 NOWHERE = "postgresql://somebody:hunter2@127.0.0.1:1/nowhere"
@@ -472,8 +473,8 @@ def test_a_tenant_moves_while_it_is_searched_and_written(
 KILLED_MOVE = """
 import os, signal, sys
 from pathlib import Path
-from second_brain.database import moving
-from second_brain.services.tenant_directory import FileDirectory, Place
+from second_brain.distributed import moving
+from second_brain.distributed.tenant_directory import FileDirectory, Place
 
 path, source, target, step = sys.argv[1:]
 directory = FileDirectory(path)

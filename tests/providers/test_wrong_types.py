@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from psycopg.pq import TransactionStatus
 from supabase.lib.client_options import SyncClientOptions
 
+from second_brain.distributed.sharded_write import ShardedWriter
+from second_brain.embedding_queue.queue import EmbeddingResult, PostgresEmbeddingQueue
 from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.corpus_settings import CorpusSettings
-from second_brain.services.embedding_queue import EmbeddingResult, PostgresEmbeddingQueue
 from second_brain.services.judgments import Judgment
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.sharded_write import ShardedWriter
 from second_brain.services.supabase import SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 from supabase import create_client

@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from second_brain.distributed.sharded import ShardedProvider
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.sharded import ShardedProvider
 
 pytestmark = pytest.mark.module("insight")
 

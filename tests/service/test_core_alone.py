@@ -7,8 +7,9 @@ import psycopg
 import pytest
 from retrieving import BY_HAND, LEAK, Make, contents, fill, make
 
-from second_brain.database import migrations, reembedding, schedule
-from second_brain.database.adoption import carrying
+from second_brain.adoption import carrying
+from second_brain.database import migrations, schedule
+from second_brain.embedding_queue import reembedding
 from second_brain.errors import ModuleMissingError
 from second_brain.services.install import Database, Install
 from second_brain.services.postgres import PostgresProvider

@@ -13,9 +13,9 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from conftest import Connection, Server, copy_of
+from second_brain.distributed.sharded import ShardedProvider
+from second_brain.distributed.sharded_write import ShardedWriter
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.sharded import ShardedProvider
-from second_brain.services.sharded_write import ShardedWriter
 
 NAMES = ("east", "north", "south", "west")
 WORDS = (

@@ -20,10 +20,10 @@ from shards import Corpus, databases, fill
 from conftest import Connection, Server
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.distributed.sharded import AsyncShardedProvider, ShardedProvider
+from second_brain.distributed.shared_statistics import refresh_shared_statistics
 from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.sharded import AsyncShardedProvider, ShardedProvider
-from second_brain.services.shared_statistics import refresh_shared_statistics
 from second_brain.services.write import KnowledgeWriter
 
 pytestmark = pytest.mark.module("shards")

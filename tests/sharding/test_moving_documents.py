@@ -12,10 +12,10 @@ import pytest
 from shards import NAMES, Corpus, databases, documents, empty
 
 from conftest import Connection, Server
+from second_brain.distributed.sharded import ShardedProvider
+from second_brain.distributed.sharded_write import Moved, ShardedWriter, move_documents, place
 from second_brain.errors import InvalidInputError
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.sharded import ShardedProvider
-from second_brain.services.sharded_write import Moved, ShardedWriter, move_documents, place
 
 pytestmark = pytest.mark.module("shards")
 

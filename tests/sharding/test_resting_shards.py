@@ -14,10 +14,10 @@ from psycopg_pool import ConnectionPool
 from shards import Corpus, databases, fill
 
 from conftest import Server
+from second_brain.distributed.sharded import AsyncShardedProvider, ShardedProvider
 from second_brain.errors import SecondBrainError, UnavailableError
 from second_brain.services import reachability
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.sharded import AsyncShardedProvider, ShardedProvider
 
 pytestmark = pytest.mark.module("shards")
 
@@ -82,7 +82,7 @@ def test_a_database_is_left_out_at_once_whatever_ended_the_wait(
     corpus: Corpus, silent: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(reachability, "FIRST_REST", PATIENCE)
-    monkeypatch.setattr("second_brain.services.sharded.LONGEST_REST", PATIENCE)
+    monkeypatch.setattr("second_brain.distributed.sharded.LONGEST_REST", PATIENCE)
     refused = make_conninfo(silent, port="1")
     with ConnectionPool(refused, min_size=1, timeout=0.3, open=False) as pool:
         far = Far({"refused": refused, "silent": silent, "empty pool": pool}[kind])
@@ -147,7 +147,7 @@ def test_a_search_that_needs_all_fails_with_the_first_refusal_and_then_at_once(
     corpus: Corpus, far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reachability, "FIRST_REST", PATIENCE)
-    monkeypatch.setattr("second_brain.services.sharded.LONGEST_REST", PATIENCE)
+    monkeypatch.setattr("second_brain.distributed.sharded.LONGEST_REST", PATIENCE)
     far.is_down = True
     west = Far(corpus.pools["west"])
     west.hangs_in = "all"

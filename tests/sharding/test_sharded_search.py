@@ -7,8 +7,8 @@ import pytest
 from shards import NAMES, OWNERS, Corpus, databases, fill
 
 from conftest import Server
+from second_brain.distributed.shared_statistics import refresh_shared_statistics
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.shared_statistics import refresh_shared_statistics
 
 pytestmark = pytest.mark.module("shards")
 

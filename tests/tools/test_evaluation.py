@@ -408,7 +408,9 @@ def test_eval_measures_reranking_beside_the_others(
         return [-1.0 if text == "They need fuel." else 0.0 for text in texts]
 
     # It stands for a model that is not here.
-    monkeypatch.setattr("second_brain.cli.evaluation.load_reranker", lambda _name: shortest_last)
+    monkeypatch.setattr(
+        "second_brain.evaluation.commands.evaluation.load_reranker", lambda _name: shortest_last
+    )
     done = on_server(
         "corpus", "eval", "--json", "--reranker", "ours", "--html", str(tmp_path / "page.html")
     )

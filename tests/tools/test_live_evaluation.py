@@ -42,7 +42,9 @@ def brain(
     run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     models = {"given": embedder("given", 1), "better": embedder("better", 0)}
-    monkeypatch.setattr("second_brain.cli.evaluation.configured_embedder", models.__getitem__)
+    monkeypatch.setattr(
+        "second_brain.evaluation.commands.evaluation.configured_embedder", models.__getitem__
+    )
     monkeypatch.setenv("SECOND_BRAIN_EMBEDDER", "given")
     return run
 
@@ -122,7 +124,9 @@ def test_hits_of_the_settings_in_use_are_reranked(
         return [float(query in text) for text in texts]
 
     # It stands for a model that is not here.
-    monkeypatch.setattr("second_brain.cli.evaluation.load_reranker", lambda _name: has_question)
+    monkeypatch.setattr(
+        "second_brain.evaluation.commands.evaluation.load_reranker", lambda _name: has_question
+    )
     use_the_worse_leg(writer)
     report = modes(brain, "--reranker", "ours")
     found = report["modes"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Run, runner
-from second_brain.database.sizing import chunk_bytes, plan, search_ms
+from second_brain.distributed.sizing import chunk_bytes, plan, search_ms
 from second_brain.errors import InvalidInputError
 
 

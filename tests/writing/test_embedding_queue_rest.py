@@ -13,6 +13,12 @@ from test_embedding_worker import MODEL, Picky, add, assert_all_are_right, left
 
 from conftest import Connection, Server
 from postgrest_server import JWT_SECRET, PostgREST
+from second_brain.embedding_queue.queue import (
+    EmbeddingQueue,
+    EmbeddingResult,
+    SupabaseEmbeddingQueue,
+)
+from second_brain.embedding_queue.worker import EmbeddingWorker
 from second_brain.errors import (
     ClientUnavailableError,
     ConfigurationError,
@@ -20,13 +26,7 @@ from second_brain.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from second_brain.ingest.embedding_worker import EmbeddingWorker
 from second_brain.models import TextTooLongError
-from second_brain.services.embedding_queue import (
-    EmbeddingQueue,
-    EmbeddingResult,
-    SupabaseEmbeddingQueue,
-)
 
 pytestmark = pytest.mark.module("embedding_queue")
 

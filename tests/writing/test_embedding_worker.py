@@ -23,7 +23,9 @@ from typer.testing import CliRunner
 
 from conftest import Connection, Server, copy_of
 from second_brain.cli.commands import app
-from second_brain.database import reembedding
+from second_brain.embedding_queue import reembedding
+from second_brain.embedding_queue.queue import PostgresEmbeddingQueue
+from second_brain.embedding_queue.worker import Batch, EmbeddingWorker
 from second_brain.errors import (
     AuthenticationError,
     DimensionMismatchError,
@@ -31,9 +33,7 @@ from second_brain.errors import (
     SecondBrainError,
     UnavailableError,
 )
-from second_brain.ingest.embedding_worker import Batch, EmbeddingWorker
 from second_brain.models import RateLimit, TextTooLongError
-from second_brain.services.embedding_queue import PostgresEmbeddingQueue
 from second_brain.services.install import Database
 
 pytestmark = pytest.mark.module("embedding_queue")
@@ -245,7 +245,7 @@ CHILD = """
 import sys
 sys.path[:0] = sys.argv[2:]
 from test_embedding_worker import Traced
-from second_brain.cli import embedding
+from second_brain.embedding_queue import commands as embedding
 embedding.configured_embedder = lambda name: Traced(sys.argv[1], pause=0.5)
 from second_brain.cli.commands import app
 app(["corpus", "embed", "--json", "--batch-size", "2", "--poll", "0.1"])

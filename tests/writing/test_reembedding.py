@@ -33,8 +33,9 @@ from typer.testing import CliRunner
 
 from conftest import Connect, Server, copy_of
 from second_brain.cli.commands import app
-from second_brain.database import reembedding, vector_index
+from second_brain.database import vector_index
 from second_brain.database.maintenance import Progress
+from second_brain.embedding_queue import reembedding
 from second_brain.errors import ConfigurationError, InvalidInputError, UnexpectedAnswerError
 from second_brain.services.install import Database
 
@@ -186,7 +187,7 @@ import sys
 import numpy as np
 sys.path[:0] = sys.argv[2:]
 from reembedded import NEW, Hashed
-from second_brain.database import reembedding
+from second_brain.embedding_queue import reembedding
 
 print("begun", flush=True)
 class Slow(Hashed):

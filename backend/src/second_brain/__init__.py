@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from second_brain.distributed.tenants import Tenants
     from second_brain.errors import SecondBrainError
     from second_brain.filters import FilterBuilder, FilterExpression
     from second_brain.retrieval import (
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
     from second_brain.services.results import MemorySearchResult
     from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
-    from second_brain.services.tenants import Tenants
     from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "distributed.tenants": ("Tenants",),
     "errors": ("SecondBrainError",),
     "filters": ("FilterBuilder", "FilterExpression"),
     "retrieval": (
@@ -61,7 +62,6 @@ _MODULES = {
     "services.postgres": ("AsyncPostgresProvider", "PostgresProvider"),
     "services.results": ("MemorySearchResult",),
     "services.supabase": ("AsyncSupabaseProvider", "SupabaseProvider"),
-    "services.tenants": ("Tenants",),
     "services.write": ("AsyncKnowledgeWriter", "KnowledgeWriter"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

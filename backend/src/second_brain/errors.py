@@ -555,7 +555,7 @@ def _missing_module(code: str | None, message: str) -> str | None:
     if named is None:
         return None
     # Not at the top: it raises errors of this module.
-    from second_brain.services.modules import module_of
+    from second_brain.sql_modules import module_of
 
     return module_of(named[1])
 

@@ -3,6 +3,7 @@
 import logging
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -29,36 +30,52 @@ GROUPS = {
 }
 """Groups of commands, and the line of each in `second-brain --help`."""
 
-COMMANDS = {
-    "init": ("database", "Write the migrations into your Supabase project."),
-    "migrate": ("database", "Apply the migrations that the database does not have yet."),
-    "ingest": ("ingestion", "Read documents, split and embed them, and store new chunks."),
-    "search": ("search", "Search, and show ranks and scores of each hit."),
+_ALL = {
+    "init": ("cli.database", "Write the migrations into your Supabase project."),
+    "migrate": ("cli.database", "Apply the migrations that the database does not have yet."),
+    "ingest": ("ingest", "Read documents, split and embed them, and store new chunks."),
+    "search": ("cli.search", "Search, and show ranks and scores of each hit."),
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
-    "doctor": ("database", "Check a database, and print a remedy for each problem."),
+    "doctor": ("cli.database", "Check a database, and print a remedy for each problem."),
     "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
-    "demo": ("search", "Search the standard library's documentation in a dev database."),
-    "corpus list": ("documents", "List the stored documents, with sizes and states."),
-    "corpus show": ("documents", "Show a document with its chunks, or one chunk."),
-    "corpus delete": ("ingestion", "Delete documents with all their chunks."),
-    "corpus settings": ("settings", "Fusion and weights that a corpus remembers."),
-    "corpus judgments": ("judgments", "Which documents are right for a question."),
+    "demo": ("cli.search", "Search the standard library's documentation in a dev database."),
+    "corpus list": ("cli.documents", "List the stored documents, with sizes and states."),
+    "corpus show": ("cli.documents", "Show a document with its chunks, or one chunk."),
+    "corpus delete": ("cli.documents", "Delete documents with all their chunks."),
+    "corpus settings": ("cli.settings", "Fusion and weights that a corpus remembers."),
+    "corpus judgments": ("evaluation", "Which documents are right for a question."),
     "corpus eval": ("evaluation", "Measure search on judged questions, or on a test collection."),
     "corpus tune": ("evaluation", "Find the best fusion and weights, and store them."),
-    "corpus embed": ("embedding", "Embed chunks that wait for an embedding, until stopped."),
-    "corpus reembed": ("maintenance", "Change the embedding model of a table in use."),
-    "corpus index": ("maintenance", "The vector index: show, build another kind, drop."),
-    "server dev": ("database", "An embedded Postgres for this folder, in .second-brain/."),
-    "server mcp": ("serving", "Serve search tools to assistants over the Model Context Protocol."),
-    "server token": ("serving", "Make a token for a caller of the MCP server."),
-    "server tenants": ("tenants", "In which database each tenant is; move one."),
-    "server shards": ("shards", "One corpus in several databases: statistics, moves."),
-    "server plan": ("plan", "Estimate memory, disk, machines, shards and replicas of a corpus."),
-    "server schedule": ("schedule", "Schedule statistics and purges with pg_cron."),
-    "server config": ("config", "Show the values that variables and the configuration file set."),
-    "server uninstall": ("database", "Write the SQL that removes an install or a module."),
+    "corpus embed": ("embedding_queue", "Embed chunks that wait for an embedding, until stopped."),
+    "corpus reembed": ("embedding_queue", "Change the embedding model of a table in use."),
+    "corpus index": ("cli.index", "The vector index: show, build another kind, drop."),
+    "server dev": ("cli.database", "An embedded Postgres for this folder, in .second-brain/."),
+    "server mcp": (
+        "mcp_server",
+        "Serve search tools to assistants over the Model Context Protocol.",
+    ),
+    "server token": ("mcp_server", "Make a token for a caller of the MCP server."),
+    "server tenants": ("distributed", "In which database each tenant is; move one."),
+    "server shards": ("distributed", "One corpus in several databases: statistics, moves."),
+    "server plan": (
+        "distributed",
+        "Estimate memory, disk, machines, shards and replicas of a corpus.",
+    ),
+    "server schedule": ("cli.schedule", "Schedule statistics and purges with pg_cron."),
+    "server config": (
+        "cli.config",
+        "Show the values that variables and the configuration file set.",
+    ),
+    "server uninstall": ("cli.database", "Write the SQL that removes an install or a module."),
 }
-"""For each command: its module in `second_brain.cli`, and its line in the help."""
+# A folder that is left out of the package takes its commands with it.
+_NEEDS = {"demo": "ingest"}
+COMMANDS = {
+    path: (home, line)
+    for path, (home, line) in _ALL.items()
+    if find_spec(f"second_brain.{_NEEDS.get(path, home).split('.')[0]}")
+}
+"""For each command: its module in `cli`, or the folder whose `commands` has it, and its help."""
 
 # Names before there were groups, where the name in its group is another one.
 _FORMER = {"corpus list": "documents", "corpus embed": "embed-worker", "server token": "mcp-token"}
@@ -112,7 +129,8 @@ class _Commands(TyperGroup):
 
 @cache
 def _loaded(module: str) -> dict[str, Any]:
-    commands = get_group(import_module(f"second_brain.cli.{module}").app).commands
+    path = module if "." in module else f"{module}.commands"
+    commands = get_group(import_module(f"second_brain.{path}").app).commands
     for path, (home, summary) in COMMANDS.items():
         if home == module:
             command = commands[path.split()[-1]]

@@ -27,7 +27,7 @@ from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelud
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.connections import connect
-from second_brain.services.modules import ALL, MODULES, chosen
+from second_brain.sql_modules import ALL, MODULES, chosen
 
 ReplicasOption = Annotated[
     int | None,
@@ -214,7 +214,7 @@ def migrate(
                 "--all cannot be combined with --prelude, which needs a superuser",
                 remedy="First run `second-brain migrate --prelude --dsn ...` in each database.",
             )
-        from second_brain.cli.tenants import Outcome, for_all
+        from second_brain.distributed.commands.tenants import Outcome, for_all
 
         def migrate_one(target: str, schema: str) -> Outcome:
             size = dimensions or _embedder_dimensions(target, embedder_name, schema)
@@ -410,7 +410,7 @@ def _doctor(
     if all_tenants:
         _refuse_dsn(dsn)
         from second_brain.cli.tables import number
-        from second_brain.cli.tenants import Outcome, for_all
+        from second_brain.distributed.commands.tenants import Outcome, for_all
 
         def examine_one(target: str, schema: str) -> Outcome:
             with connect(target, autocommit=True) as connection:

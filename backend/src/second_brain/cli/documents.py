@@ -1,4 +1,4 @@
-"""The commands documents and show: what is stored, with sizes and states."""
+"""The commands list, show and delete: what is stored, with sizes and states."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import CollectionOption, DsnOption, JsonOption, SchemaOption
-from second_brain.cli.output import print_json
+from second_brain.cli.output import notes_to_stderr, print_json
 from second_brain.cli.tables import new_console, number, printable, size_of, visible
 from second_brain.cli.target import opened
 from second_brain.errors import InvalidInputError
@@ -26,6 +26,7 @@ from second_brain.services.stored_documents import (
     describe_document,
     list_documents,
 )
+from second_brain.services.write import KnowledgeWriter
 
 _LIST_EXAMPLES = """\b
 Examples:
@@ -41,6 +42,11 @@ Examples:
   second-brain corpus show 0b7c4a0e-6f0c-4d0e-9a51-3a8a4c1d2e3f --json
 """
 
+_DELETE_EXAMPLES = """\b
+Examples:
+  second-brain corpus delete handbook:docs/old.md
+  second-brain corpus delete python-stdlib:this python-stdlib:antigravity
+"""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -140,6 +146,33 @@ def _show(
         )
 
 
+@app.command("delete", epilog=_DELETE_EXAMPLES)
+def _delete(
+    external_keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help="Keys of documents, as ingested.")
+    ],
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete documents with all their chunks, for good. Exit code 1 when one is not there."""
+    deleted: dict[str, int] = {}
+    missing = []
+    with opened(dsn, schema) as database, notes_to_stderr(as_json):
+        writer = KnowledgeWriter(database.connection, schema=schema)
+        for key in external_keys:
+            if _is_stored(database, key):
+                deleted[key] = writer.delete_document(key)
+                typer.echo(f"{key}: deleted, {number(deleted[key], 'chunk')}")
+            else:
+                missing.append(key)
+                typer.echo(f"{key}: no such document", err=True)
+    if as_json:
+        print_json({"deleted": deleted, "missing": missing})
+    if missing:
+        raise typer.Exit(1)
+
+
 def _described(database: Database, name: str, limit: int, offset: int) -> StoredDocument | None:
     """Return what a name is of: a key, else the id of a chunk, else that of a document."""
     found = describe_document(database, document_key=name, chunk_count=limit, chunk_offset=offset)
@@ -234,3 +267,8 @@ def _print_chunk(chunk: StoredChunk) -> None:
 def _quoted(key: str) -> str:
     """Return a key for a command line; one with control characters is not for copying."""
     return shlex.quote(key) if key.isprintable() else repr(key)
+
+
+def _is_stored(database: Database, external_key: str) -> bool:
+    query = "select from public.knowledge_documents where external_key = %s"
+    return database.execute(query, [external_key]).fetchone() is not None

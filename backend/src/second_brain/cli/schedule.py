@@ -10,7 +10,7 @@ from second_brain.cli.target import opened
 from second_brain.database import schedule
 from second_brain.database.migrations import installed_modules
 from second_brain.services.install import SCHEMA
-from second_brain.services.modules import MODULES
+from second_brain.sql_modules import MODULES
 
 app = typer.Typer(rich_markup_mode=None)
 

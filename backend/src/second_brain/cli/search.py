@@ -22,7 +22,6 @@ from second_brain.cli.corpus import (
     groups,
     refuse_other_embedder,
 )
-from second_brain.cli.ingestion import ingest_with_progress
 from second_brain.cli.options import (
     DsnOption,
     EmbedderOption,
@@ -46,10 +45,6 @@ from second_brain.cli.tables import (
 from second_brain.cli.target import STATE, opened
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
-from second_brain.ingest import (
-    Labels,
-    standard_library,
-)
 from second_brain.models import Embedder, load_embedder
 from second_brain.models.rerankers import RERANKER_NAMES, Reranker, load_reranker
 from second_brain.retrieval.answer import Explanation, SearchResponse, SearchResult
@@ -419,6 +414,9 @@ def _hit(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
 @app.command("demo")
 def _demo() -> None:
     """Fill this folder's dev database with the standard library's documentation and question it."""
+    from second_brain.ingest import Labels, standard_library
+    from second_brain.ingest.commands import ingest_with_progress
+
     embedder = load_embedder("wordllama")
     server = EmbeddedPostgres(STATE / "postgres")
     typer.echo("Starting the embedded database in .second-brain/ ...")

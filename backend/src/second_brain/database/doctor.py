@@ -7,28 +7,31 @@ Objects of other applications are not checked.
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import psycopg
 from psycopg import sql
 
 from second_brain.database import catalogue, migrations, naming, pgvector
-from second_brain.database.adoption import carrying
 from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
-from second_brain.services.install import Database, Install
-from second_brain.services.modules import MODULES
+from second_brain.sql_modules import MODULES
 
 Connection = psycopg.Connection[Any]
 Status = Literal["ok", "info", "warning", "error"]
-_Findings = Iterator[tuple[Status, str, str | None]]
+Findings = Iterator[tuple[Status, str, str | None]]
 
 _APPLY = "Apply the migrations: `supabase db push` or `second-brain migrate`."
 _RESTORE = (
     "Create it again: `second-brain init --declarative` writes the SQL of this version, which has"
     " the statement."
 )
+# These checks are in `findings` of the folder of the module, which may be left out.
+_CHECKS_OF_MODULES = {"embedding_queue": "queue", "adoption": "adoptions"}
 # The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
 _LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
 _RELATIONS = ("table", "view", "type")
@@ -39,9 +42,6 @@ _SHOWN_COLUMN = "public.knowledge_documents.source_row"
 _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
-
-# Rows of each adopted table that are compared: `adopt --check` compares all.
-_COMPARED = 1000
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
@@ -86,20 +86,6 @@ select settings.collection, settings.fusion, settings.vector_weight, settings.te
 """
 
 
-_PENDING = """
-select waiting.collection, waiting.model, waiting.pending, waiting.failed,
-       waiting.oldest < now() - interval '1 hour'
-  from {schema}.pending_knowledge_embeddings() as waiting
-"""
-_FAILED = """
-select failure.collection, failure.model, failure.reason, count(*), min(failure.document_key)
-  from {schema}.failed_knowledge_embeddings(1000) as failure
- group by failure.collection, failure.model, failure.reason
- order by count(*) desc, failure.reason
- limit 10
-"""
-
-
 @dataclass(frozen=True)
 class Finding:
     """The result of one check; `remedy` is the action to take, None if there is none."""
@@ -133,14 +119,14 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     if "insight" in installed:
         findings += _guarded("health", lambda: _health(connection, schema))
     findings += _run("settings", lambda: _settings(connection, schema))
-    if "embedding_queue" in installed:
-        findings += _run("queue", lambda: _queue(connection, schema))
-    if "adoption" in installed:
-        findings += _run("adoptions", lambda: _adoptions(connection, schema))
+    for module, check in _CHECKS_OF_MODULES.items():
+        if module in installed and find_spec(f"second_brain.{module}"):
+            found = import_module(f"second_brain.{module}.findings").findings
+            findings += _run(check, partial(found, connection, schema))
     return findings
 
 
-def _run(name: str, check: Callable[[], _Findings]) -> Iterator[Finding]:
+def _run(name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
     return _guarded(name, lambda: (Finding(name, *result) for result in check()))
 
 
@@ -161,7 +147,7 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
             raise
 
 
-def _server(connection: Connection) -> _Findings:
+def _server(connection: Connection) -> Findings:
     (major,) = connection.execute(_SERVER).fetchone() or (0,)
     if major < MINIMUM_SERVER:
         yield "error", f"PostgreSQL {major} is too old", f"Upgrade to {MINIMUM_SERVER} or later."
@@ -169,7 +155,7 @@ def _server(connection: Connection) -> _Findings:
         yield "ok", f"PostgreSQL {major}", None
 
 
-def _pgvector(connection: Connection) -> _Findings:
+def _pgvector(connection: Connection) -> Findings:
     found = pgvector.installed(connection)
     if found is None:
         yield (
@@ -187,7 +173,7 @@ def _pgvector(connection: Connection) -> _Findings:
         yield "ok", f"pgvector {found.version} in schema {found.schema}", None
 
 
-def _roles(connection: Connection) -> _Findings:
+def _roles(connection: Connection) -> Findings:
     found = {name for (name,) in connection.execute(_ROLES, [list(API_ROLES)]).fetchall()}
     missing = [name for name in API_ROLES if name not in found]
     if missing:
@@ -200,7 +186,7 @@ def _roles(connection: Connection) -> _Findings:
         yield "ok", ", ".join(API_ROLES), None
 
 
-def _migrations(connection: Connection, schema: str) -> _Findings:
+def _migrations(connection: Connection, schema: str) -> Findings:
     installed = migrations.installed_modules(connection, schema)
     expected = migrations.select(migrations.find(), (), installed)
     missing = migrations.pending(connection, expected, schema)
@@ -212,7 +198,7 @@ def _migrations(connection: Connection, schema: str) -> _Findings:
         yield "ok", f"all {len(expected)} are applied", None
 
 
-def _modules(installed: Collection[str]) -> _Findings:
+def _modules(installed: Collection[str]) -> Findings:
     absent = [f"{name} ({MODULES[name]})" for name in migrations.modules() if name not in installed]
     without = f"; not installed: {', '.join(absent)}" if absent else ""
     yield "ok", f"{', '.join(installed) or 'core only'}{without}", None
@@ -247,7 +233,7 @@ def _definitions(
         yield from about
 
 
-def _viewer_groups(connection: Connection, schema: str) -> _Findings:
+def _viewer_groups(connection: Connection, schema: str) -> Findings:
     """Report a project's function of groups that others could make return other groups."""
     caller = f"{naming.internals(schema)}.current_viewer_groups()"
     name = f"{schema}.{naming.VIEWER_GROUPS}()"
@@ -431,7 +417,7 @@ def _summary(health: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _settings(connection: Connection, schema: str) -> _Findings:
+def _settings(connection: Connection, schema: str) -> Findings:
     """Report how each collection is searched, and embeddings of another model than the stored."""
     query = sql.SQL(_SETTINGS).format(schema=sql.Identifier(schema))
     stored = connection.execute(query).fetchall()
@@ -453,68 +439,3 @@ def _settings(connection: Connection, schema: str) -> _Findings:
                 "Tune again (`second-brain corpus tune --apply`), or embed the chunks with the"
                 " stored model (`second-brain corpus reembed`).",
             )
-
-
-def _queue(connection: Connection, schema: str) -> _Findings:
-    """Report chunks that wait for an embedding too long, and those that could not be embedded."""
-    name = sql.Identifier(schema)
-    waiting = connection.execute(sql.SQL(_PENDING).format(schema=name)).fetchall()
-    count = sum(pending - failed for _, _, pending, failed, _ in waiting)
-    yield "ok", f"{count} chunks wait for an embedding", None
-    for collection, model, pending, failed, is_old in waiting:
-        if is_old:
-            yield (
-                "warning",
-                f"collection {collection}: {pending - failed} chunks wait for an embedding of"
-                f" {model or 'any model'}, some for more than an hour",
-                "Run `second-brain corpus embed` with this model, or look into its log.",
-            )
-    failures = connection.execute(sql.SQL(_FAILED).format(schema=name)).fetchall()
-    for collection, model, reason, chunks, document in failures:
-        where = f", such as of document {document}" if document else ""
-        yield (
-            "warning",
-            f"collection {collection}: {chunks} chunks could not be embedded with {model}{where}:"
-            f" {safe_message(reason)}",
-            "Change the text, or try again: `second-brain corpus embed --retry-failed`.",
-        )
-
-
-def _adoptions(connection: Connection, schema: str) -> _Findings:
-    """Report adoptions that do not follow their tables, and rows that could not be carried over."""
-    vector = pgvector.installed(connection)
-    extensions = naming.EXTENSIONS if vector is None else vector.schema
-    database = Database(connection, Install(schema, extensions))
-    adoptions = carrying.listed(database)
-    if not adoptions:
-        yield "ok", "no table is adopted", None
-    option = "" if schema == naming.SCHEMA else f" --schema {schema}"
-    for one in adoptions:
-        check = f"second-brain adopt --check {one.name}{option}"
-        about = f"{one.name} ({one.source})"
-        faults = carrying.faults(database, one)
-        if faults:
-            yield (
-                "error",
-                f"{about}: {'; '.join(faults)}",
-                "Run the migration of the adoption again, or adopt the table again after a column"
-                f" was renamed. Then repair what was missed: {check} --repair",
-            )
-            continue
-        compared = carrying.compare(database, one.name, most=_COMPARED)
-        if compared.differences:
-            yield (
-                "warning",
-                f"{about}: {compared.differences} of {compared.compared} compared rows differ from"
-                " their documents",
-                f"Repair them: {check} --repair",
-            )
-        lost = sum(not problem.is_carried_over for problem in compared.problems)
-        if lost:
-            yield (
-                "warning",
-                f"{about}: {lost} {'row' if lost == 1 else 'rows'} cannot be carried over",
-                f"List them with their reasons: {check}",
-            )
-        if not compared.differences and not lost:
-            yield "ok", f"{about}: {compared.compared} rows compared, none differs", None

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from second_brain.errors import ConfigurationError, MigrationMissingError, PermissionDeniedError
 from second_brain.services.install import SCHEMA, Database, Install
-from second_brain.services.modules import MODULES
+from second_brain.sql_modules import MODULES
 
 DAYS = 30
 """Default age in days of superseded chunks and of lines of the query log."""

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
-from second_brain.cli.tables import size_of
 from second_brain.errors import InvalidInputError
 from second_brain.evaluation.pages import environment
 from second_brain.models import Embedder
@@ -152,4 +151,4 @@ def _as_json(value: object) -> str:
 
 _TEMPLATES = environment("second_brain.workbench")
 _TEMPLATES.globals["link"] = link
-_TEMPLATES.filters.update(as_json=_as_json, size=size_of)
+_TEMPLATES.filters.update(as_json=_as_json)

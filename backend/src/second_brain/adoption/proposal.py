@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from second_brain.adoption.layouts import LAYOUTS, USUAL_NAMES
 from second_brain.database import migrations
-from second_brain.database.adoption.layouts import LAYOUTS, USUAL_NAMES
 from second_brain.errors import ConfigurationError, MigrationMissingError
 from second_brain.services.install import Database
 

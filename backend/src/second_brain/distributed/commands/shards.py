@@ -11,14 +11,14 @@ from rich.table import Table
 
 from second_brain.cli.options import SchemaOption, new_group
 from second_brain.cli.tables import new_console
-from second_brain.errors import ConfigurationError
-from second_brain.services.connections import connect
-from second_brain.services.install import SCHEMA
-from second_brain.services.sharded_write import GRACE, Moved, move_documents
-from second_brain.services.shared_statistics import (
+from second_brain.distributed.sharded_write import GRACE, Moved, move_documents
+from second_brain.distributed.shared_statistics import (
     refresh_shared_statistics,
     shared_statistics,
 )
+from second_brain.errors import ConfigurationError
+from second_brain.services.connections import connect
+from second_brain.services.install import SCHEMA
 
 ShardOption = Annotated[
     list[str],

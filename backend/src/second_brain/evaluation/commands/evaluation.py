@@ -11,13 +11,6 @@ from typing import Annotated
 import typer
 
 from second_brain.cli.corpus import configured_embedder, refuse_other_embedder
-from second_brain.cli.evaluation_output import (
-    print_comparison,
-    print_models,
-    print_tuning,
-    progress,
-    tuning_json,
-)
 from second_brain.cli.options import EmbedderOption, JsonOption, MajorOption, SchemaOption
 from second_brain.cli.output import print_json
 from second_brain.cli.settings import describe
@@ -26,6 +19,13 @@ from second_brain.cli.target import opened, resolve_dsn
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation import metrics, report, scratch, tuning
 from second_brain.evaluation.collection import Questions, Vectors, embed_questions
+from second_brain.evaluation.commands.output import (
+    print_comparison,
+    print_models,
+    print_tuning,
+    progress,
+    tuning_json,
+)
 from second_brain.evaluation.comparison import IN_USE, LEGS, Mode, Source, measure
 from second_brain.evaluation.embedding_models import MOST_CHUNKS, compare_models
 from second_brain.evaluation.live import Kind, modes_of, parse_mode, read_questions

@@ -7,8 +7,8 @@ from typing import Literal
 
 from psycopg import sql
 
+from second_brain.adoption.proposal import Proposal
 from second_brain.database import migrations
-from second_brain.database.adoption.proposal import Proposal
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Install
 

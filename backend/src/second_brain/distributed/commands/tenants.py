@@ -8,19 +8,18 @@ from typing import Annotated
 
 import typer
 
-from second_brain.cli.maintenance import showing_progress
 from second_brain.cli.options import JsonOption, TenantsOption, new_group
-from second_brain.cli.output import print_json, show
+from second_brain.cli.output import print_json, show, showing_progress
 from second_brain.cli.tables import new_console, new_table, number, printable
-from second_brain.database import moving
-from second_brain.errors import ConfigurationError, translate
-from second_brain.services.install import SCHEMA
-from second_brain.services.tenant_directory import (
+from second_brain.distributed import moving
+from second_brain.distributed.tenant_directory import (
     Place,
     UnknownTenantError,
     WritableDirectory,
     directory_of,
 )
+from second_brain.errors import ConfigurationError, translate
+from second_brain.services.install import SCHEMA
 
 app = typer.Typer(rich_markup_mode=None)
 tenants = new_group(

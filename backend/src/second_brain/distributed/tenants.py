@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 import psycopg
 from psycopg_pool import ConnectionPool
 
+from second_brain.distributed.tenant_directory import Place, TenantDirectory
 from second_brain.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -28,7 +29,6 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.replicas import Server, Turn
 from second_brain.services.results import Source
-from second_brain.services.tenant_directory import Place, TenantDirectory
 from second_brain.services.write import KnowledgeWriter
 
 logger = logging.getLogger(__name__)

@@ -30,17 +30,17 @@ from second_brain.database.maintenance import (
     pause,
     session,
 )
+from second_brain.embedding_queue.queue import (
+    EmbeddingResult,
+    PostgresEmbeddingQueue,
+    vector_literal,
+)
 from second_brain.errors import (
     ConfigurationError,
     ConflictError,
     InvalidInputError,
 )
 from second_brain.models import Embedder, unit_vectors
-from second_brain.services.embedding_queue import (
-    EmbeddingResult,
-    PostgresEmbeddingQueue,
-    vector_literal,
-)
 from second_brain.services.install import SCHEMA, Database
 
 Stage = Literal["none", "embedding", "switched"]

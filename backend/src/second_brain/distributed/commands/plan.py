@@ -1,4 +1,4 @@
-"""The command plan: what a corpus needs. The calculation is in `database/sizing.py`."""
+"""The command plan: what a corpus needs. The calculation is in `distributed/sizing.py`."""
 
 import re
 from typing import Annotated
@@ -8,7 +8,7 @@ from rich.table import Table
 
 from second_brain.cli.options import JsonOption
 from second_brain.cli.output import show
-from second_brain.database import sizing
+from second_brain.distributed import sizing
 
 _EXAMPLES = """\b
 Examples:

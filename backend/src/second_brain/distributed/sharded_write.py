@@ -15,9 +15,9 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
+from second_brain.distributed.sharded import TIMEOUT
 from second_brain.errors import InvalidInputError, documented
 from second_brain.services.install import SCHEMA, Install
-from second_brain.services.sharded import TIMEOUT
 from second_brain.services.write import DeletedCounts, KnowledgeWriter, UpsertCounts
 
 GRACE = 2 * TIMEOUT

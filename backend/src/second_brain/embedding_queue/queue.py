@@ -2,7 +2,7 @@
 
 The chunks in the database are the queue; `claim_knowledge_embeddings` hands out texts with a lease
 and `store_knowledge_embeddings` takes their embeddings. The loop of a worker is in
-`ingest/embedding_worker.py`.
+`worker`.
 """
 
 import secrets

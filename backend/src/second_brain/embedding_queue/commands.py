@@ -1,4 +1,4 @@
-"""The command embed: arguments, signals and output; `ingest/embedding_worker.py` works."""
+"""The commands embed and reembed: arguments, signals and output."""
 
 import json
 import logging
@@ -14,18 +14,28 @@ from typing import Annotated
 import typer
 
 from second_brain.cli.corpus import configured_embedder
-from second_brain.cli.options import CollectionsOption, DsnOption, EmbedderOption, SchemaOption
-from second_brain.cli.output import print_json
+from second_brain.cli.options import (
+    CollectionsOption,
+    DsnOption,
+    EmbedderOption,
+    JsonOption,
+    MemoryOption,
+    SchemaOption,
+    WorkersOption,
+    new_group,
+)
+from second_brain.cli.output import print_json, show, showing_progress
 from second_brain.cli.tables import number, printable
-from second_brain.cli.target import is_rest_configured, resolve_dsn
-from second_brain.ingest.embedding_worker import BATCH_SIZE, POLL, Batch, EmbeddingWorker
-from second_brain.models import RateLimit
-from second_brain.services.embedding_queue import (
+from second_brain.cli.target import is_rest_configured, opened, resolve_dsn
+from second_brain.embedding_queue import reembedding
+from second_brain.embedding_queue.queue import (
     LEASE,
     EmbeddingQueue,
     PostgresEmbeddingQueue,
     SupabaseEmbeddingQueue,
 )
+from second_brain.embedding_queue.worker import BATCH_SIZE, POLL, Batch, EmbeddingWorker
+from second_brain.models import EMBEDDER_NAMES, RateLimit
 from second_brain.services.install import SCHEMA
 
 _EXAMPLES = """\b
@@ -36,8 +46,17 @@ Examples:
   second-brain corpus embed --collection tickets --retry-failed
 """
 
-
 app = typer.Typer(rich_markup_mode=None)
+reembed = new_group(
+    app,
+    "reembed",
+    """\b
+Examples:
+  second-brain corpus reembed start --embedder voyage:voyage-4-large --memory 4GB
+  second-brain corpus reembed status
+  second-brain corpus reembed cancel
+""",
+)
 
 
 @app.command("embed", epilog=_EXAMPLES)
@@ -197,3 +216,85 @@ def _described(batch: Batch) -> str:
     }
     texts = ", ".join(f"{count:,} {name}" for name, count in named.items()) or "nothing to do"
     return f"{texts}; {batch.seconds:.2f} s"
+
+
+@reembed.command("start")
+def start_reembedding(
+    embedder: Annotated[str, typer.Option(help=f"The new model: {', '.join(EMBEDDER_NAMES)}.")],
+    keep_old: Annotated[
+        bool,
+        typer.Option("--keep-old", help="Keep the old embeddings until `corpus reembed finish`."),
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(help="Texts per call of the embedder.", min=1, max=2000)
+    ] = reembedding.BATCH_SIZE,
+    memory: MemoryOption = None,
+    workers: WorkersOption = None,
+    dsn: DsnOption = None,
+    schema: SchemaOption = SCHEMA,
+    as_json: JsonOption = False,
+) -> None:
+    """Embed all chunks with another model into new columns, then switch to them.
+
+    Searches and writes continue. After an interruption, run the command again: it continues from
+    where it stopped. Connect directly or through a session pooler.
+    """
+    target = resolve_dsn(dsn)
+    model = configured_embedder(embedder)
+    with showing_progress() as on_progress:
+        report = reembedding.start(
+            target,
+            model,
+            memory=memory,
+            workers=workers,
+            keep_old=keep_old,
+            batch_size=batch_size,
+            schema=schema,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(report)
+        return
+    typer.echo(f"{report.embedded:,} chunks embedded; {model.model} is now in use.")
+    if report.without_direction:
+        typer.echo(
+            f"{report.without_direction:,} texts have no embedding, only the text leg finds them; "
+            "`second-brain doctor` lists the reasons.",
+            err=True,
+        )
+    if report.old_is_kept:
+        typer.echo("Drop the old embeddings with: second-brain corpus reembed finish", err=True)
+
+
+@reembed.command("status")
+def show_reembedding(
+    dsn: DsnOption = None, schema: SchemaOption = SCHEMA, as_json: JsonOption = False
+) -> None:
+    """Show the progress of a model change."""
+    with opened(dsn, schema) as database:
+        now = reembedding.state(database)
+        is_running = now.stage not in ("none", "switched")
+        done, chunks = reembedding.count(database) if is_running else (None, None)
+    if now.stage == "none":
+        said = f"No model change is running; {now.dimensions} dimensions are in use."
+    elif now.stage == "switched":
+        said = f"{now.model} is in use; the old embeddings still exist."
+    else:
+        said = f"{done:,} of {chunks:,} chunks are embedded with {now.model}."
+    show({**asdict(now), "embedded": done, "chunks": chunks}, said, as_json=as_json)
+
+
+@reembed.command("finish")
+def finish_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
+    """Drop the old embeddings after the switch."""
+    with showing_progress() as on_progress:
+        done = reembedding.finish(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
+    typer.echo("Dropped the old embeddings." if done else "There are no old embeddings.")
+
+
+@reembed.command("cancel")
+def cancel_reembedding(dsn: DsnOption = None, schema: SchemaOption = SCHEMA) -> None:
+    """Drop the new embeddings before the switch; the old model stays in use."""
+    with showing_progress() as on_progress:
+        done = reembedding.cancel(resolve_dsn(dsn), schema=schema, on_progress=on_progress)
+    typer.echo("Dropped the new embeddings." if done else "There is nothing to cancel.")

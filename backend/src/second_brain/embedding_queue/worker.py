@@ -13,6 +13,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
+from second_brain.embedding_queue.queue import (
+    LEASE,
+    ClaimedText,
+    EmbeddingQueue,
+    EmbeddingResult,
+    StoredCounts,
+    vector_literal,
+)
 from second_brain.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -34,14 +42,6 @@ from second_brain.models import (
     unit_vectors,
 )
 from second_brain.models.hosted import estimate_tokens
-from second_brain.services.embedding_queue import (
-    LEASE,
-    ClaimedText,
-    EmbeddingQueue,
-    EmbeddingResult,
-    StoredCounts,
-    vector_literal,
-)
 
 logger = logging.getLogger(__name__)
 

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from second_brain.adoption import carrying, migration, proposal
+from second_brain.adoption.layouts import LAYOUTS
 from second_brain.cli.corpus import schema_option
-from second_brain.cli.maintenance import showing_progress
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
-from second_brain.cli.output import notes_to_stderr, print_json
+from second_brain.cli.output import notes_to_stderr, print_json, showing_progress
 from second_brain.cli.tables import number, printable
 from second_brain.cli.target import opened
-from second_brain.database.adoption import carrying, migration, proposal
-from second_brain.database.adoption.layouts import LAYOUTS
 from second_brain.errors import ConfigurationError
 from second_brain.services.install import SCHEMA, Database
 

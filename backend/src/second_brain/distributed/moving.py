@@ -15,19 +15,19 @@ import psycopg
 from psycopg import sql
 
 from second_brain.database import migrations, vector_index
-from second_brain.database.copying import (
+from second_brain.database.maintenance import (
+    OnProgress,
+    Progress,
+    ignore_progress,
+    session,
+)
+from second_brain.distributed.copying import (
     NOT_COMPARED,
     TEXT_FORMATS,
     Copier,
     named,
     tables,
     together,
-)
-from second_brain.database.maintenance import (
-    OnProgress,
-    Progress,
-    ignore_progress,
-    session,
 )
 from second_brain.errors import ConfigurationError, ConflictError, SecondBrainError
 from second_brain.services.connections import connect

@@ -1,4 +1,4 @@
-"""Commands that store documents: ingest, delete. The work is done in `ingest/`."""
+"""The command ingest: arguments, prompts and output; the rest of this folder does the work."""
 
 import contextlib
 import json
@@ -64,12 +64,6 @@ Examples:
   second-brain ingest handbook/ --source handbook --visibility public --metadata team=platform
   second-brain ingest docs/ --collection manuals --dry-run
   second-brain ingest --python-stdlib
-"""
-
-_DELETE_EXAMPLES = """\b
-Examples:
-  second-brain corpus delete handbook:docs/old.md
-  second-brain corpus delete python-stdlib:this python-stdlib:antigravity
 """
 
 _KNOWLEDGE_TYPES = 'select name from public.knowledge_types order by name collate "C"'
@@ -275,33 +269,6 @@ def _ingest(
         raise typer.Exit(1)
 
 
-@app.command("delete", epilog=_DELETE_EXAMPLES)
-def _delete(
-    external_keys: Annotated[
-        list[str], typer.Argument(metavar="KEY...", help="Keys of documents, as ingested.")
-    ],
-    dsn: DsnOption = None,
-    schema: SchemaOption = SCHEMA,
-    as_json: JsonOption = False,
-) -> None:
-    """Delete documents with all their chunks, for good. Exit code 1 when one is not there."""
-    deleted: dict[str, int] = {}
-    missing = []
-    with opened(dsn, schema) as database, notes_to_stderr(as_json):
-        writer = KnowledgeWriter(database.connection, schema=schema)
-        for key in external_keys:
-            if _is_stored(database, key):
-                deleted[key] = writer.delete_document(key)
-                typer.echo(f"{key}: deleted, {number(deleted[key], 'chunk')}")
-            else:
-                missing.append(key)
-                typer.echo(f"{key}: no such document", err=True)
-    if as_json:
-        print_json({"deleted": deleted, "missing": missing})
-    if missing:
-        raise typer.Exit(1)
-
-
 def _existing(path: str) -> Path:
     if not Path(path).exists():
         raise typer.BadParameter(f"{path!r} does not exist: PATH")
@@ -498,8 +465,3 @@ def _prune(
         deleted = writer.delete_document(key)
         typer.echo(f"pruned: {printable(key)}, {number(deleted, 'chunk')}")
     return keys
-
-
-def _is_stored(database: Database, external_key: str) -> bool:
-    query = "select from public.knowledge_documents where external_key = %s"
-    return database.execute(query, [external_key]).fetchone() is not None

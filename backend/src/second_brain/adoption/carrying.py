@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from second_brain.database.adoption import migration
+from second_brain.adoption import migration
 from second_brain.database.maintenance import OnProgress, Progress, ignore_progress
 from second_brain.errors import ConfigurationError, ModuleMissingError
 from second_brain.services.install import Database

@@ -1,0 +1,49 @@
+"""What `doctor` says of adoptions."""
+
+from second_brain.adoption import carrying
+from second_brain.database import naming, pgvector
+from second_brain.database.doctor import Connection, Findings
+from second_brain.services.install import Database, Install
+
+# Rows of each adopted table that are compared: `adopt --check` compares all.
+_COMPARED = 1000
+
+
+def findings(connection: Connection, schema: str) -> Findings:
+    """Report adoptions that do not follow their tables, and rows that could not be carried over."""
+    vector = pgvector.installed(connection)
+    extensions = naming.EXTENSIONS if vector is None else vector.schema
+    database = Database(connection, Install(schema, extensions))
+    adoptions = carrying.listed(database)
+    if not adoptions:
+        yield "ok", "no table is adopted", None
+    option = "" if schema == naming.SCHEMA else f" --schema {schema}"
+    for one in adoptions:
+        check = f"second-brain adopt --check {one.name}{option}"
+        about = f"{one.name} ({one.source})"
+        faults = carrying.faults(database, one)
+        if faults:
+            yield (
+                "error",
+                f"{about}: {'; '.join(faults)}",
+                "Run the migration of the adoption again, or adopt the table again after a column"
+                f" was renamed. Then repair what was missed: {check} --repair",
+            )
+            continue
+        compared = carrying.compare(database, one.name, most=_COMPARED)
+        if compared.differences:
+            yield (
+                "warning",
+                f"{about}: {compared.differences} of {compared.compared} compared rows differ from"
+                " their documents",
+                f"Repair them: {check} --repair",
+            )
+        lost = sum(not problem.is_carried_over for problem in compared.problems)
+        if lost:
+            yield (
+                "warning",
+                f"{about}: {lost} {'row' if lost == 1 else 'rows'} cannot be carried over",
+                f"List them with their reasons: {check}",
+            )
+        if not compared.differences and not lost:
+            yield "ok", f"{about}: {compared.compared} rows compared, none differs", None

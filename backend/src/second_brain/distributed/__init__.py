@@ -1,0 +1,1 @@
+"""One corpus or many tenants in several databases: shards, tenants, moves, and sizes."""

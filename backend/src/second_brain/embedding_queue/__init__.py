@@ -1,0 +1,1 @@
+"""Chunks that wait for an embedding: the queue, its worker, and the change of the model."""
