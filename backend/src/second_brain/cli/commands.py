@@ -68,12 +68,19 @@ _ALL = {
     ),
     "server uninstall": ("cli.database", "Write the SQL that removes an install or a module."),
 }
-# A folder that is left out of the package takes its commands with it.
-_NEEDS = {"demo": "ingest"}
+
+
+@cache
+def _is_here(home: str) -> bool:
+    return find_spec(f"second_brain.{home.partition('.')[0]}") is not None
+
+
+# Commands of a folder that is left out of the package are left out; these need a second folder.
+_NEEDS = {"demo": "ingest", "workbench": "evaluation"}
 COMMANDS = {
     path: (home, line)
     for path, (home, line) in _ALL.items()
-    if find_spec(f"second_brain.{_NEEDS.get(path, home).split('.')[0]}")
+    if all(map(_is_here, (home, _NEEDS.get(path, home))))
 }
 """For each command: its module in `cli`, or the folder whose `commands` has it, and its help."""
 

@@ -231,7 +231,7 @@ def _mcp_token(
 
 def _require_sdk() -> None:
     try:
-        import second_brain.mcp_server  # noqa: F401
+        from second_brain.mcp_server import create_server, serve_http  # noqa: F401
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
             raise
