@@ -19,7 +19,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
-from second_brain.database import embedded, migrations
+from second_brain.database import embedded_machine, migrations
+from second_brain.database.embedded import apply_prelude
 
 BIN = os.environ.get("CITUS_BIN")
 pytestmark = [
@@ -59,7 +60,7 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     place = Path(tempfile.mkdtemp(prefix="second-brain-citus-"))
     # As root the nodes run as another account.
-    account = embedded._system_account()
+    account = embedded_machine.system_account()
     if account:
         os.chown(place, *account)
     started: list[tuple[Path, int]] = []
@@ -79,7 +80,7 @@ def cluster() -> Iterator[Cluster]:
 
     try:
         for number in range(3):
-            data, port = place / f"node{number}", embedded._free_port()
+            data, port = place / f"node{number}", embedded_machine.free_port()
             run("initdb", "-D", str(data), "-U", "supabase_admin", "-A", "trust", "-E", "UTF8")
             with (data / "postgresql.conf").open("a") as settings:
                 settings.write(
@@ -105,7 +106,7 @@ def install(cluster: Cluster) -> None:
             node.execute("create extension citus")
             if place:
                 node.execute("set citus.enable_ddl_propagation = off")
-            embedded.apply_prelude(node)
+            apply_prelude(node)
     coordinator = cluster.dsn(cluster.ports[0])
     with psycopg.connect(coordinator, autocommit=True) as connection:
         connection.execute("select citus_set_coordinator_host('127.0.0.1', %s)", [cluster.ports[0]])

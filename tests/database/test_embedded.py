@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from second_brain.database import embedded
+from second_brain.database import embedded_machine
 from second_brain.database.embedded import EmbeddedPostgres, EmbeddedServerError, apply_prelude
 from tools import throw_away
 
@@ -360,7 +360,7 @@ def test_as_root_it_runs_as_an_account_with_no_rights(local: EmbeddedPostgres) -
 def test_data_go_elsewhere_when_the_account_cannot_reach_the_folder(
     place: Path, major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "ROOT_STATE", place / "elsewhere")
+    monkeypatch.setattr(embedded_machine, "ROOT_STATE", place / "elsewhere")
     private = place / "private"
     private.mkdir(mode=0o700)
     server = EmbeddedPostgres(private / "postgres", major, SETTINGS)
@@ -377,15 +377,17 @@ def test_data_go_elsewhere_when_the_account_cannot_reach_the_folder(
 def test_binaries_that_the_account_cannot_reach_are_copied_once(
     place: Path, major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = embedded._binaries(major).parents[1]
+    package = embedded_machine.binaries(major).parents[1]
     private = place / "private"
     private.mkdir(mode=0o700)
-    installed = embedded._binaries(major).parent.name
+    installed = embedded_machine.binaries(major).parent.name
     shutil.copytree(package / installed, private / package.name / installed, symlinks=True)
     libraries = package.with_name(f"{package.name}.libs")
     shutil.copytree(libraries, private / libraries.name, symlinks=True)
-    monkeypatch.setattr(embedded, "_binaries", lambda _: private / package.name / installed / "bin")
-    monkeypatch.setattr(embedded, "ROOT_STATE", place / "elsewhere")
+    monkeypatch.setattr(
+        embedded_machine, "binaries", lambda _: private / package.name / installed / "bin"
+    )
+    monkeypatch.setattr(embedded_machine, "ROOT_STATE", place / "elsewhere")
     server = EmbeddedPostgres(place / "postgres", major, SETTINGS)
     server.start()
     assert ask(server, "select 1") == [(1,)]

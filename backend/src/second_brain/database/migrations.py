@@ -7,61 +7,48 @@ database. For another schema than public, the same files are rendered with other
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import scalar_row
 
 from second_brain.database import naming, obstacles, pgvector
-from second_brain.database.obstacles import Obstacle
-from second_brain.errors import (
-    ConfigurationError,
-    InvalidInputError,
-    ModuleMissingError,
-    SecondBrainError,
+from second_brain.database.history import (
+    CREATE_HISTORY,
+    RECORD,
+    handed_out_name,
+    has_history,
+    is_handed_out,
 )
+from second_brain.database.history import forget as forget
+from second_brain.database.history import installed_modules as installed_modules
+from second_brain.database.history import pending as pending
+from second_brain.database.history import recorded as recorded
+from second_brain.database.history import require as require
+from second_brain.database.migration_errors import MigrationError as MigrationError
+from second_brain.database.migration_errors import ObstacleError as ObstacleError
+from second_brain.database.migration_errors import failure
+from second_brain.database.obstacles import Obstacle
+from second_brain.database.packaged import MODULE
+from second_brain.database.packaged import Migration as Migration
+from second_brain.database.packaged import find as find
+from second_brain.database.packaged import find_state as find_state
+from second_brain.database.packaged import modules as modules
+from second_brain.database.packaged import select as select
+from second_brain.database.statements import statements as statements
+from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.services.connections import connect
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 # The maximum dimension of pgvector's type vector.
 MAX_DIMENSIONS = 16_000
 
-_FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
-# In the comment at the beginning of a file of a module.
-_MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
 _DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
 
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
-_EXISTS = "select to_regclass(%s) is not null"
-# The same statements as in the Supabase CLI, because it uses the same table.
-_CREATE_HISTORY: tuple[LiteralString, ...] = (
-    "create schema if not exists supabase_migrations",
-    "create table if not exists supabase_migrations.{history} (version text not null primary key)",
-    "alter table supabase_migrations.{history} add column if not exists statements text[]",
-    "alter table supabase_migrations.{history} add column if not exists name text",
-)
-_READ_HISTORY = (
-    "select version, coalesce(name, '') from supabase_migrations.{history} order by version"
-)
-_READ_STATEMENTS = """
-select version, coalesce(name, ''), coalesce(statements, '{{}}')
-  from supabase_migrations.{history}
- order by version
-"""
-_FORGET = """
-delete from supabase_migrations.{history}
- where (version, name) in ({rows})
-"""
-_RECORD = (
-    "insert into supabase_migrations.{history} (version, name, statements) values (%s, %s, %s)"
-)
 _READ_DIMENSIONS = """
 select attribute.atttypmod
   from pg_catalog.pg_attribute as attribute
@@ -122,105 +109,6 @@ commit;
 """
 
 
-class MigrationError(SecondBrainError):
-    """A migration failed or must not run; the database has no change of that file."""
-
-    kind = "migration"
-    default_remedy = "Correct the error and run it again: applied migrations stay applied."
-
-
-class ObstacleError(MigrationError):
-    """The database has `obstacles` to the installation; nothing was written."""
-
-    default_remedy = "Remove the obstacles and run it again."
-
-    def __init__(self, found: Sequence[Obstacle]) -> None:
-        self.obstacles = tuple(found)
-        count = f"{len(found)} obstacle{'s'[: len(found) > 1]}"
-        listed = "; ".join(map(str, found))
-        super().__init__(f"nothing was written, because of {count}: {listed}")
-
-
-@dataclass(frozen=True)
-class Migration:
-    """One file: its version and name as in `version_name.sql`, and its text."""
-
-    version: str
-    name: str
-    sql: str
-
-    @property
-    def module(self) -> str | None:
-        """The module that the file is a part of; None for the core."""
-        found = _MODULE.search(self.sql)
-        return found[1] if found else None
-
-    @property
-    def file_name(self) -> str:
-        """The name of the file."""
-        return f"{self.version}_{self.name}.sql"
-
-
-def find(directory: Path | None = None) -> list[Migration]:
-    """List the migrations in order: this package's own, or those of a directory."""
-    return _read(_packaged("migrations", "migrations") if directory is None else directory)
-
-
-def modules(directory: Path | None = None) -> tuple[str, ...]:
-    """Name the modules of this package, or those of a directory, in the order of their files."""
-    return tuple(dict.fromkeys(one.module for one in find(directory) if one.module is not None))
-
-
-def select(
-    migrations: Sequence[Migration], chosen: Collection[str], installed: Collection[str] = ()
-) -> list[Migration]:
-    """List the migrations of core, and of the modules that are chosen or installed, in order.
-
-    Raises InvalidInputError for a chosen module that does not exist.
-    """
-    known = {one.module: None for one in migrations if one.module is not None}
-    for name in chosen:
-        if name not in known:
-            raise InvalidInputError(
-                f"there is no module {name!r}", remedy=f"The modules are: {', '.join(known)}."
-            )
-    wanted = {None, *chosen, *installed}
-    return [one for one in migrations if one.module in wanted]
-
-
-def find_state() -> list[Migration]:
-    """List the files of the state, which is the result of all migrations, in order."""
-    return _read(_packaged("schemas", "supabase/schemas"))
-
-
-def _packaged(folder: str, in_checkout: str) -> "Traversable":
-    installed = resources.files("second_brain").joinpath(folder)
-    # In a checkout the folder is in the repository's root, not in the package.
-    return installed if installed.is_dir() else Path(__file__).parents[4] / in_checkout
-
-
-def _read(place: "Traversable") -> list[Migration]:
-    if not place.is_dir():
-        raise ConfigurationError(
-            f"there are no SQL files in {place}", remedy="Reinstall second-brain."
-        )
-    found = [
-        Migration(name[1], name[2], file.read_text("utf-8"))
-        for file in _files(place)
-        if (name := _FILE_NAME.fullmatch(file.name))
-    ]
-    return sorted(found, key=lambda migration: migration.version)
-
-
-def _files(place: "Traversable") -> "Iterator[Traversable]":
-    """Walk the files of a folder and of the folders in it: those of the state are in several."""
-    for one in place.iterdir():
-        if one.is_dir():
-            yield from _files(one)
-        else:
-            yield one
-
-
 def render(
     migrations: Sequence[Migration],
     dimensions: int | None = None,
@@ -264,139 +152,6 @@ def render(
             remedy="Use lower-case letters, digits and underscores.",
         )
     return [replace(one, sql=naming.with_vector(one.sql, vector_schema)) for one in rendered]
-
-
-def installed_modules(
-    connection: "psycopg.Connection[Any]", schema: str = naming.SCHEMA
-) -> tuple[str, ...]:
-    """Name the modules of the install in `schema`, in the order of their files.
-
-    A module is installed if the history has one of its migrations.
-    """
-    applied = _Applied(connection, schema)
-    found = (one.module for one in find() if one.module is not None and one in applied)
-    return tuple(dict.fromkeys(found))
-
-
-def require(
-    connection: "psycopg.Connection[Any]", module: str, schema: str = naming.SCHEMA
-) -> None:
-    """Raise ModuleMissingError if the install in `schema` does not have the module."""
-    if module not in installed_modules(connection, schema):
-        raise ModuleMissingError(
-            f"the install in schema {schema} lacks what this needs", module=module
-        )
-
-
-def pending(
-    connection: "psycopg.Connection[Any]",
-    migrations: Sequence[Migration],
-    schema: str = naming.SCHEMA,
-) -> list[Migration]:
-    """List the migrations that the install in `schema` does not have yet, in order.
-
-    Raises MigrationError when a version belongs to another migration, or when a later migration of
-    core or of a module is applied and an earlier one of it is not.
-    """
-    applied = _Applied(connection, schema)
-    missing: dict[str | None, list[Migration]] = {}
-    for migration in migrations:
-        before = missing.setdefault(migration.module, [])
-        if migration not in applied:
-            other = applied.versions.get(migration.version)
-            if other is not None:
-                raise MigrationError(
-                    f"version {migration.version} belongs to another migration, {other!r}",
-                    remedy="Write the migrations into that project with `second-brain init`, and "
-                    "push them.",
-                )
-            before.append(migration)
-        elif before:
-            raise MigrationError(
-                f"the database has {migration.file_name} but not {before[0].file_name}",
-                remedy=f"If {before[0].file_name} was applied by hand, record it: "
-                + _repair(before[0], schema),
-            )
-    return [one for one in migrations if one in missing[one.module]]
-
-
-class _Applied:
-    """The applied migrations of the install in `schema`.
-
-    A migration is applied if the install's history has its version and name, or if the Supabase
-    CLI's history has the name that `init` gave its file, under any version.
-    """
-
-    def __init__(self, connection: "psycopg.Connection[Any]", schema: str) -> None:
-        self._schema = schema
-        self.versions = _history(connection, schema)
-        self._names = set(_history(connection, naming.SCHEMA).values())
-
-    def __contains__(self, migration: Migration) -> bool:
-        return (
-            self.versions.get(migration.version) == migration.name
-            or _handed_out_name(migration, self._schema) in self._names
-        )
-
-
-def recorded(
-    connection: "psycopg.Connection[Any]",
-    schema: str = naming.SCHEMA,
-    module: str | None = None,
-) -> list[Migration]:
-    """List the applied migrations of the install in `schema`, with the SQL that was recorded.
-
-    Those that `init` wrote are in the history of the Supabase CLI, under the names of their files.
-    Given a module, only its migrations are listed.
-    """
-    packaged = {(one.version, one.name) for one in find() if module in (None, one.module)}
-    handed_out = {naming.handed_out_name(schema, f"{version}_{name}") for version, name in packaged}
-    found = []
-    for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
-        if _has_history(connection, of_schema):
-            history = sql.Identifier(naming.history(of_schema))
-            rows = connection.execute(sql.SQL(_READ_STATEMENTS).format(history=history)).fetchall()
-            is_own = of_schema == schema
-            found += [
-                Migration(version, name, ";\n".join(statements))
-                for version, name, statements in rows
-                if name in handed_out
-                or (is_own and (version, name) in packaged)
-                or (module is None and is_own and schema != naming.SCHEMA)
-                or (module is None and _is_handed_out(name, schema))
-            ]
-    return found
-
-
-def forget(
-    connection: "psycopg.Connection[Any]",
-    schema: str,
-    applied: Sequence[Migration],
-    *,
-    is_all: bool = False,
-) -> list[str]:
-    """Return the statements that remove these migrations, and only these, from the histories.
-
-    If they are all of the install, the history of its own is dropped.
-    """
-    statements = []
-    for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
-        table = sql.Identifier(naming.history(of_schema))
-        # Only an install in public has its own rows there under the names of the package.
-        rows = [
-            sql.SQL("({}, {})").format(one.version, one.name)
-            for one in applied
-            if schema == of_schema or _is_handed_out(one.name, schema)
-        ]
-        if not _has_history(connection, of_schema):
-            continue
-        if is_all and of_schema != naming.SCHEMA:
-            statements.append(f"drop table supabase_migrations.{naming.history(schema)}")
-        elif rows:
-            listed = sql.SQL(", ").join(rows)
-            statement = sql.SQL(_FORGET).format(history=table, rows=listed)
-            statements.append(statement.as_string(connection))
-    return statements
 
 
 def stored_dimensions(
@@ -497,7 +252,7 @@ def init(
     """
     packaged = select(find(directory), modules, written_modules(into, schema))
     present = find(into) if into.is_dir() else []
-    ours = {_handed_out_name(migration, schema) for migration in packaged}
+    ours = {handed_out_name(migration, schema) for migration in packaged}
     for one in present:
         for _, stored in _RENDERED_DIMENSION.findall(one.sql) if one.name in ours else ():
             if int(stored) != dimensions:
@@ -516,7 +271,7 @@ def init(
     written = []
     into.mkdir(parents=True, exist_ok=True)
     for migration in migrations:
-        name = _handed_out_name(migration, schema)
+        name = handed_out_name(migration, schema)
         if name not in names:
             file = into / f"{next(moments)}_{name}.sql"
             file.write_text(migration.sql, "utf-8")
@@ -533,7 +288,7 @@ def next_version(into: Path) -> str:
 def written_vector_schema(into: Path, schema: str = naming.SCHEMA) -> str:
     """Return the schema of pgvector in the files that `init` wrote; `extensions` without files."""
     for one in find(into) if into.is_dir() else ():
-        written = _RENDERED_DIMENSION.search(one.sql) if _is_handed_out(one.name, schema) else None
+        written = _RENDERED_DIMENSION.search(one.sql) if is_handed_out(one.name, schema) else None
         if written is not None:
             return written[1]
     return naming.EXTENSIONS
@@ -545,7 +300,7 @@ def written_modules(into: Path, schema: str = naming.SCHEMA) -> tuple[str, ...]:
         r"(?:\d+_)?" + re.escape(naming.handed_out_name(schema, "")) + r"\d+_\w+\.sql"
     )
     files = sorted(into.iterdir()) if into.is_dir() else []
-    found = [_MODULE.search(one.read_text("utf-8")) for one in files if ours.fullmatch(one.name)]
+    found = [MODULE.search(one.read_text("utf-8")) for one in files if ours.fullmatch(one.name)]
     return tuple(dict.fromkeys(one[1] for one in found if one))
 
 
@@ -566,12 +321,12 @@ def one_file(
     parts = [
         _ONE_FILE.format(schema=schema, dimensions=dimensions, modules=names),
         _CHECK_ONE_FILE.format(schema=schema, internals=naming.internals(schema)),
-        *(f"{create.format(history='schema_migrations')};\n" for create in _CREATE_HISTORY),
+        *(f"{create.format(history='schema_migrations')};\n" for create in CREATE_HISTORY),
         _APPLY_ONE_FILE,
     ]
     for place, one in enumerate(chosen):
         parts.append(
-            f"select pg_temp.apply_migration({place}, '{_handed_out_name(one, schema)}', {_QUOTE}\n"
+            f"select pg_temp.apply_migration({place}, '{handed_out_name(one, schema)}', {_QUOTE}\n"
             f"{one.sql.strip()}\n{_QUOTE});\n"
         )
     return "\n".join([*parts, _END_ONE_FILE])
@@ -616,73 +371,6 @@ def _declared(into: Path, schema: str) -> list[Path]:
     return [file for file in into.iterdir() if name.fullmatch(file.name)]
 
 
-def statements(text: str) -> Iterator[tuple[int, str]]:
-    """Split SQL at its semicolons; yield each statement with the index of its first character.
-
-    It splits like the Supabase CLI: a statement includes the comments before it, but not its
-    semicolon.
-    """
-    begin = index = depth = 0
-    atomic = False
-    previous = ""
-    while index < len(text):
-        token = _TOKEN.match(text, index)
-        if token is None:
-            index += 1
-            continue
-        index = token.end()
-        if token["comment"]:
-            index = _end_of_block_comment(text, index)
-        elif token["dollar"]:
-            close = text.find(token["dollar"], index)
-            index = len(text) if close < 0 else close + len(token["dollar"])
-        elif token["word"]:
-            word = token["word"].lower()
-            if word == "atomic" and previous == "begin":
-                atomic, word = True, ";"
-            elif atomic and word == "end" and previous == ";":
-                atomic = False
-            previous = word
-        elif token["mark"]:
-            previous = token["mark"]
-            depth += {"(": 1, ")": -1}.get(previous, 0)
-            if previous == ";" and depth <= 0 and not atomic:
-                yield from _trimmed(text, begin, index)
-                begin, depth = index, 0
-    yield from _trimmed(text, begin, index)
-
-
-_TOKEN = re.compile(
-    r"""
-      --[^\n\r]*
-    | "[^"]*"
-    | [eE]'(?:[^'\\]|\\.|'')*'
-    | '[^']*'
-    | (?P<comment>/\*)
-    | (?P<word>[^\W\d][\w$]*)
-    | (?P<dollar>\$(?:[^\W\d]\w*)?\$)
-    | (?P<mark>[();])
-    | \d[\w$.]*
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-def _end_of_block_comment(text: str, index: int) -> int:
-    depth = 1
-    for mark in re.compile(r"/\*|\*/").finditer(text, index):
-        depth += 1 if mark[0] == "/*" else -1
-        if depth == 0:
-            return mark.end()
-    return len(text)
-
-
-def _trimmed(text: str, begin: int, end: int) -> Iterator[tuple[int, str]]:
-    statement = text[begin:end].rstrip(";").strip()
-    if statement:
-        yield text.index(statement, begin), statement
-
-
 def _apply_next(
     dsn: str,
     migrations: Sequence[Migration],
@@ -702,71 +390,19 @@ def _apply_next(
         migration = missing[0]
         if progress is not None:
             progress(migration)
-        if not _has_history(connection, schema):
-            for create in _CREATE_HISTORY:
+        if not has_history(connection, schema):
+            for create in CREATE_HISTORY:
                 connection.execute(sql.SQL(create).format(history=history))
         executed = []
         for begin, statement in statements(migration.sql):
             try:
                 connection.execute(statement.encode())
             except psycopg.Error as exc:
-                raise _failure(migration, begin, statement, exc) from exc
+                raise failure(migration, begin, statement, exc) from exc
             executed.append(statement)
-        record = sql.SQL(_RECORD).format(history=history)
+        record = sql.SQL(RECORD).format(history=history)
         connection.execute(record, (migration.version, migration.name, executed))
         return migration
-
-
-def _failure(
-    migration: Migration, begin: int, statement: str, error: psycopg.Error
-) -> MigrationError:
-    diagnostics = error.diag
-    if diagnostics.statement_position:
-        offset = int(diagnostics.statement_position) - 1
-    else:
-        first = re.search(r"^(?!\s*(--|$))", statement, re.MULTILINE)
-        offset = first.start() if first else 0
-    line = migration.sql.count("\n", 0, begin + offset) + 1
-    message = diagnostics.message_primary or str(error)
-    remedy = diagnostics.message_hint
-    if error.sqlstate == "3F000" or (error.sqlstate == "42704" and "role" in message):
-        remedy = (
-            "On a plain Postgres, run `second-brain migrate --prelude` once as a superuser: "
-            "it creates the roles and schemas that Supabase has."
-        )
-    elif error.sqlstate == "42501":
-        remedy = remedy or "Connect as the owner of the database (on Supabase: postgres)."
-    return MigrationError(
-        f"{migration.file_name}, line {line}: {message}", code=error.sqlstate, remedy=remedy
-    )
-
-
-def _repair(migration: Migration, schema: str) -> str:
-    if schema == naming.SCHEMA:
-        return f"supabase migration repair --status applied {migration.version}"
-    history = naming.history(schema)
-    return f"a row in supabase_migrations.{history}, {migration.version}, {migration.name}"
-
-
-def _has_history(connection: "psycopg.Connection[Any]", schema: str) -> bool:
-    table = f"supabase_migrations.{naming.history(schema)}"
-    return connection.execute(_EXISTS, [table], prepare=False).fetchone() == (True,)
-
-
-def _history(connection: "psycopg.Connection[Any]", schema: str) -> dict[str, str]:
-    if not _has_history(connection, schema):
-        return {}
-    query = sql.SQL(_READ_HISTORY).format(history=sql.Identifier(naming.history(schema)))
-    return dict(connection.execute(query).fetchall())
-
-
-def _handed_out_name(migration: Migration, schema: str) -> str:
-    return naming.handed_out_name(schema, f"{migration.version}_{migration.name}")
-
-
-def _is_handed_out(name: str, schema: str) -> bool:
-    prefix = re.escape(naming.handed_out_name(schema, ""))
-    return re.fullmatch(prefix + r"\d+_\w+", name) is not None
 
 
 def _moments_after(versions: Sequence[str]) -> Iterator[str]:

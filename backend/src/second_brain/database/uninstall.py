@@ -10,7 +10,6 @@ has them, before anything is dropped.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,12 +19,11 @@ import psycopg
 from psycopg import sql
 
 from second_brain.database import catalogue, migrations, naming, pgvector
+from second_brain.database.dependencies import Dependencies, Node, Object
 from second_brain.errors import ConfigurationError, MigrationMissingError
 from second_brain.services.connections import connect
 
 Connection = psycopg.Connection[Any]
-_Object = tuple[str, int]
-"""A system catalogue and the oid of an object in it."""
 
 # The objects of the two schemas; those of extensions are not the install's.
 _OBJECTS = """
@@ -116,13 +114,6 @@ select 'pg_class', class.oid, class.oid::regclass::text
 _ADOPTION, _ADOPTED = "adoption", "adopted_"
 _FUNCTION = re.compile(r"^create (?:or replace )?function ([\w.]+)", re.MULTILINE)
 _SCHEMA = "select oid from pg_catalog.pg_namespace where nspname = %s"
-_DEPENDENCIES = """
-select classid::regclass::text, objid::bigint, refclassid::regclass::text, refobjid::bigint,
-       deptype::text
-  from pg_catalog.pg_depend
- where deptype in ('n', 'a', 'i')
-   and refobjid >= 16384
-"""
 _DESCRIBE = "select pg_catalog.pg_describe_object(%s::regclass, %s, 0)"
 _WITHOUT_PATH = "select set_config('search_path', 'pg_catalog', true)"
 # The function of groups that the migrations create, before a project replaces it.
@@ -245,14 +236,6 @@ def apply(
     return found
 
 
-@dataclass(frozen=True)
-class _Node:
-    kind: str
-    drop: str
-    """The object in a statement: its name, or what follows the kind."""
-    table: str | None = None
-
-
 def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:
     recorded = migrations.recorded(connection, schema)
     internals = connection.execute(_SCHEMA, [naming.internals(schema)]).fetchone()
@@ -281,7 +264,7 @@ def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:
 
     nodes, tables = _nodes(connection, schema, is_ours)
     if internals is not None:
-        nodes[("pg_namespace", internals[0])] = _Node("schema", naming.internals(schema))
+        nodes[("pg_namespace", internals[0])] = Node("schema", naming.internals(schema))
     return Uninstall(
         schema,
         (
@@ -319,7 +302,7 @@ def _plan_of_module(connection: Connection, schema: str, module: str, cascade: b
     indexes = [name.removeprefix("index ") for name in names if name.startswith("index ")]
     arguments = {"names": indexes, "tables": list(tables)}
     for catalogue_name, oid, identity in connection.execute(_INDEXES_ON_OTHER_TABLES, arguments):
-        nodes[(catalogue_name, oid)] = _Node("index", identity)
+        nodes[(catalogue_name, oid)] = Node("index", identity)
     replaced = _replaced(connection, schema, module)
     ordered = _ordered(connection, nodes, restored=replaced.keys(), cascade=cascade)
     files = [one for one in packaged if one.module == module]
@@ -379,19 +362,19 @@ def _replaced(connection: Connection, schema: str, module: str) -> dict[str, str
 
 def _nodes(
     connection: Connection, schema: str, is_ours: Callable[[str, str, str, int], bool]
-) -> tuple[dict[_Object, _Node], dict[int, str]]:
+) -> tuple[dict[Object, Node], dict[int, str]]:
     """Return the objects that are removed, and the names of their tables.
 
     `is_ours` is called with the kind, schema, name and oid of each object in the two schemas.
     """
-    found: dict[_Object, _Node] = {}
+    found: dict[Object, Node] = {}
     tables: dict[int, str] = {}
     schemas = [schema, naming.internals(schema)]
     for catalogue_name, oid, namespace, kind, name, identity in connection.execute(
         _OBJECTS, [schemas]
     ).fetchall():
         if is_ours(kind, namespace, name, oid):
-            found[(catalogue_name, oid)] = _Node(kind, identity)
+            found[(catalogue_name, oid)] = Node(kind, identity)
             if kind == "table":
                 tables[oid] = identity
     functions = [oid for catalogue_name, oid in found if catalogue_name == "pg_proc"]
@@ -400,24 +383,24 @@ def _nodes(
     rows += connection.execute(_ON_OTHER_TABLES, arguments).fetchall()
     for catalogue_name, oid, kind, name, table in rows:
         quoted = sql.Identifier(name).as_string(connection)
-        found[(catalogue_name, oid)] = _Node(kind, quoted, table)
+        found[(catalogue_name, oid)] = Node(kind, quoted, table)
     return found, tables
 
 
 def _ordered(
     connection: Connection,
-    nodes: Mapping[_Object, _Node],
+    nodes: Mapping[Object, Node],
     *,
     restored: Collection[str] = (),
     cascade: bool,
-) -> Iterator[list[_Node]]:
+) -> Iterator[list[Node]]:
     """Return the nodes in groups to drop one after the other, dependent objects first.
 
     `restored` are functions that no longer depend on the nodes when these are dropped. Raises
     ForeignDependentsError if other objects depend on the nodes, unless `cascade`.
     """
     rows = connection.execute(_FUNCTIONS_NAMED, [list(restored)]).fetchall()
-    depends = _Dependencies(connection, nodes, {("pg_proc", oid) for (oid,) in rows})
+    depends = Dependencies(connection, nodes, {("pg_proc", oid) for (oid,) in rows})
     if depends.foreign and not cascade:
         described = [_described(connection, one) for one in depends.foreign]
         raise ForeignDependentsError(sorted(described))
@@ -438,93 +421,7 @@ def _argument_types(connection: Connection, oid: int) -> str:
     return str(types)
 
 
-class _Dependencies:
-    """The dependencies between the nodes, and the other objects that depend on them."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        nodes: Mapping[_Object, _Node],
-        ignored: Collection[_Object] = (),
-    ) -> None:
-        self._nodes = nodes
-        self._parents: dict[_Object, list[_Object]] = defaultdict(list)
-        needs: list[tuple[_Object, _Object]] = []
-        for one, oid, other, other_oid, kind in connection.execute(_DEPENDENCIES).fetchall():
-            needing, needed = (one, oid), (other, other_oid)
-            if kind == "n":
-                needs.append((needing, needed))
-            else:
-                self._parents[needing].append(needed)
-        # A policy and a trigger are nodes, and need their table.
-        for node in nodes:
-            needs += [(node, parent) for parent in self._parents.get(node, ())]
-        self._needed_by: dict[_Object, set[_Object]] = defaultdict(set)
-        foreign: set[_Object] = set()
-        for needing, needed in needs:
-            target = self._node_of(needed)
-            if target is None:
-                continue
-            source = self._node_of(needing)
-            if source is None:
-                foreign |= {self._top(needing)} - set(ignored)
-            elif source != target:
-                self._needed_by[target].add(source)
-        self.foreign = sorted(foreign)
-
-    def _node_of(self, one: _Object) -> _Object | None:
-        """Return the node that an object is, or belongs to; None if it is foreign."""
-        seen: set[_Object] = set()
-        queue = [one]
-        while queue:
-            current = queue.pop()
-            if current in self._nodes:
-                return current
-            if current not in seen:
-                seen.add(current)
-                queue += self._parents.get(current, ())
-        return None
-
-    def _top(self, one: _Object) -> _Object:
-        """Return the view of a rule, and the table of a default."""
-        while one[0] in ("pg_rewrite", "pg_attrdef") and self._parents.get(one):
-            one = self._parents[one][0]
-        return one
-
-    def in_order(self) -> Iterator[list[_Node]]:
-        """Yield the nodes in groups to drop one after the other, dependent objects first."""
-        left = dict.fromkeys(self._nodes)
-        while left:
-            free = [one for one in left if not any(other in left for other in self._needed_by[one])]
-            if not free:
-                # Objects of one kind can be dropped together although they need each other.
-                free = self._circle(left)
-            for one in free:
-                del left[one]
-            yield [self._nodes[one] for one in free]
-
-    def _circle(self, left: Collection[_Object]) -> list[_Object]:
-        reach: dict[_Object, set[_Object]] = {}
-        for one in left:
-            seen: set[_Object] = set()
-            queue = [other for other in self._needed_by[one] if other in left]
-            while queue:
-                current = queue.pop()
-                if current not in seen:
-                    seen.add(current)
-                    queue += [other for other in self._needed_by[current] if other in left]
-            reach[one] = seen
-        circle = min((seen for one, seen in reach.items() if one in seen), key=len)
-        if len({self._nodes[one].kind for one in circle}) > 1:
-            described = ", ".join(self._nodes[one].drop for one in circle)
-            raise ConfigurationError(
-                f"these objects depend on each other: {described}",
-                remedy="Drop one of them by hand, then run it again.",
-            )
-        return list(circle)
-
-
-def _drops(groups: Iterator[list[_Node]], *, cascade: bool) -> Iterator[str]:
+def _drops(groups: Iterator[list[Node]], *, cascade: bool) -> Iterator[str]:
     end = " cascade" if cascade else ""
     for group in groups:
         in_order = sorted(group, key=lambda node: (node.kind, node.table or "", node.drop))
@@ -539,7 +436,7 @@ def _drops(groups: Iterator[list[_Node]], *, cascade: bool) -> Iterator[str]:
                 yield from (f"drop {kind} {name} on {table}{end}" for name in names)
 
 
-def _described(connection: Connection, one: _Object) -> str:
+def _described(connection: Connection, one: Object) -> str:
     (described,) = connection.execute(_DESCRIBE, [f"pg_catalog.{one[0]}", one[1]]).fetchone() or (
         "",
     )

@@ -30,6 +30,7 @@ from second_brain.database.maintenance import (
     pause,
     session,
 )
+from second_brain.embedding_queue import reembedding_statements as statements
 from second_brain.embedding_queue.queue import (
     EmbeddingResult,
     PostgresEmbeddingQueue,
@@ -50,244 +51,6 @@ BATCH_SIZE = 64
 # that they are embedded inside the switch, while searches and writes wait for its lock.
 _TRIES_OUTSIDE = 5
 _WORKER = "second-brain reembed"
-
-_COLUMNS = ("embedding", "embedding_bits", "embedding_model")
-_MARK = "re-embedding: "
-
-_STATE = """
-select attribute.attname, attribute.atttypmod, col_description(attribute.attrelid, attribute.attnum)
-  from pg_catalog.pg_attribute as attribute
- where attribute.attrelid = 'public.knowledge_chunks'::regclass
-   and attribute.attname in ('embedding', 'embedding_next', 'embedding_old')
-"""
-_MODELS = """
-select chunk.embedding_model
-  from public.knowledge_chunks as chunk
- where chunk.status = 'active'
-   and chunk.embedding is not null
- group by chunk.embedding_model
- order by count(*) desc, chunk.embedding_model
- limit 1
-"""
-_ADD_COLUMNS = """
-alter table public.knowledge_chunks
-  add column embedding_next extensions.vector({dimensions}),
-  add column embedding_bits_next bit varying,
-  add column embedding_model_next text,
-  add constraint knowledge_chunks_embedding_not_zero_next
-    check ((embedding_next operator(extensions.<=>) embedding_next) < 0.5) not valid
-"""
-_MARK_COLUMN = "comment on column public.knowledge_chunks.{column} is {comment}"
-_SETTINGS = """
-select attribute.attname, attribute.attstorage::text, nullif(attribute.attstattarget, -1)
-  from pg_catalog.pg_attribute as attribute
- where attribute.attrelid = 'public.knowledge_chunks'::regclass
-   and attribute.attname = any (%s)
-"""
-_SET_STORAGE = "alter table public.knowledge_chunks alter column {column} set storage {storage}"
-_SET_STATISTICS = (
-    "alter table public.knowledge_chunks alter column {column} set statistics {target}"
-)
-_STORAGE: dict[str, LiteralString] = {
-    "p": "plain",
-    "e": "external",
-    "x": "extended",
-    "m": "main",
-}
-# Triggers run in the order of their names: this one runs after complete_chunk.
-_FOLLOW: tuple[LiteralString, ...] = (
-    """
-    create function knowledge_internal.follow_reembedding()
-    returns trigger
-    language plpgsql
-    volatile
-    security invoker
-    set search_path = pg_catalog, pg_temp
-    as $$
-    begin
-      if new.embedding_model_next is distinct from old.embedding_model_next then
-        -- Only the embedding has changed, not the content of the chunk.
-        new.updated_at := old.updated_at;
-      elsif new.content_hash <> old.content_hash then
-        new.embedding_next := null;
-        new.embedding_bits_next := null;
-        new.embedding_model_next := null;
-      end if;
-      return new;
-    end
-    $$
-    """,
-    """
-    comment on function knowledge_internal.follow_reembedding() is
-      'Clears the new embedding of a chunk whose text changes while a re-embedding runs.'
-    """,
-    """
-    revoke all on function knowledge_internal.follow_reembedding()
-      from public, anon, authenticated, service_role
-    """,
-    """
-    create trigger follow_reembedding
-      before update on public.knowledge_chunks
-      for each row execute function knowledge_internal.follow_reembedding()
-    """,
-)
-_UNFOLLOW: tuple[LiteralString, ...] = (
-    "drop trigger if exists follow_reembedding on public.knowledge_chunks",
-    "drop function if exists knowledge_internal.follow_reembedding()",
-)
-_COUNT = """
-select count(embedding_next), count(*) from public.knowledge_chunks where status = 'active'
-"""
-# Without the texts that failed for good.
-_IS_LEFT = """
-select
-  from public.knowledge_chunks as chunk
- where chunk.status = 'active'
-   and chunk.embedding_next is null
-   and not exists (
-         select
-           from public.knowledge_embedding_claims as claim
-          where claim.content_hash = chunk.content_hash
-            and claim.model = %(model)s
-            and claim.failed_at is not null
-       )
- limit %(limit)s
-"""
-_IS_LEFT_IN_PLACE = """
-select
-  from knowledge_internal.pending_texts() as waiting
- where not exists (
-         select
-           from public.knowledge_embedding_claims as claim
-          where claim.content_hash = waiting.content_hash
-            and claim.model = %(model)s
-            and claim.failed_at is not null
-       )
- limit %(limit)s
-"""
-_FAILED = """
-select count(*)
-  from public.knowledge_embedding_claims as claim
- where claim.model = %s
-   and claim.failed_at is not null
-   and exists (
-         select
-           from public.knowledge_chunks as chunk
-          where chunk.content_hash = claim.content_hash
-            and chunk.status = 'active'
-       )
-"""
-# Only one run has a session, so a claim of another run is of one that has ended. Texts that failed
-# are tried again.
-_FORGET_LAST_RUN = """
-delete from public.knowledge_embedding_claims as claim
- where claim.worker = %(worker)s
-    or claim.model = %(model)s and claim.failed_at is not null
-"""
-_FORGET = """
-delete from public.knowledge_embedding_claims as claim where claim.model = %s
-"""
-# No worker can store while the switch locks the table, so nobody waits for these claims.
-_TAKE_OVER = """
-delete from public.knowledge_embedding_claims as claim
- where claim.model = %s
-   and claim.failed_at is null
-"""
-_SET_MODEL: tuple[LiteralString, ...] = (
-    """
-    update public.knowledge_settings as settings
-       set embedding_model = %(model)s, updated_at = now()
-     where settings.embedding_model is distinct from %(model)s
-       and (settings.embedding_model is not null or settings.collection = '')
-    """,
-    """
-    insert into public.knowledge_settings (collection, embedding_model)
-    values ('', %(model)s)
-        on conflict (collection) do nothing
-    """,
-)
-_VALIDATE = """
-alter table public.knowledge_chunks validate constraint knowledge_chunks_embedding_not_zero_next
-"""
-_IS_VALID = """
-select index.indisvalid
-  from pg_catalog.pg_index as index
- where index.indexrelid = to_regclass('public.' || %s)
-"""
-# The indexes of the queue, on the new columns.
-_QUEUE_INDEXES: dict[str, LiteralString] = {
-    "knowledge_chunks_unembedded_next": """
-create index concurrently knowledge_chunks_unembedded_next
-  on public.knowledge_chunks (collection)
-  where status = 'active' and embedding_next is null
-""",
-    "knowledge_chunks_embedding_model_next": """
-create index concurrently knowledge_chunks_embedding_model_next
-  on public.knowledge_chunks (coalesce(embedding_model_next, ''), collection)
-  where status = 'active' and embedding_next is not null
-""",
-}
-_NEXT_INDEX, _OLD_INDEX = "knowledge_chunks_embedding_next", "knowledge_chunks_embedding_old"
-_DROP_INDEX: dict[str, LiteralString] = {
-    "knowledge_chunks_unembedded_next": (
-        "drop index concurrently if exists public.knowledge_chunks_unembedded_next"
-    ),
-    "knowledge_chunks_embedding_model_next": (
-        "drop index concurrently if exists public.knowledge_chunks_embedding_model_next"
-    ),
-    _NEXT_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_next",
-    _OLD_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_old",
-}
-# The same lock order as in a search, so that the two cannot deadlock.
-_LOCK: tuple[LiteralString, ...] = (
-    "lock table only public.knowledge_chunks in access exclusive mode",
-    "drop view if exists knowledge_internal.searchable_chunks",
-)
-_COMMENTS = """
-select attribute.attname, col_description(attribute.attrelid, attribute.attnum)
-  from pg_catalog.pg_attribute as attribute
- where attribute.attrelid = 'public.knowledge_chunks'::regclass
-   and attribute.attname = any (%s)
-"""
-_SWAP: tuple[LiteralString, ...] = (
-    *_UNFOLLOW,
-    "drop index if exists public.knowledge_chunks_unembedded",
-    "drop index if exists public.knowledge_chunks_embedding_model",
-    "alter index public.knowledge_chunks_unembedded_next rename to knowledge_chunks_unembedded",
-    "alter index public.knowledge_chunks_embedding_model_next"
-    " rename to knowledge_chunks_embedding_model",
-    "alter index if exists public.knowledge_chunks_embedding"
-    " rename to knowledge_chunks_embedding_old",
-    "alter index public.knowledge_chunks_embedding_next rename to knowledge_chunks_embedding",
-    "alter table public.knowledge_chunks rename constraint knowledge_chunks_embedding_not_zero"
-    " to knowledge_chunks_embedding_not_zero_old",
-    "alter table public.knowledge_chunks rename constraint knowledge_chunks_embedding_not_zero_next"
-    " to knowledge_chunks_embedding_not_zero",
-    "alter table public.knowledge_chunks rename column embedding to embedding_old",
-    "alter table public.knowledge_chunks rename column embedding_next to embedding",
-    "alter table public.knowledge_chunks rename column embedding_bits to embedding_bits_old",
-    "alter table public.knowledge_chunks rename column embedding_bits_next to embedding_bits",
-    "alter table public.knowledge_chunks rename column embedding_model to embedding_model_old",
-    "alter table public.knowledge_chunks rename column embedding_model_next to embedding_model",
-    "notify pgrst, 'reload schema'",
-)
-_USE = "select knowledge_internal.use_vector_index(%s)"
-_ANALYSE: tuple[LiteralString, ...] = (
-    "analyze public.knowledge_chunks",
-    "select public.refresh_knowledge_statistics()",
-)
-_DROP_NEXT = """
-alter table public.knowledge_chunks
-  drop column if exists embedding_next,
-  drop column if exists embedding_bits_next,
-  drop column if exists embedding_model_next
-"""
-_DROP_OLD = """
-alter table public.knowledge_chunks
-  drop column if exists embedding_old,
-  drop column if exists embedding_bits_old,
-  drop column if exists embedding_model_old
-"""
 
 
 @dataclass(frozen=True)
@@ -310,10 +73,10 @@ class Report:
 
 def state(database: Database) -> State:
     """Read the stage of a re-embedding from the table's columns."""
-    columns = {name: rest for name, *rest in database.execute(_STATE).fetchall()}
+    columns = {name: rest for name, *rest in database.execute(statements.STATE).fetchall()}
     for stage, column in (("embedding", "embedding_next"), ("switched", "embedding_old")):
         if column in columns:
-            comment = str(columns[column][1] or "").removeprefix(_MARK)
+            comment = str(columns[column][1] or "").removeprefix(statements.MARK)
             model = json.loads(comment)["model"] if comment else None
             return State(cast(Stage, stage), columns["embedding"][0], model)
     return State("none", columns["embedding"][0])
@@ -321,7 +84,7 @@ def state(database: Database) -> State:
 
 def count(database: Database) -> tuple[int, int]:
     """Count the active chunks with a new embedding, and all active chunks."""
-    done, chunks = database.execute(_COUNT).fetchone() or (0, 0)
+    done, chunks = database.execute(statements.COUNT).fetchone() or (0, 0)
     return int(done), int(chunks)
 
 
@@ -363,11 +126,11 @@ def start(
         settings = _index_like(database, embedder.dimensions, memory, workers)
         vector_index.set_resources(database, settings)
         if before.stage == "none" and _is_in_use(database, embedder, before):
-            run = _Run(database, embedder, batch_size, on_progress, _IS_LEFT_IN_PLACE)
+            run = _Run(database, embedder, batch_size, on_progress, statements.IS_LEFT_IN_PLACE)
             run.set_model()
             run.embed_all()
             return Report(run.embedded, run.failed())
-        run = _Run(database, embedder, batch_size, on_progress, _IS_LEFT)
+        run = _Run(database, embedder, batch_size, on_progress, statements.IS_LEFT)
         if before.stage == "none":
             on_progress(Progress("adding the columns"))
             in_short_transaction(
@@ -378,12 +141,12 @@ def start(
             run.chunks = chunks - done
             run.embed_all()
             on_progress(Progress("validating the new embeddings"))
-            database.execute(_VALIDATE)
+            database.execute(statements.VALIDATE)
             _make_indexes(database, dsn, settings, on_progress)
             _switch(run, settings.kind)
         failed = run.failed()
         on_progress(Progress("analysing the table"))
-        for statement in _ANALYSE:
+        for statement in statements.ANALYSE:
             database.execute(statement)
         if not keep_old:
             _drop_old(database, on_progress)
@@ -415,14 +178,14 @@ def cancel(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_p
                 "re-embed with the old model after that.",
             )
         if now.stage == "embedding":
-            for name in (_NEXT_INDEX, *_QUEUE_INDEXES):
+            for name in (statements.NEXT_INDEX, *statements.QUEUE_INDEXES):
                 on_progress(Progress(f"dropping {name}"))
-                database.execute(_DROP_INDEX[name])
-            database.execute(_FORGET, [now.model])
+                database.execute(statements.DROP_INDEX[name])
+            database.execute(statements.FORGET, [now.model])
             on_progress(Progress("dropping the columns"))
             in_short_transaction(
                 database,
-                lambda: _drop_columns(database, (*_UNFOLLOW, _DROP_NEXT)),
+                lambda: _drop_columns(database, (*statements.UNFOLLOW, statements.DROP_NEXT)),
                 on_progress=on_progress,
             )
         return now.stage == "embedding"
@@ -453,7 +216,7 @@ class _Run:
         self._queue = PostgresEmbeddingQueue(
             database.connection, schema=database.install.schema, worker=_WORKER
         )
-        database.execute(_FORGET_LAST_RUN, {"worker": _WORKER, "model": embedder.model})
+        database.execute(statements.FORGET_LAST_RUN, {"worker": _WORKER, "model": embedder.model})
 
     def embed_batch(self) -> int:
         """Embed the next texts and all chunks that have them; 0 if there was nothing to do."""
@@ -499,7 +262,7 @@ class _Run:
         """
         if self.left(self._batch_size + 1) > self._batch_size:
             raise _LateChunksError
-        self.database.execute(_TAKE_OVER, [self.embedder.model])
+        self.database.execute(statements.TAKE_OVER, [self.embedder.model])
         while self.left(1):
             if not self.embed_batch():
                 raise _LateChunksError
@@ -515,17 +278,19 @@ class _Run:
 
     def failed(self) -> int:
         """Count the texts that have no embedding because they could not be embedded."""
-        (texts,) = self.database.execute(_FAILED, [self.embedder.model]).fetchone() or (0,)
+        (texts,) = self.database.execute(statements.FAILED, [self.embedder.model]).fetchone() or (
+            0,
+        )
         return int(texts)
 
     def set_model(self) -> None:
         """Store the model as the one of all collections that have a setting, and of all others."""
-        for statement in _SET_MODEL:
+        for statement in statements.SET_MODEL:
             self.database.execute(statement, {"model": self.embedder.model})
 
 
 def _is_in_use(database: Database, embedder: Embedder, now: State) -> bool:
-    models = database.execute(_MODELS).fetchall()
+    models = database.execute(statements.MODELS).fetchall()
     same_model = not models or models[0][0] == embedder.model
     return same_model and now.dimensions == embedder.dimensions
 
@@ -541,37 +306,41 @@ def _index_like(
 
 def _add_columns(database: Database, embedder: Embedder) -> None:
     dimensions = sql.Literal(embedder.dimensions)
-    database.execute(_ADD_COLUMNS, dimensions=dimensions)
-    for name, storage, statistics in database.execute(_SETTINGS, [list(_COLUMNS)]).fetchall():
+    database.execute(statements.ADD_COLUMNS, dimensions=dimensions)
+    for name, storage, statistics in database.execute(
+        statements.SETTINGS, [list(statements.COLUMNS)]
+    ).fetchall():
         column = sql.Identifier(f"{name}_next")
-        database.execute(_SET_STORAGE, column=column, storage=sql.SQL(_STORAGE[storage]))
+        database.execute(
+            statements.SET_STORAGE, column=column, storage=sql.SQL(statements.STORAGE[storage])
+        )
         if statistics is not None:
             target = sql.Literal(statistics)
-            database.execute(_SET_STATISTICS, column=column, target=target)
+            database.execute(statements.SET_STATISTICS, column=column, target=target)
     _mark(database, "embedding_next", embedder.model)
-    for statement in _FOLLOW:
+    for statement in statements.FOLLOW:
         database.execute(statement)
 
 
 def _mark(database: Database, column: str, model: str) -> None:
-    comment = sql.Literal(_MARK + json.dumps({"model": model}))
-    database.execute(_MARK_COLUMN, column=sql.Identifier(column), comment=comment)
+    comment = sql.Literal(statements.MARK + json.dumps({"model": model}))
+    database.execute(statements.MARK_COLUMN, column=sql.Identifier(column), comment=comment)
 
 
 def _make_indexes(
     database: Database, dsn: str, settings: vector_index.IndexSettings, on_progress: OnProgress
 ) -> None:
     # After the embedding, because updates of columns without an index can be HOT updates.
-    for name, definition in _QUEUE_INDEXES.items():
-        if database.execute(_IS_VALID, [name]).fetchone() != (True,):
-            database.execute(_DROP_INDEX[name])
+    for name, definition in statements.QUEUE_INDEXES.items():
+        if database.execute(statements.IS_VALID, [name]).fetchone() != (True,):
+            database.execute(statements.DROP_INDEX[name])
             statement = database.install.statement(definition)
             build_index(database, dsn, statement, "indexing the queue", on_progress)
-    present = [one for one in vector_index.show(database) if one.name == _NEXT_INDEX]
+    present = [one for one in vector_index.show(database) if one.name == statements.NEXT_INDEX]
     if not present or not vector_index.has_settings(present[0], settings):
-        database.execute(_DROP_INDEX[_NEXT_INDEX])
+        database.execute(statements.DROP_INDEX[statements.NEXT_INDEX])
         statement = vector_index.definition(
-            database, settings, name=_NEXT_INDEX, column="embedding_next"
+            database, settings, name=statements.NEXT_INDEX, column="embedding_next"
         )
         build_index(database, dsn, statement, "building the vector index", on_progress)
 
@@ -598,37 +367,39 @@ def _switch(run: _Run, kind: vector_index.Kind) -> None:
 
 def _swap(run: _Run, kind: vector_index.Kind, may_embed: bool) -> None:
     database = run.database
-    for statement in _LOCK:
+    for statement in statements.LOCK:
         database.execute(statement)
     if run.left(1):
         if not may_embed:
             raise _LateChunksError
         run.embed_late()
-    comments = database.execute(_COMMENTS, [list(_COLUMNS)]).fetchall()
-    for statement in _SWAP:
+    comments = database.execute(statements.COMMENTS, [list(statements.COLUMNS)]).fetchall()
+    for statement in statements.SWAP:
         database.execute(statement)
     for name, comment in comments:
-        database.execute(_MARK_COLUMN, column=sql.Identifier(name), comment=sql.Literal(comment))
+        database.execute(
+            statements.MARK_COLUMN, column=sql.Identifier(name), comment=sql.Literal(comment)
+        )
     run.set_model()
     _mark(database, "embedding_old", run.embedder.model)
-    database.execute(_USE, [kind])
+    database.execute(statements.USE, [kind])
 
 
 def _drop_old(database: Database, on_progress: OnProgress) -> None:
     check_session(database)
     on_progress(Progress("dropping the old index"))
-    database.execute(_DROP_INDEX[_OLD_INDEX])
+    database.execute(statements.DROP_INDEX[statements.OLD_INDEX])
     on_progress(Progress("dropping the old columns"))
     in_short_transaction(
-        database, lambda: _drop_columns(database, (_DROP_OLD,)), on_progress=on_progress
+        database, lambda: _drop_columns(database, (statements.DROP_OLD,)), on_progress=on_progress
     )
 
 
-def _drop_columns(database: Database, statements: Sequence[LiteralString]) -> None:
+def _drop_columns(database: Database, drops: Sequence[LiteralString]) -> None:
     kind = vector_index.kind_in_use(database)
     try:
         # The view depends on these columns: drop it first, use_vector_index creates it again.
-        for statement in (*_LOCK, *statements):
+        for statement in (*statements.LOCK, *drops):
             database.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:
         raise ConfigurationError(
@@ -636,4 +407,4 @@ def _drop_columns(database: Database, statements: Sequence[LiteralString]) -> No
             code=error.sqlstate,
             remedy="Change or drop the objects that depend on the column, then run it again.",
         ) from error
-    database.execute(_USE, [kind])
+    database.execute(statements.USE, [kind])

@@ -4,6 +4,7 @@ If a password has an unescaped @ or /, libpq parses a part of it as host, port o
 shows it in error messages. So this module checks a connection string before libpq uses it.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,19 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from second_brain.errors import ConfigurationError, SecondBrainError, connection_failure, redacted
+from second_brain.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    SecondBrainError,
+    UnavailableError,
+)
+from second_brain.redaction import QUOTED, redacted, safe_message
+
+_NO_DATABASE = re.compile(r'database ".*" does not exist')
+_NO_USER = re.compile(r'role ".*" does not exist|[Tt]enant or user not found')
+_UNRESOLVED = re.compile(
+    r"could not translate host name|failed to resolve host|Name or service not known"
+)
 
 POOL_DEFAULTS: Mapping[str, str | int] = {
     "application_name": "second-brain",
@@ -93,7 +106,7 @@ def explained(dsn: str) -> Iterator[None]:
     except psycopg.OperationalError as error:
         if error.sqlstate is not None:
             raise
-        failure = connection_failure(
+        failure = _connection_failure(
             error, host=target.host, user=target.user, database=target.database
         )
         failure.__cause__ = redacted(error, secrets=secrets(dsn))
@@ -152,3 +165,44 @@ _POOL_CONNECTION = {"autocommit": True, "prepare_threshold": None}
 def _pool_conninfo(dsn: str) -> str:
     address(dsn)
     return make_conninfo("", **{**POOL_DEFAULTS, **conninfo_to_dict(dsn)})
+
+
+def _connection_failure(
+    error: psycopg.Error, *, host: str, user: str, database: str
+) -> SecondBrainError:
+    """Return a failure to connect as an error that names what of the address was wrong.
+
+    The names must be those that the connection string means: see `connections.address`.
+    """
+    original = str(error)
+    where = f"host {host}" if host else "this machine"
+    if _NO_DATABASE.search(original):
+        return ConfigurationError(
+            f"there is no database {database!r} at {where}",
+            code="3D000",
+            remedy="Check the database's name in the connection string.",
+        )
+    if _NO_USER.search(original):
+        return AuthenticationError(
+            f"there is no user {user!r} at {where}",
+            code="28000",
+            remedy="Check the user's name in the connection string (through Supabase's pooler: "
+            "postgres.PROJECT).",
+        )
+    if "authentication failed" in original or "no password supplied" in original:
+        return AuthenticationError(
+            f"the password of user {user!r} was not accepted at {where}",
+            code="28P01",
+            remedy="Check the password in the connection string.",
+        )
+    if _UNRESOLVED.search(original):
+        return UnavailableError(
+            f"the host {host} is not known",
+            remedy="Check the host in the connection string, and that this machine's DNS answers.",
+        )
+    text = safe_message(QUOTED.sub('"…"', original))
+    return UnavailableError(
+        f"no connection to database {database!r} at {where} as user {user!r}: {text}",
+        remedy="Try again shortly; if it stays, check host and port in the connection string, and "
+        "that the server runs.",
+    )

@@ -1,0 +1,97 @@
+"""The migrations and the state of this package, as files in the order of their numbers."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from second_brain.errors import ConfigurationError, InvalidInputError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+_FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
+# In the comment at the beginning of a file of a module.
+MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One file: its version and name as in `version_name.sql`, and its text."""
+
+    version: str
+    name: str
+    sql: str
+
+    @property
+    def module(self) -> str | None:
+        """The module that the file is a part of; None for the core."""
+        found = MODULE.search(self.sql)
+        return found[1] if found else None
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file."""
+        return f"{self.version}_{self.name}.sql"
+
+
+def find(directory: Path | None = None) -> list[Migration]:
+    """List the migrations in order: this package's own, or those of a directory."""
+    return _read(_packaged("migrations", "migrations") if directory is None else directory)
+
+
+def modules(directory: Path | None = None) -> tuple[str, ...]:
+    """Name the modules of this package, or those of a directory, in the order of their files."""
+    return tuple(dict.fromkeys(one.module for one in find(directory) if one.module is not None))
+
+
+def select(
+    migrations: Sequence[Migration], chosen: Collection[str], installed: Collection[str] = ()
+) -> list[Migration]:
+    """List the migrations of core, and of the modules that are chosen or installed, in order.
+
+    Raises InvalidInputError for a chosen module that does not exist.
+    """
+    known = {one.module: None for one in migrations if one.module is not None}
+    for name in chosen:
+        if name not in known:
+            raise InvalidInputError(
+                f"there is no module {name!r}", remedy=f"The modules are: {', '.join(known)}."
+            )
+    wanted = {None, *chosen, *installed}
+    return [one for one in migrations if one.module in wanted]
+
+
+def find_state() -> list[Migration]:
+    """List the files of the state, which is the result of all migrations, in order."""
+    return _read(_packaged("schemas", "supabase/schemas"))
+
+
+def _packaged(folder: str, in_checkout: str) -> "Traversable":
+    installed = resources.files("second_brain").joinpath(folder)
+    # In a checkout the folder is in the repository's root, not in the package.
+    return installed if installed.is_dir() else Path(__file__).parents[4] / in_checkout
+
+
+def _read(place: "Traversable") -> list[Migration]:
+    if not place.is_dir():
+        raise ConfigurationError(
+            f"there are no SQL files in {place}", remedy="Reinstall second-brain."
+        )
+    found = [
+        Migration(name[1], name[2], file.read_text("utf-8"))
+        for file in _files(place)
+        if (name := _FILE_NAME.fullmatch(file.name))
+    ]
+    return sorted(found, key=lambda migration: migration.version)
+
+
+def _files(place: "Traversable") -> "Iterator[Traversable]":
+    """Walk the files of a folder and of the folders in it: those of the state are in several."""
+    for one in place.iterdir():
+        if one.is_dir():
+            yield from _files(one)
+        else:
+            yield one
