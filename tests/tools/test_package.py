@@ -82,12 +82,17 @@ def test_the_service_names_its_missing_extra(name: str) -> None:
 
 
 def test_the_help_lists_the_commands_of_every_module() -> None:
-    folder = Path(second_brain.__path__[0], "cli")
+    package = Path(second_brain.__path__[0])
+    files = [f"cli.{file.stem}" for file in package.glob("cli/[!_]*.py")]
+    folders = [
+        place.parent.name for place in package.glob("*/commands*") if "cli" not in place.parts
+    ]
+    homes = {one: one for one in files} | {f"{one}.commands": one for one in folders}
     registered: dict[str, str] = {}
-    for file in folder.glob("[!_]*.py"):
-        module = import_module(f"second_brain.cli.{file.stem}")
-        if hasattr(module, "app") and file.stem != "commands":
-            registered |= dict.fromkeys(get_group(module.app).commands, file.stem)
+    for name, home in homes.items():
+        module = import_module(f"second_brain.{name}")
+        if hasattr(module, "app") and name != "cli.commands":
+            registered |= dict.fromkeys(get_group(module.app).commands, home)
     assert registered == {path.split()[-1]: module for path, (module, _) in COMMANDS.items()}
 
 
