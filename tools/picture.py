@@ -49,8 +49,8 @@ def picture() -> str:
     drawn = [_text(16, 24, "Quality: mean nDCG@10 of 15 collections", more=' font-weight="600"')]
     best = max(found for _, found in quality)
     for place, (name, found) in enumerate(quality):
-        top, ours = _TOP + _LINE * place, name.startswith("second-brain")
-        drawn += _bar(0, top, name, found / best, f"{found:.3f}", ours)
+        ours = name.startswith("second-brain")
+        drawn += _bar(0, _TOP + _LINE * place, name, found / best, f"{found:.3f}", ours)
     speed = [
         (f"{chunks}, {label}", float(times.split("/")[0]), label == "second-brain")
         for chunks, peer, ours, theirs in rows("operate.md", "chunks")

@@ -22,6 +22,7 @@ from test_supabase_cli import Cli, pytestmark, succeeded, supabase
 from conftest import Connection, Server
 from pages import Block, blocks, section
 from postgrest_server import JWT_SECRET, PostgREST
+from tools import release
 
 __all__ = ["supabase"]  # a fixture
 
@@ -63,6 +64,37 @@ def test_python_finds_what_it_has_stored(
             exec(compile(block.code, "README.md", "exec"), {})
     (shown,) = code(README, "Five minutes", "text")
     assert printed.getvalue().splitlines() == shown.code.splitlines()
+
+
+def test_the_wheel_alone_does_the_same(plain_dsn: str, tmp_path: Path) -> None:
+    checkout, installed = tmp_path / "checkout", tmp_path / "installed"
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for name in filter(None, listed.split("\0")):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name, follow_symlinks=False)
+    (wheel,) = [file for file in release.build(checkout) if file.suffix == ".whl"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", installed, wheel], check=True)
+    shutil.rmtree(checkout)
+    (script,) = code(README, "Five minutes", "python")
+    (shown,) = code(README, "Five minutes", "text")
+    run = "import sys; from second_brain.cli import main; sys.argv[0] = 'second-brain'; main()"
+    for program in (
+        ["-c", run, "init", "--dimensions=256", "--into=supabase/migrations"],
+        ["-c", run, "migrate", "--dimensions=256"],
+        ["-c", f"import second_brain\nassert {str(installed)!r} in second_brain.__file__"],
+        ["-c", script.code],
+    ):
+        done = subprocess.run(
+            [sys.executable, *program],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(installed), "SECOND_BRAIN_DSN": plain_dsn},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == shown.code
 
 
 @pytest.fixture
