@@ -2,13 +2,29 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# What the demo and the workbench need; all of INSTALLED has it too.
+FOR_DEMO := .venv/.for-demo
+FOR_WORKBENCH := .venv/.for-workbench
 # The state of `make bench-full` and `make figures`: loaded systems, finished steps, results.
 KEEP ?= .second-brain/bench
 
+comma := ,
+
 MODULES ?= $(notdir $(wildcard supabase/schemas/modules/*))
 
+# Installs $(1) into .venv; in a terminal with the number of packages while it goes on.
+define pip_install
+$(PYTHON) -m venv .venv
+@install="$(BIN)/pip install --disable-pip-version-check --editable .[$(1)]"; \
+if [ -t 1 ]; then { $$install || echo failed; } | awk ' \
+  /^Collecting/ { printf "\r\033[K  package %d: %s", ++count, $$2; fflush() } \
+  /^Installing collected/ { printf "\r\033[K  unpacking %d packages ...", NF - 3; fflush() } \
+  /^failed/ { failed = 1 } END { printf "\r\033[K"; exit failed }'; \
+else $$install --quiet; fi
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
+.PHONY: help install demo workbench test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full figures soak benchmark-quality benchmark-before-after clean
 
@@ -18,12 +34,25 @@ help: ## list the targets
 install: $(INSTALLED) ## install the package, its extras and the test tools into .venv
 
 $(INSTALLED): pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@echo "Installing the package, its extras and the test tools into .venv (1.3 GB) ..."
+	$(call pip_install,all$(comma)dev)
+	@touch $(FOR_DEMO) $(FOR_WORKBENCH) $@
+
+$(FOR_DEMO): pyproject.toml
+	@echo "Installing what the demo needs into .venv (360 MB) ..."
+	$(call pip_install,cli$(comma)embedded$(comma)ingest$(comma)wordllama)
 	@touch $@
 
-demo: $(INSTALLED) ## hybrid search over the standard library's documentation, side by side with each leg
+$(FOR_WORKBENCH): $(FOR_DEMO)
+	@echo "Installing the workbench into .venv (150 MB) ..."
+	$(call pip_install,workbench)
+	@touch $@
+
+demo: $(FOR_DEMO) ## hybrid search over the standard library's documentation, side by side with each leg
 	$(BIN)/second-brain demo
+
+workbench: $(FOR_WORKBENCH) ## see the legs of a search in the browser, judge and measure
+	$(BIN)/second-brain workbench --open
 
 test: $(INSTALLED) ## the test suite, on an embedded Postgres; security and writing also with every corpus searched as a large one
 	$(BIN)/pytest -n 2
@@ -117,8 +146,9 @@ bench-full: $(INSTALLED) ## the same up to a million chunks, hours; run it again
 	$(BIN)/python -m benchmarks.bench --results $(KEEP)/results --latency --write --keep $(KEEP) \
 	  --sizes 2600 10000 20000 100000 200000 1000000 $(BENCH)
 
-figures: $(INSTALLED) ## one promised figure of speed, memory or space, with its bound; ONLY='textsearch memory'
+figures: $(INSTALLED) ## the promised figures with their bounds, and the README's picture; ONLY='textsearch memory'
 	$(BIN)/python -m benchmarks.figures --keep $(KEEP) $(if $(ONLY),--only $(ONLY)) $(BENCH)
+	$(BIN)/python -m tools.picture
 
 soak: $(INSTALLED) ## an hour of searches and writes at 100,000 chunks: what grows; BENCH='--minutes 5'
 	$(BIN)/python -m benchmarks.soak $(BENCH)

@@ -1,7 +1,7 @@
 """Release a version: `make release VERSION=1.2.3`, or with DRY_RUN=1 to see the steps.
 
-The release is a commit and a tag in this checkout, and a wheel and SQL files for Supabase's SQL
-editor in `dist/`. Nothing is pushed or published.
+The release is a commit and a tag in this checkout, and in `dist/` a wheel, an sdist, and SQL files
+for Supabase's SQL editor. Nothing is pushed or published.
 """
 
 import argparse
@@ -61,16 +61,20 @@ def steps(root: Path, version: str, today: date) -> list[Step]:
         Step(f"set the date of {version} in CHANGELOG.md", write_changelog),
         Step(f"set version = {version} in pyproject.toml", write_version),
         Step("freeze the migrations in tools/released.sha256", lambda: freeze(Checkout(root))),
-        Step(
-            "build the wheel into dist/",
-            lambda: run(
-                *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
-                *("--wheel-dir", "dist", "."),
-            ),
-        ),
+        Step("build the wheel and the sdist into dist/, and check them", lambda: build(root)),
         Step("write the SQL files into dist/", lambda: write_sql(root / "dist", version)),
         Step(f"commit, and tag {tag}", commit),
     ]
+
+
+def build(root: Path) -> list[Path]:
+    """Build the wheel and the sdist into `dist/`; raises CalledProcessError if twine objects."""
+    dist = root / "dist"
+    python = (sys.executable, "-m")
+    subprocess.run([*python, "build", "--no-isolation", "--outdir", dist, root], check=True)  # noqa: S603
+    files = [*dist.glob("*.whl"), *dist.glob("*.tar.gz")]
+    subprocess.run([*python, "twine", "check", "--strict", *files], check=True)  # noqa: S603
+    return files
 
 
 def write_sql(into: Path, version: str) -> list[Path]:

@@ -14,7 +14,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -30,10 +29,12 @@ from postgrest.exceptions import APIError
 
 import second_brain
 from conftest import Connection
+from pages import FENCE, blocks, section
 from second_brain import errors
 from second_brain.cli.commands import app
 from second_brain.database.migrations import statements
 from second_brain.services.arguments import DEFAULTS, SQL_NAMES
+from tools import picture
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -47,36 +48,7 @@ LANGUAGES = {"sql", "python", "sh", "text", "ts", "toml", "mermaid"}
 MOST_NOT_RUN = 5
 NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
 
-FENCE = re.compile(
-    r"^```(?P<language>\w*)(?P<remark>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
-)
 LINK = re.compile(r"\]\((?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, the rest of its info string, its code and its place."""
-
-    language: str
-    remark: str
-    code: str
-    code_start: int
-    start: int
-    end: int
-
-
-def blocks(text: str) -> list[Block]:
-    return [
-        Block(
-            language=found["language"],
-            remark=found["remark"].strip(),
-            code=found["code"],
-            code_start=found.start("code"),
-            start=found.start(),
-            end=found.end(),
-        )
-        for found in FENCE.finditer(text)
-    ]
 
 
 def table(cursor: psycopg.Cursor[Any]) -> str:
@@ -270,18 +242,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert link["anchor"] in anchors(target.read_text("utf-8")), link[0]
 
 
+def test_the_picture_shows_what_the_tables_say() -> None:
+    assert picture.FILE.read_text("utf-8") == picture.picture()
+
+
 def test_the_readme_links_every_page() -> None:
     linked = {link["path"] for link in LINK.finditer(README.read_text("utf-8"))}
     assert {f"docs/{page.name}" for page in DOCS.glob("*.md")} <= linked
-
-
-def section(text: str, heading: str) -> str:
-    """Return what stands under a heading of the second level."""
-    found = re.search(
-        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    assert found is not None, f"there is no section {heading}"
-    return found[1]
 
 
 def table_rows(text: str, first_header: str) -> list[list[str]]:

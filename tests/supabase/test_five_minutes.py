@@ -1,0 +1,156 @@
+"""The first five minutes as the pages tell them, from an empty database to a hit, three ways."""
+
+import contextlib
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import jwt
+import psycopg
+import pytest
+from rest import Rest
+from test_frontend import DENO, OFFLINE, ROOT, needs_deno
+from test_supabase_cli import Cli, pytestmark, succeeded, supabase
+
+from conftest import Connection, Server
+from pages import Block, blocks, section
+from postgrest_server import JWT_SECRET, PostgREST
+from tools import release
+
+__all__ = ["supabase"]  # a fixture
+
+needs_cli = pytestmark
+README = (ROOT / "README.md").read_text("utf-8")
+INSTALL = (ROOT / "docs" / "install.md").read_text("utf-8")
+PUBLISHABLE_KEY = jwt.encode({"role": "anon"}, JWT_SECRET, algorithm="HS256")
+
+
+def code(text: str, heading: str, language: str) -> list[Block]:
+    return [block for block in blocks(section(text, heading)) if block.language == language]
+
+
+def init(text: str, heading: str, folder: Path) -> None:
+    """Run the page's `second-brain init` in a folder."""
+    (command,) = [
+        line
+        for block in code(text, heading, "sh")
+        for line in block.code.splitlines()
+        if line.startswith("second-brain init")
+    ]
+    arguments = [sys.executable, "-c", "from second_brain.cli import main; main()"]
+    subprocess.run([*arguments, *shlex.split(command)[1:]], cwd=folder, check=True)
+
+
+@needs_cli
+def test_python_finds_what_it_has_stored(
+    supabase: Cli, plain_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "your-project"
+    (own / "supabase" / "migrations").mkdir(parents=True)
+    (own / "supabase" / "config.toml").write_text('project_id = "own"\n')
+    init(README, "Five minutes", own)
+    succeeded(supabase("db", "push", project=own))
+    monkeypatch.setenv("SECOND_BRAIN_DSN", plain_dsn)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for block in code(README, "Five minutes", "python"):
+            exec(compile(block.code, "README.md", "exec"), {})
+    (shown,) = code(README, "Five minutes", "text")
+    assert printed.getvalue().splitlines() == shown.code.splitlines()
+
+
+def test_the_wheel_alone_does_the_same(plain_dsn: str, tmp_path: Path) -> None:
+    checkout, installed = tmp_path / "checkout", tmp_path / "installed"
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for name in filter(None, listed.split("\0")):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name, follow_symlinks=False)
+    (wheel,) = [file for file in release.build(checkout) if file.suffix == ".whl"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", installed, wheel], check=True)
+    shutil.rmtree(checkout)
+    (script,) = code(README, "Five minutes", "python")
+    (shown,) = code(README, "Five minutes", "text")
+    run = "import sys; from second_brain.cli import main; sys.argv[0] = 'second-brain'; main()"
+    for program in (
+        ["-c", run, "init", "--dimensions=256", "--into=supabase/migrations"],
+        ["-c", run, "migrate", "--dimensions=256"],
+        ["-c", f"import second_brain\nassert {str(installed)!r} in second_brain.__file__"],
+        ["-c", script.code],
+    ):
+        done = subprocess.run(
+            [sys.executable, *program],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(installed), "SECOND_BRAIN_DSN": plain_dsn},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == shown.code
+
+
+@pytest.fixture
+def pasted(plain_dsn: str, tmp_path: Path) -> Iterator[Connection]:
+    """A database in whose SQL editor everything of the section "SQL only" has been run."""
+    init(INSTALL, "SQL only", tmp_path)
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        connection.execute((tmp_path / "second-brain.sql").read_bytes())
+        for block in code(INSTALL, "SQL only", "sql"):
+            connection.execute(block.code.encode())
+        yield connection
+
+
+def test_sql_alone_finds_what_it_has_stored(pasted: Connection) -> None:
+    (block,) = code(INSTALL, "SQL only", "sql")
+    select = block.code[block.code.index("select title") :]
+    (found,) = pasted.execute(select.encode()).fetchall()
+    (shown,) = code(INSTALL, "SQL only", "text")
+    assert all(str(cell) in shown.code for cell in found[:2])
+
+
+@needs_deno
+def test_supabase_js_finds_what_is_public(
+    pasted: Connection, server: Server, plain_dsn: str, tmp_path: Path
+) -> None:
+    for block in code(INSTALL, "JavaScript", "sql"):
+        pasted.execute(block.code.encode())
+    (program,) = code(INSTALL, "JavaScript", "ts")
+    with ExitStack() as stack:
+        port = None
+        if binary := os.environ.get("POSTGREST_BIN"):
+            postgrest = PostgREST(binary, server.admin_dsn(), plain_dsn, tmp_path)
+            stack.callback(postgrest.stop)
+            postgrest.start()
+            port = postgrest.port
+        rest = Rest(plain_dsn, PUBLISHABLE_KEY, port)
+        threading.Thread(target=rest.serve_forever, daemon=True).start()
+        stack.callback(rest.server_close)
+        stack.callback(rest.shutdown)
+        file = tmp_path / "search.ts"
+        file.write_text(
+            program.code.replace(
+                "https://PROJECT.supabase.co", f"http://127.0.0.1:{rest.server_port}"
+            ).replace("PUBLISHABLE_KEY", PUBLISHABLE_KEY)
+        )
+        shutil.copy(ROOT / "package.json", tmp_path)
+        (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
+        done = subprocess.run(
+            [str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env", str(file)],
+            cwd=tmp_path,
+            env={**os.environ, "DENO_DIR": str(tmp_path / "deno"), "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    (shown,) = code(INSTALL, "JavaScript", "text")
+    assert done.stdout == shown.code
