@@ -180,8 +180,9 @@ class WebReader:
                         break
                 else:
                     if is_sitemap:
-                        folder = posixpath.dirname(url.path).rstrip("/")
-                        found.folders.append((belongs_to, belongs_to.key(f"{folder}/")))
+                        folder = belongs_to.key(f"{posixpath.dirname(url.path).rstrip('/')}/")
+                        found.folders.append((belongs_to, folder))
+                        pages = {key: replace(page, site=folder) for key, page in pages.items()}
             except UnreadableDocumentError as error:
                 key = belongs_to.key(_path(url))
                 pages[key] = UnreadDocument(key, partial(_refuse, error), belongs_to)
