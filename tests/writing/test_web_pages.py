@@ -358,3 +358,20 @@ def test_a_second_run_replaces_the_pages_that_changed(
     assert database.execute(
         "select external_key, source_origin from public.knowledge_documents order by external_key"
     ).fetchall() == [("s:/a", "web"), ("s:/b", "web")]
+
+
+def test_a_crawl_leaves_out_what_its_pages_repeat_and_asks_once_for_each(
+    site: Server, web: WebReader, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    names = [f"page-{number}" for number in range(6)]
+    site.answers["/sitemap.xml"] = (200, {}, sitemap(*(f"{site.address}/{one}" for one in names)))
+    for name in names[:5]:
+        site.answers[f"/{name}"] = page(name, f"text of {name}<p>All rights reserved")
+    found = web.find([f"{site.address}/sitemap.xml"], source="s")
+    reports = list(ingest(found.documents, database, CountingEmbedder()))
+    assert [report.repeated_lines for report in reports] == [1, 1, 1, 1, 1, 0]
+    assert reports[5].outcome == "failed"
+    assert sorted(path for path, _ in site.asked if "page" in path) == [f"/{one}" for one in names]
+    assert database.execute(
+        "select content from public.knowledge_chunks order by 1"
+    ).fetchall() == [(f"text of {name}",) for name in names[:5]]

@@ -30,10 +30,10 @@ MAX_TAGS = 1_000_000
 
 # What is no text, what leads to other pages or to parts of this one, and numbers of lines.
 _LEFT_OUT = """
-    script, style, noscript, template, head, svg, iframe, button, select,
+    script, style, noscript, template, head, title, svg, iframe, button, select,
     nav, [role=navigation], [role=search], [role=banner], [role=contentinfo], body > footer,
     #footer, #toc, #sidebar, #breadcrumbs, #nav-path, .navheader, .navfooter, .navbar, .navigation,
-    .toc, .table-of-contents, .sidebar, .breadcrumb, .breadcrumbs, .pagination, .skip-link,
+    .toc, .table-of-contents, .breadcrumb, .breadcrumbs, .pagination, .skip-link,
     a.headerlink, a.hash-link, .lineno, .linenos, .line-numbers
 """
 _SIGNS_OF_LINKS = {"", "¶", "#", "§", "🔗"}

@@ -31,7 +31,7 @@ _LONGEST_KEY = 200
 # Below every heading, which has a depth of 1 to 6.
 _TEXT = 7
 
-_FENCE = re.compile(r"\s*(`{3,})")
+_FENCE = re.compile(r"\s*(`{3,})$")
 _HEADING = re.compile(r"(#{1,6}) ")
 
 _STORED_LINES = """
@@ -113,7 +113,7 @@ class Sites:
     def prepare(self, unread: UnreadDocument) -> None:
         """Find the lines of the site of this document, unless they are known."""
         source, site = unread.source, unread.site
-        if source is None or site is None or self._wider(unread) is not None:
+        if source is None or site is None or self._wider(source, site) is not None:
             return
         if (source.name, site) not in self._lines:
             self._lines[source.name, site] = self._compare(source, site)
@@ -127,27 +127,25 @@ class Sites:
         document = read or unread.load()
         if not document.is_page or unread.source is None:
             return document, 0
-        lines: Collection[str] | None = self._wider(unread)
+        inner = unread.external_key if unread.site is None else unread.site
+        lines = self._wider(unread.source, inner)
         if lines is None:
-            lines = self._lines.get((unread.source.name, unread.site or ""), ())
+            lines = self._lines.get((unread.source.name, inner), frozenset())
         return without(document, lines)
 
     def forget(self, unread: UnreadDocument) -> None:
         """Free the memory of a document that is stored."""
         self._read.pop(unread.external_key, None)
 
-    def _wider(self, unread: UnreadDocument) -> frozenset[str] | None:
-        """Return the lines of the widest site that was read before and holds this one."""
-        assert unread.source is not None
-        inner = unread.external_key if unread.site is None else unread.site
-        stored = self._of_source(unread.source)
+    def _wider(self, source: KnowledgeSource, inner: str) -> frozenset[str] | None:
+        """Return the lines of the widest site that was read before and holds a page or a site."""
+        stored = self._of_source(source)
         around = [site for site in stored if inner.startswith(site) and site != inner]
         return frozenset(stored[min(around, key=len)]) if around else None
 
     def _of_source(self, source: KnowledgeSource) -> dict[str, list[str]]:
         if source.name not in self._stored:
-            query = self.database.install.statement(_STORED_LINES)
-            row = self.database.connection.execute(query, {"source": source.name}).fetchone()
+            row = self.database.execute(_STORED_LINES, {"source": source.name}).fetchone()
             self._stored[source.name] = (row and row[0]) or {}
         return self._stored[source.name]
 
