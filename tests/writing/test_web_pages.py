@@ -182,16 +182,43 @@ def test_a_server_whose_robots_txt_fails_is_left_alone(site: Server, web: WebRea
 
 
 @pytest.mark.parametrize(
-    "rules",
-    ["User-agent: *\nCrawl-delay: ²", "User-agent: *\nDisallow: http://[a", "#" * 600_000],
-    ids=["delay", "address", "size"],
+    ("path", "is_allowed"),
+    [
+        ("/a/report.pdf", False),
+        ("/a/report.pdf?page=1", True),
+        ("/docs/private", False),
+        ("/docs/public/a", True),
+        ("/print/a?view=raw", False),
+        ("/print/a", True),
+    ],
 )
-def test_a_wrong_robots_txt_affects_its_own_host_only(
-    site: Server, web: WebReader, rules: str
+def test_the_longest_rule_of_robots_txt_counts_and_has_wildcards(
+    site: Server, web: WebReader, path: str, is_allowed: bool
 ) -> None:
-    site.answers |= {"/robots.txt": (200, {}, rules.encode()), "/a": page("A", "text")}
+    rules = b"User-agent: *\nDisallow: /*.pdf$\nDisallow: /docs\nAllow: /docs/public\n"
+    site.answers["/robots.txt"] = (200, {}, rules + b"Disallow: /print/*view=raw\n")
+    site.answers[path] = page("Title", "text")
+    if is_allowed:
+        assert load(web, site.address + path).title == "Title"
+    else:
+        with pytest.raises(UnreadableDocumentError, match="does not allow"):
+            load(web, site.address + path)
+    assert (path in [asked for asked, _ in site.asked]) is is_allowed
+
+
+def test_a_robots_txt_that_is_too_large_closes_its_host(site: Server, web: WebReader) -> None:
+    site.answers |= {"/robots.txt": (200, {}, b"#" * 600_000), "/a": page("A", "text")}
     with pytest.raises(UnreadableDocumentError, match=r"robots\.txt .* cannot be read"):
         load(web, f"{site.address}/a")
+
+
+@pytest.mark.parametrize("line", ["Crawl-delay: ²", "Crawl-delay: nan", "Disallow: http://[a"])
+def test_a_wrong_line_of_robots_txt_is_left_out(site: Server, web: WebReader, line: str) -> None:
+    rules = f"User-agent: *\n{line}\nDisallow: /b\n".encode()
+    site.answers |= {"/robots.txt": (200, {}, rules), "/a": page("A", "text")}
+    assert load(web, f"{site.address}/a").title == "A"
+    with pytest.raises(UnreadableDocumentError, match="does not allow"):
+        load(web, f"{site.address}/b")
 
 
 def test_a_delay_of_any_length_is_bounded(
@@ -199,7 +226,7 @@ def test_a_delay_of_any_length_is_bounded(
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
-    rules = f"User-agent: *\nCrawl-delay: {'9' * 400}".encode()
+    rules = f"User-agent: *\nCrawl-delay: {'9' * 40}".encode()
     site.answers |= {"/robots.txt": (200, {}, rules), "/a": page("A", "text")}
     assert load(web, f"{site.address}/a").title == "A"
     assert 9 < max(waits) <= 10
@@ -331,3 +358,20 @@ def test_a_second_run_replaces_the_pages_that_changed(
     assert database.execute(
         "select external_key, source_origin from public.knowledge_documents order by external_key"
     ).fetchall() == [("s:/a", "web"), ("s:/b", "web")]
+
+
+def test_a_crawl_leaves_out_what_its_pages_repeat_and_asks_once_for_each(
+    site: Server, web: WebReader, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    names = [f"page-{number}" for number in range(6)]
+    site.answers["/sitemap.xml"] = (200, {}, sitemap(*(f"{site.address}/{one}" for one in names)))
+    for name in names[:5]:
+        site.answers[f"/{name}"] = page(name, f"text of {name}<p>All rights reserved")
+    found = web.find([f"{site.address}/sitemap.xml"], source="s")
+    reports = list(ingest(found.documents, database, CountingEmbedder()))
+    assert [report.repeated_lines for report in reports] == [1, 1, 1, 1, 1, 0]
+    assert reports[5].outcome == "failed"
+    assert sorted(path for path, _ in site.asked if "page" in path) == [f"/{one}" for one in names]
+    assert database.execute(
+        "select content from public.knowledge_chunks order by 1"
+    ).fetchall() == [(f"text of {name}",) for name in names[:5]]

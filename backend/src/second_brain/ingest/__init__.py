@@ -7,14 +7,12 @@ from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.language import DEFAULT_LANGUAGE, detect_language
 from second_brain.ingest.loading import SUPPORTED
 from second_brain.ingest.pipeline import (
-    Change,
-    DocumentReport,
-    Labels,
     check_source,
     finish,
     ingest,
     stale_keys,
 )
+from second_brain.ingest.reports import Change, DocumentReport, Labels
 from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, find_files
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.ingest.standard_library import STANDARD_LIBRARY, standard_library

@@ -404,6 +404,9 @@ def _print_summary(reports: Sequence[DocumentReport], *, dry_run: bool = False) 
     documents = number(len(reports), "document")
     typer.echo(f"{prefix}{documents}: {', '.join(named) or 'nothing to do'}")
     typer.echo(f"chunks: {_counted(_chunk_counts(reports))}")
+    if repeated := sum(report.repeated_lines for report in reports):
+        pages = sum(report.repeated_lines > 0 for report in reports)
+        typer.echo(f"left out {number(repeated, 'repeated line')} of {number(pages, 'page')}")
 
 
 def _chunk_counts(reports: Sequence[DocumentReport]) -> dict[str, int]:

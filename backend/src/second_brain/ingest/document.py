@@ -42,7 +42,8 @@ class LoadedDocument:
 
     `is_markdown`: whether headings and tables in the text are Markdown's; `headings` are
     those of a text that is not. `page_starts` holds the offset in characters at which each page
-    or slide begins, for a document that has them.
+    or slide begins, for a document that has them. `is_page` is true for a page of a website,
+    which can have lines that the site repeats.
     """
 
     title: str
@@ -55,6 +56,7 @@ class LoadedDocument:
     source_url: str | None = None
     source_origin: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    is_page: bool = False
 
 
 def decode(data: bytes) -> str:

@@ -5,6 +5,7 @@ Slides and sheets become sections; tables keep their first row as the header of 
 
 import contextlib
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,10 @@ def load_word(data: bytes, name: str) -> LoadedDocument:
         arrow.decompose()
     top = page.select_one("h1.title")
     title = about.pop("title") or (one_line(top.get_text()) if top else None)
+    # As in the tables of other office files.
+    for pipe in page.find_all(string=re.compile(r"\|")):
+        if pipe.find_parent(["td", "th"]):
+            pipe.replace_with(pipe.replace("|", "\\|"))
     text = markdown_of(page)
     return LoadedDocument(title=title or top_heading(text) or name, text=text, **about)
 

@@ -9,10 +9,10 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal, LiteralString
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -27,6 +27,8 @@ from second_brain.errors import (
 )
 from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.language import detect_language
+from second_brain.ingest.repeated_lines import Sites
+from second_brain.ingest.reports import NO_LABELS, Change, DocumentReport, Labels
 from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.models import Embedder, Encoder, as_embedder
@@ -92,67 +94,11 @@ LOCK_WAIT = 600.0
 """Seconds that a run waits, at its end, for a document that another process stores."""
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """What every document of a run is stored under; see the columns of knowledge_documents.
-
-    None leaves a stored document as it is and gives a new one the column's default; an empty list
-    of `allowed_groups` removes them. With the
-    language `auto` each document's own is detected. `metadata` is added to the document's.
-    """
-
-    collection: str | None = None
-    knowledge_type: str | None = None
-    source_origin: str | None = None
-    language: str | None = None
-    visibility: str | None = None
-    owner_id: UUID | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    allowed_groups: Sequence[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A field of a stored document that gets another value; `metadata.KEY` for metadata."""
-
-    field: str
-    old: Any
-    new: Any
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentReport:
-    """What became of one document, or with `dry_run` what would become of it.
-
-    `empty` means that it has no text and is not, or no longer, stored. `changes` are those of a
-    document that was stored before. `embedded` counts the embeddings made now, `text_only` the
-    chunks that have none because the model knows nothing in them. `error` is set only when it
-    failed; then nothing of it was written.
-    """
-
-    external_key: str
-    outcome: Literal["stored", "unchanged", "empty", "failed"]
-    counts: UpsertCounts | None = None
-    changes: tuple[Change, ...] = ()
-    embedded: int = 0
-    text_only: int = 0
-    removed: int = 0
-    error: str | None = None
-
-    @property
-    def changed(self) -> int:
-        """How many chunks were added, replaced or removed."""
-        if self.counts is None:
-            return self.removed
-        counts = self.counts
-        return counts.chunks_added + counts.chunks_changed + counts.chunks_removed
-
-
 def ingest(
     documents: Iterable[UnreadDocument],
     connection: psycopg.Connection[Any],
     embedder: Embedder | Encoder,
-    labels: Labels = Labels(),
+    labels: Labels = NO_LABELS,
     *,
     chunking: Chunking = DEFAULT_CHUNKING,
     schema: str = SCHEMA,
@@ -176,13 +122,16 @@ def ingest(
         Database(connection, Install(schema)),
         KnowledgeWriter(connection, schema=schema),
     )
-    run = _Run(database, writer, as_embedder(embedder), labels, chunking, dry_run)
+    documents = list(documents)
+    sites = Sites(database, documents, dry_run)
+    run = _Run(database, writer, as_embedder(embedder), labels, chunking, dry_run, sites)
     locked: list[UnreadDocument] = []
     for document in documents:
         report = run.report(document)
         if report is None:
             locked.append(document)
         else:
+            sites.forget(document)
             yield report
     for document in locked:
         deadline = time.monotonic() + lock_wait
@@ -289,18 +238,20 @@ class _Run:
     labels: Labels
     chunking: Chunking
     dry_run: bool
+    sites: Sites
     source_ids: dict[str, str | None] = field(default_factory=dict)
 
     def report(self, unread: UnreadDocument) -> DocumentReport | None:
         """Store a document in a transaction; None while another process stores it."""
         key = unread.external_key
         try:
-            if self.dry_run:
-                return self._store(unread, {})
             made: dict[str, list[float] | None] = {}
+            # Outside of the transaction: else other processes wait for its end.
             if unread.source:
-                # Outside of the transaction: else other processes wait for its end.
                 self._source_id(unread.source)
+            self.sites.prepare(unread)
+            if self.dry_run:
+                return self._store(unread, made)
 
             async def attempt() -> DocumentReport | None:
                 with self.database.connection.transaction():
@@ -319,7 +270,7 @@ class _Run:
         """Store a document; `made` keeps its new embeddings for another attempt."""
         key = unread.external_key
         try:
-            document = unread.load()
+            document, repeated = self.sites.load(unread)
         except MissingExtraError as exc:
             # Files of other types need no more than what is installed.
             raise UnreadableDocumentError(str(exc), remedy=exc.remedy) from exc
@@ -327,11 +278,11 @@ class _Run:
         stored = self._stored(key)
         if not chunks:
             removed = len(stored.chunks) if self.dry_run else self.writer.delete_document(key)
-            return DocumentReport(key, "empty", removed=removed)
+            return DocumentReport(key, "empty", removed=removed, repeated_lines=repeated)
         given = self._fields(unread, document, stored)
         changes = tuple(_changes(given, stored)) if stored.fields else ()
         if self.dry_run:
-            return self._foreseen(key, chunks, stored, changes)
+            return replace(self._foreseen(key, chunks, stored, changes), repeated_lines=repeated)
         embeddings = self._embed_missing(chunks, made)
         counts = self.writer.upsert_document(
             {"external_key": key, **given},
@@ -353,10 +304,10 @@ class _Run:
             changes,
             embedded=sum(embedding is not None for embedding in embeddings.values()),
             text_only=counts.embeddings_missing,
+            repeated_lines=repeated,
         )
-        if report.changed or report.embedded or changes:
-            return report
-        return DocumentReport(key, "unchanged", counts, text_only=report.text_only)
+        is_changed = report.changed or report.embedded or changes
+        return report if is_changed else replace(report, outcome="unchanged")
 
     def _stored(self, key: str) -> _Stored:
         try:

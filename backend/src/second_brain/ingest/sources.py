@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ _LEFT_OUT = {"node_modules"}
 _LEFT_OUT_PREFIXES = (".", "~$")
 
 _NO_ENDING = "no ending"
+_PAGES = (".html", ".htm", ".xhtml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,15 @@ class KnowledgeSource:
 
 @dataclass(frozen=True, slots=True)
 class UnreadDocument:
-    """A document that can be loaded: its stable key, and how to read it when its turn comes."""
+    """A document that can be loaded: its stable key, and how to read it when its turn comes.
+
+    `site` is what the keys of the pages begin with that it is compared with: see `repeated_lines`.
+    """
 
     external_key: str
     load: Callable[[], LoadedDocument]
     source: KnowledgeSource | None = None
+    site: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,17 @@ def find_files(
         if path.is_dir() or path.suffix.lower() in RECORDS:
             inner = _relative(path, root)
             found.folders.append((belongs_to, belongs_to.key("" if inner == "." else f"{inner}/")))
-    found.documents.extend(documents[key] for key in sorted(documents))
+    for key in sorted(documents):
+        document = documents[key]
+        # The widest of the folders that are named.
+        around = [
+            folder
+            for one, folder in found.folders
+            if one == document.source and key.startswith(folder)
+        ]
+        is_page = key.lower().endswith(_PAGES)
+        site = min(around, key=len, default=None) if is_page else None
+        found.documents.append(replace(document, site=site))
     return found
 
 

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.ingest.archive import MAX_XML_TAGS, parse_xml
 from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.loading import SUPPORTED, described, load_bytes
 from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, is_excluded
 
 if TYPE_CHECKING:
-    from urllib.robotparser import RobotFileParser
+    from protego import Protego
 
 MAX_PAGES = 1_000
 MAX_PAGE_BYTES = 50_000_000
@@ -116,7 +116,7 @@ class WebReader:
 
     is_allowed: Callable[[Address], bool] = is_public
     _clients: dict[str, httpx.Client] = field(default_factory=dict)
-    _robots: "dict[str, RobotFileParser]" = field(default_factory=dict)
+    _robots: "dict[str, Protego]" = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
 
     def __enter__(self) -> "WebReader":
@@ -180,8 +180,9 @@ class WebReader:
                         break
                 else:
                     if is_sitemap:
-                        folder = posixpath.dirname(url.path).rstrip("/")
-                        found.folders.append((belongs_to, belongs_to.key(f"{folder}/")))
+                        folder = belongs_to.key(f"{posixpath.dirname(url.path).rstrip('/')}/")
+                        found.folders.append((belongs_to, folder))
+                        pages = {key: replace(page, site=folder) for key, page in pages.items()}
             except UnreadableDocumentError as error:
                 key = belongs_to.key(_path(url))
                 pages[key] = UnreadDocument(key, partial(_refuse, error), belongs_to)
@@ -238,7 +239,7 @@ class WebReader:
                 )
             if stay and url.host != host:
                 raise UnreadableDocumentError(f"leads to another host, {url.host}")
-            if check_robots and not self._robots_of(url).can_fetch(_AGENT, str(url)):
+            if check_robots and not self._robots_of(url).can_fetch(str(url), _AGENT):
                 raise UnreadableDocumentError(
                     f"robots.txt of {url.host} does not allow it",
                     remedy="Ask the owner of the site, or leave it out with --exclude.",
@@ -249,18 +250,18 @@ class WebReader:
             url = answer
         raise UnreadableDocumentError(f"is redirected more than {MAX_REDIRECTS} times")
 
-    def _robots_of(self, url: httpx.URL) -> "RobotFileParser":
-        from urllib.robotparser import RobotFileParser
-
+    def _robots_of(self, url: httpx.URL) -> "Protego":
+        """Return the rules of a host, as RFC 9309 says: the longest that fits, with `*` and `$`."""
+        try:
+            from protego import Protego
+        except ImportError as exc:
+            raise MissingExtraError("protego", "ingest") from exc
         origin = f"{url.scheme}://{url.netloc.decode()}"
         if origin not in self._robots:
-            rules = RobotFileParser()
             try:
                 file = httpx.URL(f"{origin}/robots.txt")
-                answer = self._get(file, stay=False, check_robots=False)
-                rules.parse(_robots_lines(answer.data))
+                text = _robots_text(self._get(file, stay=False, check_robots=False).data)
             except ValueError as error:
-                # The parser raises it for a delay or an address that is not one.
                 raise UnreadableDocumentError(
                     f"robots.txt of {url.host} cannot be read: {error}"
                 ) from error
@@ -269,8 +270,8 @@ class WebReader:
                     raise UnreadableDocumentError(
                         f"robots.txt of {url.host} cannot be read: {error}"
                     ) from error
-                rules.allow_all = True  # type: ignore[attr-defined]
-            self._robots[origin] = rules
+                text = ""
+            self._robots[origin] = Protego.parse(text)
         return self._robots[origin]
 
     def _request(self, url: httpx.URL) -> _Answer | httpx.URL:
@@ -320,9 +321,7 @@ class WebReader:
     def _wait(self, url: httpx.URL) -> None:
         """Wait as long as robots.txt asks between two requests, within bounds."""
         rules = self._robots.get(f"{url.scheme}://{url.netloc.decode()}")
-        asked = rules.crawl_delay(_AGENT) if rules and rules.mtime() else None
-        # Compared before it is a float: it can have hundreds of digits.
-        delay = float(min(int(asked or 0), _LONGEST_DELAY))
+        delay = min((rules.crawl_delay(_AGENT) if rules else None) or 0.0, _LONGEST_DELAY)
         since = time.monotonic() - self._asked_at.get(url.host, float("-inf"))
         if since < delay:
             time.sleep(delay - since)
@@ -371,10 +370,10 @@ def _answer(url: httpx.URL, response: httpx.Response) -> _Answer | httpx.URL:
     return _Answer(url, bytes(data), content_type, response.charset_encoding)
 
 
-def _robots_lines(data: bytes) -> list[str]:
+def _robots_text(data: bytes) -> str:
     if len(data) > MAX_ROBOTS_BYTES:
         raise ValueError(f"it is larger than {MAX_ROBOTS_BYTES // 1_000} KB")
-    return data.decode("utf-8", "replace").splitlines()
+    return data.decode("utf-8", "replace")
 
 
 def _read_sitemap(answer: _Answer) -> tuple[str, list[str]]:
