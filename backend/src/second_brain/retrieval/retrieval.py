@@ -57,7 +57,7 @@ from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import Mode, SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
 from second_brain.services.arguments import Leg, RowOptions
-from second_brain.services.calls import Deadline, checked_timeout
+from second_brain.services.calls import Deadline
 from second_brain.services.results import EmbeddingModel, MemorySearchResult
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Retrieval(ABC):
         model knows no word has a row of zeros. Raises the embedder's error, and ConfigurationError
         for a corpus of another model.
         """
-        deadline = Deadline(checked_timeout(timeout))
+        deadline = Deadline(timeout)
         embedder = await self._embedder(deadline)
         call = partial(embedder.embed, texts)
         given = await self._compute("the embedder", call, deadline.left(), is_async(embedder.embed))
@@ -329,9 +329,7 @@ class Retrieval(ABC):
         )
 
     def _deadline(self, timeout: float | None) -> Deadline:
-        if timeout is None:
-            return Deadline(self.settings.search_timeout_seconds)
-        return Deadline(checked_timeout(timeout))
+        return Deadline(self.settings.search_timeout_seconds if timeout is None else timeout)
 
     async def _found(
         self, plan: Plan, deadline: Deadline, watch: Watch, ask: Callable[..., Any]
