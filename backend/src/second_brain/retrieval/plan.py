@@ -44,11 +44,6 @@ class Plan:
     """Which rows are searched, by the provider's names."""
 
     @property
-    def is_reranked(self) -> bool:
-        """Whether a reranker orders the hits."""
-        return self.mode == "rerank"
-
-    @property
     def texts(self) -> list[str]:
         """The question and its further formulations."""
         return [self.query.query, *self.query.formulations]
@@ -177,7 +172,7 @@ def search_options(
         "one_per_document": query.one_per_document,
         "neighbor_window": query.expand_neighbors,
         "recency_half_life": query.recency_half_life,
-        "match_offset": 0 if plan.is_reranked else query.offset,
+        "match_offset": 0 if plan.mode == "rerank" else query.offset,
         "snippet": query.snippet,
         "formulations": [
             {"query_embedding": vector, "query_text": text}
