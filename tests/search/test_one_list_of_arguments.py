@@ -20,7 +20,7 @@ from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
 from second_brain.retrieval.plan import planned, search_options
 from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import SearchSettings
-from second_brain.services.arguments import ARGUMENTS, DEFAULTS, HybridOptions
+from second_brain.services.arguments import ARGUMENTS, DEFAULTS, FUSIONS, HybridOptions
 from second_brain.services.functions import FUNCTIONS, WITH_SEARCH, statement
 from second_brain.services.postgres import PostgresProvider
 
@@ -82,6 +82,11 @@ def test_pythons_list_has_the_names_types_and_defaults_of_the_search(knowledge: 
     assert listed.pop("match_count") == ("integer", 5)
     assert stated.pop("match_count") == ("integer", 10)
     assert listed == stated
+
+
+def test_python_and_sql_have_the_same_fusions(knowledge: Connection) -> None:
+    ((listed,),) = knowledge.execute("select knowledge_internal.fusions()").fetchall()
+    assert listed == list(FUSIONS)
 
 
 def test_the_method_takes_the_arguments_of_the_list() -> None:
