@@ -3,6 +3,8 @@
 from typing import Any
 from unittest.mock import MagicMock
 
+from second_brain.services.results import HitMetadata
+
 ROW: dict[str, Any] = {
     "id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0001",
     "content": "How to rotate the signing keys.",
@@ -26,6 +28,10 @@ ROW: dict[str, Any] = {
     "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
     "total_count": 1,
 }
+NOTHING: dict[str, Any] = dict.fromkeys(
+    HitMetadata.__annotations__.keys() - {"title", "source_url", "pool_ended"}
+)
+"""The metadata of a hit that lacks every column."""
 SECRET = "sb_secret_hunter2hunter2"
 
 

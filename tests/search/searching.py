@@ -15,13 +15,13 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from second_brain.services.arguments import FUSIONS as FUSIONS
 from second_brain.services.functions import packed
 
 Row = dict[str, Any]
 
 NORTH, NORTH_EAST, EAST, UP = [1, 0, 0], [0.8, 0.6, 0], [0, 1, 0], [0, 0, 1]
 MODES = ("websearch", "simple", "phrase")
-FUSIONS = ("rrf", "relative_score", "auto")
 
 
 def chunk(number: int) -> UUID:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mocked_client import ROW, client_with
+from mocked_client import NOTHING, ROW, client_with
 from sql_trees import function, parameters
 
 from second_brain.services.results import (
@@ -91,29 +91,13 @@ def test_an_odd_row_is_normalized(row: object) -> None:
         source="supabase",
         confidence=0.0,
         metadata={
+            **NOTHING,  # type: ignore[typeddict-item]
             "knowledge_type": "document",
-            "document_id": None,
             "chunk_index": 0,
             "source_origin": "manual",
-            "vector_rank": None,
-            "text_rank": None,
-            "rrf_score": None,
-            "similarity": None,
-            "text_score": None,
-            "match_type": None,
             "matched_terms": [],
             "collections": [],
-            "heading": None,
-            "sensitivity": None,
-            "external_key": None,
-            "source_row": None,
             "is_chunk": True,
-            "document_chunks": None,
-            "collection": None,
-            "document_date": None,
-            "snippet": None,
-            "context": None,
-            "total_count": None,
             "real_provider": True,
         },
     )

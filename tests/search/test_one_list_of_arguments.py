@@ -1,6 +1,7 @@
 """The arguments of a search: one list in SQL and one in Python, which say the same.
 
-So does the table of SQL functions that psycopg and REST share.
+So do the query of the service, the tools, the command line, and the table of SQL functions that
+psycopg and REST share.
 """
 
 import inspect
@@ -10,10 +11,16 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from sql_trees import RPC, function, parameters
+from typer.main import get_command
 
 from conftest import Connect, Connection
 from homes import in_its_module
-from second_brain.services.arguments import ARGUMENTS, DEFAULTS, HybridOptions
+from second_brain.cli.search import NO_OPTIONS, app
+from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
+from second_brain.retrieval.plan import planned, search_options
+from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
+from second_brain.retrieval.settings import SearchSettings
+from second_brain.services.arguments import ARGUMENTS, DEFAULTS, FUSIONS, HybridOptions
 from second_brain.services.functions import FUNCTIONS, WITH_SEARCH, statement
 from second_brain.services.postgres import PostgresProvider
 
@@ -77,6 +84,11 @@ def test_pythons_list_has_the_names_types_and_defaults_of_the_search(knowledge: 
     assert listed == stated
 
 
+def test_python_and_sql_have_the_same_fusions(knowledge: Connection) -> None:
+    ((listed,),) = knowledge.execute("select knowledge_internal.fusions()").fetchall()
+    assert listed == list(FUSIONS)
+
+
 def test_the_method_takes_the_arguments_of_the_list() -> None:
     given = inspect.signature(PostgresProvider.hybrid_search).parameters
     positional = {
@@ -92,6 +104,62 @@ def test_the_method_takes_the_arguments_of_the_list() -> None:
     assert {name: hints[name] for name in positional} == {
         name: ARGUMENTS[name].type for name in positional
     }
+
+
+# Names of a query, a tool and the command line for the arguments, and what they have beside them.
+QUERY_NAMES = {
+    "query": "query_text",
+    "category": "filter_type",
+    "limit": "top_k",
+    "offset": "match_offset",
+    "min_similarity": "threshold",
+    "expand_neighbors": "neighbor_window",
+}
+OWN_OF_QUERY = {"mode", "tags", "include_memory", "exact_total"}
+OF_SETTINGS = {"pool_size", "rrf_k", "on_bad_embedding"}
+TOOL_NAMES = {"match_count": "limit", "search_type": "mode", "source_id": "filters"}
+OPTION_NAMES = {"question": "query", "filter_type": "category"}
+OWN_OF_COMMAND = {
+    *("rerank", "reranker_name", "facets", "as_json", "explain", "estimate", "why_not"),
+    *("embedder_name", "dsn", "schema", "pool_size", "rrf_k"),
+}
+
+
+def test_a_query_has_the_arguments_of_the_list() -> None:
+    fields = SearchQuery.model_fields.keys() | Access.model_fields.keys()
+    known = {QUERY_NAMES.get(name, name) for name in fields} - OWN_OF_QUERY - {"required_filters"}
+    assert known == ARGUMENTS.keys() - OF_SETTINGS - {"query_embedding"}
+    assert get_type_hints(QueryOptions).keys() | {"query"} == fields | {"bm25_weight"}
+
+
+def test_the_service_passes_every_argument_of_the_list() -> None:
+    plan = planned(SearchQuery(query="alpha"), Access(), SearchSettings())
+    passed = search_options(plan, "hybrid", (), SearchSettings(), None)
+    not_passed = {"query_embedding", "query_text", "on_bad_embedding"}
+    assert passed.keys() == (ARGUMENTS.keys() | {"exact_total", "timeout"}) - not_passed
+
+
+@pytest.mark.parametrize("name", sorted(SearchQuery.model_fields.keys() & ARGUMENTS.keys()))
+def test_a_field_of_a_query_has_the_default_of_its_argument(name: str) -> None:
+    default = SearchQuery.model_fields[name].default
+    # None is the setting, and a list is a tuple there.
+    assert default in (None, ()) or default == DEFAULTS[name]
+    assert SearchQuery.model_fields[name].description
+
+
+@pytest.mark.parametrize("tool", [HybridSearch, SearchKnowledgeBase])
+def test_a_tool_takes_fields_of_a_query(tool: Any) -> None:
+    names = {TOOL_NAMES.get(name, name) for name in tool.model_fields}
+    assert names <= SearchQuery.model_fields.keys()
+
+
+def test_the_command_has_an_option_for_each_field_of_a_query() -> None:
+    options = {one.name for one in get_command(app).commands["search"].params}  # type: ignore[attr-defined]
+    fields = {OPTION_NAMES.get(name, name) for name in options - OWN_OF_COMMAND}
+    access = Access.model_fields.keys() - {"required_filters"}
+    assert fields == (OperatorQuery.model_fields.keys() | access) - (
+        NO_OPTIONS - set(OPTION_NAMES.values()) | {"reranked_leg"}
+    )
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS.values(), ids=lambda one: one.name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mocked_client import ROW, SECRET, client_with, failing_client, sent
+from mocked_client import NOTHING, ROW, SECRET, client_with, failing_client, sent
 from postgrest.exceptions import APIError
 
 from second_brain.services.results import MemorySearchResult
@@ -150,7 +150,8 @@ def test_hybrid_search_includes_rank_metadata() -> None:
         source="supabase",
         confidence=0.0325,
         metadata={
-            "team": "platform",  # type: ignore[typeddict-unknown-key]
+            **NOTHING,  # type: ignore[typeddict-item]
+            "team": "platform",
             "title": "Keys",
             "source_url": "https://example.org/keys",
             "knowledge_type": "playbook",
@@ -166,12 +167,7 @@ def test_hybrid_search_includes_rank_metadata() -> None:
             "matched_terms": ["rotate", "keys"],
             "collection": "memory",
             "collections": [],
-            "heading": None,
-            "sensitivity": None,
-            "external_key": None,
-            "source_row": None,
             "is_chunk": True,
-            "document_chunks": None,
             "document_date": "2026-01-31",
             "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
             "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",

@@ -9,17 +9,14 @@ from psycopg.types.json import Jsonb
 from searching import refused
 
 from conftest import Connection
+from second_brain.filters import COLUMNS
 
 SEARCH = "hybrid_search_knowledge_chunks"
 
 
 # What is refused.
 
-FIELDS = (
-    "chunk_index, collection, created_at, document_date, document_id, embedding_model,"
-    " knowledge_type, language, owner_id, sensitivity, source_id, source_origin, updated_at,"
-    " visibility or metadata.<key>"
-)
+FIELDS = f"{', '.join(COLUMNS)} or metadata.<key>"
 COMMON_OPS = "eq, ne, in, not_in, exists"
 ORDERED_OPS = f"{COMMON_OPS}, gte, gt, lte, lt, between"
 

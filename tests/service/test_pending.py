@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from conftest import Connection
+from second_brain.errors import SecondBrainError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
@@ -128,6 +129,24 @@ def test_the_count_runs_while_the_search_runs(
         response = search("zebra", viewer_id=BEN)
         release.join()
     assert response.pending_embeddings == 7
+
+
+def test_no_count_outlives_a_search_that_failed(dsn: str, database: Connection) -> None:
+    replace_count(database, "perform pg_sleep(1); return 7;")
+
+    def broken(texts: Sequence[str]) -> list[list[float]]:
+        time.sleep(0.2)
+        raise ValueError("the model is broken")
+
+    async def left() -> set[asyncio.Task[Any]]:
+        embedder = CallableEmbedder(broken, "by-hand", 3)
+        service = AsyncRetrievalService(AsyncPostgresProvider(dsn), embedder)
+        others = asyncio.all_tasks()
+        with pytest.raises(SecondBrainError, match="the model is broken"):
+            await service.search("zebra", mode="vector")
+        return asyncio.all_tasks() - others
+
+    assert asyncio.run(left()) == set()
 
 
 def test_a_provider_with_one_connection_counts_after_the_search(dsn: str) -> None:

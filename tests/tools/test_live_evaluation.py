@@ -14,6 +14,7 @@ from command_line import Run, runner
 from conftest import Connection
 from judged import DIMENSIONS, WORDS, best_hit, embedder, fill, judged, use_the_worse_leg
 from second_brain.evaluation.judgments import grades
+from second_brain.services.arguments import FUSIONS
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
 
@@ -62,7 +63,7 @@ def test_eval_searches_the_corpus_with_its_stored_embeddings_and_settings(
     use_the_worse_leg(writer)
     report = modes(brain)
     found = report["modes"]
-    assert list(found) == ["vector", "text", "rrf", "relative_score", "auto", "stored"]
+    assert list(found) == ["vector", "text", *FUSIONS, "stored"]
     # The right document is the second one of the vector leg, and of the stored settings.
     second = pytest.approx(1 / np.log2(3))
     assert found["vector"]["nDCG@10"] == found["stored"]["nDCG@10"] == second
@@ -106,7 +107,7 @@ def test_the_report_of_a_corpus_has_each_mode_and_explains_the_losses(
     use_the_worse_leg(writer)
     modes(brain, "--html", "report.html")
     page = (tmp_path / "report.html").read_text("utf-8")
-    for mode in ("vector", "text", "rrf", "relative_score", "auto", "stored"):
+    for mode in ("vector", "text", *FUSIONS, "stored"):
         assert f'data-mode="{mode}"' in page
         assert f"Latency of {mode} in milliseconds" in page
     assert "Where stored loses most" in page

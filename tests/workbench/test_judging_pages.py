@@ -25,6 +25,7 @@ from judged import (
     use_the_worse_leg,
 )
 from opened_workbench import ADDRESS
+from second_brain.services.arguments import FUSIONS
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.app import create_app
@@ -293,7 +294,7 @@ def test_measuring_shows_each_mode_and_does_not_start_again(
     use_the_worse_leg(writer)
     page = run(browser, "measure", fusion="auto", vector_weight="0.5")
     modes = re.findall(r'data-mode="([^"]+)"', page)
-    assert modes == ["vector", "text", "rrf", "relative_score", "auto", "stored", "auto 0.5 : 1"]
+    assert modes == ["vector", "text", *FUSIONS, "stored", "auto 0.5 : 1"]
     # 1 / log2(3) against 1, and 2 of 2 ** 8 assignments of signs.
     assert "0.631" in page
     assert '<span class="gain">+0.369</span>' in page

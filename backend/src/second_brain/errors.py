@@ -7,10 +7,10 @@ gave, and what to do about it. It is not a place for retrying or logging.
 import inspect
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from second_brain.redaction import MESSAGE_LIMIT as MESSAGE_LIMIT
 from second_brain.redaction import QUOTED
@@ -377,10 +377,12 @@ def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
 
         @wraps(method)
         async def iterate(*args: object, **kwargs: object) -> AsyncIterator[Any]:
-            with _as_documented(method):
+            try:
                 async with aclosing(method(*args, **kwargs)) as results:
                     async for result in results:
                         yield result
+            except _WRONG_VALUE as error:
+                _refuse(method, error)
 
         return iterate
     if inspect.iscoroutinefunction(method):
@@ -388,8 +390,10 @@ def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         async def wait(*args: object, **kwargs: object) -> object:
             running = method(*args, **kwargs)
-            with _as_documented(method):
+            try:
                 return await running
+            except _WRONG_VALUE as error:
+                _refuse(method, error)
 
         return wait
 
@@ -398,24 +402,22 @@ def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(*args: object, **kwargs: object) -> object:
         bound = signature.bind(*args, **kwargs)
-        with _as_documented(method):
+        try:
             return method(*bound.args, **bound.kwargs)
+        except _WRONG_VALUE as error:
+            _refuse(method, error)
 
     return call
 
 
-@contextmanager
-def _as_documented(method: Callable[..., Any]) -> Iterator[None]:
-    try:
-        yield
-    except (SecondBrainError, UnknownArgumentError):
-        raise
-    except _WRONG_VALUE as error:
-        known = translate(error)
-        if type(known) is SecondBrainError:
-            known = InvalidInputError(str(known))
-        known.args = (f"{method.__name__}(): {known}",)
-        raise known from redacted(error)
+def _refuse(method: Callable[..., Any], error: Exception) -> NoReturn:
+    if isinstance(error, SecondBrainError | UnknownArgumentError):
+        raise error
+    known = translate(error)
+    if type(known) is SecondBrainError:
+        known = InvalidInputError(str(known))
+    known.args = (f"{method.__name__}(): {known}",)
+    raise known from redacted(error)
 
 
 def http_status(error: Exception, *, has_users_token: bool = False) -> int:

@@ -354,6 +354,12 @@ begin
 end
 $$;
 
+-- The methods of fusion, which the table below has too.
+create function knowledge_internal.fusions() returns text[]
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  select array['rrf', 'relative_score', 'auto']
+$$;
+
 create table public.knowledge_settings (
   collection text primary key default '' check (length(collection) <= 200),
   fusion text check (fusion in ('rrf', 'relative_score', 'auto')),
@@ -386,7 +392,7 @@ create function public.set_knowledge_settings(
 -- definer: service_role has no rights on the internal schema.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  fusions constant text[] := array['rrf', 'relative_score', 'auto'];
+  fusions constant text[] := knowledge_internal.fusions();
   stored_dimensions constant integer := (
     select stored.dimensions from knowledge_internal.chunk_table() as stored
   );
@@ -490,7 +496,7 @@ declare
     when collections[1] = all (collections) then collections[1] else '' end;
   stored public.knowledge_settings;
 begin
-  if fusion in ('rrf', 'relative_score', 'auto') then
+  if fusion = any (knowledge_internal.fusions()) then
     return;
   end if;
   select settings.* into stored

@@ -105,8 +105,9 @@ begin
       then 'pool_size must be between 1 and 1000, not %s'
     when (given.rrf_k between 1e-30 and 1e30) is not true
       then 'rrf_k must be above 0 and at most 1e30, not %s'
-    when given.fusion not in ('rrf', 'relative_score', 'auto', 'stored_or_auto')
-      then 'fusion must be one of rrf, relative_score, auto, stored_or_auto, not %s'
+    when given.fusion <> all (knowledge_internal.fusions() || text 'stored_or_auto')
+      then 'fusion must be one of ' || array_to_string(knowledge_internal.fusions(), ', ')
+        || ', stored_or_auto, not %s'
     when given.public_only is null
       then 'public_only must be true or false, not null'
     when given.one_per_document is null

@@ -1,10 +1,13 @@
 """The options that several commands have: one declaration of each, and how groups are made."""
 
+import inspect
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from pydantic import BaseModel
 
 from second_brain.models import EMBEDDER_NAMES
 
@@ -108,6 +111,48 @@ WorkersOption = Annotated[
 # How a command asks and answers.
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def with_fields(
+    model: type[BaseModel], *, before: str, but: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Give a command an option for each field of a model that it does not declare.
+
+    It takes them as `**others`. `before` is the option that they stand before in the help, and
+    `but` are fields without an option.
+    """
+
+    def add(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [one for one in signature.parameters.values() if one.kind != one.VAR_KEYWORD]
+        place = [one.name for one in own].index(before)
+        further = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=Annotated[
+                    field.annotation,
+                    typer.Option(
+                        f"--{name.replace('_', '-')}",
+                        help=field.description,
+                        show_default=field.default is not None,
+                    ),
+                ],
+            )
+            for name, field in model.model_fields.items()
+            if name not in signature.parameters and name not in but
+        ]
+        named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        ordered = [*named[:place], *further, *named[place:]]
+        command.__signature__ = signature.replace(parameters=ordered)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in ordered}
+        return command
+
+    return add
 
 
 def new_group(app: typer.Typer, name: str, examples: str | None = None) -> typer.Typer:

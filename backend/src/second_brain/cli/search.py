@@ -28,6 +28,7 @@ from second_brain.cli.options import (
     JsonOption,
     SchemaOption,
     ViewerGroupsOption,
+    with_fields,
 )
 from second_brain.cli.output import print_json
 from second_brain.cli.tables import (
@@ -50,7 +51,7 @@ from second_brain.models.rerankers import RERANKER_NAMES, Reranker, load_reranke
 from second_brain.retrieval.answer import Explanation, SearchResponse, SearchResult
 from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.retrieval.plan import HISTORY, MEMORY, invalid_query
-from second_brain.retrieval.query import AccessOptions, OperatorQuery
+from second_brain.retrieval.query import AccessOptions, OperatorQuery, SearchQuery
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import Fusion, Mode
 from second_brain.services.arguments import Leg
@@ -121,7 +122,12 @@ _QUESTIONS = (
 app = typer.Typer(rich_markup_mode=None)
 
 
+# Fields of a query under another name here, and those that other options or calls are for.
+NO_OPTIONS = {"query", "category", "tags", "formulations", "exact_total"}
+
+
 @app.command("search", epilog=_SEARCH_EXAMPLES)
+@with_fields(SearchQuery, before="offset", but=NO_OPTIONS)
 def _search(
     question: Annotated[str, typer.Argument(help="What to search for.", show_default=False)],
     mode: Annotated[
@@ -217,17 +223,11 @@ def _search(
             show_default=False,
         ),
     ] = None,
-    one_per_document: Annotated[
-        bool, typer.Option("--one-per-document", help="The best chunk of each document.")
-    ] = False,
     expand_neighbors: Annotated[
         int, typer.Option(min=0, max=5, help="Show this many chunks before and after a hit.")
     ] = 0,
     snippet: Annotated[
         bool, typer.Option("--snippet", help="Show an excerpt with the matched words marked.")
-    ] = False,
-    prefix_last: Annotated[
-        bool, typer.Option("--prefix-last", help="The last word may be the beginning of a word.")
     ] = False,
     offset: Annotated[int, typer.Option(min=0, max=1000, help="Hits to skip.")] = 0,
     facets: Annotated[
@@ -265,6 +265,7 @@ def _search(
     embedder_name: EmbedderOption = "wordllama",
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
+    **others: Any,
 ) -> None:
     """Search, and show for each hit why it stands where it stands.
 
@@ -288,11 +289,10 @@ def _search(
         include_memory=include_memory,
         date_from=date_from and date_from.date(),
         date_to=date_to and date_to.date(),
-        one_per_document=one_per_document,
         expand_neighbors=expand_neighbors,
         # The table shows the part of it that has the words.
         snippet=snippet or not as_json,
-        prefix_last=prefix_last,
+        **others,
     )
     access: AccessOptions = {
         "viewer_id": viewer_id,

@@ -1,12 +1,13 @@
 """The command settings: how a corpus is searched where a caller gives no fusion."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from second_brain.cli.options import DsnOption, JsonOption, SchemaOption, new_group
 from second_brain.cli.output import show
 from second_brain.cli.target import opened
+from second_brain.services.arguments import OneFusion
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import SCHEMA
 from second_brain.services.write import KnowledgeWriter
@@ -58,7 +59,7 @@ def show_settings(
 def set_settings(
     collection: CollectionOption = "",
     fusion: Annotated[
-        Literal["auto", "relative_score", "rrf"] | None,
+        OneFusion | None,
         typer.Option(help="Without it, the default of the caller."),
     ] = None,
     vector_weight: WeightOption = 1.0,

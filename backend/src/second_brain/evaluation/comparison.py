@@ -12,6 +12,7 @@ from second_brain.evaluation.collection import Query, Questions
 from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, mean, percentile
 from second_brain.evaluation.runs import DEFAULT, Answer, Run, Settings, rankings
 from second_brain.models.rerankers import CachedReranker, Reranker
+from second_brain.services import arguments
 from second_brain.services.arguments import Leg
 
 CONDENSED = "nDCG@10 condensed"
@@ -37,9 +38,7 @@ class Mode:
 
 
 LEGS = (Mode("vector", "vector"), Mode("text", "text"))
-FUSIONS = tuple(
-    Mode(name, settings=Settings(fusion=name)) for name in ("rrf", "relative_score", "auto")
-)
+FUSIONS = tuple(Mode(name, settings=Settings(fusion=name)) for name in arguments.FUSIONS)
 IN_USE = Mode(STORED)
 """The stored settings of the corpus; without any, `auto`."""
 

@@ -13,6 +13,7 @@ from second_brain.retrieval.answer import Degraded, SearchResult
 from second_brain.retrieval.query import OperatorQuery
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import Fusion, Mode
+from second_brain.services.arguments import FUSIONS
 
 DEPTH = 10
 """Documents of each setting."""
@@ -20,9 +21,7 @@ DEPTH = 10
 _ANY_SIMILARITY = -1.0
 
 _SETTINGS: tuple[tuple[Mode, Fusion], ...] = (
-    ("hybrid", "rrf"),
-    ("hybrid", "relative_score"),
-    ("hybrid", "auto"),
+    *(("hybrid", one) for one in FUSIONS),
     ("vector", "rrf"),
     ("text", "rrf"),
 )

@@ -13,7 +13,7 @@ from second_brain.evaluation.collection import Questions
 from second_brain.evaluation.comparison import LEGS, Ask
 from second_brain.evaluation.metrics import NDCG, Difference, compare, judge, mean
 from second_brain.evaluation.runs import DEFAULT, Run, Settings, rankings
-from second_brain.services.arguments import Leg
+from second_brain.services.arguments import FUSIONS, Leg
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.write import KnowledgeWriter
 
@@ -21,7 +21,6 @@ FOLDS = 5
 
 # The number of hits that an application requests. A larger top_k would enlarge the small pools.
 _DEPTH = 10
-_FUSIONS = ("rrf", "relative_score", "auto")
 _VECTOR_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 _RRF_KS = (10.0, 60.0)
 _POOL_SIZES = (50, 200)
@@ -89,7 +88,7 @@ def grid(*, storable: bool = False) -> list[Settings]:
     """
     settings = [DEFAULT]
     pool_sizes: Sequence[int | None] = (None,) if storable else _POOL_SIZES
-    for fusion in _FUSIONS:
+    for fusion in FUSIONS:
         ks: Sequence[float | None] = (None,)
         if fusion == "rrf" and not storable:
             ks = _RRF_KS

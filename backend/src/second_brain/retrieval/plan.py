@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -15,6 +15,9 @@ from second_brain.services.arguments import FindOptions, Leg, RowOptions
 
 MEMORY, HISTORY = "memory", "history"
 """The collections of what assistants store about a user, and of the turns of conversations."""
+
+# The fields of a query that a provider takes by the same name.
+_PASSED = tuple(name for name in get_type_hints(FindOptions) if name in SearchQuery.model_fields)
 
 NO_MEMORY = {"field": "collection", "op": "ne", "value": MEMORY}
 
@@ -42,11 +45,6 @@ class Plan:
     """The collections that a condition leaves out, because nothing asks for them."""
     rows: RowOptions
     """Which rows are searched, by the provider's names."""
-
-    @property
-    def is_reranked(self) -> bool:
-        """Whether a reranker orders the hits."""
-        return self.mode == "rerank"
 
     @property
     def texts(self) -> list[str]:
@@ -162,33 +160,33 @@ def search_options(
         default if given is None else given
         for given, default in zip(weights, of_settings, strict=True)
     )
-    return {
-        # mypy requires every key of FindOptions in what is unpacked.
-        **plan.rows,  # type: ignore[typeddict-item]
-        "top_k": plan.window,
-        "threshold": plan.threshold,
-        # A leg that is alone has no other to be weighed against.
-        "vector_weight": vector_weight if is_hybrid else 1.0,
-        "text_weight": text_weight if is_hybrid else 1.0,
-        "search_mode": query.text_mode,
-        "pool_size": plan.pool,
-        "rrf_k": settings.rrf_constant,
-        "fusion": query.fusion or settings.search_fusion,
-        "one_per_document": query.one_per_document,
-        "neighbor_window": query.expand_neighbors,
-        "recency_half_life": query.recency_half_life,
-        "match_offset": 0 if plan.is_reranked else query.offset,
-        "snippet": query.snippet,
-        "formulations": [
-            {"query_embedding": vector, "query_text": text}
-            for vector, text in further
-            if vector is not None or text is not None
-        ]
-        or None,
-        "prefix_last": query.prefix_last,
-        "exact_total": query.exact_total,
-        "timeout": timeout,
-    }
+    # What the query has by the provider's name, then what is more than that.
+    options = {name: getattr(query, name) for name in _PASSED}
+    return cast(
+        FindOptions,
+        options
+        | {
+            **plan.rows,
+            "top_k": plan.window,
+            "threshold": plan.threshold,
+            # A leg that is alone has no other to be weighed against.
+            "vector_weight": vector_weight if is_hybrid else 1.0,
+            "text_weight": text_weight if is_hybrid else 1.0,
+            "search_mode": query.text_mode,
+            "pool_size": plan.pool,
+            "rrf_k": settings.rrf_constant,
+            "fusion": query.fusion or settings.search_fusion,
+            "neighbor_window": query.expand_neighbors,
+            "match_offset": 0 if plan.mode == "rerank" else query.offset,
+            "formulations": [
+                {"query_embedding": vector, "query_text": text}
+                for vector, text in further
+                if vector is not None or text is not None
+            ]
+            or None,
+            "timeout": timeout,
+        },
+    )
 
 
 def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:

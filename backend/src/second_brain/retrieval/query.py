@@ -33,7 +33,7 @@ from second_brain.retrieval.settings import (
     Weight,
     without_alias,
 )
-from second_brain.services.arguments import Leg, TextMode
+from second_brain.services.arguments import ARGUMENTS, Leg, TextMode
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""
@@ -82,6 +82,13 @@ Text = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUESTION_BOUND)
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+def _field(name: str, **given: Any) -> Any:
+    """Return a field with the default and the help of the search's argument of this name."""
+    argument = ARGUMENTS[name]
+    text = f"{argument.help[0].upper()}{argument.help[1:]}."
+    return Field(**{"default": argument.default, "description": text, **given})
 
 
 Conditions = Annotated[
@@ -144,8 +151,8 @@ class SearchQuery(QueryNames):
     offset: int = Field(default=0, ge=0, le=OFFSET_BOUND, description="Results to skip.")
     category: str | None = Field(default=None, description="One knowledge_type.")
     tags: Names = Field(default=(), description="metadata.tags has every one of them.")
-    date_from: date | None = Field(default=None, description="First document_date, included.")
-    date_to: date | None = Field(default=None, description="Last document_date, included.")
+    date_from: date | None = _field("date_from")
+    date_to: date | None = _field("date_to")
     filters: Conditions = Field(default=None, description="Conditions on columns and metadata.")
     min_similarity: float | None = Field(
         default=None,
@@ -159,14 +166,9 @@ class SearchQuery(QueryNames):
     expand_neighbors: Annotated[int, BeforeValidator(whole_neighbors)] = Field(
         default=0, ge=0, le=5, description="Chunks before and after each hit; true is 1."
     )
-    one_per_document: bool = Field(default=False, description="The best chunk of each document.")
-    recency_half_life: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Days after which a score counts half.",
-    )
-    snippet: bool = Field(default=False, description="An excerpt in HTML with <mark>.")
+    one_per_document: bool = _field("one_per_document")
+    recency_half_life: float | None = _field("recency_half_life", gt=0, allow_inf_nan=False)
+    snippet: bool = _field("snippet")
     search_mode: SearchMode = Field(
         default="websearch", description="How the text leg reads the question; or the mode."
     )
@@ -177,14 +179,12 @@ class SearchQuery(QueryNames):
         default=False, description="Count all rows that match, beyond the candidates too."
     )
     fusion: Fusion | None = Field(default=None, description="How the lists of the legs are fused.")
-    vector_weight: Weight | None = Field(default=None, description="Weight of the vector leg.")
-    text_weight: Weight | None = Field(default=None, description="Weight of the text leg.")
+    vector_weight: Weight | None = _field("vector_weight", default=None)
+    text_weight: Weight | None = _field("text_weight", default=None)
     include_memory: bool | None = Field(
         default=None, description="Search the collection memory too."
     )
-    prefix_last: bool = Field(
-        default=False, description="The last word may be the beginning of a word."
-    )
+    prefix_last: bool = _field("prefix_last")
 
     @property
     def text_mode(self) -> TextMode:

@@ -4,17 +4,15 @@ Ranking, fusion and filters are the database's, and retries the provider's.
 """
 
 import contextlib
-import contextvars
+import json
 import logging
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from second_brain.errors import (
     AuthenticationError,
@@ -29,6 +27,7 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
+from second_brain.lru import Lru
 from second_brain.models import Encoder, as_embedder, is_async, unit_vectors
 from second_brain.models.rerankers import (
     CrossEncoderReranker,
@@ -47,17 +46,14 @@ from second_brain.retrieval.embedding import (
     matching_embedder,
     model_failure,
 )
-from second_brain.retrieval.pending import LONGEST_COUNT, LONGEST_WAIT, PendingCounts
-from second_brain.retrieval.plan import (
-    Plan,
-    applied_filters,
-    search_options,
-)
+from second_brain.retrieval.plan import Plan, applied_filters, search_options
 from second_brain.retrieval.query_log import QueryLog
-from second_brain.retrieval.settings import Mode, SearchSettings
+from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
+from second_brain.retrieval.threads import Threads
 from second_brain.services.arguments import Leg, RowOptions
-from second_brain.services.calls import Deadline, checked_timeout
+from second_brain.services.calls import Deadline
+from second_brain.services.last_write import last_write
 from second_brain.services.results import EmbeddingModel, MemorySearchResult
 
 if TYPE_CHECKING:
@@ -66,8 +62,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MODEL_THREADS = 32
-"""The most calls of embedders and rerankers at once that a service waits for."""
+LONGEST_COUNT = 2.0
+"""Seconds after which the database cancels a count of pending chunks."""
+
+LONGEST_WAIT = 0.25
+"""Seconds that a search waits for a count after it has its hits, or for the end of one."""
+
+_MOST_COUNTS = 1000
 
 _REMEDY_OF_RERANKING = (
     "More rows may match: the reranker orders limit times RERANKING_CANDIDATE_MULTIPLIER "
@@ -82,17 +83,8 @@ _NOT_OF_ONE_LEG = (
 )
 """Errors after which a search with one leg is not tried."""
 
-Outcome = TypeVar("Outcome")
-
 AsyncReranker: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
 AnyReranker: TypeAlias = Reranker | AsyncReranker
-
-
-class Running(Protocol):
-    """A call that runs beside the search: a future or a task."""
-
-    def cancel(self) -> bool:
-        """End it, if that is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +95,8 @@ class _Found:
     used: Leg
     model: str | None
     degraded: Degraded | None
+    scores: list[float] | None = None
+    """A reranker's, one for each hit."""
 
 
 class Retrieval(ABC):
@@ -140,36 +134,33 @@ class Retrieval(ABC):
             if self.settings.search_cache_enabled
             else None
         )
-        self._pending = PendingCounts(self.settings.search_pending_check_seconds)
+        self._pending: Lru[str, tuple[int | None]] = Lru(
+            _MOST_COUNTS, self.settings.search_pending_check_seconds
+        )
         self._chosen: tuple[AnyEmbedder, float] | None = None
         self._may_use_text = self.settings.search_on_bad_embedding == "text"
-        self._pool = _pool()
+        self._threads = Threads()
 
     def clear_cache(self) -> None:
         """Drop the answers that are kept, after a write that this process did not make."""
         if self._cache is not None:
             self._cache.clear()
 
-    def _submit(self, call: Callable[[], Outcome]) -> "Future[Outcome]":
-        """Run a call in a thread."""
-        # A fork copies a pool without its threads.
-        if self._pool[0] != os.getpid():
-            self._pool = _pool()
-        # A span that the model's client starts belongs to the search's.
-        context = contextvars.copy_context()
-        return self._pool[1].submit(context.run, _without_stop, call)
-
     @abstractmethod
     async def _wait(self, answer: Any) -> Any:
         """Return the answer of the provider, which is awaited on an event loop."""
 
     @abstractmethod
-    def _begin_count(self, options: RowOptions) -> "Running | None":
+    def _begin_count(self, options: RowOptions) -> Any:
         """Begin to count beside the search; None for a provider with one connection."""
 
     @abstractmethod
     async def _end_count(self, running: Any, timeout: float) -> int:
         """Wait for a count at most `timeout` seconds; raise TimeoutError after them."""
+
+    @abstractmethod
+    async def _stop_count(self, running: Any) -> None:
+        """End a count that nobody waits for, where it can be ended."""
 
     @abstractmethod
     async def _compute(
@@ -186,7 +177,7 @@ class Retrieval(ABC):
         model knows no word has a row of zeros. Raises the embedder's error, and ConfigurationError
         for a corpus of another model.
         """
-        deadline = Deadline(checked_timeout(timeout))
+        deadline = Deadline(timeout)
         embedder = await self._embedder(deadline)
         call = partial(embedder.embed, texts)
         given = await self._compute("the embedder", call, deadline.left(), is_async(embedder.embed))
@@ -222,27 +213,74 @@ class Retrieval(ABC):
 
     async def _answer(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
         """Search, and count meanwhile the chunks that only words find."""
-        if plan.retrieval == "text":
-            return await self._answer_by(plan, deadline, watch)
-        key = self._pending.key(plan.rows)
-        kept = self._pending.find(key)
         options: RowOptions = {**plan.rows, "timeout": LONGEST_COUNT}
+        # A count is kept for some seconds for the same viewer and filters, until this process
+        # writes. None in the tuple is a count that failed.
+        key = f"{last_write()} {json.dumps(plan.rows, default=str, sort_keys=True)}"
+        kept = (None,) if plan.retrieval == "text" else self._pending.get(key)
         running = None if kept else self._begin_count(options)
         try:
-            response = await self._answer_by(plan, deadline, watch)
+            found = await self._found(plan, deadline, watch, self._provider.find)
+            if plan.mode == "rerank":
+                with watch.part("rerank"):
+                    found = await self._reranked(plan, found, deadline)
             if kept is None:
                 kept = (await self._counted(running, options, deadline),)
-                self._pending.keep(key, kept[0])
+                self._pending.put(key, kept)
         finally:
             if running is not None:
-                running.cancel()
+                await self._stop_count(running)
+        hits, details = found.answer
+        scores, first, total = found.scores, plan.query.offset, details["total_count"]
+        if total is None and first == 0:
+            total = 0
+        has_more, places = details.get("pool_ended", False), list(range(len(hits)))
+        if scores is not None:
+            # Sorting is stable: equal scores keep the fused order.
+            places.sort(key=scores.__getitem__, reverse=True)
+        if plan.mode == "rerank":
+            has_more = has_more or (total or 0) > len(hits)
+            total, places = len(hits), places[first : first + plan.limit]
+        pool_ended = has_more and first + len(places) >= (total or 0)
         times = watch.times()
-        said = {"pending_embeddings": kept[0], "query_time_ms": times.total, "timings": times}
-        return response.model_copy(update=said)
+        return SearchResponse(
+            results=[
+                result(
+                    hits[place],
+                    rank,
+                    rerank_score=scores[place] if scores else None,
+                    original_rank=place + 1 if scores else None,
+                )
+                for rank, place in enumerate(places, start=first + 1)
+            ],
+            total_count=total,
+            mode=plan.mode,
+            mode_used=found.used if scores is None else "rerank",
+            limit=plan.limit,
+            offset=first,
+            applied_filters=applied_filters(plan, None if found.model is None else plan.threshold),
+            query_time_ms=times.total,
+            timings=times,
+            embedding_model=found.model,
+            degraded=found.degraded,
+            pool_ended=pool_ended,
+            truncated=details.get("truncated", False),
+            remedy=details.get("remedy") or (_REMEDY_OF_RERANKING if pool_ended else None),
+            exact_total=details.get("exact_total"),
+            notes=details.get("notes"),
+            pending_embeddings=kept[0],
+        )
 
-    async def _counted(
-        self, running: Running | None, options: RowOptions, deadline: Deadline
-    ) -> int | None:
+    async def _reranked(self, plan: Plan, found: _Found, deadline: Deadline) -> _Found:
+        """Return what was found, with the reranker's scores; without them when it fails."""
+        try:
+            return replace(found, scores=await self._scores(plan, found.answer[0], deadline))
+        # Whatever failed, the fused order remains.
+        except Exception as error:  # noqa: BLE001
+            failure = model_failure(error, "the reranker")
+            return replace(found, degraded=_degraded("rerank", failure, before=found.degraded))
+
+    async def _counted(self, running: Any, options: RowOptions, deadline: Deadline) -> int | None:
         try:
             left = deadline.left() or LONGEST_COUNT
             if running is not None:
@@ -256,59 +294,6 @@ class Retrieval(ABC):
             logger.log(level, "pending chunks were not counted: %s", known.kind)
             return None
         return count
-
-    async def _answer_by(self, plan: Plan, deadline: Deadline, watch: Watch) -> SearchResponse:
-        found = await self._found(plan, deadline, watch, self._provider.find)
-        (hits, details), degraded = found.answer, found.degraded
-        used: Mode = found.used
-        first = plan.query.offset
-        total, has_more = details["total_count"], details.get("pool_ended", False)
-        if total is None and first == 0:
-            total = 0
-        places, scores = list(range(len(hits))), None
-        if plan.is_reranked:
-            with watch.part("rerank"):
-                try:
-                    scores = await self._scores(plan.query.query, hits, deadline)
-                # Whatever failed, the fused order remains.
-                except Exception as error:  # noqa: BLE001
-                    failure = model_failure(error, "the reranker")
-                    degraded = _degraded("rerank", failure, before=degraded)
-                else:
-                    # Sorting is stable: equal scores keep the fused order.
-                    places.sort(key=scores.__getitem__, reverse=True)
-                    used = "rerank"
-            has_more = has_more or (total or 0) > len(hits)
-            total, places = len(hits), places[first : first + plan.limit]
-        times = watch.times()
-        pool_ended = has_more and first + len(places) >= (total or 0)
-        return SearchResponse(
-            results=[
-                result(
-                    hits[place],
-                    rank,
-                    rerank_score=scores[place] if scores else None,
-                    original_rank=place + 1 if scores else None,
-                )
-                for rank, place in enumerate(places, start=first + 1)
-            ],
-            total_count=total,
-            mode=plan.mode,
-            mode_used=used,
-            limit=plan.limit,
-            offset=first,
-            applied_filters=applied_filters(plan, None if found.model is None else plan.threshold),
-            query_time_ms=times.total,
-            timings=times,
-            embedding_model=found.model,
-            cached=False,
-            degraded=degraded,
-            pool_ended=pool_ended,
-            truncated=details.get("truncated", False),
-            remedy=details.get("remedy") or (_REMEDY_OF_RERANKING if pool_ended else None),
-            exact_total=details.get("exact_total"),
-            notes=details.get("notes"),
-        )
 
     async def _explained(
         self, method: Callable[..., Any], plan: Plan, timeout: float | None, **wanted: Any
@@ -329,9 +314,7 @@ class Retrieval(ABC):
         )
 
     def _deadline(self, timeout: float | None) -> Deadline:
-        if timeout is None:
-            return Deadline(self.settings.search_timeout_seconds)
-        return Deadline(checked_timeout(timeout))
+        return Deadline(self.settings.search_timeout_seconds if timeout is None else timeout)
 
     async def _found(
         self, plan: Plan, deadline: Deadline, watch: Watch, ask: Callable[..., Any]
@@ -457,9 +440,10 @@ class Retrieval(ABC):
             return await self._embedder(deadline) is not before
 
     async def _scores(
-        self, question: str, hits: Sequence[MemorySearchResult], deadline: Deadline
+        self, plan: Plan, hits: Sequence[MemorySearchResult], deadline: Deadline
     ) -> list[float]:
         reranker, passages = self._reranker, [hit.content for hit in hits]
+        question = plan.query.query
         known = self._known_scores.find(question, passages)
         missing = unscored(passages, known)
         made: list[float] = []
@@ -493,18 +477,6 @@ def _cross_encoder(settings: SearchSettings) -> Reranker:
         return made[0](question, texts)
 
     return reranker
-
-
-def _pool() -> tuple[int, ThreadPoolExecutor]:
-    return os.getpid(), ThreadPoolExecutor(MODEL_THREADS, "second-brain-models")
-
-
-def _without_stop(call: Callable[[], Outcome]) -> Outcome:
-    try:
-        return call()
-    except StopIteration as error:
-        # A future cannot hold a StopIteration, so its caller would wait for ever.
-        raise RuntimeError("the model raised StopIteration") from error
 
 
 def _degraded(

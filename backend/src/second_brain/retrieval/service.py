@@ -29,7 +29,7 @@ from second_brain.retrieval.plan import (
 )
 from second_brain.retrieval.query import OFFSET_BOUND, QueryOptions, SearchQuery
 from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
-from second_brain.retrieval.retrieval import AnyReranker, Retrieval
+from second_brain.retrieval.retrieval import LONGEST_WAIT, AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part
 from second_brain.services.arguments import LARGEST_POOL, RowOptions
@@ -215,6 +215,11 @@ class AsyncRetrievalService(Retrieval):
         async with asyncio.timeout(timeout):
             return await running
 
+    async def _stop_count(self, running: "asyncio.Task[int]") -> None:
+        if running.cancel():
+            # Until its connection is closed or back in its pool: no task outlives the search.
+            await asyncio.wait([running], timeout=LONGEST_WAIT)
+
     async def _compute(
         self, what: str, call: Callable[[], Any], timeout: float | None, is_awaited: bool
     ) -> Any:
@@ -222,7 +227,7 @@ class AsyncRetrievalService(Retrieval):
             async with asyncio.timeout(timeout):
                 if is_awaited:
                     return await call()
-                return await asyncio.wrap_future(self._submit(call))
+                return await asyncio.wrap_future(self._threads.submit(call))
         except TimeoutError as error:
             raise _late(what, timeout) from error
 
@@ -276,17 +281,20 @@ class RetrievalService(Retrieval):
         if not self._provider.is_concurrent:
             return None
         call = partial(self._provider.count_pending_embeddings, **options)
-        return self._submit(call)
+        return self._threads.submit(call)
 
     async def _end_count(self, running: "Future[int]", timeout: float) -> int:
         return running.result(timeout)
+
+    async def _stop_count(self, running: "Future[int]") -> None:
+        running.cancel()
 
     async def _compute(
         self, what: str, call: Callable[[], Any], timeout: float | None, is_awaited: bool
     ) -> Any:
         if timeout is None:
             return call()
-        future = self._submit(call)
+        future = self._threads.submit(call)
         try:
             return future.result(timeout)
         except TimeoutError as error:

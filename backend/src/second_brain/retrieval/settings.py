@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from second_brain.errors import ConfigurationError
-from second_brain.services.arguments import Leg
+from second_brain.services.arguments import Leg, OneFusion
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ Mode = Literal[Leg, "rerank"]
 ModeField = Annotated[Mode, BeforeValidator(without_alias)]
 """A field of type Mode that accepts `bm25` for `text`."""
 
-Fusion = Literal["stored_or_auto", "auto", "relative_score", "rrf"]
+Fusion = Literal["stored_or_auto", OneFusion]
 """`stored_or_auto`: the setting stored for the corpus, else `auto`."""
 
 OnBadEmbedding = Literal["error", "text"]

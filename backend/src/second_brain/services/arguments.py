@@ -27,6 +27,11 @@ from second_brain.filters import Filters, conditions, json_form
 Leg = Literal["hybrid", "vector", "text"]
 """The legs that a search runs: one leg, or both with fusion."""
 
+OneFusion = Literal["rrf", "relative_score", "auto"]
+"""How both legs are fused; `knowledge_internal.fusions()` has the same list."""
+
+FUSIONS: tuple[OneFusion, ...] = get_args(OneFusion)
+
 TextMode = Literal["websearch", "simple", "phrase"]
 """How the text leg parses the query; the argument is `search_mode` everywhere."""
 
@@ -142,7 +147,7 @@ class KeywordArguments(_Conditions, total=False):
     ]
     fusion: Annotated[
         str | None,
-        Argument(None, "text", "rrf, relative_score, auto or stored_or_auto; none: as stored"),
+        Argument(None, "text", f"{', '.join(FUSIONS)} or stored_or_auto; none: as stored"),
     ]
     one_per_document: Annotated[
         bool, Argument(False, "boolean", "only the best chunk of each document")
@@ -243,27 +248,29 @@ LARGEST_POOL = 1000
 
 
 def named(
-    given: Mapping[str, object], caller: str, *, without: Collection[str] = (), filled: bool = True
-) -> dict[str, object]:
-    """Return the arguments under their SQL names, with defaults for missing ones.
+    given: Mapping[str, Any], caller: str, *, without: Collection[str] = (), filled: bool = True
+) -> tuple[dict[str, object], float | None]:
+    """Return the arguments under their SQL names, with defaults for missing ones, and the timeout.
 
     With `filled=False`, no defaults are added. Raises UnknownArgumentError.
     """
     if not isinstance(given, Mapping):
         raise InvalidInputError(f"{caller} must be a dict, not {type(given).__name__}")
+    known = {*DEFAULTS, "timeout"} - set(without)
     for name in given:
-        if name not in DEFAULTS or name in without:
+        if name not in known:
             raise UnknownArgumentError(f"{caller} got an unexpected argument {name!r:.100}")
-    arguments = {**DEFAULTS, **given} if filled else given
+    arguments = {**DEFAULTS, **given} if filled else dict(given)
+    timeout = arguments.pop("timeout", None)
     return {
-        SQL_NAMES.get(name, name): value for name, value in arguments.items() if name not in without
-    }
+        SQL_NAMES.get(name, name): value for name, value in arguments.items() if name in known
+    }, timeout
 
 
 def converted(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments as JSON values. Raises InvalidInputError."""
     return {
-        name: None if value is None else _converted(name, value)
+        name: None if value is None else _READERS.get(name, _json)(value, name)
         for name, value in arguments.items()
     }
 
@@ -281,30 +288,29 @@ def without_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _converted(name: str, value: Any) -> Any:
-    if name == "query_embedding":
-        # The database rejects invalid vectors, with a better message than one about JSON.
-        return _plain(value)
-    if name == "filters":
-        return conditions(value)
-    if name in ("collections", "viewer_groups") and isinstance(value, str):
+def _names(value: Any, name: str) -> Any:
+    if isinstance(value, str):
         raise InvalidInputError(f"{name} must be a list of names, not {value[:100]!r}")
-    if name in ("date_from", "date_to") and isinstance(value, str):
-        return _parsed(name, value, date.fromisoformat, "an ISO date such as 2026-01-31")
-    if name in ("viewer_id", "document_id", "chunk_id") and isinstance(value, str):
-        return _parsed(name, value, UUID, "a UUID")
     return json_form(value, name)
 
 
-def _parsed(name: str, value: str, parse: Callable[[str], object], expected: str) -> str:
-    try:
-        return str(parse(value))
-    except ValueError as error:
-        raise InvalidInputError(f"{name} must be {expected}, not {value[:100]!r}") from error
+def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str], Any]:
+    def read(value: Any, name: str) -> Any:
+        if not isinstance(value, str):
+            return json_form(value, name)
+        try:
+            return str(parse(value))
+        except ValueError as error:
+            raise InvalidInputError(f"{name} must be {expected}, not {value[:100]!r}") from error
+
+    return read
 
 
-def _plain(value: object) -> Any:
-    """Return arrays as lists of Python numbers."""
+def _plain(value: object, name: str = "") -> Any:
+    """Return arrays as lists of Python numbers.
+
+    The database rejects invalid vectors, with a better message than one about JSON.
+    """
     if isinstance(value, Vector):
         return value.to_list()
     if hasattr(value, "tolist"):
@@ -312,3 +318,16 @@ def _plain(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+_json: Callable[[Any, str], Any] = json_form
+_date = _parsed(date.fromisoformat, "an ISO date such as 2026-01-31")
+_uuid = _parsed(UUID, "a UUID")
+# How a value becomes one of JSON, where that is more than `json_form`.
+_READERS: Mapping[str, Callable[[Any, str], Any]] = {
+    "query_embedding": _plain,
+    "filters": lambda value, _: conditions(value),
+    **dict.fromkeys(("collections", "viewer_groups"), _names),
+    **dict.fromkeys(("date_from", "date_to"), _date),
+    **dict.fromkeys(("viewer_id", "document_id", "chunk_id"), _uuid),
+}

@@ -7,12 +7,13 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from second_brain.errors import (
     ConnectionLostError,
@@ -46,10 +47,10 @@ LONGEST_TIMEOUT = 86_400.0
 
 
 class Deadline:
-    """The time when a call must be finished."""
+    """The time when a call must be finished. Raises InvalidInputError for an invalid timeout."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
+        self._end = None if seconds is None else time.monotonic() + checked_timeout(seconds)
 
     def left(self, share: float = 1.0) -> float | None:
         """Return a share of the remaining seconds, or None without a deadline.
@@ -70,11 +71,9 @@ class Deadline:
         return self._end is None or time.monotonic() + pause < self._end
 
 
-def checked_timeout(seconds: float | None) -> float | None:
+def checked_timeout(seconds: float) -> float:
     """Return a timeout that is valid. Raises InvalidInputError."""
-    if seconds is not None and not (
-        isinstance(seconds, int | float) and 0 < seconds <= LONGEST_TIMEOUT
-    ):
+    if not (isinstance(seconds, int | float) and 0 < seconds <= LONGEST_TIMEOUT):
         raise InvalidInputError(
             f"timeout must be above 0 and at most {LONGEST_TIMEOUT:g} seconds, not {seconds!r:.100}"
         )
@@ -134,7 +133,7 @@ class Calls(ABC):
     """Base of providers and writers: one call, and the reading of its answer."""
 
     def __init__(self, *, timeout: float | None, retries: int) -> None:
-        self._timeout = checked_timeout(timeout)
+        self._timeout = None if timeout is None else checked_timeout(timeout)
         self._retries = retries
 
     @abstractmethod
@@ -158,7 +157,8 @@ class Calls(ABC):
         return isinstance(error, ConnectionLostError) or error.code == SERIALIZATION_FAILURE
 
     async def _call(self, function: str, arguments: dict[str, Any], timeout: float | None) -> Any:
-        deadline = Deadline(self._timeout if timeout is None else checked_timeout(timeout))
+        """Call the SQL function within the timeout, and again after a failure that may pass."""
+        deadline = Deadline(self._timeout if timeout is None else timeout)
         answer = await retried(
             lambda: self._send(function, arguments, deadline.left()),
             self._wait,
@@ -168,17 +168,11 @@ class Calls(ABC):
         )
         if FUNCTIONS[function].writes:
             written()
+        elif FUNCTIONS[function].returns == "rows":
+            answer = [] if answer is None else answer
+            if not isinstance(answer, list):
+                raise UnexpectedAnswerError(f"expected rows, received {type(answer).__name__}")
         return answer
-
-    async def _rows(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> Sequence[object]:
-        rows = await self._call(function, arguments, timeout)
-        if rows is None:
-            return []
-        if not isinstance(rows, list):
-            raise UnexpectedAnswerError(f"expected rows, received {type(rows).__name__}")
-        return rows
 
     async def _read(
         self,
@@ -191,8 +185,13 @@ class Calls(ABC):
 
         async def read() -> Outcome:
             answer = await self._call(function, arguments, timeout)
-            known: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
-            return known
+            with suppress(ValidationError):
+                known: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
+                return known
+            # Not in an except block: the context would have the answer.
+            raise UnexpectedAnswerError(
+                f"{function} answered with something else than expected: {type(answer).__name__}"
+            )
 
         return await self._raising(read())
 

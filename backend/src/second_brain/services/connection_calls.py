@@ -9,7 +9,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, LiteralString, Protocol
 
@@ -60,7 +60,10 @@ _RESET_TIMEOUT = "select pg_catalog.set_config('statement_timeout', %(earlier)s,
 
 
 class ConnectionCall:
-    """One call: its statement, its deadline, and the answer in its rows."""
+    """One call: its statement, its deadline, and the answer in its rows.
+
+    Raises InvalidInputError for an embedding that is not a list of numbers.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,18 @@ class ConnectionCall:
         self._function = FUNCTIONS[function]
         self._arguments = packed(function, arguments)
         self.statement = install.statement(statement(function, tuple(self._arguments)))
-        self.values = parameters(function, self._arguments)
+        kinds = self._function.arguments
+        self.values = {
+            # As text, so that errors are the same as over PostgREST.
+            name: json.dumps(value, default=json_default)
+            if kinds[name] == "jsonb" and value is not None
+            else value
+            for name, value in self._arguments.items()
+        }
+        embedding = self.values.get("query_embedding")
+        # A str is in pgvector's text format, which the database parses.
+        if embedding is not None and not isinstance(embedding, str):
+            self.values["query_embedding"] = _vector(embedding)
         self._remedy_of_loss = remedy_of_loss
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -144,14 +158,14 @@ class ConnectionCall:
         call_later: Callable[[float, Callable[[], None]], "Cancellable"],
     ) -> Iterator[None]:
         """Break the connection off when the server does not report the timeout; name the error."""
-        cut = Cut(connection)
-        timer = None
+        cut = timer = None
         if self._deadline is not None:
+            cut = Cut(connection)
             timer = call_later(max(self._deadline - time.monotonic(), 0) + GRACE, cut)
         try:
             yield
         except psycopg.Error as error:
-            if cut.is_made:
+            if cut is not None and cut.is_made:
                 raise ClientTimeoutError("the database did not answer in time") from error
             if connection.closed:
                 known = translate(error)
@@ -160,8 +174,8 @@ class ConnectionCall:
                 ) from error
             raise
         finally:
-            cut.prevent()
-            if timer is not None:
+            if cut is not None and timer is not None:
+                cut.prevent()
                 timer.cancel()
 
     def _milliseconds(self) -> dict[str, object]:
@@ -177,26 +191,6 @@ def ask(database: Database, function: str, **arguments: Any) -> Any:
         return _answer(function, cursor.execute(call.statement, call.values).fetchall())
     except psycopg.Error as error:
         raise translate(error) from redacted(error)
-
-
-def parameters(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments in the form of the function's statement: JSON as text, a Vector.
-
-    Raises InvalidInputError for an embedding that is not a list of numbers.
-    """
-    kinds = FUNCTIONS[function].arguments
-    sent = {
-        # As text, so that errors are the same as over PostgREST.
-        name: json.dumps(value, default=json_default)
-        if kinds[name] == "jsonb" and value is not None
-        else value
-        for name, value in arguments.items()
-    }
-    embedding = sent.get("query_embedding")
-    # A str is in pgvector's text format, which the database parses.
-    if embedding is not None and not isinstance(embedding, str):
-        sent["query_embedding"] = _vector(embedding)
-    return sent
 
 
 def _cursor(connection: Any) -> Any:

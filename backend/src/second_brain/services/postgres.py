@@ -63,6 +63,7 @@ class _Postgres(Searches):
     _install: Install
     _replicas: Replicas | None = None
     _position: str | None = None
+    _remedy_of_loss: str | None = None
 
     @property
     def is_concurrent(self) -> bool:
@@ -111,6 +112,7 @@ class _Postgres(Searches):
         if isinstance(database, self._connection_type):
             # A lost connection of the caller is not opened again.
             self._retries = 0
+            self._remedy_of_loss = _OWN_CONNECTION_LOST
         if replicas:
             primary = Server(database, _address(database), is_replica=False)
             servers = [Server(one, _address(one), is_replica=True) for one in replicas]
@@ -121,8 +123,7 @@ class _Postgres(Searches):
     ) -> object:
         """Call the function on the server that is next, until one answers."""
         if self._replicas is None:
-            remedy = None if self.is_concurrent else _OWN_CONNECTION_LOST
-            call = ConnectionCall(function, arguments, timeout, self._install, remedy)
+            call = ConnectionCall(function, arguments, timeout, self._install, self._remedy_of_loss)
             return await self._on(self._database, call, timeout, None)
         deadline = Deadline(timeout)
         failure: Exception | None = None

@@ -6,8 +6,7 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
@@ -15,54 +14,40 @@ from second_brain.errors import InvalidInputError, documented
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
-    ROWS,
     VIEWER,
     BatchQuery,
     Embedding,
     FindOptions,
     HybridOptions,
-    OwnRowOptions,
     OwnSearchOptions,
     PublicSearchOptions,
-    RowOptions,
     SearchOptions,
     named,
 )
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
-from second_brain.services.own_documents import OwnDocument, OwnDocumentContent
-from second_brain.services.query_log import LoggedQuery
+from second_brain.services.reading import AsyncReading, Reading
 from second_brain.services.results import (
     BatchDetails,
     BatchResults,
-    CutRows,
     Details,
-    EmbeddingModel,
     FacetCount,
     MemorySearchResult,
-    PartialRows,
     Results,
-    embedding_model,
-    unreadable_metadata,
+    facet_count,
 )
 from second_brain.services.searches import (
     BATCH,
     FACETS,
     HYBRID,
-    LISTED,
     MINE,
     MY_FACETS,
-    MY_PENDING,
-    PENDING,
     PUBLIC,
-    REMEDY_OF_CUT,
-    Searches,
-    add_shards,
 )
 
 
 @documented
-class AsyncSearchProvider(Searches):
+class AsyncSearchProvider(AsyncReading):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
     Each search returns the hits and `Details` about the call. If the search fails, the hits are
@@ -133,7 +118,7 @@ class AsyncSearchProvider(Searches):
 
         `timeout` is the maximum time of this call, in seconds.
         """
-        timeout, exact_total = options.pop("timeout", None), options.pop("exact_total", False)
+        exact_total = options.pop("exact_total", False)
         given = {
             "query_embedding": query_embedding,
             "query_text": query_text,
@@ -146,7 +131,7 @@ class AsyncSearchProvider(Searches):
             "pool_size": pool_size,
             **options,
         }
-        arguments = named(given, "hybrid_search()")
+        arguments, timeout = named(given, "hybrid_search()")
         return await self._answer("hybrid", HYBRID, arguments, timeout, exact_total)
 
     async def find(
@@ -157,8 +142,8 @@ class AsyncSearchProvider(Searches):
     ) -> Results:
         """Search like `hybrid_search`, but raise a SecondBrainError on failure."""
         exact_total = options.pop("exact_total", False)
-        given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "find()")
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = named(given, "find()")
         return await self._raising(self._search("hybrid", HYBRID, arguments, timeout, exact_total))
 
     async def search_pages(
@@ -180,13 +165,14 @@ class AsyncSearchProvider(Searches):
             raise InvalidInputError("top_k and match_offset must be integers")
         # A larger page would have a larger pool.
         largest = max(options.pop("pool_size", LARGEST_POOL), size)
-        given, timeout = _question(query_embedding, query_text, options)
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
         while True:
             is_beyond = offset > LARGEST_POOL
             given["pool_size"], given["match_offset"] = largest, min(offset, LARGEST_POOL)
             given["top_k"] = LARGEST_POOL if is_beyond else size
+            arguments, timeout = named(given, "search_pages()")
             hits, details = await self._raising(
-                self._search("hybrid", HYBRID, named(given, "search_pages()"), timeout, exact_total)
+                self._search("hybrid", HYBRID, arguments, timeout, exact_total)
             )
             if is_beyond:
                 # No page begins here, so the rest is cut from the last one.
@@ -211,8 +197,8 @@ class AsyncSearchProvider(Searches):
         Like `hybrid_search`, but the database takes the viewer from the token. It needs a Supabase
         client with a user's token, or a psycopg connection with role authenticated and JWT claims.
         """
-        given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "search_my_knowledge()", without=VIEWER)
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = named(given, "search_my_knowledge()", without=VIEWER)
         return await self._answer("hybrid", MINE, arguments, timeout)
 
     async def search_public_knowledge(
@@ -226,9 +212,9 @@ class AsyncSearchProvider(Searches):
         Like `hybrid_search`, but it takes no viewer and has lower limits. The project must grant
         the function `search_public_knowledge_chunks` first.
         """
-        given, timeout = _question(query_embedding, query_text, options)
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
         without = (*VIEWER, "public_only")
-        arguments = named(given, "search_public_knowledge()", without=without)
+        arguments, timeout = named(given, "search_public_knowledge()", without=without)
         return await self._answer("hybrid", PUBLIC, arguments, timeout)
 
     async def search(
@@ -256,7 +242,8 @@ class AsyncSearchProvider(Searches):
             "viewer_groups": viewer_groups,
             "public_only": public_only,
         }
-        return await self._leg("vector", "match_knowledge_chunks", given, timeout)
+        arguments, _ = named(given, "", filled=False)
+        return await self._answer("vector", "match_knowledge_chunks", arguments, timeout)
 
     async def fulltext_search(
         self,
@@ -283,7 +270,10 @@ class AsyncSearchProvider(Searches):
             "viewer_groups": viewer_groups,
             "public_only": public_only,
         }
-        return await self._leg("fulltext", "search_knowledge_chunks_fulltext", given, timeout)
+        arguments, _ = named(given, "", filled=False)
+        return await self._answer(
+            "fulltext", "search_knowledge_chunks_fulltext", arguments, timeout
+        )
 
     @overload
     async def hybrid_search_batch(
@@ -316,26 +306,18 @@ class AsyncSearchProvider(Searches):
         With `fuse=True`, the queries are formulations of one query and the result is one list. The
         first query may have all arguments, the others only query_text and query_embedding.
         """
-        details, asked = self._details("hybrid"), list[BatchQuery]()
+        asked = list[BatchQuery]()
         try:
             asked = list(queries)
             hits, totals, all_notes, rows = await self._batch(asked, fuse, timeout)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
-            failed: Details = {**details, **self._failure(BATCH, error)}
+            failed: Details = {**self._details("hybrid"), **self._failure(BATCH, error)}
             if fuse:
                 return [], failed
             no_hits: list[list[MemorySearchResult]] = [[] for _ in asked]
             return no_hits, cast(BatchDetails, {**failed, "total_count": None})
-        details["real_provider"] = True
-        details["raw_count"] = len(rows)
-        if unreadable := unreadable_metadata(rows):
-            details["unreadable_metadata"] = unreadable
-        if isinstance(rows, CutRows):
-            details["truncated"] = True
-            details["remedy"] = REMEDY_OF_CUT
-        if isinstance(rows, PartialRows):
-            add_shards(details, rows)
+        details = self._details("hybrid", rows)
         if fuse:
             details["total_count"] = totals[0]
             if all_notes[0] is not None:
@@ -358,9 +340,10 @@ class AsyncSearchProvider(Searches):
         fewer rows than its pool, the lexemes with their document frequencies, the weights of the
         fusion, and the ranks and scores of the hits. Raises a SecondBrainError on failure.
         """
-        given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "explain_hybrid_search()")
-        return await self._raising(self._explain("explain_hybrid_search", arguments, timeout))
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = named(given, "explain_hybrid_search()")
+        function = "explain_hybrid_search"
+        return await self._read(dict[str, Any], function, self._for_viewer(arguments), timeout)
 
     async def estimate_hybrid_search(
         self,
@@ -374,9 +357,10 @@ class AsyncSearchProvider(Searches):
         it would read. It counts rows that the viewer may not see. Raises a SecondBrainError on
         failure.
         """
-        given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "estimate_hybrid_search()")
-        return await self._raising(self._explain("estimate_hybrid_search", arguments, timeout))
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = named(given, "estimate_hybrid_search()")
+        function = "estimate_hybrid_search"
+        return await self._read(dict[str, Any], function, self._for_viewer(arguments), timeout)
 
     async def explain_missing(
         self,
@@ -393,11 +377,11 @@ class AsyncSearchProvider(Searches):
         pool, and the causes; `results.REMEDIES` says what to do about each. It describes rows that
         the viewer may not see. Raises a SecondBrainError on failure.
         """
-        given, timeout = _question(query_embedding, query_text, options)
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
         function = "explain_missing_knowledge_chunk"
-        arguments = named(given, "explain_missing()")
-        wanted = {"chunk_id": chunk_id, "document_key": document_key}
-        return await self._raising(self._explain(function, {**arguments, **wanted}, timeout))
+        arguments, timeout = named(given, "explain_missing()")
+        arguments |= {"chunk_id": chunk_id, "document_key": document_key}
+        return await self._read(dict[str, Any], function, self._for_viewer(arguments), timeout)
 
     async def count_facets(
         self,
@@ -414,11 +398,11 @@ class AsyncSearchProvider(Searches):
         chunks that pass the filters are counted; with an embedding, all that reach `threshold`. The
         other arguments are those of `hybrid_search`. Raises a SecondBrainError on failure.
         """
-        given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "count_facets()")
-        return await self._raising(
-            self._facets(FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
-        )
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = named(given, "count_facets()")
+        arguments |= _facets(facets, facet_limit)
+        rows = self._call(FACETS, self._for_viewer(arguments, FACETS), timeout)
+        return [facet_count(row) for row in await self._raising(rows)]
 
     async def count_my_facets(
         self,
@@ -429,129 +413,17 @@ class AsyncSearchProvider(Searches):
         **options: Unpack[OwnSearchOptions],
     ) -> list[FacetCount]:
         """Count like `count_facets`, over the rows that the signed-in user may see."""
-        given, timeout = _question(query_embedding, query_text, options)
-        arguments = named(given, "count_my_facets()", without=VIEWER)
-        return await self._raising(
-            self._facets(MY_FACETS, {**arguments, **_facets(facets, facet_limit)}, timeout)
-        )
-
-    async def count_pending_embeddings(self, **options: Unpack[RowOptions]) -> int:
-        """Count the chunks that have no embedding yet: a search finds them by their words only.
-
-        The arguments are those of `hybrid_search` that select rows. It counts to 1,000, which means
-        1,000 or more. Raises a SecondBrainError on failure.
-        """
-        given, timeout = _rows(options, "count_pending_embeddings()", (*ROWS, *VIEWER))
-        return await self._raising(self._pending(PENDING, given, timeout))
-
-    async def count_my_pending_embeddings(self, **options: Unpack[OwnRowOptions]) -> int:
-        """Count like `count_pending_embeddings`, over the rows that the signed-in user may see."""
-        given, timeout = _rows(options, "count_my_pending_embeddings()", ROWS)
-        return await self._raising(self._pending(MY_PENDING, given, timeout))
-
-    async def record_queries(
-        self,
-        queries: Sequence[LoggedQuery],
-        *,
-        most_rows: int = 10_000,
-        max_age: timedelta = timedelta(days=30),
-        timeout: float | None = None,
-    ) -> int:
-        """Add at most 500 searches to the query log of the database, and return their number.
-
-        Of the log, `most_rows` lines are kept (at most 100,000), and none that is older than
-        `max_age`. Over a psycopg connection in a transaction, nothing is added. Raises a
-        SecondBrainError on failure.
-        """
-        arguments = {
-            "queries": [one.model_dump(mode="json") for one in queries],
-            "most_rows": most_rows,
-            "max_age": f"{max_age.total_seconds()} seconds",
-        }
-        return await self._raising(self._count("record_knowledge_queries", arguments, timeout))
-
-    async def read_document(
-        self,
-        document_id: UUID | str,
-        *,
-        viewer_id: UUID | str | None = None,
-        viewer_groups: Sequence[str] | None = None,
-        public_only: bool = False,
-        collections: Sequence[str] | None = None,
-        chunk_count: int = 100,
-        chunk_offset: int = 0,
-        timeout: float | None = None,
-    ) -> OwnDocumentContent | None:
-        """Return a document with its active chunks in their order; None if it may not be seen.
-
-        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
-        `collections`: only a document of these, or with chunks in them, and these chunks.
-        `chunk_count` is 1 to 500.
-        Raises a SecondBrainError on failure.
-        """
-        given = {
-            "document_id": document_id,
-            "viewer_id": viewer_id,
-            "viewer_groups": viewer_groups,
-            "public_only": public_only,
-            "collections": collections,
-            "chunk_count": chunk_count,
-            "chunk_offset": chunk_offset,
-        }
-
-        async def read() -> OwnDocumentContent | None:
-            arguments = self._for_viewer(given)
-            arguments["document"] = arguments.pop("document_id")
-            found = await self._call("read_knowledge_document", arguments, timeout)
-            return None if found is None else OwnDocumentContent.model_validate(found)
-
-        return await self._raising(read())
-
-    async def list_documents(
-        self,
-        *,
-        viewer_id: UUID | str | None = None,
-        viewer_groups: Sequence[str] | None = None,
-        public_only: bool = False,
-        collections: Sequence[str] | None = None,
-        page_size: int = 50,
-        after_key: str | None = None,
-        timeout: float | None = None,
-    ) -> list[OwnDocument]:
-        """Return a page of the documents that the viewer may see, in the order of external_key.
-
-        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
-        `collections`: only documents of these. `page_size` is 1 to 200; `after_key` is the last
-        external_key of the page before. Raises a SecondBrainError on failure.
-        """
-        given = {
-            "viewer_id": viewer_id,
-            "viewer_groups": viewer_groups,
-            "public_only": public_only,
-            "collections": collections,
-            "page_size": page_size,
-            "after_key": after_key,
-        }
-
-        async def listed() -> list[OwnDocument]:
-            rows = await self._rows(LISTED, self._for_viewer(given), timeout)
-            return [OwnDocument.model_validate(row) for row in rows]
-
-        return await self._raising(listed())
-
-    async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
-        """Return the embedding models of the stored chunks, the most frequent first.
-
-        Raises a SecondBrainError on failure.
-        """
-        rows = await self._raising(self._rows("knowledge_embedding_models", {}, timeout))
-        return [embedding_model(row) for row in rows]
+        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = named(given, "count_my_facets()", without=VIEWER)
+        arguments |= _facets(facets, facet_limit)
+        rows = self._call(MY_FACETS, self._for_viewer(arguments, MY_FACETS), timeout)
+        return [facet_count(row) for row in await self._raising(rows)]
 
     async def _wait(self, seconds: float) -> object:
         return await self._sleep(seconds)
 
 
-class SearchProvider(Searches):
+class SearchProvider(Reading):
     """The searches of `AsyncSearchProvider`, for threads."""
 
     def __init__(
@@ -578,32 +450,9 @@ class SearchProvider(Searches):
     explain_missing = blocking(AsyncSearchProvider.explain_missing)
     count_facets = blocking(AsyncSearchProvider.count_facets)
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
-    count_pending_embeddings = blocking(AsyncSearchProvider.count_pending_embeddings)
-    count_my_pending_embeddings = blocking(AsyncSearchProvider.count_my_pending_embeddings)
-    record_queries = blocking(AsyncSearchProvider.record_queries)
-    read_document = blocking(AsyncSearchProvider.read_document)
-    list_documents = blocking(AsyncSearchProvider.list_documents)
-    embedding_models = blocking(AsyncSearchProvider.embedding_models)
 
     async def _wait(self, seconds: float) -> object:
         return self._sleep(seconds)
-
-
-def _question(
-    query_embedding: Embedding | None, query_text: str | None, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], float | None]:
-    """Return the arguments for the database, and the timeout."""
-    given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-    return given, given.pop("timeout", None)
-
-
-def _rows(
-    options: Mapping[str, Any], caller: str, allowed: Collection[str]
-) -> tuple[dict[str, object], float | None]:
-    """Return the arguments that select rows, with defaults for missing ones, and the timeout."""
-    given = dict(options)
-    timeout = given.pop("timeout", None)
-    return named(given, caller, without=DEFAULTS.keys() - allowed), timeout
 
 
 def _facets(facets: Sequence[str], facet_limit: int) -> dict[str, object]:

@@ -49,6 +49,13 @@ _FACET_COLUMNS = {"facet", "value", "count"}
 
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg", "sharded": "shard"}
 
+# What a method's confidence is made of: a column, and the one that answers without it.
+_SCORES: dict[Method, tuple[str, str]] = {
+    "hybrid": ("confidence", "rrf_score"),
+    "vector": ("similarity", "similarity"),
+    "fulltext": ("rank", "text_score"),
+}
+
 
 class HitMetadata(TypedDict, total=False):
     """The row's own metadata under its own keys, and these keys, which always win.
@@ -292,30 +299,45 @@ def normalize_rows(
         row if isinstance(row, Mapping) else {}
         for row in rows[: None if most is None else max(most, 0)]
     ]
-    best = max([0.0, *(_finite(_text_score(row)) or 0.0 for row in kept)])
-    return [
-        _normalize(row, position, method=method, source=source, best_text_score=best)
-        for position, row in enumerate(kept)
-    ]
+    column, otherwise = _SCORES[method]
+    scores = [_number(row.get(column, row.get(otherwise)), is_finite=False) or 0.0 for row in kept]
+    best = 1.0
+    if method == "fulltext":
+        best = max([0.0, *filter(math.isfinite, scores)]) or 1.0
+    results = []
+    for position, (row, score) in enumerate(zip(kept, scores, strict=True)):
+        # In this order NaN becomes 0.
+        confidence = min(max(0.0, score / best), 1.0)
+        hit = _hit(row, f"{_ID_PREFIX[source]}-{method}-{position}", confidence)
+        metadata: Any = {
+            **hit.metadata,
+            **{key: row[key] for key in ("title", "source_url") if row.get(key) is not None},
+            # Always there: the row's own metadata must not pass for an escaped snippet.
+            **{name: getattr(hit, name) for name in _IN_METADATA},
+            "chunk_index": hit.chunk_index or 0,
+            "is_chunk": hit.chunk_index is not None,
+            # As it is stored: Postgres has dates that Python lacks.
+            "document_date": None if (day := row.get("document_date")) is None else str(day),
+            "total_count": integer(row.get("total_count")),
+            **({"pool_ended": row["pool_ended"] is True} if "pool_ended" in row else {}),
+            "real_provider": True,
+        }
+        results.append(MemorySearchResult(hit.id, hit.content, source, hit.confidence, metadata))
+    return results
 
 
-def total_count(rows: Sequence[object]) -> int | None:
-    """Return how many hits the list has that these rows are a page of; None when no row has it."""
+def page_of(rows: Sequence[object]) -> tuple[int | None, Notes | None, bool]:
+    """Return what the first row says of the search, and nothing where there is none.
+
+    The length of the list that these rows are a page of, what the search did beside what was asked,
+    and whether one of its legs had as many rows as its pool holds.
+    """
     first = rows[0] if rows else None
-    return integer(first.get("total_count")) if isinstance(first, Mapping) else None
-
-
-def has_pool_ended(rows: Sequence[object]) -> bool:
-    """Say whether a leg of the search had as many rows as its pool holds."""
-    first = rows[0] if rows else None
-    return isinstance(first, Mapping) and first.get("pool_ended") is True
-
-
-def notes(rows: Sequence[object]) -> Notes | None:
-    """Return what the search did beside what was asked; None when no row has it."""
-    first = rows[0] if rows else None
-    found = first.get("notes") if isinstance(first, Mapping) else None
-    return dict(found) if isinstance(found, Mapping) and found else None
+    if not isinstance(first, Mapping):
+        return None, None, False
+    said = first.get("notes")
+    notes = dict(said) if isinstance(said, Mapping) and said else None
+    return integer(first.get("total_count")), notes, first.get("pool_ended") is True
 
 
 def pending_note(count: int | None) -> str | None:
@@ -326,14 +348,6 @@ def pending_note(count: int | None) -> str | None:
         return "1 chunk is not embedded yet; searches find it by its words only."
     number = "1,000 or more" if count >= MOST_PENDING else str(count)
     return f"{number} chunks are not embedded yet; searches find them by their words only."
-
-
-def embedding_model(row: object) -> EmbeddingModel:
-    """Read a row of knowledge_embedding_models()."""
-    try:
-        return EmbeddingModel(**row)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise UnexpectedAnswerError("a row does not describe an embedding model") from error
 
 
 def facet_count(row: object) -> FacetCount:
@@ -356,65 +370,34 @@ def read_json(data: str | bytes) -> object:
         return UnreadableJson()
 
 
-def unreadable_metadata(rows: Sequence[object]) -> list[str]:
-    """Return the ids of the rows whose metadata Python cannot read."""
-    return [
-        str(row.get("id"))
-        for row in rows
-        if isinstance(row, Mapping) and isinstance(row.get("metadata"), UnreadableJson)
-    ]
-
-
 def query_index(row: object) -> int | None:
     """Return which query of a batch the row answers; None when it has no number."""
     return integer(row.get("query_index")) if isinstance(row, Mapping) else None
 
 
-def _normalize(
-    row: Mapping[str, object],
-    position: int,
-    *,
-    method: Method,
-    source: Source,
-    best_text_score: float,
-) -> MemorySearchResult:
-    text_score = _text_score(row)
-    confidence = {
-        "hybrid": _number(row.get("confidence", row.get("rrf_score"))),
-        "vector": _number(row.get("similarity")),
-        "fulltext": None if text_score is None else text_score / (best_text_score or 1),
-    }[method]
-    hit = _hit(row, f"{_ID_PREFIX[source]}-{method}-{position}", unit(confidence))
-    metadata: Any = {
-        **hit.metadata,
-        **{key: row[key] for key in ("title", "source_url") if row.get(key) is not None},
-        # Always there: the row's own metadata must not pass for an escaped snippet.
-        **{name: getattr(hit, name) for name in _IN_METADATA},
-        "chunk_index": hit.chunk_index or 0,
-        "is_chunk": hit.chunk_index is not None,
-        "document_date": _text(row.get("document_date")),
-        "total_count": integer(row.get("total_count")),
-        **({"pool_ended": row["pool_ended"] is True} if "pool_ended" in row else {}),
-        "real_provider": True,
-    }
-    return MemorySearchResult(hit.id, hit.content, source, hit.confidence, metadata)
-
-
 def _hit(row: Mapping[str, Any], default_id: str, confidence: float) -> Hit:
-    metadata, is_chunk = row.get("metadata"), row.get("chunk_index", 0) is not None
-    columns: dict[str, Any] = {name: read(row.get(name)) for name, read in _READERS.items()}
-    columns |= {
-        "id": _text(row.get("id")) or default_id,
-        "content": _text(row.get("content")) or "",
-        "knowledge_type": _name(row.get("knowledge_type"), "document"),
-        "source_origin": _name(row.get("source_origin"), "manual"),
-        "chunk_index": (integer(row.get("chunk_index")) or 0) if is_chunk else None,
-        "text_score": _finite(_text_score(row)),
-        "metadata": metadata if isinstance(metadata, dict) else {},
-        "source_row": row.get("source_row"),
-        "confidence": confidence,
+    columns: dict[str, Any] = {
+        name: None if row.get(name) is None else read(row[name]) for name, read in _READERS.items()
     }
-    return Hit.model_construct(**columns)
+    for name, default in (("knowledge_type", "document"), ("source_origin", "manual")):
+        given = row.get(name)
+        columns[name] = given if isinstance(given, str) and given else default
+    metadata, is_chunk = row.get("metadata"), row.get("chunk_index", 0) is not None
+    return Hit.model_construct(
+        **{
+            **columns,
+            "id": str(row.get("id") or default_id),
+            "content": str(row.get("content") or ""),
+            "matched_terms": columns["matched_terms"] or [],
+            "collections": columns["collections"] or [],
+            "chunk_index": (integer(row.get("chunk_index")) or 0) if is_chunk else None,
+            # The full-text function calls it rank.
+            "text_score": _number(row.get("rank", row.get("text_score"))),
+            "metadata": metadata if isinstance(metadata, dict) else {},
+            "source_row": row.get("source_row"),
+            "confidence": confidence,
+        }
+    )
 
 
 def source_key(source_row: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -432,46 +415,25 @@ def source_key(source_row: dict[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def _number(value: object) -> float | None:
+def _number(value: object, *, is_finite: bool = True) -> float | None:
     """Read a number, also the strings "NaN" and "Infinity" that PostgREST sends for a float8."""
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _text_score(row: Mapping[str, object]) -> float | None:
-    # The full-text function calls it rank.
-    return _number(row.get("rank", row.get("text_score")))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def unit(value: float | None) -> float:
-    """Return the value cut to 0..1; 0 for no number."""
-    return 0.0 if value is None or math.isnan(value) else min(max(value, 0.0), 1.0)
+    return None if is_finite and not math.isfinite(number) else number
 
 
 def integer(value: object) -> int | None:
     """Read an integer as the database does, which takes "3" and 3.0 for one; None for no number."""
-    number = _finite(_number(value))
+    number = _number(value)
     return None if number is None else int(number)
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
-
-
-def _name(value: object, default: str) -> str:
-    return value if isinstance(value, str) and value else default
 
 
 def _date(value: object) -> date | None:
@@ -482,9 +444,9 @@ def _date(value: object) -> date | None:
 
 
 _BY_TYPE: dict[Any, Callable[[Any], object]] = {
-    str | None: _text,
+    str | None: str,
     int | None: integer,
-    float | None: lambda value: _finite(_number(value)),
+    float | None: _number,
     list[str]: _texts,
     date | None: _date,
 }

@@ -23,25 +23,21 @@ from second_brain.services.arguments import (
     named,
     without_defaults,
 )
-from second_brain.services.calls import Calls, Deadline, checked_timeout
+from second_brain.services.calls import Calls, Deadline
 from second_brain.services.results import (
     CutRows,
     Details,
-    FacetCount,
     FailureDetails,
     Method,
     Notes,
     PartialRows,
     Results,
     Source,
-    facet_count,
-    has_pool_ended,
+    UnreadableJson,
     integer,
     normalize_rows,
-    notes,
+    page_of,
     query_index,
-    total_count,
-    unreadable_metadata,
 )
 
 logger = logging.getLogger(__name__)
@@ -95,36 +91,24 @@ class Searches(Calls):
         exact_total: bool = False,
     ) -> Results:
         arguments = self._for_viewer(given, function)
-        timeout = self._timeout if timeout is None else checked_timeout(timeout)
-        deadline = Deadline(timeout)
-        rows = await self._rows(function, arguments, timeout)
+        deadline = Deadline(self._timeout if timeout is None else timeout)
+        rows = first = await self._call(function, arguments, deadline.left())
         hits = normalize_rows(rows, method=method, source=self.name, limit=arguments["match_count"])
-        details = self._details(method)
-        details["real_provider"] = True
-        details["raw_count"] = len(rows)
-        details["total_count"] = total_count(rows)
-        if unreadable := unreadable_metadata(rows):
-            details["unreadable_metadata"] = unreadable
-        first, offset = rows, integer(arguments.get("match_offset")) or 0
+        offset = integer(arguments.get("match_offset")) or 0
         if not rows and offset > 0:
             # No row of an empty page has the length of the list.
-            first = await self._rows(function, _first_hit(arguments), deadline.left())
-            details["total_count"] = total_count(first)
-        noted = notes(first)
+            first = await self._call(function, _first_hit(arguments), deadline.left())
+        total, noted, has_pool_ended = page_of(first)
         if not first and _may_ignore(arguments):
             noted = await self._ignored(function, _strictly(arguments), deadline.left())
+        details = self._details(method, rows, total)
         if noted is not None:
             details["notes"] = noted
-        if has_pool_ended(first) and offset + len(rows) >= (details["total_count"] or 0):
+        if has_pool_ended and offset + len(rows) >= (total or 0):
             details["pool_ended"] = True
-            details["remedy"] = _remedy_of_pool(arguments)
-        if isinstance(rows, CutRows):
-            details["truncated"] = True
-            details["remedy"] = REMEDY_OF_CUT
-        if isinstance(rows, PartialRows):
-            add_shards(details, rows)
+            details.setdefault("remedy", _remedy_of_pool(arguments))
         if exact_total:
-            details["exact_total"] = await self._count(COUNT, arguments, deadline.left())
+            details["exact_total"] = await self._read(int, COUNT, arguments, deadline.left())
         return hits, details
 
     async def _ignored(
@@ -132,7 +116,7 @@ class Searches(Calls):
     ) -> Notes | None:
         """Return the notes of an answer without rows: the refusal of an embedding, if any."""
         try:
-            await self._rows(function, arguments, timeout)
+            await self._call(function, arguments, timeout)
         except Exception as error:
             refusal = translate(error)
             if not isinstance(refusal, InvalidInputError):
@@ -153,34 +137,22 @@ class Searches(Calls):
             return await self._search(method, function, given, timeout, exact_total)
         # The contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
-            details: Details = {**self._details(method), **self._failure(function, error)}
-            return [], details
-
-    async def _leg(
-        self,
-        method: Method,
-        function: str,
-        given: Mapping[str, object],
-        timeout: float | None,
-    ) -> Results:
-        """Search with one leg, by the function for it."""
-        arguments = named(given, function, filled=False)
-        return await self._answer(method, function, arguments, timeout)
+            failed: Details = {**self._details(method), **self._failure(function, error)}
+            return [], failed
 
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
     ) -> tuple[list[Any], list[int | None], list[Notes | None], Sequence[object]]:
         """Return the hits, the total and the notes of each query, and the rows."""
-        sent = [
+        sent = list[dict[str, Any]]()
+        for place, query in enumerate(queries):
             # With fuse, queries after the first have the arguments of the first, not defaults.
-            without_defaults(
-                converted(named(query, f"queries[{place}]", filled=not (fuse and place)))
-            )
-            for place, query in enumerate(queries)
-        ]
+            is_filled = not (fuse and place)
+            given, _ = named(query, f"queries[{place}]", without=("timeout",), filled=is_filled)
+            sent.append(without_defaults(converted(given)))
         for place, arguments in enumerate(sent[:1] if fuse else sent):
             self._require_viewer(arguments, f"queries[{place}]: ")
-        rows = await self._rows(BATCH, {"queries": sent, "fuse": fuse}, timeout)
+        rows = await self._call(BATCH, {"queries": sent, "fuse": fuse}, timeout)
         answers = _by_query(rows, 1 if fuse else len(sent))
         hits = [
             normalize_rows(
@@ -188,39 +160,15 @@ class Searches(Calls):
             )
             for arguments, answer in zip(sent, answers, strict=False)
         ]
-        noted = [notes(answer) for answer in answers]
+        pages = [page_of(answer) for answer in answers]
+        noted = [one for _, one, _ in pages]
         for place, answer in enumerate(answers):
             if not answer and _may_ignore(sent[place]):
                 strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
                 noted[place] = await self._ignored(
                     BATCH, {"queries": strict, "fuse": fuse}, timeout
                 )
-        return hits, [total_count(answer) for answer in answers], noted, rows
-
-    async def _explain(
-        self, function: str, given: Mapping[str, object], timeout: float | None
-    ) -> dict[str, Any]:
-        answer = await self._call(function, self._for_viewer(given), timeout)
-        if not isinstance(answer, dict):
-            raise UnexpectedAnswerError(f"expected an object, received {type(answer).__name__}")
-        return answer
-
-    async def _facets(
-        self, function: str, given: Mapping[str, object], timeout: float | None
-    ) -> list[FacetCount]:
-        arguments = self._for_viewer(given, function)
-        return [facet_count(row) for row in await self._rows(function, arguments, timeout)]
-
-    async def _pending(
-        self, function: str, given: Mapping[str, object], timeout: float | None
-    ) -> int:
-        return await self._count(function, self._for_viewer(given, function), timeout)
-
-    async def _count(self, function: str, arguments: dict[str, Any], timeout: float | None) -> int:
-        counted = await self._call(function, arguments, timeout)
-        if not isinstance(counted, int):
-            raise UnexpectedAnswerError(f"expected a count, received {type(counted).__name__}")
-        return counted
+        return hits, [total for total, _, _ in pages], noted, rows
 
     def _for_viewer(self, given: Mapping[str, object], function: str = "") -> dict[str, Any]:
         """Return the arguments as JSON values; a function that takes no viewer needs none."""
@@ -239,14 +187,34 @@ class Searches(Calls):
                 "public_only=True.",
             )
 
-    def _details(self, method: Method) -> Details:
-        return {
+    def _details(
+        self, method: Method, rows: Sequence[object] | None = None, total: int | None = None
+    ) -> Details:
+        """Return what there is to say of an answer; without rows, of a failure."""
+        details: Details = {
             "provider": self.name,
             "mode": method,
-            "real_provider": False,
-            "raw_count": 0,
-            "total_count": None,
+            "real_provider": rows is not None,
+            "raw_count": len(rows or ()),
+            "total_count": total,
         }
+        unreadable = [
+            str(row.get("id"))
+            for row in rows or ()
+            if isinstance(row, Mapping) and isinstance(row.get("metadata"), UnreadableJson)
+        ]
+        if unreadable:
+            details["unreadable_metadata"] = unreadable
+        if isinstance(rows, CutRows):
+            details["truncated"] = True
+            details["remedy"] = REMEDY_OF_CUT
+        if isinstance(rows, PartialRows) and rows.is_uneven:
+            details["uneven_statistics"] = True
+            details["remedy"] = REMEDY_OF_UNEVEN
+        if isinstance(rows, PartialRows) and rows.missing:
+            details["missing_shards"] = rows.missing
+            details["remedy"] = REMEDY_OF_MISSING
+        return details
 
     def _failure(self, function: str, error: Exception) -> FailureDetails:
         """Return the details of a failure, in the form of the contract."""
@@ -272,16 +240,6 @@ class Searches(Calls):
             "code": known.code,
             "remedy": remedy,
         }
-
-
-def add_shards(details: Details, rows: PartialRows) -> None:
-    """Add to the details what there is to say of a corpus in several databases."""
-    if rows.is_uneven:
-        details["uneven_statistics"] = True
-        details["remedy"] = REMEDY_OF_UNEVEN
-    if rows.missing:
-        details["missing_shards"] = rows.missing
-        details["remedy"] = REMEDY_OF_MISSING
 
 
 def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from second_brain.evaluation.live import Kind, modes_of, parse_mode, read_questi
 from second_brain.evaluation.runs import RERANKED, Searcher, Settings
 from second_brain.models import Embedder
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
+from second_brain.services.arguments import FUSIONS
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
@@ -119,7 +120,7 @@ def _eval(
     embedder_name: EmbedderOption = "wordllama",
     language: LanguageOption = "english",
     fusion: Annotated[
-        str | None, typer.Option(help="How hybrid fuses: rrf, relative_score, auto.")
+        str | None, typer.Option(help=f"How hybrid fuses: {', '.join(FUSIONS)}.")
     ] = None,
     weights: Annotated[
         tuple[float, float] | None,
@@ -159,7 +160,7 @@ def _eval(
             "--compare",
             metavar="ONE OTHER",
             help="Without a folder: only these two, the other against the one. Each is vector, "
-            "text, rrf, relative_score, auto, stored, or JSON with the settings of hybrid.",
+            f"text, {', '.join(FUSIONS)}, stored, or JSON with the settings of hybrid.",
         ),
     ] = None,
     other_embedder: Annotated[

@@ -21,6 +21,7 @@ from second_brain.evaluation.live import Kind
 from second_brain.evaluation.metrics import Difference
 from second_brain.evaluation.runs import Settings
 from second_brain.evaluation.tuning import Tuning
+from second_brain.services.arguments import FUSIONS
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
 from second_brain.workbench.frame import Page, link, render, submitted, workbench_of, writer_of
@@ -68,6 +69,7 @@ def show(request: Request) -> Response:
             "asked_in": _asked_in(judgments),
             "counts": _counts(judgments, collection),
             "kinds": _KINDS,
+            "fusions": FUSIONS,
             "in_use": _in_use(settings, collection),
             "running": runs.running(),
             "measured": measured,

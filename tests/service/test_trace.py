@@ -1,0 +1,85 @@
+"""How far it is from a question to its rows: the functions of the package that a search calls."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psycopg
+import pytest
+from retrieving import BY_HAND, fill
+
+import second_brain
+from command_line import runner
+from second_brain.cli import search
+from second_brain.retrieval.service import RetrievalService
+from second_brain.services.postgres import PostgresProvider
+
+PACKAGE = second_brain.__path__[0]
+
+
+@pytest.fixture
+def corpus(emptied_dsn: str) -> str:
+    """The handbook of the other tests."""
+    fill(emptied_dsn)
+    return emptied_dsn
+
+
+@pytest.fixture
+def provider(corpus: str) -> Iterator[PostgresProvider]:
+    with psycopg.connect(corpus, autocommit=True) as connection:
+        yield PostgresProvider(connection)
+
+
+def functions(call: Callable[[], object]) -> set[str]:
+    """Return what a second call goes through; a comprehension is no function."""
+    seen = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        is_own = code.co_filename.startswith(PACKAGE) and not code.co_name.endswith("comp>")
+        if event == "call" and is_own:
+            seen.add(f"{code.co_filename.removeprefix(PACKAGE)} {code.co_qualname}")
+
+    call()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def test_a_search_of_a_provider_is_short(provider: PostgresProvider) -> None:
+    passed = functions(lambda: provider.find([1, 0, 0], "invoice"))
+    assert "/services/provider.py AsyncSearchProvider.find" in passed
+    assert len(passed) <= 42, sorted(passed)
+
+
+def test_a_search_of_the_service_is_short(provider: PostgresProvider) -> None:
+    service = RetrievalService(provider, BY_HAND)
+    passed = functions(lambda: service.search("invoice"))
+    assert len(passed) <= 94, sorted(passed)
+
+
+def test_a_search_of_the_command_line_sends_few_statements(
+    corpus: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sent = list[object]()
+    real: Any = psycopg.Cursor.execute
+
+    def execute(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(statement)
+        return real(cursor, statement, *arguments, **options)
+
+    monkeypatch.setattr(search, "configured_embedder", lambda _: BY_HAND)
+    run = runner(monkeypatch, capsys, tmp_path)
+    monkeypatch.setattr(psycopg.Cursor, "execute", execute)
+    done = run("search", "invoice", "--dsn", corpus)
+    assert done.code == 0, done.err
+    # The models of the corpus, the search, the limit of the count's time, and the count.
+    assert len(sent) <= 4, sent
