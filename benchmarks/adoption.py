@@ -1,18 +1,24 @@
 """What an adoption adds to the writes of a table (docs/adopt.md): medians in milliseconds.
 
-Four tables have the same rows: nobody adopts the first; the others are adopted as they are, with
-contents that are split, and with `--later`. A body has about 300 words. Each statement is one
-transaction. It runs on the tables in turns, so that other load of the machine meets all of them.
+Four tables have the same rows: the first is not adopted; the others are adopted as they are, with
+contents that are split, and with `--later`. A body has about 300 words. Each statement is a
+transaction, and runs on the tables in turns, so that other load of the machine meets all of them.
+What `--later` has noted is carried over after each statement (worker).
+
+The database has core and the modules of `--modules`: words, whose lists follow each stored text,
+adds as much to each write again.
 """
 
 import argparse
-import statistics
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from random import Random
-from typing import Any
+from statistics import median
+from typing import Any, LiteralString
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -20,13 +26,18 @@ from psycopg import sql
 from benchmarks.bench_report import table
 from benchmarks.corpus import Library
 from benchmarks.scratch import database
-from second_brain.cli import main
-from second_brain.errors import SecondBrainError
 
-OPTIONS = {"bare": None, "adopted": (), "split": ("--split",), "later": ("--later",)}
-CREATE = """
+TABLES: dict[str, Sequence[str] | None] = {
+    "bare": None,
+    "adopted": (),
+    "split": ("--split",),
+    "later": ("--later",),
+}
+BATCH = 100
+"""Rows of a large statement; one in ten rounds has it."""
+CREATE: LiteralString = """
 create table public.{table} (
-  id uuid primary key default gen_random_uuid(),
+  id uuid primary key,
   title text,
   body text,
   metadata jsonb,
@@ -34,120 +45,123 @@ create table public.{table} (
   views integer not null default 0
 )
 """
-INSERT = (
-    "insert into public.{table} (title, body, metadata)"
-    " select * from unnest(%s::text[], %s::text[], %s::jsonb[])"
-)
-UPDATE = "update public.{table} set {changes} where id = any (%s)"
-UPDATES = {
-    "update, no mapped column": "views = views + 1",
-    "update, nothing changes": "title = title, body = body",
-    "update of the body": "body = body || ' more'",
+INSERT: LiteralString = """
+insert into public.{table} (id, title, body, metadata)
+select * from unnest(%s::uuid[], %s::text[], %s::text[], %s::jsonb[])
+"""
+ON_ROWS: dict[str, LiteralString] = {
+    "update, no mapped column": "update public.{table} set views = views + 1 where id = any (%s)",
+    "update, nothing changes": "update public.{table} set title = title where id = any (%s)",
+    "update of the body": "update public.{table} set body = body || ' x' where id = any (%s)",
+    "delete": "delete from public.{table} where id = any (%s)",
 }
-BATCH = 100
-"""Rows of a large statement."""
+CARRY_OVER = "select knowledge_internal.carry_over_noted(most_rows => 100000)"
+COMMAND = "import sys; from second_brain.cli import main; sys.exit(main())"
+
+Connection = psycopg.Connection[Any]
+Figures = dict[tuple[int, str, str], list[float]]
 
 
 class Writes:
-    """Statements with their arguments, the same for all tables but for the keys of the rows."""
+    """Statements and their arguments, the same for all tables."""
 
-    def __init__(self, keys: dict[str, list[Any]]) -> None:
+    def __init__(self) -> None:
         self._library = Library.read()
         self._random = Random(1)
-        self._keys = keys
+        self._keys: list[UUID] = []
 
-    def rows(self, count: int) -> tuple[list[str], list[str], list[str]]:
-        """Return titles, bodies and metadata of new rows."""
-        topics = [self._random.randrange(500) for _ in range(count)]
-        return (
-            [self._library.about(topic)[0] for topic in topics],
-            [
-                " ".join(self._library.passage(self._random, topic) for _ in range(3))
-                for topic in topics
-            ],
-            [f'{{"team": "team {topic % 9}", "page": {topic}}}' for topic in topics],
-        )
+    def insert(self, rows: int) -> tuple[list[Any], ...]:
+        """Return keys, titles, bodies and metadata of new rows."""
+        topics = [self._random.randrange(500) for _ in range(rows)]
+        keys = [UUID(int=self._random.getrandbits(128)) for _ in topics]
+        self._keys += keys
+        bodies = [
+            " ".join(self._library.passage(self._random, topic) for _ in range(3))
+            for topic in topics
+        ]
+        metadata = [f'{{"team": "team {topic % 9}", "page": {topic}}}' for topic in topics]
+        return keys, [self._library.about(topic)[0] for topic in topics], bodies, metadata
 
-    def round(self, rows: int) -> Iterator[tuple[str, str, dict[str, Sequence[Any]]]]:
-        """Yield each statement: its name, its text, and its arguments by table."""
-        new = self.rows(rows)
-        yield "insert", INSERT, dict.fromkeys(OPTIONS, new)
-        places = self._random.sample(range(min(map(len, self._keys.values()))), rows)
-        chosen = {name: [[keys[place] for place in places]] for name, keys in self._keys.items()}
-        for name, changes in UPDATES.items():
-            yield name, UPDATE.replace("{changes}", changes), chosen
-        yield "delete", "delete from public.{table} where id = any (%s)", chosen
-        for name, keys in self._keys.items():
-            gone = set(chosen[name][0])
-            keys[:] = [key for key in keys if key not in gone]
+    def of_a_round(self, rows: int) -> Iterator[tuple[str, LiteralString, Sequence[Any]]]:
+        """Yield the name of each statement, its text and its arguments."""
+        yield "insert", INSERT, self.insert(rows)
+        self._random.shuffle(self._keys)
+        chosen = [self._keys.pop() for _ in range(rows)]
+        for name, statement in ON_ROWS.items():
+            yield name, statement, [chosen]
 
 
-def executed(connection: "psycopg.Connection[Any]", text: str, name: str, given: Any) -> float:
-    """Return the milliseconds of a statement on a table."""
-    statement = sql.SQL(text).format(table=sql.Identifier(name))  # type: ignore[arg-type]
+def milliseconds(connection: Connection, statement: sql.Composed, given: Sequence[Any]) -> float:
+    """Return how long a statement takes."""
     begin = time.perf_counter()
     connection.execute(statement, given)
     return 1000 * (time.perf_counter() - begin)
 
 
-def measure(
-    connection: "psycopg.Connection[Any]", names: Sequence[str], stored: int, rounds: int
-) -> dict[tuple[int, str, str], float]:
-    """Return the medians by rows of the statement, statement and table."""
-    keys: dict[str, list[Any]] = {name: [] for name in names}
-    writes = Writes(keys)
+def measure(connection: Connection, names: Sequence[str], stored: int, rounds: int) -> Figures:
+    """Return the times of each number of rows, statement and table."""
+    on_tables = [(name, sql.Identifier(name)) for name in names]
+    writes = Writes()
     for _ in range(stored // BATCH):
-        new = writes.rows(BATCH)
-        for name in names:
-            executed(connection, INSERT, name, new)
-    for name in names:
-        connection.execute(sql.SQL("analyze {}").format(sql.Identifier("public", name)))
-        found = connection.execute(
-            sql.SQL("select id from {} order by id").format(sql.Identifier("public", name))
-        )
-        keys[name] += [key for (key,) in found]
-    connection.execute("analyze public.knowledge_chunks, public.knowledge_documents")
-    times: dict[tuple[int, str, str], list[float]] = defaultdict(list)
+        given = writes.insert(BATCH)
+        for _, identifier in on_tables:
+            connection.execute(sql.SQL(INSERT).format(table=identifier), given)
+    if "later" in names:
+        connection.execute(CARRY_OVER)
+    connection.execute("analyze")
+    times: Figures = defaultdict(list)
     for number in range(rounds):
         for rows in (1, BATCH) if number % 10 == 0 else (1,):
-            for statement, text, given in writes.round(rows):
-                for name in names:
-                    taken = executed(connection, text, name, given[name])
-                    times[rows, statement, name].append(taken)
-    return {key: statistics.median(values) for key, values in times.items()}
+            for name, statement, given in writes.of_a_round(rows):
+                for on, identifier in on_tables:
+                    composed = sql.SQL(statement).format(table=identifier)
+                    times[rows, name, on].append(milliseconds(connection, composed, given))
+                if "later" in names:
+                    taken = milliseconds(connection, sql.SQL(CARRY_OVER).format(), [])
+                    if name in ("insert", "update of the body"):
+                        times[rows, f"worker, after {name}", "later"].append(taken)
+    return times
 
 
-def adopt(dsn: str, name: str, options: Sequence[str]) -> None:
-    """Adopt a table as the command does."""
-    import subprocess
-    import sys
+def adopt(connection: Connection, name: str, options: Sequence[str]) -> None:
+    """Adopt a table with the command."""
+    dsn = f"{connection.info.dsn} password={connection.info.password or 'none'}"
+    arguments = ("adopt", f"public.{name}", *options, "--apply", "--dsn", dsn)
+    subprocess.run([sys.executable, "-c", COMMAND, *arguments], check=True, capture_output=True)
 
-    subprocess.run(
-        [sys.executable, "-c", "import sys; from second_brain.cli import main; sys.exit(main())",
-         "adopt", f"public.{name}", *options, "--apply", "--dsn", dsn],
-        check=True, capture_output=True,
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def main_() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=2000, help="rows of each table")
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--only", nargs="+", choices=OPTIONS, default=list(OPTIONS))
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--modules", nargs="+", default=["adoption"])
     options = parser.parse_args()
-    with database(3, keep=options.keep) as connection:
-        for name in options.only:
-            connection.execute(f"drop table if exists public.{name} cascade".encode())
+    with database(3, modules=options.modules) as connection:
+        for name in options.tables:
             connection.execute(sql.SQL(CREATE).format(table=sql.Identifier(name)))
-            if OPTIONS[name] is not None:
-                dsn = connection.info.dsn + f" password={connection.info.password or 'x'}"
-                adopt(dsn, name, OPTIONS[name])
-        found = measure(connection, options.only, options.rows, options.rounds)
+            how = TABLES[name]
+            if how is not None:
+                adopt(connection, name, how)
+        found = measure(connection, options.tables, options.rows, options.rounds)
     statements = list(dict.fromkeys((rows, statement) for rows, statement, _ in found))
-    for rows, statement in statements:
-        print(f"{rows:4} {statement:26}", *(f"{found[rows, statement, n]:9.3f}" for n in options.only))
+    lines = [
+        [
+            f"{statement}, {rows} row{'s'[: rows > 1]}",
+            *(
+                f"{median(found[rows, statement, name]):.2f}"
+                if (rows, statement, name) in found
+                else ""
+                for name in options.tables
+            ),
+        ]
+        for rows, statement in sorted(statements, key=lambda one: one[0])
+    ]
+    print(table(["ms, median", *options.tables], lines))
 
 
 if __name__ == "__main__":
-    main_()
+    main()

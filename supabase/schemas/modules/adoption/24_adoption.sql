@@ -273,17 +273,15 @@ begin
 end
 $$;
 
--- SQL for what an adoption reads of a row of its source: a record, whose bytes are compared,
--- because json has no equality. relation: an alias of the source.
-create function knowledge_internal.mapped_record(
-  adoption public.knowledge_adoptions, relation text
-) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+-- SQL for the columns of a row as a record, of all columns if they are null. relation: an alias of
+-- the table. Compare its bytes, because json has no equality.
+create function knowledge_internal.mapped_record(columns text[], relation text) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return coalesce(
     (
       select 'row(' || string_agg(format('%s.%I', relation, listed.name), ', ') || ')'
-        from unnest(knowledge_internal.mapped_columns(adoption)) as listed (name)
+        from unnest(columns) as listed (name)
     ),
     relation || '.*'
   );
@@ -304,6 +302,7 @@ declare
       join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
      where class.oid = 'public.knowledge_adoptions'::regclass
   ) || 'adopted_' || adoption.name || '_';
+  mapped constant text[] := knowledge_internal.mapped_columns(adoption);
   -- A row that changes its partition fires no trigger for updated rows.
   is_gated constant boolean := (
     select class.relkind = 'r' and not class.relispartition and not class.relhassubclass
@@ -332,8 +331,8 @@ begin
           ('change', 'update',
            format(
              'for each row when (pg_catalog.record_image_ne(%s, %s))',
-             knowledge_internal.mapped_record(adoption, 'old'),
-             knowledge_internal.mapped_record(adoption, 'new')
+             knowledge_internal.mapped_record(mapped, 'old'),
+             knowledge_internal.mapped_record(mapped, 'new')
            ), '')
       ) as followed (suffix, event, clauses, argument)
      where is_gated or followed.suffix <> 'change'
@@ -675,7 +674,9 @@ begin
     locked_documents := knowledge_internal.lock_adopted(adoption, keys);
     perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
     given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
-    perform knowledge_internal.store_adopted_rows(adoption, given);
+    if given <> '{}' then
+      perform knowledge_internal.store_adopted_rows(adoption, given);
+    end if;
     delete from public.knowledge_documents as document
      where document.id = any (locked_documents)
        and document.external_key <> all (
@@ -724,6 +725,7 @@ declare
   );
   adoption public.knowledge_adoptions;
   source_key record;
+  mapped text[];
   written_rows text;
   gone_rows text;
   listed text;
@@ -762,12 +764,13 @@ begin
   written_rows := format('select %s from new_rows as written', source_key.value);
   gone_rows := format('select %s from old_rows as written', source_key.value);
   if tg_op = 'UPDATE' then
+    mapped := knowledge_internal.mapped_columns(adoption);
     written_rows := written_rows || format(
       ' where not exists (select from old_rows as earlier where (%s) = (%s)'
       ' and pg_catalog.record_image_eq(%s, %s))',
       source_key.columns, (knowledge_internal.key_sql(adoption, 'earlier', false)).columns,
-      knowledge_internal.mapped_record(adoption, 'written'),
-      knowledge_internal.mapped_record(adoption, 'earlier')
+      knowledge_internal.mapped_record(mapped, 'written'),
+      knowledge_internal.mapped_record(mapped, 'earlier')
     );
     gone_rows := gone_rows || format(
       ' where not exists (select from new_rows as later where (%s) = (%s))',
