@@ -1,5 +1,6 @@
 """The command adopt: arguments and output; `database.adoption` does the work."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -153,7 +154,7 @@ def adopt(
             _carry_over(database, table, batch_size, watch)
         elif check:
             found = [_compared(database, one, repair) for one in _chosen(database, table)]
-            _report(found, as_json=as_json, repaired=repair)
+            _report(found, schema, as_json=as_json, repaired=repair)
         elif remove:
             _remove(database, table, delete_documents=delete_documents, run=apply)
         else:
@@ -179,6 +180,7 @@ def adopt(
                 given,
                 None if layout is None else layout.value,
                 uses_embeddings=not embed,
+                is_public=visibility is Visibility.public,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -223,7 +225,11 @@ def _write(
         file, is_new = migration.write(into, text, choices.name, schema)
         typer.echo(file if is_new else f"{file}: nothing changed")
         if is_new:
-            typer.echo("Next: read it, then supabase db push", err=True)
+            typer.echo(
+                "Next: read it, then apply it: supabase db push, or without Supabase:"
+                f" psql \"$SECOND_BRAIN_DSN\" -1f {shlex.quote(str(file))}",
+                err=True,
+            )
     typer.echo(f"Then: second-brain adopt --backfill {choices.name}{more}", err=True)
 
 
@@ -233,7 +239,8 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
     found = carrying.listed(database)
     if not found:
         raise ConfigurationError(
-            "no table is adopted", remedy="Adopt one: second-brain adopt public.documents"
+            "no table is adopted",
+            remedy="Adopt one: second-brain adopt TABLE. If it has written a migration, apply that.",
         )
     return [one.name for one in found]
 
@@ -265,7 +272,10 @@ def _compared(database: Database, name: str, repair: bool) -> carrying.Compariso
         return carrying.compare(database, name, repair=repair, on_progress=on_progress)
 
 
-def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bool) -> None:
+def _report(
+    found: Sequence[carrying.Comparison], schema: str, *, as_json: bool, repaired: bool
+) -> None:
+    more = schema_option(schema)
     if as_json:
         print_json(found)
     else:
@@ -279,18 +289,18 @@ def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bo
             if one.noted:
                 typer.echo(
                     f"{one.name}: {number(one.noted, 'noted write')} to carry over,"
-                    " not compared: second-brain adopt --carry-over"
+                    f" not compared: second-brain adopt --carry-over {one.name}{more}"
                 )
             for key, fields in one.examples:
                 typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
             _print_problems(one.name, one.problems)
-    differs = any(one.differences for one in found) and not repaired
-    if differs:
-        typer.echo("Repair them with: second-brain adopt --check --repair", err=True)
+    differing = [one.name for one in found if one.differences and not repaired]
+    for name in differing:
+        typer.echo(f"Repair: second-brain adopt --check {name} --repair{more}", err=True)
     lost = any(not problem.is_carried_over for one in found for problem in one.problems)
     if lost:
         typer.echo("Change the rows that cannot be carried over, or the mapping.", err=True)
-    if differs or lost:
+    if differing or lost:
         raise typer.Exit(1)
 
 

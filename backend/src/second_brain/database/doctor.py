@@ -40,6 +40,7 @@ _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
+_LONG_NOTED = 600  # seconds
 # Rows of each adopted table that are compared: `adopt --check` compares all.
 _COMPARED = 1000
 
@@ -516,5 +517,14 @@ def _adoptions(connection: Connection, schema: str) -> _Findings:
                 f"{about}: {lost} {'row' if lost == 1 else 'rows'} cannot be carried over",
                 f"List them with their reasons: {check}",
             )
-        if not compared.differences and not lost:
+        waiting, seconds = carrying.noted(database, one.name)
+        if seconds > _LONG_NOTED:
+            yield (
+                "warning",
+                f"{about}: {waiting} noted {'write is' if waiting == 1 else 'writes are'} not "
+                f"carried over, the oldest for {seconds / 60:.0f} minutes",
+                f"Carry them over: second-brain adopt --carry-over{option}. `second-brain server "
+                "schedule` does it each minute",
+            )
+        elif not compared.differences and not lost:
             yield "ok", f"{about}: {compared.compared} rows compared, none differs", None

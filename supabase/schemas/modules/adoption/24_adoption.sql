@@ -190,7 +190,7 @@ begin
     raise exception 'key_columns: % must be a column of % that is not null and has one of the '
                     'types %, or an enum', wrong_column, source,
                     array_to_string(key_type_names, ', ')
-      using errcode = '22023';
+      using errcode = '22023', hint = 'Name the columns of another unique index (--key).';
   end if;
   if not exists (
     select from pg_catalog.pg_index as index
@@ -314,7 +314,7 @@ begin
     select string_agg(
              format(
                'create or replace trigger %I after %s on %s %s execute function '
-               'knowledge_internal.carry_over_changes(%L%s);',
+               'knowledge_internal.carry_over_changes(%I%s);',
                prefix || followed.suffix, followed.event, adoption.source::regclass,
                followed.clauses, adoption.name, followed.argument
              ),
@@ -325,7 +325,7 @@ begin
           ('insert', 'insert', 'referencing new table as new_rows for each statement', ''),
           ('update', 'update',
            'referencing old table as old_rows new table as new_rows for each statement',
-           case when is_gated then ', ''gated''' else '' end),
+           case when is_gated then ', gated' else '' end),
           ('delete', 'delete', 'referencing old table as old_rows for each statement', ''),
           ('truncate', 'truncate', 'for each statement', ''),
           ('change', 'update',
@@ -779,9 +779,10 @@ begin
   end if;
   if adoption.is_later and tg_op <> 'DELETE' then
     execute format(
-      'insert into public.knowledge_adoption_changes (adoption_name, key) select %L, listed.key'
-      ' from (%s) as listed (key)', adoption.name, written_rows
-    );
+      'insert into public.knowledge_adoption_changes (adoption_name, key) select $1, listed.key'
+      ' from (%s) as listed (key)', written_rows
+    )
+    using adoption.name;
     if tg_op = 'INSERT' then
       return null;
     end if;
