@@ -3,7 +3,8 @@
 Four tables have the same rows: the first is not adopted; the others are adopted as they are, with
 contents that are split, and with `--later`. A body has about 300 words. Each statement is a
 transaction, and runs on the tables in turns, so that other load of the machine meets all of them.
-What `--later` has noted is carried over after each statement (worker).
+What `--later` has noted is carried over after each statement (worker). With other load, judge the
+second table: the CPU time of the server's process for the connection.
 
 The database has core and the modules of `--modules`: words, whose lists follow each stored text,
 adds as much to each write again.
@@ -25,6 +26,7 @@ from psycopg import sql
 
 from benchmarks.bench_report import table
 from benchmarks.corpus import Library
+from benchmarks.memory import process_cpu
 from benchmarks.scratch import database
 
 TABLES: dict[str, Sequence[str] | None] = {
@@ -59,7 +61,8 @@ CARRY_OVER = "select knowledge_internal.carry_over_noted(most_rows => 100000)"
 COMMAND = "import sys; from second_brain.cli import main; sys.exit(main())"
 
 Connection = psycopg.Connection[Any]
-Figures = dict[tuple[int, str, str], list[float]]
+Times = tuple[float, float]
+Figures = dict[tuple[int, str, str], list[Times]]
 
 
 class Writes:
@@ -82,20 +85,22 @@ class Writes:
         metadata = [f'{{"team": "team {topic % 9}", "page": {topic}}}' for topic in topics]
         return keys, [self._library.about(topic)[0] for topic in topics], bodies, metadata
 
-    def of_a_round(self, rows: int) -> Iterator[tuple[str, LiteralString, Sequence[Any]]]:
+    def of_a_round(self, rows: int) -> Iterator[tuple[str, LiteralString, tuple[Any, ...]]]:
         """Yield the name of each statement, its text and its arguments."""
         yield "insert", INSERT, self.insert(rows)
         self._random.shuffle(self._keys)
         chosen = [self._keys.pop() for _ in range(rows)]
         for name, statement in ON_ROWS.items():
-            yield name, statement, [chosen]
+            yield name, statement, (chosen,)
 
 
-def milliseconds(connection: Connection, statement: sql.Composed, given: Sequence[Any]) -> float:
-    """Return how long a statement takes."""
+def milliseconds(connection: Connection, statement: sql.Composed, given: Sequence[Any]) -> Times:
+    """Return how long a statement takes, and the CPU time of the server for it."""
+    process = connection.info.backend_pid
+    cpu = process_cpu(process) or 0.0
     begin = time.perf_counter()
     connection.execute(statement, given)
-    return 1000 * (time.perf_counter() - begin)
+    return 1000 * (time.perf_counter() - begin), (process_cpu(process) or 0.0) - cpu
 
 
 def measure(connection: Connection, names: Sequence[str], stored: int, rounds: int) -> Figures:
@@ -148,19 +153,20 @@ def main() -> None:
                 adopt(connection, name, how)
         found = measure(connection, options.tables, options.rows, options.rounds)
     statements = list(dict.fromkeys((rows, statement) for rows, statement, _ in found))
-    lines = [
-        [
-            f"{statement}, {rows} row{'s'[: rows > 1]}",
-            *(
-                f"{median(found[rows, statement, name]):.2f}"
-                if (rows, statement, name) in found
-                else ""
-                for name in options.tables
-            ),
+    for place, what in enumerate(("ms, median", "ms of CPU, median")):
+        lines = [
+            [
+                f"{statement}, {rows} row{'s'[: rows > 1]}",
+                *(
+                    f"{median(times[place] for times in found[rows, statement, name]):.2f}"
+                    if (rows, statement, name) in found
+                    else ""
+                    for name in options.tables
+                ),
+            ]
+            for rows, statement in sorted(statements, key=lambda one: one[0])
         ]
-        for rows, statement in sorted(statements, key=lambda one: one[0])
-    ]
-    print(table(["ms, median", *options.tables], lines))
+        print(table([what, *options.tables], lines) + "\n")
 
 
 if __name__ == "__main__":

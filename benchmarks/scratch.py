@@ -86,15 +86,18 @@ def database(
 ) -> Iterator["psycopg.Connection[Any]"]:
     """Yield an autocommit connection of the owner to a database with the migrations.
 
-    `extension` names a peer's extension to create in it too; without `modules` it has all. The database is a new one that is
-    gone afterwards, or the one in the folder `keep`, which is stopped afterwards.
+    `extension` names a peer's extension to create in it too; without `modules` it has all. The
+    database is a new one that is gone afterwards, or the one in the folder `keep`, which is stopped
+    afterwards.
     """
     settings = {**SETTINGS, "shared_preload_libraries": extension} if extension else SETTINGS
     with (
         folder(keep) as place,
         running(keep or place / "postgres", major, settings, keep is not None) as server,
     ):
-        migrations.apply(server.dsn(), dimensions=dimensions, modules=modules or migrations.modules())
+        migrations.apply(
+            server.dsn(), dimensions=dimensions, modules=modules or migrations.modules()
+        )
         if extension:
             with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
                 create = sql.SQL("create extension if not exists {}")

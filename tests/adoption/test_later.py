@@ -20,8 +20,8 @@ def source(database: Connection) -> Connection:
     return database
 
 
-def work(connection: Connection, **options: int) -> int:
-    return carrying.carry_over_noted(Database(connection), **options)
+def work(connection: Connection, batch_size: int = 200) -> int:
+    return carrying.carry_over_noted(Database(connection), batch_size=batch_size)
 
 
 def noted(connection: Connection) -> int:
@@ -105,10 +105,13 @@ def test_a_removed_adoption_leaves_nothing_noted(source: Connection) -> None:
 
 
 def test_the_doctor_reports_writes_that_nobody_carries_over(source: Connection) -> None:
-    source.execute("update public.knowledge_adoption_changes set noted_at = now() - '1 day'::interval")
+    source.execute(
+        "update public.knowledge_adoption_changes set noted_at = now() - '1 day'::interval"
+    )
     (found,) = [one for one in doctor.examine(source) if one.check == "adoptions"]
     assert (found.status, "3 noted writes are not carried over" in found.message) == (
-        "warning", True,
+        "warning",
+        True,
     )
 
 

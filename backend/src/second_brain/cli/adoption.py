@@ -139,11 +139,14 @@ def adopt(
 
     It reads the table's columns, proposes what they become, and writes a migration for you to read
     and push. Its triggers carry each write of the table over in the same transaction, or with
-    --later after it. Then --backfill carries over the rows that exist, and --check compares. Connect as the owner of the
-    table. --check has exit code 1 if there are differences, or rows that cannot be carried over.
+    --later after it. Then --backfill carries over the rows that exist, and --check compares.
+    Connect as the owner of the table. --check has exit code 1 if there are differences, or rows
+    that cannot be carried over.
     """
     if backfill + carry_over + check + remove > 1:
-        raise typer.BadParameter("--backfill, --carry-over, --check and --remove exclude each other")
+        raise typer.BadParameter(
+            "--backfill, --carry-over, --check and --remove exclude each other"
+        )
     with opened(dsn, schema) as database:
         if backfill:
             with notes_to_stderr(as_json):
@@ -227,7 +230,7 @@ def _write(
         if is_new:
             typer.echo(
                 "Next: read it, then apply it: supabase db push, or without Supabase:"
-                f" psql \"$SECOND_BRAIN_DSN\" -1f {shlex.quote(str(file))}",
+                f' psql "$SECOND_BRAIN_DSN" -1f {shlex.quote(str(file))}',
                 err=True,
             )
     typer.echo(f"Then: second-brain adopt --backfill {choices.name}{more}", err=True)
@@ -240,7 +243,7 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
     if not found:
         raise ConfigurationError(
             "no table is adopted",
-            remedy="Adopt one: second-brain adopt TABLE. If it has written a migration, apply that.",
+            remedy="Adopt one: second-brain adopt TABLE. Apply the migration that it writes.",
         )
     return [one.name for one in found]
 
@@ -254,9 +257,7 @@ def _backfill(database: Database, name: str, batch_size: int) -> dict[str, Any]:
     return {"name": name, "stored": done.stored, "problems": problems}
 
 
-def _carry_over(
-    database: Database, name: str | None, batch_size: int, watch: float | None
-) -> None:
+def _carry_over(database: Database, name: str | None, batch_size: int, watch: float | None) -> None:
     _chosen(database, name)
     while True:
         done = carrying.carry_over_noted(database, name, batch_size=batch_size)

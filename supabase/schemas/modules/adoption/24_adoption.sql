@@ -7,9 +7,9 @@
 
 -- An adoption is a row of knowledge_adoptions, a view knowledge_internal.adopted_<name> that maps
 -- the source to documents, and triggers on the source. `second-brain adopt` writes the view into a
--- migration of the project, which then calls follow_table for the triggers. The view has the columns
--- key_1, key_2, ..., content, optionally embedding, and fields of a document with the names that
--- upsert_knowledge_document takes.
+-- migration of the project, which then calls follow_table for the triggers. The view has the
+-- columns key_1, key_2, ..., content, optionally embedding, and fields of a document with the names
+-- that upsert_knowledge_document takes.
 
 create table public.knowledge_adoptions (
   name text primary key,
@@ -130,8 +130,8 @@ end
 $$;
 
 -- Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then creates
--- the view, and calls follow_table. Raises 22023 for a table that cannot be adopted, and for a value
--- that is not allowed.
+-- the view, and calls follow_table. Raises 22023 for a table that cannot be adopted, and for a
+-- value that is not allowed.
 create function knowledge_internal.adopt_table(
   adoption_name text, source regclass, key_columns text[], embedding_model text default null,
   chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false

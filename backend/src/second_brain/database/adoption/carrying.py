@@ -280,8 +280,8 @@ def compare(
 
     With `repair`, create missing triggers and those that do not follow the view, carry the
     differing rows over again and delete what is left over; the result counts what was found before.
-    Rows that are noted for later are left out. `most` limits the number of rows compared, and leaves out the
-    search for documents that are left over.
+    Rows that are noted for later are left out. `most` limits the number of rows compared, and
+    leaves out the search for documents that are left over.
     """
     found = Comparison(name)
     if repair and _trigger_faults(database, named(database, name)):

@@ -53,7 +53,7 @@ select knowledge_internal.follow_table({name_literal});
 """
 _AT_ONCE = "a statement that writes the table carries its rows over in the same transaction."
 _LATER = """a statement that writes the table notes its rows, and
--- `second-brain adopt --carry-over` carries them over later. Deleted rows are carried over at once."""
+-- `second-brain adopt --carry-over` carries them over. Deleted rows are carried over at once."""
 EVENTS = ("insert", "update", "delete", "truncate")
 """The writes of a table that an adoption has a trigger for."""
 CHANGE = "change"
