@@ -720,9 +720,8 @@ set timezone = 'UTC' as $$
 declare
   batch_size constant integer := 500; -- rows in memory at a time
   -- A trigger of the table can write it again, one level deeper, before this statement ends.
-  changed constant text := format(
-    'knowledge_internal.changed_%s_%s', tg_argv[0], pg_trigger_depth()
-  );
+  changed constant text := 'knowledge_internal.carry_over_changes'
+    || format('_%s_%s', tg_argv[0], pg_trigger_depth());
   adoption public.knowledge_adoptions;
   source_key record;
   mapped text[];
