@@ -26,7 +26,7 @@ endef
 .DEFAULT_GOAL := help
 .PHONY: help install demo workbench test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
   baseline migration check-migrations freeze release \
-  bench bench-full figures soak benchmark-quality benchmark-before-after clean
+  bench bench-full benchmark-adoption figures soak benchmark-quality benchmark-before-after clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -149,6 +149,9 @@ bench-full: $(INSTALLED) ## the same up to a million chunks, hours; run it again
 figures: $(INSTALLED) ## the promised figures with their bounds, and the README's picture; ONLY='textsearch memory'
 	$(BIN)/python -m benchmarks.figures --keep $(KEEP) $(if $(ONLY),--only $(ONLY)) $(BENCH)
 	$(BIN)/python -m tools.picture
+
+benchmark-adoption: $(INSTALLED) ## what an adoption adds to the writes of a table
+	$(BIN)/python -m benchmarks.adoption $(BENCH)
 
 soak: $(INSTALLED) ## an hour of searches and writes at 100,000 chunks: what grows; BENCH='--minutes 5'
 	$(BIN)/python -m benchmarks.soak $(BENCH)

@@ -1,7 +1,7 @@
 """A server of its own for a measurement, temporary or kept in a folder, and loads into it."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -78,19 +78,26 @@ def filled_at_once(
 
 @contextmanager
 def database(
-    dimensions: int, major: int = 18, extension: str | None = None, keep: Path | None = None
+    dimensions: int,
+    major: int = 18,
+    extension: str | None = None,
+    keep: Path | None = None,
+    modules: Sequence[str] | None = None,
 ) -> Iterator["psycopg.Connection[Any]"]:
     """Yield an autocommit connection of the owner to a database with the migrations.
 
-    `extension` names a peer's extension to create in it too. The database is a new one that is
-    gone afterwards, or the one in the folder `keep`, which is stopped afterwards.
+    `extension` names a peer's extension to create in it too; without `modules` it has all. The
+    database is a new one that is gone afterwards, or the one in the folder `keep`, which is stopped
+    afterwards.
     """
     settings = {**SETTINGS, "shared_preload_libraries": extension} if extension else SETTINGS
     with (
         folder(keep) as place,
         running(keep or place / "postgres", major, settings, keep is not None) as server,
     ):
-        migrations.apply(server.dsn(), dimensions=dimensions, modules=migrations.modules())
+        migrations.apply(
+            server.dsn(), dimensions=dimensions, modules=modules or migrations.modules()
+        )
         if extension:
             with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
                 create = sql.SQL("create extension if not exists {}")

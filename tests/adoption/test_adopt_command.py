@@ -179,3 +179,45 @@ def test_an_install_in_another_schema_adopts_into_its_own_tables(
     assert run("server", "uninstall", "--apply", "--yes", *schema).code == 0
     with psycopg.connect(source, autocommit=True) as connection:
         connection.execute("delete from public.documents")
+
+
+def test_the_same_adoption_is_written_once(run: Run, source: str, tmp_path: Path) -> None:
+    adoption = ("adopt", "public.documents", "--model", "m", "--dsn", source)
+    first, second = run(*adoption), run(*adoption)
+    assert second.out.split(":")[0] == first.out.strip()
+    assert "nothing changed" in second.out
+    assert "Next:" not in second.err
+    changed, again = run(*adoption, "--title", "none"), run(*adoption)
+    folder = tmp_path / "supabase" / "migrations"
+    assert len(list(folder.glob("*_adopt_documents.sql"))) == 3, changed.out + again.out
+
+
+def test_later_and_carry_over(run: Run, source: str) -> None:
+    adoption = ("adopt", "public.documents", "--model", "m", "--later", "--apply")
+    assert run(*adoption, "--dsn", source).code == 0
+    assert run("adopt", "--backfill", "--dsn", source).code == 0
+    with psycopg.connect(source) as connection:
+        connection.execute("insert into public.documents (content) values ('Later.')")
+    done = run("adopt", "--check", "--dsn", source)
+    assert (done.code, "1 noted write to carry over" in done.out) == (0, True)
+    assert "1 noted row carried over." in run("adopt", "--carry-over", "--dsn", source).out
+    assert "3 rows compared, 0 differences" in run("adopt", "--check", "--dsn", source).out
+
+
+def test_the_hints_can_be_followed_as_they_stand(run: Run, source: str, dsn: str) -> None:
+    public = ("adopt", "public.documents", "--embed", "--visibility", "public", "--apply")
+    assert "only service_role" not in run(*public, "--dsn", source).err
+    done = run("adopt", "--check", "documents", "--dsn", source)
+    (hint,) = [line for line in done.err.splitlines() if line.startswith("Repair: ")]
+    assert run(*hint.split("second-brain ")[1].split(), "--dsn", source).code == 0
+    assert run("adopt", "--check", "--dsn", source).code == 0
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            'create table public."My Notes" (id int, body text);'
+            " create table public.lines (body text);"
+            ' create table public.marks ("Key" int unique, body text)'
+        )
+        for table in ('public."My Notes"', "public.lines", "public.marks"):
+            refused = run("adopt", table, "--dsn", dsn).err
+            connection.execute(refused.split("Run: ")[1].encode())
+            assert run("adopt", table, "--apply", "--dsn", dsn).code == 0

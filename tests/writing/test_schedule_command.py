@@ -5,6 +5,7 @@ same name is replaced, and unscheduling an unknown job is an error.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,12 +42,15 @@ $$;
 """
 OF_CORE = ["second-brain-purge", "second-brain-statistics"]
 QUERY_LOG = "second-brain-query-log"
+ADOPTION = "second-brain-adoption"
 
 
 @pytest.fixture
 def expected(modules: tuple[str, ...]) -> list[str]:
     """The names of the jobs, in order."""
-    return sorted([*OF_CORE, QUERY_LOG]) if "insight" in modules else OF_CORE
+    return sorted(
+        [*OF_CORE, *[QUERY_LOG] * ("insight" in modules), *[ADOPTION] * ("adoption" in modules)]
+    )
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -
     )
     run("server", "schedule", "--log-days", "7")
     found = json.loads(run("server", "schedule", "--log-days", "5", "--json").out)
-    assert sorted(job["name"] for job in found) == sorted([*OF_CORE, QUERY_LOG])
+    assert sorted(job["name"] for job in found) == sorted([ADOPTION, *OF_CORE, QUERY_LOG])
     for (command,) in cron.execute("select command from cron.job").fetchall():
         cron.execute(command.encode())
     kept = cron.execute(
@@ -147,7 +151,7 @@ def test_an_install_in_another_schema_has_jobs_of_its_own(run: Run, cron: Connec
     assert names(cron) == []
     for job in jobs(Install("knowledge_de")):
         assert job.name.endswith("-knowledge_de")
-        assert "select knowledge_de." in job.command
+        assert re.search(r"select knowledge_de(_internal)?\.", job.command)
 
 
 def test_who_may_not_call_the_functions_schedules_nothing(cron: Connection) -> None:

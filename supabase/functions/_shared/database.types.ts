@@ -5,6 +5,28 @@ export type Json = string | number | boolean | null | { [key: string]: Json | un
 export type Database = {
   "public": {
     Tables: {
+      "knowledge_adoption_changes": {
+        Row: {
+          "adoption_name": string;
+          "id": number;
+          "key": NonNullable<Json>;
+          "noted_at": string;
+        };
+        ComputedFields: never;
+        Insert: {
+          "adoption_name": string;
+          "id"?: never;
+          "key": NonNullable<Json>;
+          "noted_at"?: string;
+        };
+        Update: {
+          "adoption_name"?: string;
+          "id"?: never;
+          "key"?: NonNullable<Json>;
+          "noted_at"?: string;
+        };
+        Relationships: [];
+      };
       "knowledge_adoption_problems": {
         Row: {
           "adoption_name": string;
@@ -47,6 +69,7 @@ export type Database = {
           "chunk_size": number | null;
           "created_at": string;
           "embedding_model": string | null;
+          "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
@@ -58,6 +81,7 @@ export type Database = {
           "chunk_size"?: number | null;
           "created_at"?: string;
           "embedding_model"?: string | null;
+          "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
@@ -68,6 +92,7 @@ export type Database = {
           "chunk_size"?: number | null;
           "created_at"?: string;
           "embedding_model"?: string | null;
+          "is_later"?: boolean;
           "key_columns"?: (string)[];
           "key_types"?: (string)[];
           "name"?: string;

@@ -53,9 +53,22 @@ select rows_stored, rows_left
          adoption_name => %(name)s, keys => %(keys)s, waits => %(waits)s
        )
 """
+_CARRY_OVER_NOTED = """
+select knowledge_internal.carry_over_noted(most_rows => %(size)s, only_adoption => %(name)s)
+"""
+_NOTED = """
+select count(*), coalesce(extract(epoch from now() - min(change.noted_at)), 0)::float8
+  from public.knowledge_adoption_changes as change
+ where change.adoption_name = %(name)s
+"""
 _DIFFERENCES = """
-select key, fields
-  from knowledge_internal.adoption_differences(adoption_name => %(name)s, keys => %(keys)s)
+select found.key, found.fields
+  from knowledge_internal.adoption_differences(adoption_name => %(name)s, keys => %(keys)s) as found
+ where found.key not in (
+         select change.key
+           from public.knowledge_adoption_changes as change
+          where change.adoption_name = %(name)s
+       )
 """
 _LEFT_OVER = """
 select key, external_key from knowledge_internal.adoption_left_over(adoption_name => %(name)s)
@@ -76,10 +89,12 @@ delete from public.knowledge_documents as document
    and document.source_row @> jsonb_build_object('adoption', %(name)s::text)
 """
 _TRIGGERS = """
-select trigger.tgname, trigger.tgenabled in ('O', 'A')
+select trigger.tgname, trigger.tgenabled in ('O', 'A'),
+       split_part(encode(trigger.tgargs, 'escape'), '\\000', 2) = 'gated'
   from pg_catalog.pg_trigger as trigger
  where trigger.tgfoid = to_regprocedure('knowledge_internal.carry_over_changes()')
-   and trigger.tgargs = convert_to(%(name)s, 'UTF8') || '\\x00'
+   and split_part(encode(trigger.tgargs, 'escape'), '\\000', 1) = %(name)s
+   and trigger.tgparentid = 0
    and trigger.tgrelid = to_regclass(%(source)s)
  order by trigger.tgname
 """
@@ -94,9 +109,33 @@ select key.name
             and not attribute.attisdropped
        )
 """
+# Columns that the view reads, and that the trigger for changed rows does not compare; null for all.
+_UNFOLLOWED = """
+select mapped.name
+  from public.knowledge_adoptions as adoption
+  join pg_catalog.pg_trigger as trigger on trigger.tgrelid = adoption.source
+ cross join lateral unnest(
+         coalesce(knowledge_internal.mapped_columns(adoption), array[null::text])
+       ) as mapped (name)
+  left join pg_catalog.pg_attribute as attribute
+    on attribute.attrelid = trigger.tgrelid and attribute.attname = mapped.name
+ where adoption.name = %(name)s
+   and trigger.tgname = %(trigger)s
+   and position('old.*' in pg_catalog.pg_get_triggerdef(trigger.oid)) = 0
+   and not exists (
+         select
+           from pg_catalog.pg_depend as dependency
+          where dependency.classid = 'pg_catalog.pg_trigger'::regclass
+            and dependency.objid = trigger.oid
+            and dependency.refobjid = trigger.tgrelid
+            and dependency.refobjsubid = attribute.attnum
+       )
+"""
+_FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
 _HAS_VIEW = "select to_regclass(%(view)s) is not null"
 _DROP_TRIGGER = "drop trigger {trigger} on {source}"
 _DROP_VIEW = "drop view if exists knowledge_internal.{view}"
+_FORGET_NOTED = "delete from public.knowledge_adoption_changes where adoption_name = {name}"
 _FORGET = "delete from public.knowledge_adoptions where name = {name}"
 _DELETE_DOCUMENTS = (
     "delete from public.knowledge_documents where source_row ->> 'adoption' = {name}"
@@ -137,6 +176,7 @@ class Comparison:
     """The differences between a source and its documents.
 
     `examples` has some of the differing keys with their fields; `differing` counts by field.
+    `noted` are writes that wait to be carried over; their rows are not compared.
     """
 
     name: str
@@ -147,6 +187,7 @@ class Comparison:
     differing: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[Key, list[str]]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    noted: int = 0
 
     @property
     def differences(self) -> int:
@@ -204,6 +245,29 @@ def backfill(
     return done
 
 
+def carry_over_noted(
+    database: Database, name: str | None = None, *, batch_size: int = BATCH_SIZE
+) -> int:
+    """Carry over the rows that writes have noted, in batches of one transaction each; count them.
+
+    A row that a writer holds stays noted. `name` is of an adoption, None for all.
+    """
+    done = 0
+    while True:
+        (batch,) = database.execute(
+            _CARRY_OVER_NOTED, {"size": batch_size, "name": name}
+        ).fetchone() or (0,)
+        if not batch:
+            return done
+        done += batch
+
+
+def noted(database: Database, name: str) -> tuple[int, float]:
+    """Return how many noted writes wait to be carried over, and the seconds of the oldest."""
+    count, age = database.execute(_NOTED, {"name": name}).fetchone() or (0, 0.0)
+    return count, age
+
+
 def compare(
     database: Database,
     name: str,
@@ -214,11 +278,14 @@ def compare(
 ) -> Comparison:
     """Compare the rows of a source with their documents, chunks and embeddings.
 
-    With `repair`, carry the differing rows over again and delete what is left over; the result
-    counts what was found before. `most` limits the number of rows compared, and leaves out the
-    search for documents that are left over.
+    With `repair`, create missing triggers and those that do not follow the view, carry the
+    differing rows over again and delete what is left over; the result counts what was found before.
+    Rows that are noted for later are left out. `most` limits the number of rows compared, and
+    leaves out the search for documents that are left over.
     """
     found = Comparison(name)
+    if repair and _trigger_faults(database, named(database, name)):
+        database.execute(_FOLLOW, {"name": name})
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
     problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
@@ -252,6 +319,7 @@ def compare(
                 {"name": name, "external_keys": _still_left_over(database, name, left_over)},
             )
     found.problems = problems(database, name)
+    found.noted, _ = noted(database, name)
     return found
 
 
@@ -272,15 +340,31 @@ def faults(database: Database, adoption: Adoption) -> list[str]:
         _LOST_COLUMNS, {"columns": list(adoption.key_columns), "source": adoption.source}
     ).fetchall()
     found += [f"{adoption.source} has no column {name}, which is in the key" for (name,) in lost]
-    triggers = dict(
-        database.execute(_TRIGGERS, {"name": adoption.name, "source": adoption.source}).fetchall()
-    )
-    for event in migration.EVENTS:
-        trigger = migration.trigger_name(adoption.name, event, install.schema)
-        if not triggers.get(trigger, False):
-            fault = "is disabled" if trigger in triggers else "does not exist"
+    return found + _trigger_faults(database, adoption)
+
+
+def _trigger_faults(database: Database, adoption: Adoption) -> list[str]:
+    schema = database.install.schema
+    found: list[str] = []
+    triggers = database.execute(
+        _TRIGGERS, {"name": adoption.name, "source": adoption.source}
+    ).fetchall()
+    is_enabled = {name: enabled for name, enabled, _ in triggers}
+    change = migration.trigger_name(adoption.name, migration.CHANGE, schema)
+    needed = [migration.trigger_name(adoption.name, event, schema) for event in migration.EVENTS]
+    # The trigger for updates asks the one for changed rows.
+    if any(is_gated for _, _, is_gated in triggers):
+        needed.append(change)
+    for trigger in needed:
+        if not is_enabled.get(trigger, False):
+            fault = "is disabled" if trigger in is_enabled else "does not exist"
             found.append(f"the trigger {trigger} on {adoption.source} {fault}")
-    return found
+    unfollowed = database.execute(_UNFOLLOWED, {"name": adoption.name, "trigger": change})
+    return found + [
+        f"the trigger {change} on {adoption.source} does not follow {name or 'whole rows'}, which "
+        "the view reads"
+        for (name,) in unfollowed.fetchall()
+    ]
 
 
 def removal(database: Database, name: str, *, delete_documents: bool = False) -> list[str]:
@@ -292,12 +376,12 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     composed = database.install.composed
     statements = [
         composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=source)
-        for trigger, _ in found
+        for trigger, *_ in found
     ]
     statements.append(composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))))
     if delete_documents:
         statements.append(composed(_DELETE_DOCUMENTS, name=sql.Literal(name)))
-    statements.append(composed(_FORGET, name=sql.Literal(name)))
+    statements += [composed(one, name=sql.Literal(name)) for one in (_FORGET_NOTED, _FORGET)]
     return [one.as_string(database.connection) for one in statements]
 
 

@@ -1,5 +1,7 @@
 """The command adopt: arguments and output; `database.adoption` does the work."""
 
+import shlex
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +33,8 @@ Examples:
   second-brain adopt public.documents --model text-embedding-3-small
   second-brain adopt public.documents --title "metadata ->> 'title'" --embed --apply
   second-brain adopt --backfill documents
+  second-brain adopt public.events --later
+  second-brain adopt --carry-over --watch 5
   second-brain adopt --check
   second-brain adopt --check documents --repair
   second-brain adopt --remove documents
@@ -41,13 +45,20 @@ def adopt(
         str | None,
         typer.Argument(
             metavar="[TABLE|NAME]",
-            help="The table, such as public.documents; for --backfill, --check and --remove the "
-            "name of an adoption (default: all).",
+            help="The table, such as public.documents; for --backfill, --carry-over, --check and "
+            "--remove the name of an adoption (default: all).",
         ),
     ] = None,
     backfill: Annotated[
         bool, typer.Option("--backfill", help="Carry over the rows that exist.")
     ] = False,
+    carry_over: Annotated[
+        bool, typer.Option("--carry-over", help="Carry over the rows that --later has noted.")
+    ] = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(help="With --carry-over: look again after this many seconds.", min=0.1),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare the source with its documents.")
     ] = False,
@@ -88,6 +99,10 @@ def adopt(
     overlap: Annotated[
         int, typer.Option(help="With --split: characters repeated from the chunk before.", min=0)
     ] = 0,
+    later: Annotated[
+        bool,
+        typer.Option("--later", help="Writes only note their rows; see --carry-over."),
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="Name of the adoption; default: of the table.")
     ] = None,
@@ -108,7 +123,10 @@ def adopt(
         bool, typer.Option("--apply", help="Run the SQL instead of writing a migration.")
     ] = False,
     batch_size: Annotated[
-        int, typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000)
+        int,
+        typer.Option(
+            help="With --backfill and --carry-over: rows of a transaction.", min=1, max=10_000
+        ),
     ] = carrying.BATCH_SIZE,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --check or --backfill: print JSON.")
@@ -119,26 +137,33 @@ def adopt(
     """Make the rows of a table searchable, and follow its changes.
 
     It reads the table's columns, proposes what they become, and writes a migration for you to read
-    and push. Its triggers carry each write of the table over in the same transaction. Then
-    --backfill carries over the rows that exist, and --check compares. Connect as the owner of the
-    table. --check has exit code 1 if there are differences, or rows that cannot be carried over.
+    and push. Its triggers carry each write of the table over in the same transaction, or with
+    --later after it. Then --backfill carries over the rows that exist, and --check compares.
+    Connect as the owner of the table. --check has exit code 1 if there are differences, or rows
+    that cannot be carried over.
     """
-    if backfill + check + remove > 1:
-        raise typer.BadParameter("--backfill, --check and --remove exclude each other")
+    if backfill + carry_over + check + remove > 1:
+        raise typer.BadParameter(
+            "--backfill, --carry-over, --check and --remove exclude each other"
+        )
     with opened(dsn, schema) as database:
         if backfill:
             with notes_to_stderr(as_json):
                 done = [_backfill(database, one, batch_size) for one in _chosen(database, table)]
             if as_json:
                 print_json(done)
+        elif carry_over:
+            _carry_over(database, table, batch_size, watch)
         elif check:
             found = [_compared(database, one, repair) for one in _chosen(database, table)]
-            _report(found, as_json=as_json, repaired=repair)
+            _report(found, schema, as_json=as_json, repaired=repair)
         elif remove:
             _remove(database, table, delete_documents=delete_documents, run=apply)
         else:
             if table is None:
-                raise typer.BadParameter("name the table, or use --backfill, --check or --remove")
+                raise typer.BadParameter(
+                    "name the table, or use --backfill, --carry-over, --check or --remove"
+                )
             given = {
                 "key": key,
                 "content": content,
@@ -157,6 +182,7 @@ def adopt(
                 given,
                 None if layout is None else layout.value,
                 uses_embeddings=not embed,
+                is_public=visibility is Visibility.public,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -172,6 +198,7 @@ def adopt(
                 model=model,
                 chunk_size=chunk_size if split else None,
                 chunk_overlap=overlap if split else 0,
+                is_later=later,
             )
             _write(database, proposed, choices, into, run=apply)
 
@@ -197,8 +224,14 @@ def _write(
             database.connection.execute(text.encode())
         typer.echo(f"Adopted {proposed.table} as {choices.name}.")
     else:
-        typer.echo(migration.write(into, text, choices.name, schema))
-        typer.echo("Next: read it, then supabase db push", err=True)
+        file, is_new = migration.write(into, text, choices.name, schema)
+        typer.echo(file if is_new else f"{file}: nothing changed")
+        if is_new:
+            typer.echo(
+                "Next: read it, then apply it: supabase db push, or without Supabase:"
+                f' psql "$SECOND_BRAIN_DSN" -1f {shlex.quote(str(file))}',
+                err=True,
+            )
     typer.echo(f"Then: second-brain adopt --backfill {choices.name}{more}", err=True)
 
 
@@ -208,7 +241,8 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
     found = carrying.listed(database)
     if not found:
         raise ConfigurationError(
-            "no table is adopted", remedy="Adopt one: second-brain adopt public.documents"
+            "no table is adopted",
+            remedy="Adopt one: second-brain adopt TABLE. Apply the migration that it writes.",
         )
     return [one.name for one in found]
 
@@ -222,12 +256,26 @@ def _backfill(database: Database, name: str, batch_size: int) -> dict[str, Any]:
     return {"name": name, "stored": done.stored, "problems": problems}
 
 
+def _carry_over(database: Database, name: str | None, batch_size: int, watch: float | None) -> None:
+    _chosen(database, name)
+    while True:
+        done = carrying.carry_over_noted(database, name, batch_size=batch_size)
+        if done or watch is None:
+            typer.echo(f"{number(done, 'noted row')} carried over.")
+        if watch is None:
+            return
+        time.sleep(watch)
+
+
 def _compared(database: Database, name: str, repair: bool) -> carrying.Comparison:
     with showing_progress() as on_progress:
         return carrying.compare(database, name, repair=repair, on_progress=on_progress)
 
 
-def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bool) -> None:
+def _report(
+    found: Sequence[carrying.Comparison], schema: str, *, as_json: bool, repaired: bool
+) -> None:
+    more = schema_option(schema)
     if as_json:
         print_json(found)
     else:
@@ -238,16 +286,21 @@ def _report(found: Sequence[carrying.Comparison], *, as_json: bool, repaired: bo
                 f" ({one.missing:,} missing, {one.different:,} different,"
                 f" {one.left_over:,} left over){', repaired' if repaired else ''}."
             )
+            if one.noted:
+                typer.echo(
+                    f"{one.name}: {number(one.noted, 'noted write')} to carry over,"
+                    f" not compared: second-brain adopt --carry-over {one.name}{more}"
+                )
             for key, fields in one.examples:
                 typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
             _print_problems(one.name, one.problems)
-    differs = any(one.differences for one in found) and not repaired
-    if differs:
-        typer.echo("Repair them with: second-brain adopt --check --repair", err=True)
+    differing = [one.name for one in found if one.differences and not repaired]
+    for name in differing:
+        typer.echo(f"Repair: second-brain adopt --check {name} --repair{more}", err=True)
     lost = any(not problem.is_carried_over for one in found for problem in one.problems)
     if lost:
         typer.echo("Change the rows that cannot be carried over, or the mapping.", err=True)
-    if differs or lost:
+    if differing or lost:
         raise typer.Exit(1)
 
 

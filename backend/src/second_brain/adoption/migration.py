@@ -18,7 +18,7 @@ _LONGEST_NAME = 63
 _MIGRATION = """
 -- {file}: carries the rows of {table_text} over into documents that can be searched.
 -- Written by `second-brain adopt`. Adds: an entry in public.knowledge_adoptions, the view
--- {view_name}, four triggers on {table_text}.
+-- {view_name}, triggers on {table_text}.
 -- Locks {table_text} against writes while the triggers are created.
 -- Afterwards, carry over the rows that exist: second-brain adopt --backfill {name}{schema_option}
 
@@ -29,11 +29,13 @@ select knowledge_internal.adopt_table(
   key_columns => array[{key_columns}],
   embedding_model => {model},
   chunk_size => {chunk_size},
-  chunk_overlap => {chunk_overlap}
+  chunk_overlap => {chunk_overlap},
+  is_later => {is_later}
 );
 
 -- The mapping: change its expressions as you like, and add fields of upsert_knowledge_document
 -- (language, author, knowledge_type, ...). Rows that the view does not have are not carried over.
+-- An update that changes no column named here is not carried over.
 drop view if exists {view};
 
 create view {view} as
@@ -45,21 +47,17 @@ revoke all on table {view} from public, anon, authenticated, service_role;
 
 comment on view {view} is {comment};
 
--- A statement that writes the table carries its rows over in the same transaction.
+-- Creates the triggers: {what_they_do}
+-- Run it again after each change of the view, because the triggers know the columns that it reads.
+select knowledge_internal.follow_table({name_literal});
 """
-_TRIGGER = """
-create or replace trigger {trigger}
-  after {event} on {table}{referencing}
-  for each statement execute function knowledge_internal.carry_over_changes({name_literal});
-"""
-_REFERENCING = {
-    "insert": "\n  referencing new table as new_rows",
-    "update": "\n  referencing old table as old_rows new table as new_rows",
-    "delete": "\n  referencing old table as old_rows",
-    "truncate": "",
-}
-EVENTS = tuple(_REFERENCING)
+_AT_ONCE = "a statement that writes the table carries its rows over in the same transaction."
+_LATER = """a statement that writes the table notes its rows, and
+-- `second-brain adopt --carry-over` carries them over. Deleted rows are carried over at once."""
+EVENTS = ("insert", "update", "delete", "truncate")
 """The writes of a table that an adoption has a trigger for."""
+CHANGE = "change"
+"""The trigger for each changed row; a partitioned table and one with children have none."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,7 @@ class Choices:
     model: str | None = None
     chunk_size: int | None = None
     chunk_overlap: int = 0
+    is_later: bool = False
 
 
 def default_name(table: str) -> str:
@@ -128,20 +127,12 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         model=literal(choices.model if proposal.field("embedding") else None),
         chunk_size=literal(choices.chunk_size),
         chunk_overlap=literal(choices.chunk_overlap),
+        is_later=literal(choices.is_later),
+        what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
-    triggers = [
-        install.composed(
-            _TRIGGER,
-            **parts,
-            trigger=sql.Identifier(trigger_name(name, event, install.schema)),
-            event=sql.SQL(event),
-            referencing=sql.SQL(referencing),
-        )
-        for event, referencing in _REFERENCING.items()
-    ]
-    return "".join(one.as_string(None) for one in (migration, *triggers)).lstrip()
+    return migration.as_string(None).lstrip()
 
 
 def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
@@ -177,9 +168,17 @@ def file_name(name: str, schema: str) -> str:
     return f"adopt_{'' if schema == SCHEMA else schema + '_'}{name}"
 
 
-def write(into: Path, text: str, name: str, schema: str) -> Path:
-    """Write the migration into a project's folder, with a timestamp later than all others."""
+def write(into: Path, text: str, name: str, schema: str) -> tuple[Path, bool]:
+    """Write the migration into a project's folder, with a timestamp later than all others.
+
+    Nothing is written if the newest migration of this adoption there has this text. Return the
+    file, and whether it is new.
+    """
     into.mkdir(parents=True, exist_ok=True)
+    written = sorted(into.glob(f"[0-9]*_{file_name(name, schema)}.sql"))
+    written = [one for one in written if one.stem.split("_", 1)[1] == file_name(name, schema)]
+    if written and written[-1].read_text("utf-8") == text:
+        return written[-1], False
     file = into / f"{migrations.next_version(into)}_{file_name(name, schema)}.sql"
     file.write_text(text, "utf-8")
-    return file
+    return file, True

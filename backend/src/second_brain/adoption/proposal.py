@@ -191,8 +191,11 @@ def propose(
     layout: str | None = None,
     *,
     uses_embeddings: bool = True,
+    is_public: bool = False,
 ) -> Proposal:
     """Propose the mapping of a table; `given` has the values of the options by field.
+
+    `is_public`: all its documents will be public.
 
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
@@ -212,7 +215,7 @@ def propose(
         )
     _check_expressions(database, table, mapped)
     _check_dimensions(database, table, mapped)
-    return Proposal(table, key, key_reason, mapped, list(_warnings(table, mapped)))
+    return Proposal(table, key, key_reason, mapped, list(_warnings(table, mapped, is_public)))
 
 
 def read_table(database: Database, name: str) -> Table:
@@ -312,9 +315,12 @@ def _key(table: Table, given: tuple[str, str] | None) -> tuple[Sequence[str], st
     for _, columns in table.keys:
         for name in columns:
             _refuse_nullable(table, name, nullable)
+    identifier = table.identifier.as_string(None)
     raise ConfigurationError(
         f"{table} has no key: no primary key, and no unique index",
-        remedy=f"Add one: alter table {table} add column id bigint generated always as identity"
+        remedy=f"Run: alter table {identifier} add primary key (id)"
+        if table.column("id")
+        else f"Run: alter table {identifier} add column id bigint generated always as identity"
         " primary key",
     )
 
@@ -323,7 +329,8 @@ def _refuse_nullable(table: Table, name: str, nullable: Iterable[str]) -> None:
     if name in nullable:
         raise ConfigurationError(
             f"{table}: the key column {name} can be null",
-            remedy=f"Run: alter table {table} alter column {name} set not null",
+            remedy=f"Run: alter table {table.identifier.as_string(None)} alter column"
+            f" {sql.Identifier(name).as_string(None)} set not null",
         )
 
 
@@ -399,15 +406,16 @@ def _check_dimensions(database: Database, table: Table, mapped: Sequence[Mapped]
         )
 
 
-def _warnings(table: Table, mapped: Sequence[Mapped]) -> Iterable[str]:
+def _warnings(table: Table, mapped: Sequence[Mapped], is_public: bool) -> Iterable[str]:
     fields: dict[str, Any] = {one.field: one for one in mapped}
     if table.has_row_security:
         yield (
             f"The policies of {table} are not carried over: who sees a document is decided by "
             "visibility, owner and groups."
         )
-    if "owner" not in fields and "groups" not in fields:
+    if "owner" not in fields and "groups" not in fields and not is_public:
         yield (
             "There is no owner and no group: only service_role finds private documents. "
-            "Use --visibility public if every signed-in user may see all rows."
+            "Map them with --owner or --groups, or use --visibility public if everyone may see "
+            "all rows."
         )
