@@ -25,7 +25,10 @@ from corpora import GROUPS, TAGS, USERS, Corpus, Viewer, ask_groups_of_token, dr
 from homes import present
 from second_brain.services.functions import packed
 
-CALLS = 1200
+pytestmark = pytest.mark.large
+
+CALLS = 100  # of each viewer
+MANY_CALLS = 600
 # No form of a word is in over 20 of them: of more, the chunks that are stored first are looked at.
 CHUNKS = 150
 # Families of words that typos, prefixes, stems and accents lead from one to another.
@@ -284,11 +287,12 @@ def asked(
     return "service_role", function, given | named
 
 
+@pytest.mark.parametrize("calls", [CALLS, pytest.param(MANY_CALLS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "viewer", [ME, MEMBER, GUEST, VISITOR], ids=["me", "member", "guest", "visitor"]
 )
 def test_hidden_rows_change_no_answer(
-    sides: tuple[Side, Side], viewer: Viewer, modules: tuple[str, ...]
+    sides: tuple[Side, Side], viewer: Viewer, calls: int, modules: tuple[str, ...]
 ) -> None:
     draw = random.Random(f"calls {viewer}")
     whole = corpus()
@@ -299,12 +303,12 @@ def test_hidden_rows_change_no_answer(
         if viewer.user is not None:
             sign_in(side.roles["authenticated"], viewer.user, viewer.groups or ())
     answered = 0
-    for _ in range(CALLS // 4):
+    for _ in range(calls):
         call = asked(draw, viewer, visible, modules)
         with_hidden, without = (side.ask(*call) for side in sides)
         assert with_hidden == without, f"{differences(with_hidden, without)} of {call}"
         answered += with_hidden not in ([], "")
-    assert answered > CALLS / 4 / 2
+    assert answered > calls / 2
 
 
 @pytest.mark.module("words")
