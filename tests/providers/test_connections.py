@@ -182,7 +182,6 @@ def test_a_pools_connection_comes_back_as_it_was(side: Side, shared_dsn: str) ->
 
 def test_the_pool_keeps_no_state_of_a_session(side: Side, shared_dsn: str) -> None:
     pool = side.pool(make_conninfo(shared_dsn, application_name="mine"), max_size=1)
-    provider = side.provider(pool)
     connection = side.do(pool.getconn())
     try:
         for _ in range(7):
@@ -192,7 +191,7 @@ def test_the_pool_keeps_no_state_of_a_session(side: Side, shared_dsn: str) -> No
         assert connection.info.get_parameters()["tcp_user_timeout"] == "30000"
     finally:
         side.do(pool.putconn(connection))
-    assert ask(provider) == FOUND
+    assert ask(side.provider(pool)) == FOUND
 
 
 def test_connections_that_were_ended_are_replaced(
@@ -328,7 +327,6 @@ def test_a_refusal_leaves_the_callers_transaction_as_it_was(side: Side, shared_d
     assert (hits, details["error_kind"]) == ([], "invalid_input")
     assert connection.info.transaction_status == TransactionStatus.INTRANS
     assert ask(provider) == FOUND
-    # One that had failed is told so.
     with pytest.raises(psycopg.errors.DivisionByZero):
         side.do(connection.execute("select 1 / 0"))
     assert failure(provider)[1] == "25P02"
@@ -432,11 +430,6 @@ def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection
 
     answers = asyncio.run(many())
     assert [[hit.content for hit in hits] for hits, _ in answers] == [FOUND] * 3
-
-
-def test_a_wrong_type_of_database_is_refused_at_once(shared_dsn: str) -> None:
-    with pytest.raises(TypeError, match="not Connection"), psycopg.connect(shared_dsn) as wrong:
-        AsyncPostgresProvider(wrong)  # type: ignore[arg-type]
 
 
 @pytest.fixture

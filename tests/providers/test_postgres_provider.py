@@ -28,7 +28,7 @@ from second_brain.services.arguments import (
     PublicSearchOptions,
     SearchOptions,
 )
-from second_brain.services.postgres import PostgresProvider
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.write import KnowledgeWriter
 
@@ -315,9 +315,11 @@ def test_a_database_that_is_not_there_is_a_wrong_setting(shared_dsn: str) -> Non
     assert "connection string" in details["remedy"]
 
 
-def test_a_wrong_type_of_database_is_refused_at_once() -> None:
+def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None:
     with pytest.raises(TypeError, match="not dict"):
         PostgresProvider({})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not Connection"):
+        AsyncPostgresProvider(shared)  # type: ignore[arg-type]
 
 
 def test_the_callers_connection_learns_no_new_type(shared_dsn: str, corpus: UUID) -> None:
