@@ -30,7 +30,6 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
     return emptied_dsn
 
 
