@@ -54,9 +54,9 @@ demo: $(FOR_DEMO) ## hybrid search over the standard library's documentation, si
 workbench: $(FOR_WORKBENCH) ## see the legs of a search in the browser, judge and measure
 	$(BIN)/second-brain workbench --open
 
-test: $(INSTALLED) ## the test suite, on an embedded Postgres; security and writing also with every corpus searched as a large one
+test: $(INSTALLED) ## the test suite, on an embedded Postgres; what is marked large also with every corpus searched as a large one
 	$(BIN)/pytest -n 2
-	$(BIN)/pytest -n 2 tests/security tests/writing --small-corpus-limit 0
+	$(BIN)/pytest -n 2 tests/security tests/writing -m "large and not slow" --small-corpus-limit 0
 
 test-core: $(INSTALLED) ## what core alone must pass, without the tests that say they need a module
 	$(BIN)/pytest -n 2 --modules none tests/search tests/security tests/writing tests/providers

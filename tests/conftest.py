@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, LiteralString, cast
 
 import hypothesis
 import psycopg
@@ -35,6 +35,9 @@ Connect = Callable[..., Connection]
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 
 _running = pytest.StashKey["_Running"]()
+# Of this process, by DSN and by name: most tests have a database made and dropped.
+_admins: dict[str, Connection] = {}
+_templates: set[str] = set()
 _rendering = pytest.StashKey[Rendering]()
 
 
@@ -136,21 +139,21 @@ class Server:
         """Return the owner's DSN."""
         return make_conninfo(self.owner, dbname=database)
 
+    def _as_admin(self, statement: LiteralString, *names: str) -> None:
+        connection = _admins.get(self.admin)
+        if connection is None or connection.closed:
+            connection = _admins[self.admin] = psycopg.connect(self.admin_dsn(), autocommit=True)
+        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
     def create_database(self, name: str, template: str) -> None:
         """Copy a database that nobody is connected to."""
-        with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("create database {} template {} owner postgres strategy file_copy").format(
-                    sql.Identifier(name), sql.Identifier(template)
-                )
-            )
+        self._as_admin(
+            "create database {} template {} owner postgres strategy file_copy", name, template
+        )
 
     def drop_database(self, name: str) -> None:
         """Drop a database, ending its connections."""
-        with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
-            )
+        self._as_admin("drop database if exists {} with (force)", name)
 
     def template(self, dimensions: int | None) -> str:
         """Name a database with the prelude and, given dimensions, the migrations; make it once."""
@@ -158,6 +161,8 @@ class Server:
         modules = hashlib.sha256(",".join(self.modules).encode()).hexdigest()[:8]
         parts = (dimensions or "empty", self.small_corpus, modules)
         name = "_".join(["second_brain_template", *map(str, parts)]).lower()
+        if name in _templates:
+            return name
         with psycopg.connect(self.admin_dsn(), autocommit=True) as connection:
             # Workers share the server: the first one makes it, the others wait.
             connection.execute("select pg_advisory_lock(hashtext('second_brain tests'))")
@@ -170,11 +175,8 @@ class Server:
                 if dimensions is not None:
                     self._migrate(making, dimensions)
                     self._limit_small_corpora(making)
-                connection.execute(
-                    sql.SQL("alter database {} rename to {}").format(
-                        sql.Identifier(making), sql.Identifier(name)
-                    )
-                )
+                self._as_admin("alter database {} rename to {}", making, name)
+        _templates.add(name)
         return name
 
     def _migrate(self, database: str, dimensions: int) -> None:
@@ -308,6 +310,8 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    while _admins:
+        _admins.popitem()[1].close()
     if _running in config.stash:
         config.stash[_running].stop()
         del config.stash[_running]
@@ -386,9 +390,8 @@ def copy_of(server: Server, template: str) -> Iterator[str]:
         server.drop_database(name)
 
 
-@pytest.fixture
-def connect(dsn: str) -> Iterator[Connect]:
-    """Open connections to this test's database, closed at its end.
+def connections(dsn: str) -> Iterator[Connect]:
+    """Yield what opens connections to a database, closed afterwards.
 
     `connect()` is the owner's; `connect("service_role")` and `connect("authenticated", uid=...)`
     act as that role, with the claims that PostgREST would set. All autocommit.
@@ -413,6 +416,27 @@ def connect(dsn: str) -> Iterator[Connect]:
     yield open_connection
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def connect(dsn: str) -> Iterator[Connect]:
+    """Open connections to this test's database, closed at its end; see `connections`."""
+    yield from connections(dsn)
+
+
+@pytest.fixture(scope="module")
+def shared_connect(shared_dsn: str) -> Iterator[Connect]:
+    """Open connections to the shared database, closed at the module's end; see `connections`."""
+    yield from connections(shared_dsn)
+
+
+@pytest.fixture(scope="module")
+def shared_service(shared_connect: Connect) -> Connection:
+    """The shared database's connection that acts as service_role.
+
+    Its plans are kept for the module: a session's first search takes 30 ms of CPU time for them.
+    """
+    return shared_connect("service_role")
 
 
 @pytest.fixture

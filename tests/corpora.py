@@ -5,12 +5,16 @@ import random
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, LiteralString
 from uuid import UUID
 
+from psycopg import sql
+from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from second_brain.services.functions import packed
 
 USERS = [UUID(int=number) for number in range(1, 5)]
 VOCABULARY = ("alpha", "beta", "gamma", "delta")
@@ -21,6 +25,14 @@ GROUPS = ("board", "editors", "guests", "staff")
 _SYLLABLES = ("bab", "cec", "did", "fof", "gug", "hah", "jej", "kik", "lol", "mum")
 
 Row = dict[str, Any]
+TYPES: dict[str, LiteralString] = {
+    "query_embedding": "::extensions.vector",
+    "filters": "::jsonb",
+    "formulations": "::jsonb",
+    "queries": "::jsonb",
+    "search": "::jsonb",
+    "document": "::uuid",
+}
 Visibility = Literal["private", "public"]
 
 
@@ -222,3 +234,27 @@ def sign_in(connection: Connection, user: UUID | None, groups: Iterable[str]) ->
         "app_metadata": {"groups": sorted(groups)},
     }
     connection.execute("select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)])
+
+
+def call(connection: Connection, function: str, arguments: Row) -> list[Row]:
+    """Return the rows of a function of schema public; arguments of a search go as one object."""
+    arguments = packed(function, arguments)
+    statement = sql.SQL("select * from public.{}({})").format(
+        sql.Identifier(function),
+        sql.SQL(", ").join(
+            sql.SQL("{} => {}{}").format(
+                sql.Identifier(name), sql.Placeholder(name), sql.SQL(TYPES.get(name, ""))
+            )
+            for name in arguments
+        ),
+    )
+    given = {
+        name: Jsonb(value, partial(json.dumps, default=str))
+        if TYPES.get(name) == "::jsonb"
+        else value
+        for name, value in arguments.items()
+    }
+    if "query_embedding" in given:
+        given["query_embedding"] = str(given["query_embedding"])
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(statement, given, prepare=False).fetchall()

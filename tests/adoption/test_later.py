@@ -5,8 +5,8 @@ import pytest
 from adopted import GUIDE, adopt, backfill, compare, contents, documents, reasons
 
 from conftest import Connect, Connection
+from second_brain.adoption import carrying
 from second_brain.database import doctor
-from second_brain.database.adoption import carrying
 from second_brain.services.install import Database
 
 pytestmark = pytest.mark.module("adoption")

@@ -163,7 +163,7 @@ def run_tests(pytestconfig: pytest.Config, *arguments: str) -> None:
 
 
 def test_searches_answer_the_same_in_the_other_install(pytestconfig: pytest.Config) -> None:
-    run_tests(pytestconfig, "tests/search/test_search.py", "tests/search/test_explain.py")
+    run_tests(pytestconfig, "tests/search/test_explain.py")
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_the_other_tests_of_the_search_pass_in_the_other_install(
 ) -> None:
     # test_hybrid_search.py reads the files; the commands of test_vector_index.py work on public.
     names = (
-        *("filters", "filter_indexes", "full_pools", "snippets", "languages"),
+        *("search", "filters", "filter_indexes", "full_pools", "snippets", "languages"),
         "search_properties",
     )
     run_tests(pytestconfig, *(f"tests/search/test_{name}.py" for name in names))
@@ -183,6 +183,7 @@ def test_the_clients_pass_their_tests_in_the_other_install(pytestconfig: pytest.
     run_tests(
         pytestconfig,
         "tests/providers/test_postgres_provider.py",
+        "tests/providers/test_postgres_and_supabase.py",
         "tests/providers/test_provider_filters.py",
         "tests/writing/test_writer.py",
         "tests/writing/test_ingest.py",

@@ -151,6 +151,7 @@ def test_the_catalogues_differ_by_every_such_change(
     assert list(difference.properties) == ([property_changed] if property_changed else [])
 
 
+@pytest.mark.parametrize("databases", [18], indirect=True)
 def test_before_a_release_the_path_is_the_state_file_by_file(
     checkout: Checkout, databases: Databases
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_frozen_migration_cannot_change(checkout: Checkout) -> None:
         tool.freeze(checkout)
 
 
+@pytest.mark.parametrize("databases", [18], indirect=True)
 def test_the_baseline_is_refused_once_a_migration_is_frozen(
     checkout: Checkout, databases: Databases
 ) -> None:
@@ -190,6 +192,7 @@ def test_the_baseline_is_refused_once_a_migration_is_frozen(
 
 
 @needs_cli
+@pytest.mark.slow
 @pytest.mark.parametrize("databases", [16], indirect=True)
 def test_a_migration_is_written_from_the_difference_and_leads_to_the_state(
     checkout: Checkout, databases: Databases

@@ -1,10 +1,7 @@
 """PostgresProvider over a real database."""
 
-import dataclasses
 import inspect
-import json
 import threading
-from collections.abc import Callable
 from datetime import date
 from typing import Any, get_type_hints
 from uuid import UUID, uuid4
@@ -14,11 +11,11 @@ import psycopg
 import pytest
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
-from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
+from sides import CHUNKS
 
+from conftest import Connect, Connection
 from second_brain import errors
-from second_brain.filters import FilterBuilder, FilterExpression
 from second_brain.services.arguments import (
     DEFAULTS,
     KEYWORD_DEFAULTS,
@@ -31,28 +28,13 @@ from second_brain.services.arguments import (
     PublicSearchOptions,
     SearchOptions,
 )
-from second_brain.services.postgres import PostgresProvider
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.provider import SearchProvider
-from second_brain.services.supabase import SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-Connect = Callable[..., Connection]
 
-CHUNKS: list[dict[str, object]] = [
-    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
-    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
-    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
-]
-
-
-@pytest.fixture
-def writer(service_role: Connection) -> KnowledgeWriter:
-    return KnowledgeWriter(service_role)
-
-
-@pytest.fixture
-def corpus(writer: KnowledgeWriter) -> UUID:
+@pytest.fixture(scope="module")
+def corpus(shared_service: Connection) -> UUID:
     document = {
         "external_key": "savanna",
         "title": "Savanna",
@@ -62,7 +44,7 @@ def corpus(writer: KnowledgeWriter) -> UUID:
         "document_date": date(2026, 1, 31),
         "metadata": {"team": "search", "rrf_score": "a lie", "snippet": "<script>"},
     }
-    return writer.upsert_document(document, CHUNKS).document_id
+    return KnowledgeWriter(shared_service).upsert_document(document, CHUNKS).document_id
 
 
 def contents(results: list[Any]) -> list[str]:
@@ -82,16 +64,16 @@ def contents(results: list[Any]) -> list[str]:
     ids=["list", "tuple", "array", "list of float32", "Vector", "text"],
 )
 def test_an_embedding_may_come_in_any_of_these_forms(
-    service_role: Connection, corpus: UUID, embedding: Any
+    shared_service: Connection, corpus: UUID, embedding: Any
 ) -> None:
-    results, details = PostgresProvider(service_role).search(embedding, threshold=0.5)
+    results, details = PostgresProvider(shared_service).search(embedding, threshold=0.5)
     assert "fallback_reason" not in details
     assert contents(results) == [CHUNKS[0]["content"], CHUNKS[1]["content"]]
     assert [result.confidence for result in results] == pytest.approx([1.0, 0.8])
 
 
-def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus: UUID) -> None:
-    results, details = PostgresProvider(service_role).hybrid_search(
+def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpus: UUID) -> None:
+    results, details = PostgresProvider(shared_service).hybrid_search(
         [1, 0, 0], "zebra grass", fusion="rrf"
     )
     assert details == {
@@ -124,8 +106,8 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
     assert hit.confidence == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
 
 
-def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> None:
-    results, _ = PostgresProvider(service_role).hybrid_search(
+def test_rrf_k_reaches_the_function(shared_service: Connection, corpus: UUID) -> None:
+    results, _ = PostgresProvider(shared_service).hybrid_search(
         [1, 0, 0], None, top_k=1, rrf_k=1.0, fusion="rrf"
     )
     assert results[0].metadata["rrf_score"] == pytest.approx(1 / 2)
@@ -133,9 +115,9 @@ def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> N
 
 
 def test_fulltext_confidence_is_the_share_of_the_best_rank(
-    service_role: Connection, corpus: UUID
+    shared_service: Connection, corpus: UUID
 ) -> None:
-    results, details = PostgresProvider(service_role).fulltext_search("zebra grass")
+    results, details = PostgresProvider(shared_service).fulltext_search("zebra grass")
     assert details["mode"] == "fulltext"
     assert contents(results)[0] == CHUNKS[1]["content"]
     best, second = (hit.metadata["text_score"] or 0.0 for hit in results[:2])
@@ -143,306 +125,16 @@ def test_fulltext_confidence_is_the_share_of_the_best_rank(
     assert 0 < results[1].confidence < 1
 
 
-def test_no_more_than_top_k_come(service_role: Connection, corpus: UUID) -> None:
-    results, details = PostgresProvider(service_role).hybrid_search([1, 0, 0], None, top_k=2)
+def test_no_more_than_top_k_come(shared_service: Connection, corpus: UUID) -> None:
+    results, details = PostgresProvider(shared_service).hybrid_search([1, 0, 0], None, top_k=2)
     assert len(results) == details["raw_count"] == 2
 
 
-class RestOverDatabase:
-    """Stands for supabase-py and PostgREST, which has Postgres make the rows' JSON as here."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def rpc(
-        self, function: str, params: dict[str, Any], count: str | None = None
-    ) -> "RestOverDatabase":
-        """Note the call."""
-        json.dumps(params)  # PostgREST is sent JSON.
-        names = ", ".join(f"{name} => %({name})s" for name in params)
-        if params.get("query_embedding") is not None:
-            params = {**params, "query_embedding": str(params["query_embedding"])}
-            names = names.replace("%(query_embedding)s", "%(query_embedding)s::extensions.vector")
-        for name in ("filters", "formulations", "queries", "search"):
-            if name in params:
-                params = {**params, name: Jsonb(params[name])}
-        self.query = f"select coalesce(json_agg(hit), '[]') from public.{function}({names}) as hit"
-        if function == "explain_hybrid_search":
-            self.query = f"select public.{function}({names})"
-        self.params = params
-        return self
-
-    def execute(self) -> "RestOverDatabase":
-        """Make the call."""
-        row = self.connection.execute(self.query, self.params).fetchone()
-        assert row is not None
-        self.data = row[0]
-        return self
-
-
-def test_both_providers_return_the_same(service_role: Connection, corpus: UUID) -> None:
-    over_psycopg = PostgresProvider(service_role)
-    over_rest = SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
-    calls: list[Callable[[Any], Any]] = [
-        lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),
-        lambda provider: provider.hybrid_search([0.9, 0.1, 0], "lion", rrf_k=10.0),
-        lambda provider: provider.hybrid_search(
-            [0.9, 0.1, 0],
-            "zebra",
-            filters={"team": "search"},
-            date_from=date(2026, 1, 1),
-            date_to="2026-12-31",
-            collections=("knowledge",),
-            neighbor_window=1,
-            recency_half_life=30,
-            snippet=True,
-            formulations=[{"query_embedding": np.array([0.0, 1.0, 0.0])}],
-        ),
-        lambda provider: provider.search([0.9, 0.1, 0], threshold=-1),
-        lambda provider: provider.fulltext_search("zebra"),
-        lambda provider: provider.hybrid_search_batch(
-            [{"query_embedding": [0.9, 0.1, 0]}, {"query_text": "zebra"}], fuse=True
-        ),
-    ]
-    for call in calls:
-        expected, _ = call(over_psycopg)
-        received, details = call(over_rest)
-        assert "fallback_reason" not in details, details
-        assert expected
-        assert [dataclasses.replace(hit, source="postgres") for hit in received] == expected
-
-
-MINE = UUID(int=1)
-"""Whose second document of the zoo is; the third is somebody else's."""
-
-
-@pytest.fixture(params=["postgres", "supabase"])
-def zoo(request: pytest.FixtureRequest, service_role: Connection) -> SearchProvider:
-    """Search six chunks of three documents, the nearest to [1, 0, 0] first: alpha to zeta."""
-    documents: list[tuple[dict[str, object], dict[str, float]]] = [
-        (
-            {
-                "visibility": "public",
-                "knowledge_type": "note",
-                "document_date": "2026-01-31",
-                "metadata": {"tags": ["api"]},
-            },
-            {"alpha": 0, "gamma": 0.2, "zeta": 0.5},
-        ),
-        (
-            {"owner_id": MINE, "document_date": "2025-06-01", "collection": "memory"},
-            {"beta": 0.1, "epsilon": 0.4},
-        ),
-        ({"owner_id": UUID(int=2), "collection": "history"}, {"delta": 0.3}),
-    ]
-    writer = KnowledgeWriter(service_role)
-    for number, (document, chunks) in enumerate(documents):
-        writer.upsert_document(
-            {"external_key": f"{number}", **document},
-            [
-                {"content": f"{name} & zebra", "embedding": [1, away, 0]}
-                for name, away in chunks.items()
-            ],
-        )
-    if request.param == "postgres":
-        return PostgresProvider(service_role)
-    return SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
-
-
-def names(results: list[Any]) -> str:
-    return " ".join(hit.content.split()[0] for hit in results)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, "alpha beta gamma delta epsilon zeta"),
-        ({"filters": {"tags": ["api"]}}, "alpha gamma zeta"),
-        ({"filters": [FilterExpression("document_date", "exists", False)]}, "delta"),
-        ({"date_from": date(2026, 1, 31)}, "alpha gamma zeta"),
-        ({"date_to": "2026-01-30"}, "beta epsilon"),
-        ({"collections": ["history"]}, "delta"),
-        ({"collections": {"history"}, "threshold": 0.99}, ""),
-        ({"viewer_id": MINE}, "alpha beta gamma epsilon zeta"),
-        ({"viewer_id": str(MINE)}, "alpha beta gamma epsilon zeta"),
-        ({"public_only": True}, "alpha gamma zeta"),
-        ({"one_per_document": True}, "alpha beta delta"),
-        ({"recency_half_life": 1.0}, "delta alpha gamma zeta beta epsilon"),
-        ({"match_offset": 4}, "epsilon zeta"),
-        ({"top_k": 2, "match_offset": 1}, "beta gamma"),
-        ({"match_offset": 6}, ""),
-        ({"filter_type": "note"}, "alpha gamma zeta"),
-        (
-            {"formulations": [{"query_text": "zeta"}, {"query_embedding": np.array([1, 0.2, 0])}]},
-            "zeta gamma beta alpha delta epsilon",
-        ),
-    ],
-    ids=str,
-)
-def test_each_option_changes_the_answer(
-    zoo: SearchProvider, options: SearchOptions, expected: str
-) -> None:
-    given: SearchOptions = {"top_k": 6, "fusion": "rrf", **options}
-    results, details = zoo.hybrid_search([1, 0, 0], None, **given)
-    assert "fallback_reason" not in details, details
-    assert names(results) == expected
-    explained = zoo.explain_hybrid_search([1, 0, 0], None, **given)
-    assert [hit["id"] for hit in explained["hits"]] == [hit.id for hit in results]
-
-
-def test_a_page_tells_the_length_of_the_list(zoo: SearchProvider) -> None:
-    results, details = zoo.hybrid_search([1, 0, 0], None, top_k=2, match_offset=3)
-    assert details["total_count"] == 6
-    assert [hit.metadata["total_count"] for hit in results] == [6, 6]
-    assert zoo.hybrid_search([1, 0, 0], None, match_offset=9)[1]["total_count"] == 6
-
-
-def test_a_hit_brings_its_neighbours_and_an_excerpt(zoo: SearchProvider) -> None:
-    (hit,), _ = zoo.hybrid_search([1, 0.2, 0], "gamma", top_k=1, neighbor_window=1, snippet=True)
-    assert (hit.metadata["context"] or "").split("\n[CHUNK BOUNDARY]\n") == [
-        "alpha & zebra",
-        "gamma & zebra",
-        "zeta & zebra",
-    ]
-    assert hit.metadata["snippet"] == "<mark>gamma</mark> &amp; zebra"
-
-
-def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
-    queries: list[BatchQuery] = [
-        {"query_embedding": np.array([1, 0, 0]), "top_k": 2, "fusion": "rrf"},
-        {"query_text": "nosuchword"},
-        {"query_text": "zebra", "viewer_id": MINE, "filters": FilterBuilder().add_tags("api")},
-        {"query_embedding": (1, 0, 0)},
-    ]
-    answers, details = zoo.hybrid_search_batch(queries)
-    assert details == {
-        "provider": zoo.name,
-        "mode": "hybrid",
-        "real_provider": True,
-        "raw_count": 10,
-        "total_count": [6, None, 3, 6],
-    }
-    given: list[dict[str, Any]] = [{**EMPTY, **query} for query in queries]
-    singly = [zoo.hybrid_search(**query)[0] for query in given]
-    assert answers == singly
-    # Without top_k it is hybrid_search's.
-    assert [len(hits) for hits in answers] == [2, 0, 3, 5]
-
-
-EMPTY: BatchQuery = {"query_embedding": None, "query_text": None}
-
-
-def test_a_fused_batch_is_one_list(zoo: SearchProvider) -> None:
-    results, details = zoo.hybrid_search_batch(
-        [
-            {"query_embedding": [1, 0, 0], "fusion": "rrf", "top_k": 6, "public_only": True},
-            {"query_text": "zeta"},
-            {"query_embedding": [1, 9, 0]},
-        ],
-        fuse=True,
-    )
-    assert names(results) == "zeta alpha gamma"
-    assert (details["raw_count"], details["total_count"]) == (3, 3)
-
-
-@pytest.mark.parametrize(
-    ("queries", "fuse", "named"),
-    [
-        ([], False, "queries"),
-        ([], True, "queries"),
-        ([{"query_text": "zebra"}, {"query_text": "zebra", "top_k": 0}], False, "match_count"),
-        ([{"query_text": "zebra"}, {"query_text": "a", "match_count": 3}], False, "queries[1]"),
-        ([{"query_text": "zebra", "viewer": MINE}], False, "'viewer'"),
-        ([{"query_text": "zebra"}, "zebra"], False, "queries[1]"),
-        ([{"query_text": "zebra"}, {"query_text": "a", "top_k": 3}], True, "queries[1]"),
-        ([{"query_text": "zebra", "filters": {"a": b"x"}}], False, "filters"),
-        ([{"query_text": "zebra", "rrf_k": float("nan")}], False, "rrf_k"),
-    ],
-    ids=str,
-)
-def test_a_batch_with_a_wrong_query_is_refused_by_name(
-    zoo: SearchProvider, queries: Any, fuse: bool, named: str
-) -> None:
-    answers, details = zoo.hybrid_search_batch(queries, fuse=fuse)
-    assert answers == ([] if fuse else [[] for _ in queries])
-    assert details["error_kind"] == "invalid_input"
-    assert named in details["error_message"]
-
-
-def test_explain_raises(zoo: SearchProvider) -> None:
-    with pytest.raises(errors.InvalidInputError, match="pool_size") as caught:
-        zoo.explain_hybrid_search([1, 0, 0], None, pool_size=0)
-    assert caught.value.code == "22023"
-    assert isinstance(caught.value.__cause__, psycopg.Error)
-    with pytest.raises(TypeError, match="'viewer'"):
-        zoo.explain_hybrid_search([1, 0, 0], None, viewer=MINE)  # type: ignore[call-arg]
-
-
-def test_explain_describes_both_legs(zoo: SearchProvider) -> None:
-    explained = zoo.explain_hybrid_search([1, 0, 0], "delta", public_only=True, top_k=2)
-    assert explained["vector"]["rows"] == 3
-    assert explained["text"]["rows"] == 0
-    assert [one["lexeme"] for one in explained["text"]["lexemes"]] == ["delta"]
-    assert len(explained["hits"]) == 2
-
-
-@pytest.mark.parametrize("multi_tenant", [True, False])
-def test_a_user_searches_what_the_token_says(
-    zoo: SearchProvider, connect: Connect, multi_tenant: bool
-) -> None:
-    def made(connection: Connection) -> SearchProvider:
-        if isinstance(zoo, PostgresProvider):
-            return PostgresProvider(connection, multi_tenant=multi_tenant)
-        client: Any = RestOverDatabase(connection)
-        return SupabaseProvider(client=client, multi_tenant=multi_tenant)
-
-    mine = made(connect("authenticated", uid=MINE))
-    results, details = mine.search_my_knowledge(
-        [1, 0, 0], None, top_k=6, fusion="rrf", date_from="2025-01-01"
-    )
-    assert "fallback_reason" not in details, details
-    assert names(results) == "alpha beta gamma epsilon zeta"
-    with pytest.raises(TypeError, match="viewer_id"):
-        mine.search_my_knowledge(None, "zebra", viewer_id=UUID(int=2))  # type: ignore[call-arg]
-    nobody = made(connect("authenticated"))
-    results, details = nobody.search_my_knowledge(None, "zebra")
-    assert (results, details["code"]) == ([], "42501")
-    assert "signed-in user" in details["error_message"]
-
-
-@pytest.mark.parametrize("multi_tenant", [True, False])
-def test_a_visitor_searches_public_rows_after_the_grant(
-    zoo: SearchProvider, connect: Connect, multi_tenant: bool
-) -> None:
-    def made(connection: Connection) -> SearchProvider:
-        if isinstance(zoo, PostgresProvider):
-            return PostgresProvider(connection, multi_tenant=multi_tenant)
-        client: Any = RestOverDatabase(connection)
-        return SupabaseProvider(client=client, multi_tenant=multi_tenant)
-
-    owner, visitor = connect(), made(connect("anon"))
-    refused, details = visitor.search_public_knowledge([1, 0, 0], None)
-    assert (refused, details["code"]) == ([], "42501")
-    assert "grant execute on function search_public_knowledge_chunks" in details["remedy"]
-    owner.execute("grant execute on function public.search_public_knowledge_chunks to anon")
-    results, details = visitor.search_public_knowledge([1, 0, 0], None, top_k=6)
-    assert "fallback_reason" not in details, details
-    public, _ = zoo.hybrid_search([1, 0, 0], None, 6, public_only=True)
-    everything, _ = zoo.hybrid_search([1, 0, 0], None, 6)
-    assert 0 < len(results) < len(everything)
-    assert names(results) == names(public)
-    _, details = visitor.search_public_knowledge(None, "zebra", top_k=51)
-    assert "match_count must be between 1 and 50" in details["error_message"]
-    with pytest.raises(TypeError, match="public_only"):
-        visitor.search_public_knowledge(None, "zebra", public_only=False)  # type: ignore[call-arg]
-    owner.execute("revoke execute on function public.search_public_knowledge_chunks from anon")
-
-
 def test_a_search_is_called_with_the_functions_own_names_and_defaults(
-    database: Connection,
+    shared: Connection,
 ) -> None:
     """Otherwise a default that is not sent over PostgREST would be another one there."""
-    rows = database.execute(
+    rows = shared.execute(
         "select parameter_name, parameter_default from information_schema.parameters"
         " where specific_schema = 'public' and parameter_mode = 'IN'"
         " and specific_name ~ '^hybrid_search_knowledge_chunks_[0-9]+$'"
@@ -450,7 +142,7 @@ def test_a_search_is_called_with_the_functions_own_names_and_defaults(
     ).fetchall()
     theirs = {}
     for name, default in rows:
-        (theirs[name],) = database.execute(f"select {default}".encode()).fetchone() or ()
+        (theirs[name],) = shared.execute(f"select {default}".encode()).fetchone() or ()
     ours = {SQL_NAMES.get(name, name): default for name, default in DEFAULTS.items()}
     # Only functions of the database give the lists that it fuses.
     assert theirs.pop("ranked_lists") is None
@@ -521,10 +213,10 @@ def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
     ],
 )
 def test_a_refusal_names_its_reason(
-    service_role: Connection, arguments: dict[str, Any], kind: str, named: str
+    shared_service: Connection, arguments: dict[str, Any], kind: str, named: str
 ) -> None:
     given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
-    results, details = PostgresProvider(service_role).hybrid_search(**given)
+    results, details = PostgresProvider(shared_service).hybrid_search(**given)
     assert results == []
     assert details["real_provider"] is False
     assert details["raw_count"] == 0
@@ -533,11 +225,11 @@ def test_a_refusal_names_its_reason(
     assert named in details["error_message"]
     assert details["remedy"]
     # The connection stays usable.
-    assert service_role.info.transaction_status == TransactionStatus.IDLE
+    assert shared_service.info.transaction_status == TransactionStatus.IDLE
 
 
-def test_a_role_without_the_grant_is_told_so(connect: Connect) -> None:
-    provider = PostgresProvider(connect("authenticated", uid=uuid4()))
+def test_a_role_without_the_grant_is_told_so(shared_connect: Connect) -> None:
+    provider = PostgresProvider(shared_connect("authenticated", uid=uuid4()))
     _, details = provider.hybrid_search([1, 0, 0], "zebra")
     assert (details["code"], details["error_kind"]) == ("42501", "permission_denied")
     assert "service_role" in details["remedy"]
@@ -554,51 +246,20 @@ def test_a_database_without_the_migrations_is_told_so(plain_dsn: str) -> None:
         assert "second-brain migrate" in details["remedy"]
 
 
-def test_a_statement_timeout_is_told_so(database: Connection, corpus: UUID) -> None:
-    database.execute(
-        "create or replace function public.match_knowledge_chunks(query_embedding"
-        " extensions.vector, match_count integer default 5, match_threshold float8 default 0.6,"
-        " filter_type text default null, viewer_id uuid default null, public_only boolean default"
-        " false, viewer_groups text[] default null) returns table (id uuid, content text,"
-        " knowledge_type text, document_id uuid, chunk_index integer, source_origin text, metadata"
-        " jsonb, similarity float8) language plpgsql as 'begin perform pg_sleep(60); end'"
-    )
-    database.execute("set statement_timeout = '50ms'")
-    _, details = PostgresProvider(database).search([1, 0, 0])
-    assert (details["code"], details["error_kind"]) == ("57014", "timeout")
-
-
-def test_an_open_transaction_survives_a_failure(dsn: str, corpus: UUID) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("create table mine ()")
-        provider = PostgresProvider(connection)
-        assert provider.hybrid_search([1], "zebra")[1]["fallback_reason"] == "provider_error"
-        assert provider.hybrid_search([1, 0, 0], "zebra")[0]
-        assert connection.info.transaction_status == TransactionStatus.INTRANS
-        connection.rollback()
-        assert connection.execute("select to_regclass('mine')").fetchone() == (None,)
-
-
-def test_an_idle_connection_is_left_idle(dsn: str, corpus: UUID) -> None:
-    with psycopg.connect(dsn) as connection:
-        assert PostgresProvider(connection).hybrid_search([1, 0, 0], "zebra")[0]
-        assert connection.info.transaction_status == TransactionStatus.IDLE
-
-
-def test_nothing_is_prepared_in_the_session(database: Connection, corpus: UUID) -> None:
-    provider = PostgresProvider(database)
+def test_nothing_is_prepared_in_the_session(shared: Connection, corpus: UUID) -> None:
+    provider = PostgresProvider(shared)
     for _ in range(7):  # psycopg prepares a statement at its sixth use.
         provider.fulltext_search("zebra")
-    assert database.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
+    assert shared.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
 
 
-def test_a_callers_row_factory_does_not_matter(dsn: str, corpus: UUID) -> None:
-    with psycopg.connect(dsn, row_factory=psycopg.rows.namedtuple_row) as connection:
+def test_a_callers_row_factory_does_not_matter(shared_dsn: str, corpus: UUID) -> None:
+    with psycopg.connect(shared_dsn, row_factory=psycopg.rows.namedtuple_row) as connection:
         assert len(PostgresProvider(connection).search([1, 0, 0])[0]) == 2
 
 
 def test_a_connection_string_opens_and_closes_a_connection(
-    dsn: str, corpus: UUID, monkeypatch: pytest.MonkeyPatch
+    shared_dsn: str, corpus: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Connection] = []
     connect = psycopg.Connection.connect
@@ -608,15 +269,15 @@ def test_a_connection_string_opens_and_closes_a_connection(
         return opened[-1]
 
     monkeypatch.setattr(psycopg.Connection, "connect", noted)
-    provider = PostgresProvider(dsn)
+    provider = PostgresProvider(shared_dsn)
     assert opened == []
     assert len(provider.search([1, 0, 0])[0]) == 2
     assert [connection.closed for connection in opened] == [True]
 
 
-def test_a_pool_serves_many_threads(dsn: str, corpus: UUID) -> None:
+def test_a_pool_serves_many_threads(shared_dsn: str, corpus: UUID) -> None:
     found: list[int] = []
-    with ConnectionPool(dsn, min_size=1, max_size=3, open=True) as pool:
+    with ConnectionPool(shared_dsn, min_size=1, max_size=3, open=True) as pool:
         provider = PostgresProvider(pool)
 
         def search() -> None:
@@ -640,34 +301,36 @@ def test_an_unreachable_server_is_told_without_the_password() -> None:
     assert "hunter2" not in str(details)
 
 
-def test_a_wrong_password_is_told_without_it(dsn: str) -> None:
-    wrong = psycopg.conninfo.make_conninfo(dsn, password="hunter2")
+def test_a_wrong_password_is_told_without_it(shared_dsn: str) -> None:
+    wrong = psycopg.conninfo.make_conninfo(shared_dsn, password="hunter2")
     details = PostgresProvider(wrong).search([1, 0, 0])[1]
     assert details["error_kind"] == "authentication_failed"
     assert "hunter2" not in str(details)
 
 
-def test_a_database_that_is_not_there_is_a_wrong_setting(dsn: str) -> None:
-    wrong = psycopg.conninfo.make_conninfo(dsn, dbname="nosuch")
+def test_a_database_that_is_not_there_is_a_wrong_setting(shared_dsn: str) -> None:
+    wrong = psycopg.conninfo.make_conninfo(shared_dsn, dbname="nosuch")
     details = PostgresProvider(wrong).search([1, 0, 0])[1]
     assert details["error_kind"] == "configuration"
     assert "connection string" in details["remedy"]
 
 
-def test_a_wrong_type_of_database_is_refused_at_once() -> None:
+def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None:
     with pytest.raises(TypeError, match="not dict"):
         PostgresProvider({})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not Connection"):
+        AsyncPostgresProvider(shared)  # type: ignore[arg-type]
 
 
-def test_the_callers_connection_learns_no_new_type(dsn: str, corpus: UUID) -> None:
-    with psycopg.connect(dsn) as connection:
+def test_the_callers_connection_learns_no_new_type(shared_dsn: str, corpus: UUID) -> None:
+    with psycopg.connect(shared_dsn) as connection:
         assert PostgresProvider(connection).search([1, 0, 0])[0]
         with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
             connection.execute("select %s", (Vector([1, 0, 0]),))
 
 
-def test_find_raises_what_failed_with_its_cause(service_role: Connection, corpus: UUID) -> None:
-    provider = PostgresProvider(service_role)
+def test_find_raises_what_failed_with_its_cause(shared_service: Connection, corpus: UUID) -> None:
+    provider = PostgresProvider(shared_service)
     hits, details = provider.find([1, 0, 0], "zebra", top_k=1)
     assert len(hits) == details["raw_count"] == 1
     with pytest.raises(errors.InvalidInputError, match="pool_size") as caught:

@@ -10,6 +10,8 @@ from conftest import Connect, Connection
 from corpora import own_word, words_of
 from homes import in_its_module
 
+pytestmark = pytest.mark.large
+
 
 @pytest.fixture
 def dsn(emptied_dsn: str) -> str:

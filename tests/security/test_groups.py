@@ -16,6 +16,8 @@ from corpora import ask_groups_of_token, sign_in
 from second_brain.database import doctor, migrations
 from second_brain.services.postgres import PostgresProvider
 
+pytestmark = pytest.mark.large
+
 ANA, BEN = UUID(int=1), UUID(int=2)
 DOCUMENTS: dict[str, dict[str, Any]] = {
     "ana's": {"owner_id": str(ANA)},
@@ -28,7 +30,6 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
     return emptied_dsn
 
 

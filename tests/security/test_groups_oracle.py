@@ -26,6 +26,8 @@ from corpora import (
 )
 from homes import present
 
+pytestmark = pytest.mark.large
+
 
 @pytest.fixture
 def owner(connect: Connect) -> Connection:

@@ -9,6 +9,8 @@ from viewers import ME, Row, check_an_answer, generated, unhurried
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.large
+
 
 @pytest.fixture
 def dsn(emptied_dsn: str) -> str:
@@ -28,7 +30,7 @@ def me(connect: Connect) -> Connection:
     return connect("authenticated", uid=ME)
 
 
-@settings(unhurried, max_examples=50)
+@settings(unhurried, max_examples=20)
 @generated
 def test_an_answer_is_that_of_a_corpus_without_what_the_viewer_may_not_see(
     service_role: Connection,

@@ -12,6 +12,8 @@ from psycopg import sql
 from conftest import Connect, Connection
 from homes import in_its_module
 
+pytestmark = pytest.mark.large
+
 ME, YOU = UUID(int=1), UUID(int=2)
 OPEN, MINE, YOURS = "The open kiwi.", "My kiwi.", "Your kiwi."
 PUBLIC = "search_public_knowledge_chunks"

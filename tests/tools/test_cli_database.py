@@ -1,12 +1,11 @@
-"""The commands of the database's life, run as a user runs them: in a process of their own."""
+"""The commands of the database's life, as a user runs them."""
 
 import json
-import os
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,11 +14,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from command_line import Done, Run, runner
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from tools import throw_away
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 CORE = sum(one.module is None for one in migrations.find())
 NOWHERE = "postgresql://somebody:hunter2@127.0.0.1:1/nowhere"
@@ -35,99 +33,105 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def run(folder: Path) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> Run:
     """Run second-brain in `folder`, without a database in the environment unless one is given."""
+    run_command = runner(monkeypatch, capsys, folder)
 
-    def second_brain(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("SECOND_BRAIN_DSN", "DATABASE_URL")
-        }
-        return subprocess.run(
+    def second_brain(*arguments: str, **environment: str) -> Done:
+        with monkeypatch.context() as changed:
+            for name, value in environment.items():
+                changed.setenv(name, value)
+            return run_command(*arguments)
+
+    return second_brain
+
+
+@pytest.fixture
+def in_process(run: Run, folder: Path) -> Run:
+    """Run second-brain in a process of its own, which a command takes half a second for."""
+
+    def second_brain(*arguments: str) -> Done:
+        done = subprocess.run(
             [sys.executable, "-c", "from second_brain.cli import main; main()", *arguments],
             cwd=folder,
-            env={**inherited, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
         )
+        return Done(done.returncode, done.stdout, done.stderr)
 
     return second_brain
 
 
-def fails(done: "subprocess.CompletedProcess[str]") -> str:
+def fails(done: Done) -> str:
     """Return the one line of a user's error, after the one that names the database."""
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stdout == ""
-    *said, error = done.stderr.splitlines()
+    assert done.code == 1, done.out + done.err
+    assert done.out == ""
+    *said, error = done.err.splitlines()
     assert all(line.startswith("Database: ") for line in said[:1])
     assert len(said) <= 1
     assert error.startswith("error: ")
     return error
 
 
-def test_a_dev_database_from_start_to_reset(run: Run, folder: Path) -> None:
-    assert run("server", "dev", "status").returncode == 1
+def test_a_dev_database_from_start_to_reset(run: Run, in_process: Run, folder: Path) -> None:
+    assert run("server", "dev", "status").code == 1
 
-    started = run("server", "dev", "start")
-    assert started.returncode == 0, started.stderr
-    dsn = started.stdout.strip()
+    started = in_process("server", "dev", "start")
+    assert started.code == 0, started.err
+    dsn = started.out.strip()
     assert urlsplit(dsn).hostname == "127.0.0.1"
     assert stat.S_IMODE((folder / ".second-brain/postgres/server.json").stat().st_mode) == 0o600
     assert (folder / ".second-brain/.gitignore").read_text() == "*\n"
-    assert run("server", "dev", "start").stdout.strip() == dsn
-    assert (
-        "DATABASE_URL"
-        not in started.stderr + run("server", "dev", "start", DATABASE_URL=dsn).stderr
-    )
+    assert run("server", "dev", "start").out.strip() == dsn
+    assert "DATABASE_URL" not in started.err + run("server", "dev", "start", DATABASE_URL=dsn).err
     hidden = run("server", "dev", "start", DATABASE_URL=NOWHERE)
-    assert hidden.stdout.strip() == dsn
-    assert "do not use it, because $DATABASE_URL is set to another database" in hidden.stderr
-    assert "hunter2" not in hidden.stderr
+    assert hidden.out.strip() == dsn
+    assert "do not use it, because $DATABASE_URL is set to another database" in hidden.err
+    assert "hunter2" not in hidden.err
 
     migrated = run("migrate", "--dimensions", "5")
-    assert migrated.returncode == 0
-    assert "from .second-brain/ of this folder\n" in migrated.stderr
+    assert migrated.code == 0
+    assert "from .second-brain/ of this folder\n" in migrated.err
     with psycopg.connect(dsn) as connection:
         assert migrations.stored_dimensions(connection) == 5
-    assert run("doctor").returncode == 0
+    assert run("doctor").code == 0
 
-    assert run("server", "dev", "stop").returncode == 0
+    assert run("server", "dev", "stop").code == 0
     stopped = run("server", "dev", "status", "--json")
-    assert (stopped.returncode, json.loads(stopped.stdout)["status"]) == (1, "stopped")
+    assert (stopped.code, json.loads(stopped.out)["status"]) == (1, "stopped")
     assert "stopped" in fails(run("migrate"))
 
-    refused = run("server", "dev", "reset")
-    assert refused.returncode == 1
-    assert run("server", "dev", "start").stdout.strip() == dsn
-    assert run("doctor").returncode == 0
+    refused = in_process("server", "dev", "reset")
+    assert refused.code == 1
+    assert run("server", "dev", "start").out.strip() == dsn
+    assert run("doctor").code == 0
 
-    fresh = run("server", "dev", "reset", "--yes").stdout.strip()
+    fresh = run("server", "dev", "reset", "--yes").out.strip()
     with psycopg.connect(fresh) as connection:
         assert migrations.stored_dimensions(connection) is None
 
 
 def test_a_dev_database_with_replicas(run: Run) -> None:
     started = run("server", "dev", "start", "--replicas", "2")
-    assert started.returncode == 0, started.stderr
-    told = json.loads(run("server", "dev", "status", "--json").stdout)
+    assert started.code == 0, started.err
+    told = json.loads(run("server", "dev", "status", "--json").out)
     assert [one["status"] for one in told["replicas"]] == ["running", "running"]
     for one in told["replicas"]:
-        assert one["dsn"] in started.stderr
+        assert one["dsn"] in started.err
         with psycopg.connect(one["dsn"]) as connection:
             assert connection.execute("select pg_is_in_recovery()").fetchone() == (True,)
-    assert run("server", "dev", "stop").returncode == 0
-    assert "Replica 2: postgresql://" in run("server", "dev", "start", "--replicas", "2").stderr
+    assert run("server", "dev", "stop").code == 0
+    assert "Replica 2: postgresql://" in run("server", "dev", "start", "--replicas", "2").err
     run("server", "dev", "start", "--replicas", "0")
-    assert json.loads(run("server", "dev", "status", "--json").stdout)["replicas"] == []
+    assert json.loads(run("server", "dev", "status", "--json").out)["replicas"] == []
 
 
 def test_the_major_version_of_a_dev_database_can_be_chosen(run: Run) -> None:
-    assert run("server", "dev", "start", "--postgres-major", "16").returncode == 0
-    state = json.loads(run("server", "dev", "status", "--json").stdout)
+    assert run("server", "dev", "start", "--postgres-major", "16").code == 0
+    state = json.loads(run("server", "dev", "status", "--json").out)
     assert (state["status"], state["major"]) == ("running", 16)
     assert "PostgreSQL 16, not 18" in fails(run("server", "dev", "start", "--postgres-major", "18"))
 
@@ -136,11 +140,11 @@ def test_migrate_says_what_it_applies_and_then_that_nothing_is_left(
     run: Run, plain_dsn: str
 ) -> None:
     first = run("migrate", "--dimensions", "7", "--dsn", plain_dsn)
-    assert first.returncode == 0, first.stderr
-    assert "Applying 009_hybrid_search.sql" in first.stderr
-    assert first.stdout == f"Applied {CORE} migrations.\n"
+    assert first.code == 0, first.err
+    assert "Applying 009_hybrid_search.sql" in first.err
+    assert first.out == f"Applied {CORE} migrations.\n"
     second = run("migrate", "--dsn", plain_dsn)
-    assert (second.returncode, second.stdout) == (
+    assert (second.code, second.out) == (
         0,
         "Nothing to apply: the database is up to date.\n",
     )
@@ -151,38 +155,38 @@ def test_a_new_database_gets_the_size_of_the_embedder(
 ) -> None:
     (folder / "a.md").write_text("A zebra.")
     first = run("migrate", "--dsn", plain_dsn)
-    assert "Embeddings of 256 dimensions, for wordllama-l2-256\n" in first.stderr
-    assert run("ingest", "a.md", "--dsn", plain_dsn).returncode == 0
-    assert "Embeddings of" not in run("migrate", "--dsn", plain_dsn).stderr
+    assert "Embeddings of 256 dimensions, for wordllama-l2-256\n" in first.err
+    assert run("ingest", "a.md", "--dsn", plain_dsn).code == 0
+    assert "Embeddings of" not in run("migrate", "--dsn", plain_dsn).err
 
 
 def test_the_embedder_of_every_command_can_be_set_once(run: Run, plain_dsn: str) -> None:
-    said = run("migrate", "--dsn", plain_dsn, SECOND_BRAIN_EMBEDDER="no-such:model").stderr
+    said = run("migrate", "--dsn", plain_dsn, SECOND_BRAIN_EMBEDDER="no-such:model").err
     assert "no-such" in said
 
 
 def test_the_dsn_comes_from_the_option_then_either_variable(run: Run, dsn: str) -> None:
-    assert run("doctor", "--dsn", dsn, SECOND_BRAIN_DSN=NOWHERE).returncode == 0
-    assert run("doctor", SECOND_BRAIN_DSN=dsn, DATABASE_URL=NOWHERE).returncode == 0
-    assert run("doctor", DATABASE_URL=dsn).returncode == 0
+    assert run("doctor", "--dsn", dsn, SECOND_BRAIN_DSN=NOWHERE).code == 0
+    assert run("doctor", SECOND_BRAIN_DSN=dsn, DATABASE_URL=NOWHERE).code == 0
+    assert run("doctor", DATABASE_URL=dsn).code == 0
     assert "dev start" in fails(run("doctor"))
 
 
 def test_a_database_that_the_command_line_does_not_name_is_named(run: Run, dsn: str) -> None:
     place = "Database: nowhere at 127.0.0.1, port 1, from ${}\n"
     for variable in ("SECOND_BRAIN_DSN", "DATABASE_URL"):
-        told = run("doctor", **{variable: NOWHERE}).stderr
+        told = run("doctor", **{variable: NOWHERE}).err
         assert told.startswith(place.format(variable))
         assert "hunter2" not in told
-    assert "Database" not in run("doctor", "--dsn", dsn, DATABASE_URL=NOWHERE).stderr
+    assert "Database" not in run("doctor", "--dsn", dsn, DATABASE_URL=NOWHERE).err
 
 
 @pytest.mark.parametrize("password", ["hunt@er2", "1/hunt@er2"])
 def test_a_password_that_libpq_takes_for_the_host_is_not_told(run: Run, password: str) -> None:
     told = run("doctor", DATABASE_URL=f"postgresql://somebody:{password}@127.0.0.1:1/nowhere")
-    assert told.returncode == 1
-    assert "from $DATABASE_URL\n" in told.stderr
-    assert "er2" not in told.stderr, told.stderr
+    assert told.code == 1
+    assert "from $DATABASE_URL\n" in told.err
+    assert "er2" not in told.err, told.err
 
 
 def test_the_prelude_prepares_a_plain_database(run: Run, server: Any) -> None:
@@ -193,17 +197,19 @@ def test_the_prelude_prepares_a_plain_database(run: Run, server: Any) -> None:
             server.admin_dsn("second_brain_plain"),
         )
         without = run("migrate", "--dimensions", "3", "--dsn", owner)
-        assert without.returncode == 1
-        assert "second-brain migrate --prelude" in without.stderr
-        assert run("migrate", "--prelude", "--dimensions", "3", "--dsn", admin).returncode == 0
-        assert run("doctor", "--dsn", owner).returncode == 0
+        assert without.code == 1
+        assert "second-brain migrate --prelude" in without.err
+        assert run("migrate", "--prelude", "--dimensions", "3", "--dsn", admin).code == 0
+        assert run("doctor", "--dsn", owner).code == 0
     finally:
         server.drop_database("second_brain_plain")
 
 
 @pytest.mark.parametrize("command", ["migrate", "doctor"])
-def test_an_unreachable_database_is_one_line_without_the_password(run: Run, command: str) -> None:
-    said = fails(run(command, "--dsn", NOWHERE))
+def test_an_unreachable_database_is_one_line_without_the_password(
+    in_process: Run, command: str
+) -> None:
+    said = fails(in_process(command, "--dsn", NOWHERE))
     assert "hunter2" not in said
     assert "refused" in said
 
@@ -213,7 +219,7 @@ def test_a_wrong_password_is_one_line_without_the_password(run: Run, plain_dsn: 
     said = fails(run("migrate", "--dsn", wrong))
     assert "hunter2" not in said
     right = str(conninfo_to_dict(plain_dsn)["password"])
-    assert right not in run("migrate", "--dsn", plain_dsn, "--dimensions", "0").stderr
+    assert right not in run("migrate", "--dsn", plain_dsn, "--dimensions", "0").err
 
 
 def test_something_that_is_no_dsn_is_one_line(run: Run) -> None:
@@ -229,48 +235,48 @@ def test_another_dimension_is_one_line_with_the_remedy(run: Run, dsn: str) -> No
 def test_init_writes_and_then_finds_nothing_to_write(run: Run, folder: Path) -> None:
     into = folder / "supabase" / "migrations"
     done = run("init", "--dimensions", "384", "--into", "supabase/migrations")
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == len(list(into.iterdir())) == CORE
+    assert done.code == 0
+    assert len(done.out.splitlines()) == len(list(into.iterdir())) == CORE
     again = run("init", "--dimensions", "384", "--into", "supabase/migrations")
-    assert (again.returncode, again.stdout) == (0, "")
+    assert (again.code, again.out) == (0, "")
     assert "384 dimensions, not 768" in fails(run("init", "--dimensions", "768"))
 
 
 def test_modules_are_added_to_files_and_databases(run: Run, folder: Path, plain_dsn: str) -> None:
     init = ("init", "--dimensions", "3", "--declarative")
-    assert run(*init).returncode == 0
-    added = run(*init, "--with", "facets").stdout.splitlines()
+    assert run(*init).code == 0
+    added = run(*init, "--with", "facets").out.splitlines()
     assert [line.split("/")[-2] for line in added] == ["migrations", "schemas"]
     assert all(line.endswith("_facets.sql") for line in added)
-    assert run("migrate", "--dimensions", "3", "--dsn", plain_dsn).returncode == 0
+    assert run("migrate", "--dimensions", "3", "--dsn", plain_dsn).code == 0
     more = run("migrate", "--with", "facets,own_documents", "--dsn", plain_dsn)
-    assert more.stdout == "Applied 2 migrations.\n"
-    told = run("doctor", "--dsn", plain_dsn).stdout
+    assert more.out == "Applied 2 migrations.\n"
+    told = run("doctor", "--dsn", plain_dsn).out
     assert "modules: facets, own_documents; not installed: words (typos," in told
     removed = run(
         "server", "uninstall", "--module", "facets", "--apply", "--yes", "--dsn", plain_dsn
     )
-    assert removed.stdout == "The module facets in schema public is removed.\n"
-    assert "modules: own_documents; not" in run("doctor", "--dsn", plain_dsn).stdout
+    assert removed.out == "The module facets in schema public is removed.\n"
+    assert "modules: own_documents; not" in run("doctor", "--dsn", plain_dsn).out
 
 
 @pytest.mark.parametrize("command", [("init", "--dimensions", "3"), ("migrate", "--dsn", NOWHERE)])
 def test_an_unknown_module_is_refused_with_a_line_for_each(run: Run, command: list[str]) -> None:
     refused = run(*command, "--with", "facet")
-    assert refused.returncode == 1
-    assert "there is no module 'facet'" in refused.stderr
+    assert refused.code == 1
+    assert "there is no module 'facet'" in refused.err
     for module in migrations.modules():
-        assert f"\n  {module}: " in refused.stderr
+        assert f"\n  {module}: " in refused.err
 
 
 def test_one_file_is_printed_or_written(run: Run, folder: Path, plain_dsn: str) -> None:
     one_file = ("init", "--one-file", "--dimensions", "3", "--with", "facets")
     printed = run(*one_file)
-    assert run(*one_file, "--into", "install.sql").stdout == ""
-    assert (folder / "install.sql").read_text() == printed.stdout
+    assert run(*one_file, "--into", "install.sql").out == ""
+    assert (folder / "install.sql").read_text() == printed.out
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
-        connection.execute(printed.stdout.encode())
-    assert run("migrate", "--dsn", plain_dsn).stdout.startswith("Nothing to apply")
+        connection.execute(printed.out.encode())
+    assert run("migrate", "--dsn", plain_dsn).out.startswith("Nothing to apply")
     assert "--declarative" in fails(run(*one_file, "--declarative"))
 
 
@@ -278,9 +284,9 @@ def test_doctor_fails_when_something_is_wrong_and_says_what(run: Run, dsn: str) 
     with psycopg.connect(dsn) as connection:
         connection.execute("alter table public.knowledge_sources disable row level security")
     told = run("doctor", "--dsn", dsn)
-    assert told.returncode == 1
-    assert "enable row level security" in told.stdout
-    findings = json.loads(run("doctor", "--dsn", dsn, "--json").stdout)
+    assert told.code == 1
+    assert "enable row level security" in told.out
+    findings = json.loads(run("doctor", "--dsn", dsn, "--json").out)
     assert [one["check"] for one in findings if one["status"] == "error"] == ["row level security"]
 
 
@@ -295,8 +301,8 @@ def test_doctor_fails_when_something_is_wrong_and_says_what(run: Run, dsn: str) 
 )
 def test_wrong_usage_ends_with_code_2_and_the_usage(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
-    assert done.returncode == 2
-    assert "Usage: second-brain" in done.stderr
+    assert done.code == 2
+    assert "Usage: second-brain" in done.err
 
 
 @pytest.mark.parametrize(
@@ -310,25 +316,25 @@ def test_wrong_usage_ends_with_code_2_and_the_usage(run: Run, arguments: tuple[s
 )
 def test_help_of_every_command_shows_an_example(run: Run, command: str) -> None:
     done = run(*command.split(), "--help")
-    assert done.returncode == 0
-    assert f"  second-brain {command}" in done.stdout.partition("Examples:")[2]
+    assert done.code == 0
+    assert f"  second-brain {command}" in done.out.partition("Examples:")[2]
 
 
-def test_the_version_is_the_distributions(run: Run) -> None:
-    done = run("--version")
-    assert (done.returncode, done.stdout) == (0, "second-brain 0.1.0\n")
+def test_the_version_is_the_distributions(in_process: Run) -> None:
+    done = in_process("--version")
+    assert (done.code, done.out) == (0, "second-brain 0.1.0\n")
 
 
 def test_an_install_of_another_schema_is_migrated_examined_and_handed_out(
     run: Run, folder: Path, plain_dsn: str
 ) -> None:
     schema = ("--schema", "knowledge_de")
-    assert run("migrate", "--dimensions", "3", "--dsn", plain_dsn, *schema).returncode == 0
-    assert run("doctor", "--dsn", plain_dsn, *schema).returncode == 0
-    assert "are missing" in run("doctor", "--dsn", plain_dsn).stdout
-    written = run("init", "--dimensions", "3", "--declarative", *schema).stdout.split()
+    assert run("migrate", "--dimensions", "3", "--dsn", plain_dsn, *schema).code == 0
+    assert run("doctor", "--dsn", plain_dsn, *schema).code == 0
+    assert "are missing" in run("doctor", "--dsn", plain_dsn).out
+    written = run("init", "--dimensions", "3", "--declarative", *schema).out.split()
     assert any(name.endswith("_second_brain_knowledge_de_001_extensions.sql") for name in written)
     assert "supabase/schemas/second_brain_knowledge_de_01_extensions.sql" in written
     assert all((folder / name).exists() for name in written)
     refused = run("migrate", "--dsn", plain_dsn, "--schema", "select")
-    assert (refused.returncode, "schema must not be 'select'" in refused.stderr) == (1, True)
+    assert (refused.code, "schema must not be 'select'" in refused.err) == (1, True)

@@ -43,6 +43,7 @@ def condition(column: str, value: str) -> str:
     return json.dumps([{"field": column, "op": "eq", "value": value}])
 
 
+@pytest.mark.large
 @per_column
 def test_a_name_that_a_project_adds_is_stored_and_filtered_by(
     service_role: Connection, column: str

@@ -62,6 +62,7 @@ def dsn(server: Server, template: str) -> Iterator[str]:
     yield from copy_of(server, template)
 
 
+@pytest.mark.large
 def test_every_chunk_is_embedded_anew_and_nothing_else_changes(dsn: str, connect: Connect) -> None:
     before = catalog(dsn)
     connection = connect()
@@ -76,6 +77,7 @@ def test_every_chunk_is_embedded_anew_and_nothing_else_changes(dsn: str, connect
     assert len(embedder.texts) == len(set(embedder.texts)) == ACTIVE - (DOCUMENTS - 1) + 1
 
 
+@pytest.mark.large
 def test_a_session_with_plans_from_before_the_switch_goes_on(dsn: str, connect: Connect) -> None:
     session = connect()
     old, new = Hashed("old", OLD), Hashed("new", NEW)
@@ -263,6 +265,7 @@ def running(*works: Callable[[threading.Event], None]) -> Iterator[None]:
     assert failures == []
 
 
+@pytest.mark.large
 def test_searches_and_writes_go_on_and_lose_nothing(dsn: str) -> None:
     before = catalog(dsn)
     written = 0
