@@ -95,7 +95,7 @@ def events(text: str) -> list[tuple[str, Any]]:
 
 def is_soon(condition: Any) -> bool:
     """Wait until a condition holds."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         if time.monotonic() > end:
             return False

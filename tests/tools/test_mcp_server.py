@@ -125,7 +125,7 @@ def test_http_serves_both_kinds_of_clients_and_refuses_another_host(open_server:
 @pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
 def test_a_get_request_keeps_no_stream_open(open_server: str, version: str) -> None:
     headers = {"Accept": "text/event-stream", "MCP-Protocol-Version": version}
-    with httpx.stream("GET", open_server, headers=headers, timeout=20) as answer:
+    with httpx.stream("GET", open_server, headers=headers, timeout=60) as answer:
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
         assert "send each call with POST" in answer.read().decode()
 
@@ -247,7 +247,7 @@ def locked_chunks(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 def wait_for(connection: psycopg.Connection[Any], *, waiting: bool) -> None:
     """Return when a statement waits for a lock, or none does."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         row = connection.execute(WAITING).fetchone()
         assert row is not None

@@ -355,7 +355,7 @@ def test_claims_do_not_wait_for_a_claim_that_is_not_committed(
 ) -> None:
     one, other = two
     add(one, *map(str, range(10)))
-    other.execute("set lock_timeout = '2s'")
+    other.execute("set lock_timeout = '60s'")
     with one.transaction():
         first = claim(one, most=5)
         second = claim(other, most=10)
@@ -367,7 +367,7 @@ def test_a_chunk_that_a_writer_holds_is_stored_later(two: tuple[Connection, Conn
     one, writer = two
     add(one, "one", "two")
     claim(one)
-    one.execute("set lock_timeout = '2s'")
+    one.execute("set lock_timeout = '60s'")
     with writer.transaction():
         writer.execute("update public.knowledge_chunks set heading = 'H' where content = 'one'")
         assert store(one, "one") == {"retried": 1}
