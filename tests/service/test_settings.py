@@ -372,10 +372,10 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
     ),
     "search_timeout_seconds": (
         {},
-        0.45,
-        lambda at: round(at.asked("timeout", mode="text")),
-        30,
-        0,
+        600,
+        lambda at: at.asked("timeout", mode="text") > 30,
+        False,
+        True,
     ),
     "search_model_check_seconds": (
         {},
