@@ -29,17 +29,17 @@ def run(
     return run
 
 
-@pytest.mark.parametrize("given", ["option", "variable"])
 def test_every_command_takes_the_schema(
-    run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch, given: str
+    run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--schema", SCHEMA] if given == "option" else []
-    if given == "variable":
-        monkeypatch.setenv("SECOND_BRAIN_SCHEMA", SCHEMA)
+    options = ["--schema", SCHEMA]
     missing = run("search", "bananas", *options)
     assert missing.code == 1
     assert f"no knowledge tables in schema {SCHEMA}" in missing.err
     assert f"migrate --dimensions 256 --schema {SCHEMA}" in missing.err
+    with monkeypatch.context() as environment:
+        environment.setenv("SECOND_BRAIN_SCHEMA", SCHEMA)
+        assert run("search", "bananas") == missing
 
     assert "Applied" in run("migrate", "--with", "all", *options).out
     assert run("migrate", *options).out.startswith("Nothing to apply")
@@ -70,7 +70,6 @@ def test_every_command_takes_the_schema(
     removed = run("server", "uninstall", "--apply", "--yes", *options)
     assert removed.out == f"The install in schema {SCHEMA} is removed.\n"
     assert run("search", "bananas", *options).code == 1
-    monkeypatch.delenv("SECOND_BRAIN_SCHEMA", raising=False)
     assert run("doctor").code == 0
 
 
