@@ -226,7 +226,7 @@ SEARCH = [
         "core/10_searches.sql",
         "'query_embedding is missing' using errcode = '22023'",
         "'query_embedding is missing' using errcode = '22004'",
-        "tests/search/test_search_arguments.py -k test_a_leg_alone_needs_its_question",
+        "tests/search/test_search.py -k test_a_single_leg_refuses_by_name",
     ),
 ]
 REST = [

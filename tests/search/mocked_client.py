@@ -3,6 +3,8 @@
 from typing import Any
 from unittest.mock import MagicMock
 
+from second_brain.services.results import HitMetadata
+
 ROW: dict[str, Any] = {
     "id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0001",
     "content": "How to rotate the signing keys.",
@@ -25,6 +27,17 @@ ROW: dict[str, Any] = {
     "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
     "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
     "total_count": 1,
+}
+# What the metadata of a result has where the row says nothing.
+METADATA: Any = {
+    **dict.fromkeys(HitMetadata.__annotations__.keys() - {"title", "source_url", "pool_ended"}),
+    "knowledge_type": "document",
+    "chunk_index": 0,
+    "source_origin": "manual",
+    "matched_terms": [],
+    "collections": [],
+    "is_chunk": True,
+    "real_provider": True,
 }
 SECRET = "sb_secret_hunter2hunter2"
 

@@ -91,19 +91,6 @@ def test_a_search_for_nothing_is_refused(knowledge: Connection, arguments: dict[
     assert message.startswith("query_embedding and query_text")
 
 
-@pytest.mark.parametrize(
-    ("function", "argument"),
-    [
-        ("match_knowledge_chunks", "query_embedding"),
-        ("search_knowledge_chunks_fulltext", "query_text"),
-    ],
-)
-def test_a_leg_alone_needs_its_question(
-    knowledge: Connection, function: str, argument: str
-) -> None:
-    assert refused(knowledge, function, **{argument: None}) == f"{argument} is missing"
-
-
 def test_two_weights_of_0_are_refused(knowledge: Connection) -> None:
     message = refused(
         knowledge,
