@@ -308,7 +308,7 @@ def work(dsn: str, log: str) -> None:
         queue,
         Traced(log, pause=0.01),
         batch_size=8,
-        lease=timedelta(seconds=1),
+        lease=timedelta(seconds=3),
         poll=0.05,
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
