@@ -144,13 +144,14 @@ def test_an_embedding_is_sent_as_a_json_list(embedding: Any) -> None:
 
 def test_hybrid_search_includes_rank_metadata() -> None:
     (result,), _ = SupabaseProvider(client=client_with([ROW])).hybrid_search([0.1], "x")
-    columns: Any = {name: ROW[name] for name in ROW.keys() - {"id", "content", "metadata"}}
+    columns = {name: ROW[name] for name in ROW.keys() - {"id", "content", "metadata"}}
+    metadata: Any = {**METADATA, **columns, "team": "platform"}
     assert result == MemorySearchResult(
         id=ROW["id"],
         content=ROW["content"],
         source="supabase",
         confidence=0.0325,
-        metadata={**METADATA, **columns, "team": "platform"},
+        metadata=metadata,
     )
 
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from command_line import Run, hits, runner, write_docs
+from command_line import Run, hits, write_docs
 from conftest import Server
 from second_brain.database import migrations
 
@@ -15,15 +15,9 @@ SCHEMA = "knowledge_de"
 
 
 @pytest.fixture
-def run(
-    plain_dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> Run:
+def run(run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run a command on a database with an install of three dimensions in schema public."""
     migrations.apply(plain_dsn, dimensions=3)
-    run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", plain_dsn)
     write_docs(tmp_path / "docs")
     return run

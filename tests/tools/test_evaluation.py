@@ -16,7 +16,7 @@ from fruit import HOSTILE, fruit
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from command_line import Done, Run, runner
+from command_line import Done, Run
 from conftest import Server
 from second_brain.evaluation.tuning import Tuning
 from second_brain.services.corpus_settings import CorpusSettings
@@ -24,12 +24,6 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
 
 __all__ = ["fruit"]  # a fixture
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `second-brain` in a folder of the test's own."""
-    return runner(monkeypatch, capsys, tmp_path)
 
 
 @pytest.fixture
