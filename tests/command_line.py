@@ -44,6 +44,20 @@ def runner(
     return run_command
 
 
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `second-brain` in a folder of the test's own, with no value in its environment."""
+    return runner(monkeypatch, capsys, tmp_path)
+
+
+@pytest.fixture
+def brain(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str) -> Run:
+    """Run `second-brain` on this test's database, in a folder with three documents in `docs`."""
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    write_docs(tmp_path / "docs")
+    return run
+
+
 def write_docs(docs: Path) -> Path:
     """Write three documents into a new folder, and return it."""
     docs.mkdir(parents=True)

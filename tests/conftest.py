@@ -25,8 +25,8 @@ from second_brain.database import migrations, naming
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 from tools import throw_away
 
-# Options, fixture and summary of tests/chaos; the fixtures of tests/workbench.
-pytest_plugins = ("trials", "opened_workbench")
+# Options, fixture and summary of tests/chaos; the fixtures of tests/workbench and of commands.
+pytest_plugins = ("trials", "opened_workbench", "command_line")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]

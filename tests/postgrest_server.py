@@ -67,7 +67,7 @@ class PostgREST:
             self._process = subprocess.Popen(
                 [self._binary, str(configuration)], stdout=output, stderr=subprocess.STDOUT
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not _is_ready(admin_port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"PostgREST did not start:\n{log.read_text()}")
@@ -77,7 +77,7 @@ class PostgREST:
         """End it, when it was started."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(60)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ PASSWORD = "of-the-tests"
 
 def token(sub: object = ANA, /, **claims: Any) -> str:
     """Return a token as Supabase Auth issues it; None removes a claim."""
-    signed = {"sub": sub, "aud": "authenticated", "exp": time.time() + 60, **claims}
+    signed = {"sub": sub, "aud": "authenticated", "exp": time.time() + 600, **claims}
     given = {name: value for name, value in signed.items() if value is not None}
     return jwt.encode(given, SECRET, "HS256")
 
@@ -67,7 +67,7 @@ def running(dsn: str, model: ChatServer, **settings: Any) -> Iterator[httpx.Clie
             time.sleep(0.01)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
-            with httpx.Client(base_url=url, headers=bearer(token()), timeout=20) as client:
+            with httpx.Client(base_url=url, headers=bearer(token()), timeout=60) as client:
                 yield client
         finally:
             server.should_exit = True

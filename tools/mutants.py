@@ -1,8 +1,9 @@
-"""Break the SQL in one place at a time and run the suite that must notice: `make test-mutants`.
+"""Break SQL or Python in one place at a time and run the suite that must notice.
 
-Each mutant replaces one text, which must occur exactly once in its file of supabase/schemas, there
-and in the migration that is written from it, in a copy of this checkout. A mutant is killed when a
-test of its suite fails, not when the database cannot be built. `--check` only looks for the texts.
+Each mutant replaces one text, in a copy of this checkout: of a file of supabase/schemas, there and
+in the migration that is written from it, or of a Python module of second_brain. The text must occur
+exactly once in each file. A mutant is killed when a test of its suite fails, not when the database
+cannot be built. `--check` only looks for the texts.
 """
 
 import argparse
@@ -34,13 +35,19 @@ class Mutant:
     new: str
     suite: str
 
-    def apply(self, root: Path) -> None:
-        """Replace the text in the checkout; ValueError unless it occurs exactly once."""
+    def files(self, root: Path) -> list[Path]:
+        """The source, and the migration that is written from it."""
+        if self.file.endswith(".py"):
+            return [root / "backend" / "src" / "second_brain" / self.file]
         number, _, subject = Path(self.file).name.partition("_")
-        for file in (
+        return [
             root / "supabase" / "schemas" / self.file,
             root / "migrations" / f"{int(number):03}_{subject}",
-        ):
+        ]
+
+    def apply(self, root: Path) -> None:
+        """Replace the text in the checkout; ValueError unless it occurs exactly once."""
+        for file in self.files(root):
             text = file.read_text("utf-8")
             if text.count(self.old) != 1:
                 raise ValueError(
@@ -186,6 +193,41 @@ SEARCH = [
         "ranked.place_in_facet <= facet_limit + 1",
         "tests/search/test_facets.py",
     ),
+    Mutant(
+        "the text leg of a large corpus ignores the filter",
+        "core/08_legs.sql",
+        "        '       where ' || (plan.scope).matching ||\n        -- Without",
+        "        '       where chunk.status = ''active''' ||\n        -- Without",
+        f"tests/search/test_filters.py {LARGE}",
+    ),
+    Mutant(
+        "the vector index ignores the collection",
+        "core/08_legs.sql",
+        "' and chunk.collection = $5' else '' end ||\n    '       and chunk.embedding",
+        "'' else '' end ||\n    '       and chunk.embedding",
+        "tests/search/test_full_pools.py -k test_the_index_finds_the_nearest_rows",
+    ),
+    Mutant(
+        "text ranks begin at 2",
+        "core/09_hybrid_search.sql",
+        "vector_results.vector_rank, text_results.text_rank,\n",
+        "vector_results.vector_rank, text_results.text_rank + 1 as text_rank,\n",
+        "tests/search/test_search.py",
+    ),
+    Mutant(
+        "a snippet has the tags of the content",
+        "core/07_snippets.sql",
+        "'<', '&lt;'), '>'",
+        "'<', '<'), '>'",
+        "tests/search/test_snippets.py",
+    ),
+    Mutant(
+        "a missing argument has another code",
+        "core/10_searches.sql",
+        "'query_embedding is missing' using errcode = '22023'",
+        "'query_embedding is missing' using errcode = '22004'",
+        "tests/search/test_search.py -k test_a_single_leg_refuses_by_name",
+    ),
 ]
 REST = [
     Mutant(
@@ -290,7 +332,45 @@ REST = [
         "    (\n      visibility = 'public'",
         "tests/security/test_access.py",
     ),
+    Mutant(
+        "a policy shows private documents",
+        "core/02_documents.sql",
+        "  using (\n    visibility = 'public'\n",
+        "  using (\n    visibility is not null\n",
+        "tests/security/test_access.py",
+    ),
+    Mutant(
+        "users may select from the tables",
+        "core/02_documents.sql",
+        "  to service_role;\n\ncreate policy knowledge_documents_read",
+        "  to service_role, authenticated;\n\ncreate policy knowledge_documents_read",
+        "tests/security/test_access.py",
+    ),
+    Mutant(
+        "new fields of a stored document are lost",
+        "core/12_writing.sql",
+        "     and to_jsonb(stored) <> to_jsonb(document);",
+        "     and stored.content_hash <> document.content_hash;",
+        "tests/writing/test_upsert_fields.py",
+    ),
 ]
+PYTHON = [
+    Mutant(
+        "a cached answer is older than a write",
+        "services/calls.py",
+        "        if FUNCTIONS[function].writes:\n            written()\n",
+        "",
+        "tests/service/test_cached_answers.py",
+    ),
+    Mutant(
+        "a whole document looks like its first chunk",
+        "services/results.py",
+        '(integer(row.get("chunk_index")) or 0) if is_chunk else None',
+        'integer(row.get("chunk_index")) or 0',
+        "tests/search/test_normalized_rows.py",
+    ),
+]
+MUTANTS = (*SEARCH, *REST, *PYTHON)
 
 
 def outcome(mutant: Mutant) -> tuple[str, str, float]:
@@ -323,14 +403,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only apply each to a copy")
     given = parser.parse_args()
     mutants = [
-        one
-        for one in SEARCH + REST
-        if not given.words or any(word in one.name for word in given.words)
+        one for one in MUTANTS if not given.words or any(word in one.name for word in given.words)
     ]
     if given.check:
         for one in mutants:
             with tempfile.TemporaryDirectory() as place:
-                for folder in ("supabase", "migrations"):
+                for folder in ("supabase", "migrations", "backend/src"):
                     shutil.copytree(ROOT / folder, Path(place) / folder)
                 one.apply(Path(place))
         return 0

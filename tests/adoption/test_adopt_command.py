@@ -6,14 +6,9 @@ import psycopg
 import pytest
 from adopted import GUIDE
 
-from command_line import Run, runner
+from command_line import Run
 
 pytestmark = pytest.mark.module("adoption")
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    return runner(monkeypatch, capsys, tmp_path)
 
 
 @pytest.fixture

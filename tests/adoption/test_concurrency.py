@@ -119,15 +119,19 @@ def contents_of(connection: Connection) -> dict[str, list[str]]:
     return found
 
 
-def test_a_killed_backfill_is_continued(source: Connection, dsn: str) -> None:
+def test_a_killed_backfill_is_continued(source: Connection, dsn: str, connect: Connect) -> None:
     program = str(Path(sys.executable).with_name("second-brain"))
     command = [program, "adopt", "--backfill", "--batch-size", "2", "--dsn", dsn]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as killed:
-        deadline = time.monotonic() + 60
-        while not contents(source) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        killed.kill()
-    before = contents(source)
+    writer = connect()
+    with writer.transaction():
+        # So that it cannot end before it is killed.
+        writer.execute("select from public.documents where id = %s for update", [ROWS])
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as killed:
+            while not contents(source):
+                assert killed.poll() is None
+                time.sleep(0.01)
+            killed.kill()
+        before = contents(source)
     assert 0 < len(before) < ROWS
     rest = backfill(source)
     assert rest.read <= ROWS - len(before)

@@ -317,7 +317,9 @@ def test_an_address_where_nobody_answers_is_unavailable(
     assert len(waits) == 2
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "https://localhost:port"])
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://localhost", "https://localhost:port", "/path"]
+)
 def test_an_invalid_address_is_a_configuration_error(make: Make, url: str) -> None:
     with pytest.raises(ConfigurationError, match="not a URL"):
         make(base_url=url)
@@ -420,6 +422,7 @@ def test_an_unknown_model_is_a_configuration_error(make: Make, api: ProviderServ
     [
         Answer(b"<html>a proxy</html>"),
         Answer(b"", headers={"Content-Type": "application/json"}),
+        Answer(b"not gzip", headers={"Content-Encoding": "gzip"}),
         Answer({}),
         Answer([]),
         Answer("text"),

@@ -20,12 +20,10 @@ from provider_server import Answer, ProviderServer, provider_server
 from second_brain.errors import (
     AuthenticationError,
     ConfigurationError,
-    InvalidInputError,
     MissingExtraError,
-    UnavailableError,
     UnexpectedAnswerError,
 )
-from second_brain.models.hosted import QuotaExceededError, RateLimit
+from second_brain.models.hosted import RateLimit
 from second_brain.models.rerankers import (
     CachedReranker,
     CohereReranker,
@@ -171,18 +169,6 @@ def test_a_busy_provider_is_retried(make: Make, api: ProviderServer, waits: list
     assert 3 < waits[0] < 4
 
 
-def test_a_provider_that_stays_busy_is_an_error_of_its_kind(
-    make: Make, api: ProviderServer
-) -> None:
-    api.answer = lambda _: Answer({"message": "Trial key"}, 429)
-    with pytest.raises(QuotaExceededError, match="Trial key"):
-        make(retries=1)("q", ["a"])
-    api.answer = lambda _: Answer({}, 502)
-    with pytest.raises(UnavailableError):
-        make(retries=1)("q", ["a"])
-    assert len(api.requests) == 4
-
-
 def test_the_error_for_a_refused_key_does_not_contain_it(
     make: Make, api: ProviderServer, waits: list[float]
 ) -> None:
@@ -191,12 +177,6 @@ def test_the_error_for_a_refused_key_does_not_contain_it(
         make()("q", ["a"])
     assert KEY not in "".join(traceback.format_exception(caught.value))
     assert waits == []
-
-
-def test_refused_arguments_are_named(make: Make, api: ProviderServer) -> None:
-    api.answer = lambda _: Answer({"detail": "too many documents", "key": KEY}, 400)
-    with pytest.raises(InvalidInputError, match="too many documents"):
-        make()("q", ["a"])
 
 
 def test_calls_wait_for_the_limit(make: Make, waits: list[float]) -> None:
@@ -228,14 +208,7 @@ def test_an_answer_of_another_form_is_refused(
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        Answer(b"<html>a proxy</html>"),
-        Answer(b"not gzip", headers={"Content-Encoding": "gzip"}),
-        Answer({}),
-        Answer([]),
-        Answer("text"),
-        Answer({}, status=302, headers={"Location": "/login"}),
-    ],
+    [Answer({}), Answer([]), Answer("text"), Answer({}, 302, {"Location": "/login"})],
     ids=str,
 )
 def test_an_answer_of_another_service_is_refused(
@@ -244,14 +217,6 @@ def test_an_answer_of_another_service_is_refused(
     api.answer = lambda _: answer
     with pytest.raises(UnexpectedAnswerError):
         make()("q", ["a"])
-
-
-@pytest.mark.parametrize(
-    "url", ["localhost:8000", "ftp://localhost", "https://localhost:port", "/path"]
-)
-def test_an_invalid_address_is_a_configuration_error(make: Make, url: str) -> None:
-    with pytest.raises(ConfigurationError, match="not a URL"):
-        make(base_url=url)("q", ["a"])
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,11 +286,12 @@ def test_a_statement_that_takes_too_long_is_ended(side: Side, shared_dsn: str, k
         database = side.pool(shared_dsn, min_size=1, max_size=1)
     elif kind != "dsn":
         database = side.connect(shared_dsn, autocommit=kind == "autocommit")
-    provider = side.provider(database, timeout=0.1)
+    # A provider with a DSN connects within its timeout, too.
+    provider = side.provider(database, timeout=1.0 if kind == "dsn" else 0.1)
     with locked(shared_dsn):
         assert failure(provider) == ("timeout", "57014")
         with pytest.raises(SecondBrainError) as caught:
-            provider.explain_hybrid_search(None, "grass", timeout=0.05)
+            provider.explain_hybrid_search(None, "grass")
         assert caught.value.code == "57014"
     assert side.pauses == []
     assert ask(provider, timeout=30.0) == FOUND
@@ -309,7 +310,7 @@ def test_a_timeout_leaves_the_callers_transaction_as_it_was(side: Side, shared_d
     assert failure(provider, timeout=0.05) == ("timeout", "57014")
     side.do(other.rollback())
     assert side.value(connection, "show statement_timeout") == "47s"
-    assert ask(provider, timeout=0.5) == FOUND
+    assert ask(provider, timeout=30.0) == FOUND
     assert side.value(connection, "show statement_timeout") == "47s"
     assert connection.info.transaction_status == TransactionStatus.INTRANS
     side.do(connection.commit())
@@ -400,7 +401,7 @@ def test_a_search_that_is_cancelled_leaves_its_connection_usable(
             with locked(shared_dsn), pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await provider.fulltext_search("grass")
-            hits, _ = await provider.fulltext_search("grass", timeout=5.0)
+            hits, _ = await provider.fulltext_search("grass", timeout=60.0)
             assert [hit.content for hit in hits] == FOUND
 
     asyncio.run(cancel())
@@ -458,7 +459,7 @@ def pooler(shared_dsn: str, tmp_path: Path) -> Iterator[str]:
 
 
 def await_port(dsn: str, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             psycopg.connect(dsn).close()

@@ -209,7 +209,7 @@ def test_the_primary_answers_when_the_wait_for_a_write_is_over(
         assert found(lenient, "basalt") == []
         begun = time.monotonic()
         assert found(lenient.wait_for(position), "basalt") == ["basalt"]
-        assert 0.25 < time.monotonic() - begun < 5
+        assert time.monotonic() - begun > 0.25
 
 
 def test_a_position_that_is_none_is_refused(provider: PostgresProvider) -> None:

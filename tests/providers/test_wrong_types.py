@@ -143,7 +143,7 @@ CALLS = [
 @pytest.fixture(scope="module")
 def connection(shared_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        connection.execute("set statement_timeout = '5s'")
+        connection.execute("set statement_timeout = '30s'")
         yield connection
 
 

@@ -28,10 +28,17 @@ ROW: dict[str, Any] = {
     "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
     "total_count": 1,
 }
-NOTHING: dict[str, Any] = dict.fromkeys(
-    HitMetadata.__annotations__.keys() - {"title", "source_url", "pool_ended"}
-)
-"""The metadata of a hit that lacks every column."""
+# What the metadata of a result has where the row says nothing.
+METADATA: Any = {
+    **dict.fromkeys(HitMetadata.__annotations__.keys() - {"title", "source_url", "pool_ended"}),
+    "knowledge_type": "document",
+    "chunk_index": 0,
+    "source_origin": "manual",
+    "matched_terms": [],
+    "collections": [],
+    "is_chunk": True,
+    "real_provider": True,
+}
 SECRET = "sb_secret_hunter2hunter2"
 
 

@@ -15,6 +15,7 @@ from searching import (
 from conftest import Connection, Server, copy_of
 
 KINDS = {"note": 0.9, "task": 0.09, "decision": 0.009, "signal": 0.001}
+COLLECTIONS = ["archive", "knowledge"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,9 @@ def crowd(server: Server) -> Iterator[Connection]:
                     kind = generator.choices(list(KINDS), list(KINDS.values()))[0]
                     status = "superseded" if number % 6 == 0 else "active"
                     embedding = None if number % 10 == 3 else str(vector)
-                    copy.write_row(("x", "x", "", 0, "knowledge", embedding, kind, status))
+                    copy.write_row(
+                        ("x", "x", "", 0, COLLECTIONS[number % 2], embedding, kind, status)
+                    )
             connection.execute(index)
             connection.execute("alter table public.knowledge_chunks enable trigger user")
             connection.execute(
@@ -82,6 +85,15 @@ def test_the_vector_leg_always_fills_its_pool(
     assert len(found) == len(rows)
     assert len(found & set(nearest)) >= 0.95 * len(nearest)
     assert all(one["similarity"] >= other["similarity"] for one, other in pairwise(rows))
+
+
+def test_the_index_finds_the_nearest_rows_of_each_collection(crowd: Connection) -> None:
+    query = [1, -1, 0.5, 0, 0, 0.25, -0.5, 1]
+    rows = search(crowd, query_embedding=query, collections=COLLECTIONS, match_count=40)
+    assert len(rows) == 40
+    for collection in COLLECTIONS:
+        found = [row["vector_rank"] for row in rows if row["collection"] == collection]
+        assert found == [*range(1, 21)]
 
 
 @pytest.mark.parametrize("pool", [1, 7, 20])

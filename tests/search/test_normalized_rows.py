@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mocked_client import NOTHING, ROW, client_with
+from mocked_client import METADATA, ROW, client_with
 from sql_trees import function, parameters
 
 from second_brain.services.results import (
@@ -62,13 +62,6 @@ def test_fulltext_search_compares_ranks_with_the_best(rank: object, confidence: 
     assert details["mode"] == "fulltext"
 
 
-def test_a_leg_that_missed_the_row_leaves_its_rank_empty() -> None:
-    row = {**ROW, "text_rank": None, "text_score": None, "match_type": "vector"}
-    (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
-    assert result.metadata["text_rank"] is None
-    assert result.metadata["text_score"] is None
-
-
 def test_reserved_keys_win_over_the_rows_own() -> None:
     lies = dict.fromkeys(ROW, "a lie") | {"real_provider": False, "mine": 1}
     row = {**ROW, "metadata": lies, "text_rank": None}
@@ -90,16 +83,7 @@ def test_an_odd_row_is_normalized(row: object) -> None:
         content="",
         source="supabase",
         confidence=0.0,
-        metadata={
-            **NOTHING,  # type: ignore[typeddict-item]
-            "knowledge_type": "document",
-            "chunk_index": 0,
-            "source_origin": "manual",
-            "matched_terms": [],
-            "collections": [],
-            "is_chunk": True,
-            "real_provider": True,
-        },
+        metadata=METADATA,
     )
 
 
@@ -121,18 +105,22 @@ def test_a_missing_id_is_named_by_mode_and_position() -> None:
         ("chunk_index", "NaN", 0),
         ("chunk_index", None, 0),
         ("similarity", "NaN", None),
+        ("text_rank", None, None),
+        ("text_score", None, None),
         ("vector_rank", "Infinity", None),
         ("matched_terms", "keys", []),
         ("matched_terms", None, []),
         ("total_count", "many", None),
+        ("total_count", [1], None),
         ("document_date", date(2026, 1, 31), "2026-01-31"),
         ("snippet", None, None),
     ],
 )
 def test_an_odd_column_is_normalized(column: str, value: object, normalized: object) -> None:
     client = client_with([{**ROW, column: value}])
-    (result,), _ = SupabaseProvider(client=client).hybrid_search([0.1], "x")
+    (result,), details = SupabaseProvider(client=client).hybrid_search([0.1], "x")
     assert dict(result.metadata)[column] == normalized
+    assert dict(details)["total_count"] == (normalized if column == "total_count" else 1)
 
 
 def test_the_rows_own_metadata_does_not_pass_for_a_snippet() -> None:
@@ -140,12 +128,6 @@ def test_the_rows_own_metadata_does_not_pass_for_a_snippet() -> None:
     (result,), _ = SupabaseProvider(client=client_with([row])).hybrid_search([0.1], "x")
     assert result.metadata["snippet"] is None
     assert result.metadata["context"] == ROW["context"]
-
-
-@pytest.mark.parametrize("total", ["many", None, [1]])
-def test_an_odd_total_is_none(total: object) -> None:
-    client = client_with([{**ROW, "total_count": total}])
-    assert SupabaseProvider(client=client).hybrid_search([0.1], "x")[1]["total_count"] is None
 
 
 json_values = st.recursive(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mocked_client import NOTHING, ROW, SECRET, client_with, failing_client, sent
+from mocked_client import METADATA, ROW, SECRET, client_with, failing_client, sent
 from postgrest.exceptions import APIError
 
 from second_brain.services.results import MemorySearchResult
@@ -144,36 +144,14 @@ def test_an_embedding_is_sent_as_a_json_list(embedding: Any) -> None:
 
 def test_hybrid_search_includes_rank_metadata() -> None:
     (result,), _ = SupabaseProvider(client=client_with([ROW])).hybrid_search([0.1], "x")
+    columns = {name: ROW[name] for name in ROW.keys() - {"id", "content", "metadata"}}
+    metadata: Any = {**METADATA, **columns, "team": "platform"}
     assert result == MemorySearchResult(
         id=ROW["id"],
         content=ROW["content"],
         source="supabase",
         confidence=0.0325,
-        metadata={
-            **NOTHING,  # type: ignore[typeddict-item]
-            "team": "platform",
-            "title": "Keys",
-            "source_url": "https://example.org/keys",
-            "knowledge_type": "playbook",
-            "document_id": ROW["document_id"],
-            "chunk_index": 3,
-            "source_origin": "notion",
-            "vector_rank": 1,
-            "text_rank": 2,
-            "rrf_score": 0.0325,
-            "similarity": 0.82,
-            "text_score": 7.5,
-            "match_type": "both",
-            "matched_terms": ["rotate", "keys"],
-            "collection": "memory",
-            "collections": [],
-            "is_chunk": True,
-            "document_date": "2026-01-31",
-            "snippet": "How to <mark>rotate</mark> the signing <mark>keys</mark>.",
-            "context": "Before.\n[CHUNK BOUNDARY]\nHow to rotate the signing keys.",
-            "total_count": 1,
-            "real_provider": True,
-        },
+        metadata=metadata,
     )
 
 

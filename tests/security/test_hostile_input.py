@@ -71,9 +71,9 @@ def corpus(shared: Connection) -> Connection:
 
 @pytest.fixture
 def hostile(corpus: Connection) -> Iterator[Connection]:
-    """The corpus in a transaction that ends with it unharmed, on pain of five seconds."""
+    """The corpus in a transaction that ends with it unharmed, on pain of thirty seconds."""
     with corpus.transaction(force_rollback=True):
-        corpus.execute("set local statement_timeout = '5s'")
+        corpus.execute("set local statement_timeout = '30s'")
         yield corpus
         ((left,),) = corpus.execute("select count(*) from public.knowledge_chunks").fetchall()
         assert left == CHUNKS

@@ -1,7 +1,6 @@
 """RetrievalService: embedders, rerankers and databases that fail or do not answer."""
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from second_brain.errors import (
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.retrieval import AnyReranker
 from second_brain.retrieval.service import RetrievalService
+from second_brain.services.calls import Deadline
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.supabase import SupabaseProvider
 
@@ -150,45 +150,48 @@ def never() -> Iterator[threading.Event]:
 
 
 def test_a_stuck_embedder_leaves_time_to_search_by_words(
-    make: Make, corpus: str, never: threading.Event
+    make: Make, corpus: str, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stuck(texts: Sequence[str]) -> list[list[float]]:
-        never.wait(60)
+        never.wait(600)
         return embedded(texts)
 
-    start = time.monotonic()
-    response = make(corpus, CallableEmbedder(stuck, "by-hand", 3))("leaked key", timeout=2)
-    assert time.monotonic() - start < 2
+    monkeypatch.setattr("second_brain.retrieval.embedding.EMBEDDING_SHARE", 0.005)
+    response = make(corpus, CallableEmbedder(stuck, "by-hand", 3))("leaked key", timeout=60)
     assert contents(response) == [LEAK, ROTATION]
     assert response.degraded is not None
     assert (response.degraded.part, response.degraded.kind) == ("embed", "timeout")
 
 
 def test_a_stuck_reranker_costs_no_more_than_the_timeout(
-    make: Make, corpus: str, never: threading.Event
+    make: Make, corpus: str, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stuck(question: str, passages: Sequence[str]) -> list[float]:
-        never.wait(60)
+        never.wait(600)
         return [0.0] * len(passages)
 
-    start = time.monotonic()
-    response = make(corpus, reranker=stuck)("leaked key", mode="rerank", timeout=1)
-    assert time.monotonic() - start < 3
+    def pass_time(part: str) -> None:
+        # The reranker has what is left of the timeout: a fraction of a second.
+        if part == "rerank":
+            monkeypatch.setattr(Deadline, "left", lambda *_: 0.2)
+
+    search = make(corpus, reranker=stuck)
+    response = search("leaked key", mode="rerank", timeout=60, on_part=pass_time)
     assert contents(response)[0] == LEAK
     assert response.degraded is not None
     assert (response.degraded.part, response.degraded.kind) == ("rerank", "timeout")
 
 
 def test_a_statement_that_takes_too_long_is_an_error_at_once(make: Make, corpus: str) -> None:
+    parts: list[str] = []
     search = make(corpus)
     search("leaked key")  # it knows the corpus's model now
     with psycopg.connect(corpus) as locking:
         locking.execute("lock table public.knowledge_chunks in access exclusive mode")
-        start = time.monotonic()
         with pytest.raises(SearchTimeoutError):
-            search("leaked key", timeout=0.5)
-        # Not a second time: that would double the load.
-        assert time.monotonic() - start < 1.4
+            search("leaked key", timeout=0.5, on_part=parts.append)
+    # Not a second time: that would double the load.
+    assert parts.count("search") == 1
 
 
 def test_a_lost_connection_is_an_error_and_no_empty_answer(corpus: str) -> None:

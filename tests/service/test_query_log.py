@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from retrieving import await_locks
 
 from conftest import Connect, Connection, Server
 from postgrest_server import PostgREST, provider_of
@@ -179,18 +179,20 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_search(
     assert "zebra" not in reported
 
 
-def test_a_search_does_not_wait_for_the_log(dsn: str, database: Connection) -> None:
-    settings = SearchSettings(query_log="all")
+def test_a_search_does_not_wait_for_the_log(
+    dsn: str, database: Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("second_brain.retrieval.query_log._PAUSE", 0)
+    settings, watching = SearchSettings(query_log="all"), connect()
     service = RetrievalService(PostgresProvider(dsn), BY_HAND, settings=settings)
     with database.transaction():
         database.execute("lock table public.knowledge_query_log in access exclusive mode")
         for question in ("first", "second"):
-            assert len(service.search(question, timeout=5).results) == 2
-            time.sleep(1.2)  # the thread writes now, and waits for the lock
-    end = time.monotonic() + 10
-    while len(found := lines(database)) < 2 and time.monotonic() < end:
-        time.sleep(0.05)
-    assert {line["question"] for line in found} == {"first", "second"}
+            assert len(service.search(question, timeout=60).results) == 2
+            # The thread writes now, and waits for the lock.
+            await_locks(watching, "relation")
+    service.flush_query_log(60)
+    assert {line["question"] for line in lines(database)} == {"first", "second"}
 
 
 def test_the_queue_is_bounded(dsn: str) -> None:

@@ -95,7 +95,7 @@ def events(text: str) -> list[tuple[str, Any]]:
 
 def is_soon(condition: Any) -> bool:
     """Wait until a condition holds."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         if time.monotonic() > end:
             return False
@@ -330,11 +330,13 @@ def test_a_stream_that_is_cut_ends_with_an_error(
 
 
 def test_a_model_that_is_too_slow_is_a_timeout(services_dsn: str, model: ChatServer) -> None:
-    model.says("Every 90", threading.Event())
-    with running(services_dsn, model, answer_seconds=2) as one:
-        # So that the search is quick.
-        assert one.get("/ready").status_code == 200
-        streamed = events(one.post("/ask", json={"question": QUESTION, "stream": True}).text)
+    # Longer where a busy machine does not search and begin an answer in the time.
+    for seconds in (1, 10, 60):
+        model.says("Every 90", threading.Event())
+        with running(services_dsn, model, answer_seconds=seconds) as one:
+            streamed = events(one.post("/ask", json={"question": QUESTION, "stream": True}).text)
+        if len(streamed) == 3:
+            break
     assert [name for name, _ in streamed] == ["passages", "text", "error"]
     assert (streamed[-1][1]["status"], streamed[-1][1]["kind"]) == (504, "timeout")
     assert is_soon(model.was_left.is_set)

@@ -13,7 +13,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from second_brain.errors import ConfigurationError, SearchTimeoutError
+from second_brain.errors import ConfigurationError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import RetrievalService
@@ -372,10 +372,10 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
     ),
     "search_timeout_seconds": (
         {},
-        0.45,
-        lambda at: round(at.asked("timeout", mode="text")),
-        30,
-        0,
+        600,
+        lambda at: at.asked("timeout", mode="text") > 30,
+        False,
+        True,
     ),
     "search_model_check_seconds": (
         {},
@@ -425,14 +425,6 @@ def test_every_setting_has_its_effect(corpus: str, name: str) -> None:
     beside, other, look, without, with_it = EFFECTS[name]
     assert look(Trial(corpus, beside)) == without
     assert look(Trial(corpus, {**beside, name: other})) == with_it
-
-
-def test_the_default_timeout_ends_a_search(corpus: str) -> None:
-    trial = Trial(corpus, {"search_timeout_seconds": 0.3})
-    with psycopg.connect(corpus) as locking:
-        locking.execute("lock table public.knowledge_chunks in access exclusive mode")
-        with pytest.raises(SearchTimeoutError):
-            trial.search(mode="text")
 
 
 def test_a_weight_of_nothing_leaves_the_other_leg_alone_whole(corpus: str) -> None:

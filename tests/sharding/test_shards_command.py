@@ -1,12 +1,11 @@
 """The command shards: the statistics of the databases, and their documents."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from shards import Corpus, databases, empty, fill
 
-from command_line import Run, runner
+from command_line import Run
 from conftest import Server
 
 pytestmark = pytest.mark.module("shards")
@@ -30,11 +29,6 @@ def corpus(two: Corpus, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     for name, pool in two.pools.items():
         monkeypatch.setenv(f"{name.upper()}_URL", str(pool.conninfo))
     return two
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    return runner(monkeypatch, capsys, tmp_path)
 
 
 def test_refresh_sets_the_same_statistics_and_check_says_so(corpus: Corpus, run: Run) -> None:

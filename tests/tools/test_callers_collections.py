@@ -6,8 +6,6 @@ The code is a caller's: it imports nothing of this test suite.
 import asyncio
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from mcp import Client
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from typer.testing import CliRunner
 
 from second_brain import (
     AsyncPostgresProvider,
@@ -25,6 +24,7 @@ from second_brain import (
     PostgresProvider,
     RetrievalService,
 )
+from second_brain.cli.commands import app
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
 
@@ -109,9 +109,8 @@ def ask(dsn: str, tool: str, **arguments: Any) -> Any:
 
 
 def on_the_command_line(dsn: str, *options: str) -> set[str]:
-    command = [sys.executable, "-c", "from second_brain.cli import main; main()", "search"]
-    asked = ["leaked key", "--mode", "text", "--json", "--dsn", dsn, *options]
-    done = subprocess.run([*command, *asked], capture_output=True, text=True, check=True)
+    asked = ["search", "leaked key", "--mode", "text", "--json", "--dsn", dsn, *options]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
     return {one["content"] for one in json.loads(done.stdout)["results"]}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Done, Run, hits, runner, write_docs
+from command_line import Done, Run, hits, write_docs
 
 PASSWORD = "hunter2"
 NOWHERE = f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
@@ -20,12 +20,6 @@ NOWHERE = f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
 def dimensions() -> int:
     """The size of the embedder that comes with the package."""
     return 256
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `second-brain` in a folder of the test's own, with an empty environment."""
-    return runner(monkeypatch, capsys, tmp_path)
 
 
 def told(done: Done) -> dict[str, tuple[Any, Any]]:

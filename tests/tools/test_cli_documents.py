@@ -1,14 +1,13 @@
 """The commands documents and show, and what leads to them, on a real database."""
 
 import json
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from command_line import Run, runner, write_docs
+from command_line import Run
 from second_brain.services.write import KnowledgeWriter
 
 
@@ -19,14 +18,9 @@ def dimensions() -> int:
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
-) -> Run:
+def run(brain: Run, dsn: str) -> Run:
     """Run `second-brain` on three documents with embeddings, and one that waits for its own."""
-    run = runner(monkeypatch, capsys, tmp_path)
-    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    write_docs(tmp_path / "docs")
-    assert run("ingest", "docs").code == 0
+    assert brain("ingest", "docs").code == 0
     with psycopg.connect(dsn, autocommit=True) as connection:
         KnowledgeWriter(connection).upsert_document(
             {"external_key": "support:1", "title": "A \x1b[2J title", "collection": "support"},
@@ -35,7 +29,7 @@ def run(
                 {"content": "Another chunk."},
             ],
         )
-    return run
+    return brain
 
 
 def listed(run: Run, *options: str) -> dict[str, Any]:

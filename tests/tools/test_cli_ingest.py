@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from numpy.typing import NDArray
 
-from command_line import Run, hits, runner, write_docs
+from command_line import Run, hits, write_docs
 from second_brain.models import WordLlamaEmbedder
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -23,17 +23,6 @@ Database = psycopg.Connection[tuple[Any, ...]]
 def dimensions() -> int:
     """The size of the embedder that comes with the package."""
     return 256
-
-
-@pytest.fixture
-def brain(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, tmp_path: Path
-) -> Run:
-    """Run `second-brain` on this test's database, in a folder with three documents in `docs`."""
-    run = runner(monkeypatch, capsys, tmp_path)
-    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    write_docs(tmp_path / "docs")
-    return run
 
 
 def test_a_folder_is_ingested_counted_and_found(brain: Run, tmp_path: Path) -> None:

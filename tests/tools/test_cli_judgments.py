@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run, runner, write_docs
+from command_line import Run
 
 
 @pytest.fixture
@@ -15,15 +15,10 @@ def dimensions() -> int:
 
 
 @pytest.fixture
-def brain(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
-) -> Run:
+def brain(brain: Run) -> Run:
     """Run `second-brain` on this test's database, with three documents in it."""
-    run = runner(monkeypatch, capsys, tmp_path)
-    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    write_docs(tmp_path / "docs")
-    run("ingest", "docs")
-    return run
+    brain("ingest", "docs")
+    return brain
 
 
 def test_a_start_file_becomes_a_collection_to_measure(brain: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from command_line import Run, hits, runner, write_docs
+from command_line import Run, hits
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.models.rerankers import Reranker
 from second_brain.services.write import KnowledgeWriter
@@ -19,20 +19,6 @@ from second_brain.services.write import KnowledgeWriter
 def dimensions() -> int:
     """The size of the embedder that comes with the package."""
     return 256
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `second-brain` in a folder of the test's own, without any database in its environment."""
-    return runner(monkeypatch, capsys, tmp_path)
-
-
-@pytest.fixture
-def brain(run: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Run `second-brain` on this test's database, in a folder with three documents."""
-    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    write_docs(tmp_path / "docs")
-    return run
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from command_line import Run, hits, runner, write_docs
+from command_line import Run, hits, write_docs
 from conftest import Server
 from second_brain.database import migrations
 
@@ -15,31 +15,25 @@ SCHEMA = "knowledge_de"
 
 
 @pytest.fixture
-def run(
-    plain_dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> Run:
+def run(run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run a command on a database with an install of three dimensions in schema public."""
     migrations.apply(plain_dsn, dimensions=3)
-    run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", plain_dsn)
     write_docs(tmp_path / "docs")
     return run
 
 
-@pytest.mark.parametrize("given", ["option", "variable"])
 def test_every_command_takes_the_schema(
-    run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch, given: str
+    run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--schema", SCHEMA] if given == "option" else []
-    if given == "variable":
-        monkeypatch.setenv("SECOND_BRAIN_SCHEMA", SCHEMA)
+    options = ["--schema", SCHEMA]
     missing = run("search", "bananas", *options)
     assert missing.code == 1
     assert f"no knowledge tables in schema {SCHEMA}" in missing.err
     assert f"migrate --dimensions 256 --schema {SCHEMA}" in missing.err
+    with monkeypatch.context() as environment:
+        environment.setenv("SECOND_BRAIN_SCHEMA", SCHEMA)
+        assert run("search", "bananas") == missing
 
     assert "Applied" in run("migrate", "--with", "all", *options).out
     assert run("migrate", *options).out.startswith("Nothing to apply")
@@ -70,7 +64,6 @@ def test_every_command_takes_the_schema(
     removed = run("server", "uninstall", "--apply", "--yes", *options)
     assert removed.out == f"The install in schema {SCHEMA} is removed.\n"
     assert run("search", "bananas", *options).code == 1
-    monkeypatch.delenv("SECOND_BRAIN_SCHEMA", raising=False)
     assert run("doctor").code == 0
 
 

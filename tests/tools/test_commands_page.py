@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Run, runner, write_docs
+from command_line import Run
 from second_brain.cli.configuration import KEYS
 from tools import commands
 
@@ -54,25 +54,14 @@ def dimensions() -> int:
     return 256
 
 
-@pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
-) -> Run:
-    """Run `second-brain` in a folder with documents and the file of the page, on a database."""
-    run = runner(monkeypatch, capsys, tmp_path)
-    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    write_docs(tmp_path / "docs")
-    return run
-
-
-def test_the_file_of_the_page_is_valid(run: Run, tmp_path: Path) -> None:
+def test_the_file_of_the_page_is_valid(brain: Run, tmp_path: Path) -> None:
     (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "second-brain.toml").write_text(block)
-    values = json.loads(run("server", "config", "--json").out)["values"]
+    values = json.loads(brain("server", "config", "--json").out)["values"]
     assert len([one for one in values if str(one["source"]).endswith(".toml")]) == 6
 
 
-def test_json_has_the_shape_that_the_page_says(run: Run, tmp_path: Path) -> None:
+def test_json_has_the_shape_that_the_page_says(brain: Run, tmp_path: Path) -> None:
     (tmp_path / "questions.tsv").write_text("fruit\tdocs:fruit.md\nengine\tdocs:cars.txt\n")
     arguments = {
         "ingest": ["docs"],
@@ -84,10 +73,10 @@ def test_json_has_the_shape_that_the_page_says(run: Run, tmp_path: Path) -> None
         "corpus judgments delete": ["--asked"],
     }
     shapes = {names(command)[0]: cell for command, cell in rows("command")}
-    run("ingest", "docs")
-    run("corpus", "settings", "set", "--fusion", "rrf")
+    brain("ingest", "docs")
+    brain("corpus", "settings", "set", "--fusion", "rrf")
     for command, cell in shapes.items():
-        done = run(*command.split(), *arguments.get(command, []), "--json")
+        done = brain(*command.split(), *arguments.get(command, []), "--json")
         answer: Any = json.loads(done.out)
         assert isinstance(answer, list) == cell.startswith("a list"), command
         first = answer[0] if isinstance(answer, list) else answer

@@ -10,7 +10,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from command_line import Run, runner
+from command_line import Run
 from conftest import Connection
 from judged import DIMENSIONS, WORDS, best_hit, embedder, fill, judged, use_the_worse_leg
 from second_brain.evaluation.judgments import grades
@@ -32,15 +32,8 @@ def writer(database: Connection) -> KnowledgeWriter:
 
 
 @pytest.fixture
-def brain(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    dsn: str,
-    writer: KnowledgeWriter,
-) -> Run:
+def brain(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str, writer: KnowledgeWriter) -> Run:
     """Run `second-brain` on this corpus; the model of its questions is one document off."""
-    run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     models = {"given": embedder("given", 1), "better": embedder("better", 0)}
     monkeypatch.setattr(

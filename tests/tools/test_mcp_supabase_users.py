@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hmac
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from command_line import Run
 from mcp_clients import ANA, HOSTILE, RECORDER, call_by_hand, connected, http_server
 from mcp_clients import with_token as client_with_token
-from second_brain.cli import main
 from second_brain.errors import ConfigurationError
 from second_brain.mcp_server import Scope, SupabaseUsers
 from second_brain.mcp_server.tokens import ScopedAccess
@@ -189,16 +188,10 @@ def test_users_call_the_server_with_their_tokens(project: Project, corpus: str) 
     ],
 )
 def test_what_contradicts_the_users_is_refused(
-    arguments: list[str],
-    complaint: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run, arguments: list[str], complaint: str
 ) -> None:
     given = ["--transport", "http", "--supabase-users", *arguments]
-    monkeypatch.setattr(sys, "argv", ["second-brain", "server", "mcp", *given])
-    with pytest.raises(SystemExit):
-        main()
-    assert complaint in capsys.readouterr().err
+    assert complaint in run("server", "mcp", *given).err
 
 
 def test_notes_that_users_could_not_see_are_refused() -> None:

@@ -1,18 +1,12 @@
 """The command plan: its arithmetic against figures that were measured."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from command_line import Run, runner
+from command_line import Run
 from second_brain.distributed.sizing import chunk_bytes, plan, search_ms
 from second_brain.errors import InvalidInputError
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    return runner(monkeypatch, capsys, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def page(corpus_dsn: str) -> Iterator["Page"]:
             base_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
             viewport={"width": 1280, "height": 900},
         ).new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page

@@ -61,7 +61,7 @@ def page(chromium: "Browser", address: str, complaints: list[str]) -> Iterator["
     """A window of a wide screen at the workbench."""
     context = chromium.new_context(base_url=address, viewport={"width": 1360, "height": 900})
     opened = context.new_page()
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(60_000)
     opened.on("console", lambda message: complaints.append(message.text))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
 

@@ -105,7 +105,7 @@ def test_a_purge_waits_for_nobody(connect: Connect) -> None:
     first, second = connect("service_role"), connect("service_role")
     upsert(first, ["one", "two"])
     upsert(first, ["three"])
-    second.execute("set lock_timeout = '1s'")
+    second.execute("set lock_timeout = '60s'")
     purge = "select public.purge_knowledge_chunks(older_than => '0')"
     with first.transaction():
         first.execute("select from public.knowledge_chunks where content = 'one' for update")

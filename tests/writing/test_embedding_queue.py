@@ -255,7 +255,10 @@ def test_a_text_that_ends_its_workers_is_handed_out_alone_and_fails_at_last(
 
 
 def test_a_call_returns_a_bounded_number_of_bytes(knowledge: Connection) -> None:
-    add(knowledge, *(f"{number}" + " word" * 600_000 for number in range(4)))
+    add(knowledge, *map(str, range(4)))
+    # Analysing so long a text takes a second.
+    knowledge.execute("alter table public.knowledge_chunks disable trigger user")
+    knowledge.execute("update public.knowledge_chunks set content = repeat(content, 3000000)")
     assert len(claim(knowledge)) == 3
     assert len(claim(knowledge)) == 1
 
@@ -355,7 +358,7 @@ def test_claims_do_not_wait_for_a_claim_that_is_not_committed(
 ) -> None:
     one, other = two
     add(one, *map(str, range(10)))
-    other.execute("set lock_timeout = '2s'")
+    other.execute("set lock_timeout = '60s'")
     with one.transaction():
         first = claim(one, most=5)
         second = claim(other, most=10)
@@ -367,7 +370,7 @@ def test_a_chunk_that_a_writer_holds_is_stored_later(two: tuple[Connection, Conn
     one, writer = two
     add(one, "one", "two")
     claim(one)
-    one.execute("set lock_timeout = '2s'")
+    one.execute("set lock_timeout = '60s'")
     with writer.transaction():
         writer.execute("update public.knowledge_chunks set heading = 'H' where content = 'one'")
         assert store(one, "one") == {"retried": 1}
@@ -380,8 +383,11 @@ def test_parallel_claims_hand_out_each_text_once(connect: Connect) -> None:
     add(connect(), *map(str, range(count)))
     connections = [connect("service_role") for _ in range(4)]
     got: list[list[str]] = [[] for _ in connections]
+    all_began = threading.Barrier(4)
 
     def work(number: int) -> None:
+        got[number] += claim(connections[number], most=7, worker=str(number))
+        all_began.wait(60)
         while texts := claim(connections[number], most=7, worker=str(number)):
             got[number] += texts
 
@@ -392,7 +398,7 @@ def test_parallel_claims_hand_out_each_text_once(connect: Connect) -> None:
         thread.join()
     everything = [text for texts in got for text in texts]
     assert len(everything) == len(set(everything)) == count
-    assert sum(map(bool, got)) > 1
+    assert all(got)
 
 
 def test_a_claim_in_steady_state_reads_few_pages_of_a_large_corpus(connect: Connect) -> None:
@@ -400,7 +406,7 @@ def test_a_claim_in_steady_state_reads_few_pages_of_a_large_corpus(connect: Conn
     connection.execute(
         "insert into public.knowledge_chunks (content, collection, embedding, embedding_model)"
         " select number::text, 'c' || number % 50, '[1,2,3]', 'm'"
-        "   from generate_series(1, 5000) as number"
+        "   from generate_series(1, 2000) as number"
     )
     set_model(connection, "m")
     claim(connection)

@@ -308,7 +308,7 @@ def work(dsn: str, log: str) -> None:
         queue,
         Traced(log, pause=0.01),
         batch_size=8,
-        lease=timedelta(seconds=1),
+        lease=timedelta(seconds=3),
         poll=0.05,
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
@@ -370,7 +370,7 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
         # A worker that has just begun cannot be told to stop yet.
         wait_until(Path(f"{log}-{worker.pid}").exists)
         worker.terminate()
-        worker.join(30)
+        worker.join(120)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert_all_are_right(database)
     embedded = Counter(lines_of(log))

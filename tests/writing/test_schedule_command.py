@@ -7,11 +7,10 @@ same name is replaced, and unscheduling an unknown job is an error.
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from command_line import Run, runner
+from command_line import Run
 from conftest import Connection
 from second_brain.database.schedule import add, jobs
 from second_brain.errors import PermissionDeniedError
@@ -54,13 +53,7 @@ def expected(modules: tuple[str, ...]) -> list[str]:
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    shared_dsn: str,
-) -> Run:
-    run = runner(monkeypatch, capsys, tmp_path)
+def run(run: Run, monkeypatch: pytest.MonkeyPatch, shared_dsn: str) -> Run:
     monkeypatch.setenv("SECOND_BRAIN_DSN", shared_dsn)
     return run
 
