@@ -436,12 +436,12 @@ def _settings(connection: Connection, schema: str) -> _Findings:
     query = sql.SQL(_SETTINGS).format(schema=sql.Identifier(schema))
     stored = connection.execute(query).fetchall()
     if not stored:
-        yield "ok", "none stored: each caller has the default fusion", None
+        yield "ok", "none stored: a search that names no fusion uses rrf", None
     for collection, fusion, vector_weight, text_weight, model, other_models in stored:
         name = f"collection {collection}" if collection else "all other collections"
         yield (
             "ok",
-            f"{name}: fusion {fusion or 'of the caller'},"
+            f"{name}: fusion {fusion or 'not stored'},"
             f" vector_weight {vector_weight:g}, text_weight {text_weight:g}",
             None,
         )

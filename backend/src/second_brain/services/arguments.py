@@ -30,6 +30,9 @@ Leg = Literal["hybrid", "vector", "text"]
 TextMode = Literal["websearch", "simple", "phrase"]
 """How the text leg parses the query; the argument is `search_mode` everywhere."""
 
+Fusion = Literal["auto", "relative_score", "rrf"]
+"""How the legs are fused; a search that names none uses that stored for the corpus, else `rrf`."""
+
 
 class SupportsToList(Protocol):
     """A numpy array or a tensor."""
@@ -142,7 +145,7 @@ class KeywordArguments(_Conditions, total=False):
     ]
     fusion: Annotated[
         str | None,
-        Argument(None, "text", "rrf, relative_score, auto or stored_or_auto; none: as stored"),
+        Argument(None, "text", "rrf, relative_score or auto; none: as stored, else rrf"),
     ]
     one_per_document: Annotated[
         bool, Argument(False, "boolean", "only the best chunk of each document")

@@ -3,13 +3,23 @@
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Measured(BaseModel):
+    """On what stored settings were measured, and when they were stored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    on: str
+    at: datetime
 
 
 class CorpusSettings(BaseModel):
     """The settings of a collection; the collection `""` stands for all others.
 
-    `fusion` is None for the caller's default. The caller's weights multiply these weights.
+    `fusion` is None for that of all collections, else rrf. The caller's weights multiply these
+    weights. `changes` are sentences: what has changed since the settings were measured.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -20,7 +30,10 @@ class CorpusSettings(BaseModel):
     text_weight: float = 1.0
     embedding_model: str | None = None
     updated_at: datetime | None = None
+    measured: Measured | None = None
+    changes: list[str] = Field(default=[])
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `set_knowledge_settings`."""
-        return self.model_dump(exclude={"updated_at"})
+        stored = self.model_dump(exclude={"updated_at", "measured", "changes"})
+        return {**stored, "measured_on": self.measured and self.measured.on}

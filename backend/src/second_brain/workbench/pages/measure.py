@@ -218,7 +218,7 @@ def _search(mode: Mode, text: str, collection: str) -> str:
     question = Question(
         query=text,
         mode=mode.leg,
-        fusion=cast(Any, mode.settings.fusion or "stored_or_auto"),
+        fusion=cast(Any, mode.settings.fusion),
         vector_weight=1.0 if mode.settings.vector_weight is None else mode.settings.vector_weight,
         text_weight=1.0 if mode.settings.text_weight is None else mode.settings.text_weight,
         collections=(collection,) if collection else (),
