@@ -40,9 +40,17 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]
 
 CHUNKS: list[dict[str, object]] = [
-    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
-    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
-    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
+    {
+        "content": "The zebra crossing is striped.",
+        "embedding_model": "m",
+        "embedding": [1.0, 0.0, 0.0],
+    },
+    {
+        "content": "A zebra eats grass on the plain.",
+        "embedding_model": "m",
+        "embedding": [0.8, 0.6, 0.0],
+    },
+    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
 ]
 
 
@@ -240,7 +248,7 @@ def zoo(request: pytest.FixtureRequest, service_role: Connection) -> SearchProvi
         writer.upsert_document(
             {"external_key": f"{number}", **document},
             [
-                {"content": f"{name} & zebra", "embedding": [1, away, 0]}
+                {"content": f"{name} & zebra", "embedding_model": "m", "embedding": [1, away, 0]}
                 for name, away in chunks.items()
             ],
         )

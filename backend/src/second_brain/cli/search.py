@@ -261,8 +261,8 @@ def _search(
         typer.Option(
             "--why-not",
             metavar="KEY",
-            help="Say why this document (its external_key) or chunk (its id) is not found, its "
-            "ranks, and what to do.",
+            help="Say why this document (its external_key, id or source_url) or chunk (its id) is "
+            "not found, its ranks, and what to do.",
             show_default=False,
         ),
     ] = None,

@@ -387,9 +387,10 @@ class AsyncSearchProvider(Searches):
         document_key: str | None = None,
         **options: Unpack[SearchOptions],
     ) -> dict[str, Any]:
-        """Explain why `hybrid_search` does not return a chunk, or a document by its external_key.
+        """Explain why `hybrid_search` does not return a chunk or a document.
 
-        The explanation has the place in the whole list, the rank and score in each leg beyond the
+        `document_key` is the external_key of a document, else the id of it or of a chunk, else a
+        source_url. The explanation has the place in the whole list, the rank and score in each leg beyond the
         pool, and the causes; `results.REMEDIES` says what to do about each. It describes rows that
         the viewer may not see. Raises a SecondBrainError on failure.
         """

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from second_brain.errors import documented
+from second_brain.errors import InvalidInputError, documented
 from second_brain.filters import json_default
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import Calls
@@ -62,6 +62,11 @@ class AsyncWrites(Calls):
         same text and `embedding_model`. A field that is not given keeps its value with
         `fields="merge"` and gets its default with `"replace"`; None is the default in both.
         """
+        if chunks is None or isinstance(chunks, str | bytes | Mapping):
+            raise InvalidInputError(
+                f"chunks must be a list of chunks, not {type(chunks).__name__}",
+                remedy='Give each chunk as {"content": text}, or [] for a document without chunks.',
+            )
         arguments = {
             "document": dict(document),
             "chunks": list(map(_with_embedding_as_text, chunks)),
