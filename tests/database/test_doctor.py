@@ -249,7 +249,7 @@ def test_stored_settings_are_shown_and_compared_with_the_model_of_the_chunks(
         Finding(
             "settings",
             "ok",
-            "collection knowledge: fusion of the caller, vector_weight 0.5, text_weight 1",
+            "collection knowledge: fusion not stored, vector_weight 0.5, text_weight 1",
         ),
     ]
     database.execute("select public.reset_knowledge_settings('knowledge')")

@@ -35,12 +35,14 @@ Examples:
 
 
 def describe(stored: CorpusSettings) -> str:
-    """Return the settings in one line."""
+    """Return the settings in one line, and in a second one what makes them stale."""
     name = f"collection {stored.collection!r}" if stored.collection else "all other collections"
     model = f", embedding model {stored.embedding_model}" if stored.embedding_model else ""
+    measured = f"; {stored.measured}" if stored.measured else ""
+    stale = f"\n  stale, tune again: {stored.stale}" if stored.stale else ""
     return (
         f"{name}: fusion {stored.fusion or 'not stored'}, vector weight "
-        f"{stored.vector_weight:g}, text weight {stored.text_weight:g}{model}"
+        f"{stored.vector_weight:g}, text weight {stored.text_weight:g}{model}{measured}{stale}"
     )
 
 

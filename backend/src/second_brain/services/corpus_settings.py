@@ -14,6 +14,9 @@ class Measured(BaseModel):
     on: str
     at: datetime
 
+    def __str__(self) -> str:
+        return f"measured on {self.on}, {self.at:%Y-%m-%d}"
+
 
 class CorpusSettings(BaseModel):
     """The settings of a collection; the collection `""` stands for all others.
@@ -33,7 +36,11 @@ class CorpusSettings(BaseModel):
     measured: Measured | None = None
     changes: list[str] = Field(default=[])
 
+    @property
+    def stale(self) -> str | None:
+        """Say what has changed since the settings were measured; None where nothing has."""
+        return "; ".join(self.changes) or None
+
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `set_knowledge_settings`."""
-        stored = self.model_dump(exclude={"updated_at", "measured", "changes"})
-        return {**stored, "measured_on": self.measured and self.measured.on}
+        """Return the arguments of `set_knowledge_settings`, without `measured_on`."""
+        return self.model_dump(exclude={"updated_at", "measured", "changes"})

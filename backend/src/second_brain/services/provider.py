@@ -390,9 +390,9 @@ class AsyncSearchProvider(Searches):
         """Explain why `hybrid_search` does not return a chunk or a document.
 
         `document_key` is the external_key of a document, else the id of it or of a chunk, else a
-        source_url. The explanation has the place in the whole list, the rank and score in each leg beyond the
-        pool, and the causes; `results.REMEDIES` says what to do about each. It describes rows that
-        the viewer may not see. Raises a SecondBrainError on failure.
+        source_url. The explanation has the place in the whole list, the rank and score in each leg
+        beyond the pool, and the causes; `results.REMEDIES` says what to do about each. It describes
+        rows that the viewer may not see. Raises a SecondBrainError on failure.
         """
         given, timeout = _question(query_embedding, query_text, options)
         function = "explain_missing_knowledge_chunk"

@@ -102,10 +102,19 @@ class AsyncWrites(Calls):
         return await self._read(int, "purge_knowledge_chunks", arguments, timeout)
 
     async def set_settings(
-        self, settings: CorpusSettings, *, timeout: float | None = None
+        self,
+        settings: CorpusSettings,
+        *,
+        measured_on: str | None = None,
+        timeout: float | None = None,
     ) -> CorpusSettings:
-        """Store how a collection is searched, in place of what was stored, and return it."""
-        function, arguments = "set_knowledge_settings", settings.arguments()
+        """Store how a collection is searched, in place of what was stored, and return it.
+
+        `measured_on` says on what fusion and weights were measured; `settings()` then tells what
+        has changed since.
+        """
+        function = "set_knowledge_settings"
+        arguments = {**settings.arguments(), "measured_on": measured_on}
         return await self._read(CorpusSettings, function, arguments, timeout)
 
     async def settings(self, *, timeout: float | None = None) -> list[CorpusSettings]:

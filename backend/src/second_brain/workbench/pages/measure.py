@@ -69,6 +69,7 @@ def show(request: Request) -> Response:
             "counts": _counts(judgments, collection),
             "kinds": _KINDS,
             "in_use": _in_use(settings, collection),
+            "fusion": _fusion(settings, collection),
             "running": runs.running(),
             "measured": measured,
             "tuned": tuned,
@@ -129,7 +130,8 @@ async def apply(request: Request) -> Response:
         raise InvalidInputError(
             "this result of tuning is not kept any more", remedy="Tune again, then apply."
         )
-    chosen = run.tuned.forced if form.get("force") else run.tuned.storable
+    tuned = run.tuned
+    chosen = tuned.forced if form.get("force") else tuned.storable
     if chosen is None:
         raise ConflictError(
             "no setting is significantly better than those in use",
@@ -138,7 +140,7 @@ async def apply(request: Request) -> Response:
 
     def store() -> None:
         with workbench_of(request).connections.writing() as database:
-            tuning.store(writer_of(database), run.collection, chosen)
+            tuning.store(writer_of(database), run.collection, chosen, tuned.collection)
 
     await run_in_threadpool(store)
     return RedirectResponse(link("/measure", collection=run.collection, stored="1"), 303)
@@ -254,6 +256,12 @@ def _in_use(settings: Sequence[CorpusSettings], collection: str) -> CorpusSettin
     """Return the settings that a search of the collection uses: its own, else those of all."""
     named = {one.collection: one for one in settings}
     return named.get(collection) or named.get("")
+
+
+def _fusion(settings: Sequence[CorpusSettings], collection: str) -> str:
+    """Return the fusion of a search that names none: as `settled_fusion` of the database."""
+    named = {one.collection: one.fusion for one in settings}
+    return named.get(collection) or named.get("") or "rrf"
 
 
 @dataclass(frozen=True, slots=True)
