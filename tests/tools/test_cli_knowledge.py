@@ -32,6 +32,9 @@ def brain(run: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     """Run `second-brain` on this test's database, in a folder with three documents."""
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     write_docs(tmp_path / "docs")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # As `migrate` does in a new install.
+        connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
     return run
 
 
@@ -401,6 +404,18 @@ def test_an_embedder_of_another_model_is_refused_by_name(
     assert (done.code, done.out) == (1, "")
     assert "embeddings of other-256" in done.err
     assert "--switch-model" in done.err
+
+
+def test_an_embedding_that_names_no_model_stops_no_search(
+    brain: Run, database: psycopg.Connection[Any]
+) -> None:
+    assert brain("ingest", "docs").code == 0
+    database.execute(
+        "update public.knowledge_chunks set embedding_model = null where content like 'Rotate%'"
+    )
+    found = hits(brain("search", "rotate the key", "--json"))
+    assert "Rotate the service role key" in found[0]["content"]
+    assert found[0]["metadata"]["vector_rank"] == 1
 
 
 def test_a_corpus_can_be_switched_to_another_model(

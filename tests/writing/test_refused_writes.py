@@ -125,6 +125,12 @@ NESTED_51 = json.loads('{"a":' * 51 + "1" + "}" * 51)
         ({"metadata": NESTED_51}, {}, "document.metadata has more than 50 levels"),
         ({}, {"metadata": NESTED_51}, "chunks[1].metadata has more than 50 levels"),
         ({}, {"metadata": Json('{"n": 1e309}')}, "chunks[1].metadata has a number beyond"),
+        ({}, {"embedding": [1, 2, 3]}, "chunks[1].embedding_model must name the model of the"),
+        (
+            {},
+            {"embedding": [1, 2, 3], "embedding_model": ""},
+            "chunks[1].embedding_model must name",
+        ),
         ({}, {"collection": "x" * 201}, "chunks[1].collection must be a text of 1 to 200"),
         (
             {},

@@ -104,6 +104,15 @@ def test_an_upsert_counts_what_it_changed(writer: Any, corpus: UUID) -> None:
     )
 
 
+@pytest.mark.parametrize("chunks", [None, "text", {"content": "text"}])
+def test_chunks_that_are_no_list_are_refused_by_name(writer: Any, chunks: Any) -> None:
+    with pytest.raises(
+        errors.InvalidInputError, match=r"^chunks must be a list of chunks, not"
+    ) as refused:
+        writer.upsert_document({"external_key": "one"}, chunks)
+    assert "[] for a document without chunks" in (refused.value.remedy or "")
+
+
 @pytest.mark.parametrize(
     "embedding", [np.array([0.6, 0.8, 0.0], dtype=np.float32), Vector([0.6, 0.8, 0.0])]
 )
