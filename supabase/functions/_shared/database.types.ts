@@ -496,6 +496,7 @@ export type Database = {
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
+          "measured": Json | null;
           "text_weight": number;
           "updated_at": string;
           "vector_weight": number;
@@ -505,6 +506,7 @@ export type Database = {
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
+          "measured"?: Json | null;
           "text_weight"?: number;
           "updated_at"?: string;
           "vector_weight"?: number;
@@ -513,6 +515,7 @@ export type Database = {
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
+          "measured"?: Json | null;
           "text_weight"?: number;
           "updated_at"?: string;
           "vector_weight"?: number;
@@ -858,19 +861,15 @@ export type Database = {
       "list_knowledge_settings": {
         Args: Record<PropertyKey, never>;
         Returns: {
+          "changes": (string)[];
           "collection": string;
-          "embedding_model": string | null;
-          "fusion": string | null;
+          "embedding_model": string;
+          "fusion": string;
+          "measured": Json;
           "text_weight": number;
           "updated_at": string;
           "vector_weight": number;
         }[];
-        SetofOptions: {
-          from: "*";
-          to: "knowledge_settings";
-          isOneToOne: false;
-          isSetofReturn: true;
-        };
       };
       "list_my_knowledge_documents": {
         Args: {
@@ -1083,6 +1082,7 @@ export type Database = {
           "dimensions"?: number;
           "embedding_model"?: string;
           "fusion"?: string;
+          "measured_on"?: string;
           "text_weight"?: number;
           "vector_weight"?: number;
         };
@@ -1090,6 +1090,7 @@ export type Database = {
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
+          "measured": Json | null;
           "text_weight": number;
           "updated_at": string;
           "vector_weight": number;
