@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 
 from second_brain.cli import main
@@ -55,6 +56,9 @@ def brain(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str) -
     """Run `second-brain` on this test's database, in a folder with three documents in `docs`."""
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     write_docs(tmp_path / "docs")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # As `migrate` does in a new install.
+        connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
     return run
 
 

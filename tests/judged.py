@@ -86,6 +86,5 @@ def best_hit(connection: Connection) -> str:
         embedder().embed(["apples"])[0],
         "apples",
         collections=[COLLECTION],
-        fusion="stored_or_auto",
     )
     return str(hits[0].metadata["external_key"])

@@ -93,6 +93,8 @@ def library_dsn(server: Server) -> Iterator[str]:
                 }
                 given = {"visibility": "public", **given}
                 writer.upsert_document(given, [chunk])
+            # As `migrate` does in a new install.
+            connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
         yield dsn
 
 

@@ -83,7 +83,9 @@ def write_sql(into: Path, version: str) -> list[Path]:
     files = []
     for name, modules in (("core", ()), ("all", migrations.modules())):
         file = into / f"second-brain-{version}-{name}.sql"
-        file.write_text(migrations.one_file(DIMENSIONS, modules=modules), "utf-8")
+        file.write_text(
+            migrations.one_file(DIMENSIONS, modules=modules, fusion=migrations.FUSION), "utf-8"
+        )
         files.append(file)
     return files
 

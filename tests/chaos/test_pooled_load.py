@@ -34,7 +34,11 @@ APPLICATION = "second-brain"
 def fill(service: Connection) -> None:
     for number in range(CHUNKS // 20):
         chunks: list[dict[str, object]] = [
-            {"content": f"alpha beta w{number} w{place}", "embedding": [1, number, place]}
+            {
+                "content": f"alpha beta w{number} w{place}",
+                "embedding_model": "m",
+                "embedding": [1, number, place],
+            }
             for place in range(20)
         ]
         KnowledgeWriter(service).upsert_document({"external_key": f"d{number}"}, chunks)

@@ -352,7 +352,8 @@ def test_only_documented_codes_come_back(trial: Trial, dsn: str, connect: Connec
     trial.needs("calls of SQL functions", "calls of Python methods", "answered")
     service = connect("service_role")
     chunks: list[dict[str, object]] = [
-        {"content": f"cat dog w{number}", "embedding": [1, number, 1]} for number in range(100)
+        {"content": f"cat dog w{number}", "embedding_model": "m", "embedding": [1, number, 1]}
+        for number in range(100)
     ]
     KnowledgeWriter(service).upsert_document({"external_key": "d", "visibility": "public"}, chunks)
     fuzz_sql(trial, connect, 0.6)

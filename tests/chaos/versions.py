@@ -60,7 +60,9 @@ def chunks(key: str, version: int, length: int = 30) -> list[dict[str, object]]:
         for place in range(draw.randrange(4))
     ]
     draw.shuffle(texts)
-    return [{"content": text, "embedding": _embedding(text)} for text in texts]
+    return [
+        {"content": text, "embedding_model": "m", "embedding": _embedding(text)} for text in texts
+    ]
 
 
 def _words(draw: random.Random, length: int) -> str:

@@ -235,6 +235,32 @@ def test_findings_of_the_health_function_are_shown_with_severity_and_remedy(
     )
 
 
+def test_embeddings_that_name_no_model_are_told_with_what_to_do(dsn: str, database: Any) -> None:
+    ingest(database, "a", embedded("one", "m"), embedded("two", "m"))
+    assert found(examine(dsn), "embeddings", "warning") == []
+    database.execute(
+        "update public.knowledge_chunks set embedding_model = null where chunk_index = 1"
+    )
+    (warning, *_) = [
+        one
+        for one in found(examine(dsn), "embeddings", "warning")
+        if "no embedding_model" in one.message
+    ]
+    assert warning.message == "1 chunks have an embedding but no embedding_model"
+    assert "second-brain adopt TABLE --model NAME" in (warning.remedy or "")
+
+
+def test_settings_measured_before_the_corpus_changed_are_stale(dsn: str, database: Any) -> None:
+    ingest(database, "a", embedded("one", "m"))
+    database.execute("select public.set_knowledge_settings(measured_on => '9 questions')")
+    assert found(examine(dsn), "settings", "warning") == []
+    ingest(database, "b", embedded("two", "m"))
+    (warning,) = found(examine(dsn), "settings", "warning")
+    assert warning.message == (
+        "all other collections: the settings are stale: the corpus had 1 chunks and has 2"
+    )
+
+
 def test_stored_settings_are_shown_and_compared_with_the_model_of_the_chunks(
     dsn: str, database: Any
 ) -> None:
@@ -250,7 +276,7 @@ def test_stored_settings_are_shown_and_compared_with_the_model_of_the_chunks(
         Finding(
             "settings",
             "ok",
-            "collection knowledge: fusion of the caller, vector_weight 0.5, text_weight 1",
+            "collection knowledge: fusion not stored, vector_weight 0.5, text_weight 1",
         ),
     ]
     database.execute("select public.reset_knowledge_settings('knowledge')")

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from command_line import Run, runner
 from second_brain.database import migrations
 from second_brain.database.migrations import Migration, MigrationError
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, InvalidInputError
 
 Write = Callable[..., Path]
 
@@ -29,6 +30,14 @@ def write(tmp_path: Path) -> Write:
         return place
 
     return write_files
+
+
+@pytest.fixture
+def run_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Run:
+    """Run `second-brain` in the test's own folder."""
+    return runner(monkeypatch, capsys, tmp_path)
 
 
 def query(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -214,6 +223,50 @@ def test_init_writes_the_migrations_at_the_dimension_in_their_order(tmp_path: Pa
         one.sql for one in migrations.render(migrations.find(), 384)
     ]
     assert all(len(one.version) == 14 for one in found)
+
+
+STORED = "select collection, fusion from public.knowledge_settings"
+
+
+def test_a_new_install_stores_the_fusion_that_is_given_and_none_without_one(
+    plain_dsn: str, dsn: str
+) -> None:
+    migrations.apply(plain_dsn, dimensions=3, fusion="auto")
+    assert query(plain_dsn, STORED) == [("", "auto")]
+    # An install that is there keeps what it stores.
+    migrations.apply(plain_dsn, fusion="rrf", modules=migrations.modules())
+    assert query(plain_dsn, STORED) == [("", "auto")]
+    migrations.apply(dsn, fusion="auto")
+    assert query(dsn, STORED) == []
+
+
+def test_a_fusion_that_does_not_exist_is_refused_before_anything_is_applied(
+    plain_dsn: str,
+) -> None:
+    with pytest.raises(InvalidInputError, match="fusion must be one of auto, relative_score, rrf"):
+        migrations.apply(plain_dsn, dimensions=3, fusion=cast(Any, "best'"))
+    assert query(plain_dsn, "select to_regnamespace('knowledge_internal')::text") == [(None,)]
+
+
+@pytest.mark.parametrize(("given", "stored"), [((), [("", "auto")]), (("none",), [])])
+def test_init_writes_the_fusion_of_a_new_install(
+    run_here: Run, plain_dsn: str, tmp_path: Path, given: tuple[str, ...], stored: list[Any]
+) -> None:
+    options = [part for fusion in given for part in ("--fusion", fusion)]
+    assert run_here("init", "--dimensions", "3", *options).code == 0
+    migrations.apply(plain_dsn, directory=tmp_path / "supabase" / "migrations")
+    assert query(plain_dsn, STORED) == stored
+    one = run_here("init", "--dimensions", "3", "--one-file", *options).out
+    assert ("values ('', 'auto')" in one) == bool(stored)
+
+
+def test_migrate_stores_auto_in_a_new_install_alone(
+    run_here: Run, plain_dsn: str, dsn: str
+) -> None:
+    assert run_here("migrate", "--dimensions", "3", "--dsn", plain_dsn).code == 0
+    assert query(plain_dsn, STORED) == [("", "auto")]
+    assert run_here("migrate", "--dsn", dsn).code == 0
+    assert query(dsn, STORED) == []
 
 
 @pytest.mark.parametrize("version", ["001", "20230101000000", "20991231235959"])

@@ -149,8 +149,12 @@ def write(dsn: str) -> None:
         writer.upsert_document(
             {"external_key": "a", "title": "Animals"},
             [
-                {"content": "The zebra eats grass.", "embedding": [1, 0, 0]},
-                {"content": "A quagga is a zebra.", "embedding": [0, 1, 0]},
+                {
+                    "content": "The zebra eats grass.",
+                    "embedding_model": "m",
+                    "embedding": [1, 0, 0],
+                },
+                {"content": "A quagga is a zebra.", "embedding_model": "m", "embedding": [0, 1, 0]},
             ],
         )
         connection.execute("analyze public.knowledge_chunks")

@@ -81,11 +81,10 @@ def test_the_manifest_is_that_of_the_state_on_every_version(
     ("change", "name", "property_changed"),
     [
         (
-            "create or replace function public.list_knowledge_settings()"
-            " returns setof public.knowledge_settings language sql stable"
-            " set search_path = pg_catalog, pg_temp"
-            " as $$ select settings.* from public.knowledge_settings as settings $$",
-            "function public.list_knowledge_settings()",
+            "create or replace function public.reset_knowledge_settings(collection text default '')"
+            " returns boolean language plpgsql volatile set search_path = pg_catalog, pg_temp"
+            " as $$ begin return false; end $$",
+            "function public.reset_knowledge_settings(text)",
             "body",
         ),
         (

@@ -106,6 +106,7 @@ def cluster(pytestconfig: pytest.Config, modules: tuple[str, ...]) -> Iterator[C
                     [
                         {
                             "content": f"the {word} of house {turn}",
+                            "embedding_model": "m",
                             "embedding": [1, number / 8, turn / 8],
                         }
                         for turn in range(6)

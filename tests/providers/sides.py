@@ -16,9 +16,22 @@ from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvid
 from second_brain.services.write import KnowledgeWriter
 
 CHUNKS: list[dict[str, object]] = [
-    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
-    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
-    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
+    {
+        "content": "The zebra crossing is striped.",
+        "embedding_model": "m",
+        "embedding": [1.0, 0.0, 0.0],
+    },
+    {
+        "content": "A zebra eats grass on the plain.",
+        "embedding_model": "m",
+        "embedding": [0.8, 0.6, 0.0],
+    },
+    {
+        "content": "The lion sleeps.",
+        "embedding_model": "m",
+        "embedding_model": "m",
+        "embedding": [0.0, 0.0, 1.0],
+    },
 ]
 
 

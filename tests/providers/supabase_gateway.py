@@ -342,9 +342,17 @@ DOCUMENT = {
     "metadata": {"team": "search"},
 }
 CHUNKS: list[dict[str, object]] = [
-    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
-    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
-    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
+    {
+        "content": "The zebra crossing is striped.",
+        "embedding_model": "m",
+        "embedding": [1.0, 0.0, 0.0],
+    },
+    {
+        "content": "A zebra eats grass on the plain.",
+        "embedding_model": "m",
+        "embedding": [0.8, 0.6, 0.0],
+    },
+    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
 ]
 ROW = {
     "id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0001",

@@ -41,9 +41,9 @@ def dsn_of_keys(shared_dsn: str) -> str:
         KnowledgeWriter(connection).upsert_document(
             {"external_key": "keys", "title": "Security", "source_origin": "notion"},
             [
-                {"content": KEYS, "embedding": [0.1, 0.2, 0.9]},
-                {"content": LEAK, "embedding": [0.0, 0.1, 0.9]},
-                {"content": INVOICE, "embedding": [0.9, 0.1, 0.0]},
+                {"content": KEYS, "embedding_model": "m", "embedding": [0.1, 0.2, 0.9]},
+                {"content": LEAK, "embedding_model": "m", "embedding": [0.0, 0.1, 0.9]},
+                {"content": INVOICE, "embedding_model": "m", "embedding": [0.9, 0.1, 0.0]},
             ],
         )
     return shared_dsn

@@ -53,7 +53,11 @@ def cut(rest: Rest, request: pytest.FixtureRequest) -> Iterator[Rest]:
         KnowledgeWriter(connection).upsert_document(
             {"external_key": "many"},
             [
-                {"content": f"zebra {number}", "embedding": [1, number / 100, 0]}
+                {
+                    "content": f"zebra {number}",
+                    "embedding_model": "m",
+                    "embedding": [1, number / 100, 0],
+                }
                 for number in range(160)
             ],
         )

@@ -97,7 +97,7 @@ def corpus(shared_service: Connection) -> None:
         writer.upsert_document(
             {"external_key": f"{number}", **document},
             [
-                {"content": f"{name} & zebra", "embedding": [1, away, 0]}
+                {"content": f"{name} & zebra", "embedding_model": "m", "embedding": [1, away, 0]}
                 for name, away in chunks.items()
             ],
         )

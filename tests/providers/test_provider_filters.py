@@ -223,7 +223,7 @@ def library(service_role: Connection) -> Connection:
     for key, document in documents.items():
         writer.upsert_document(
             {"external_key": key, "knowledge_type": key, **document},
-            [{"content": f"zebra {key}", "embedding": [1, 0, 0]}],
+            [{"content": f"zebra {key}", "embedding_model": "m", "embedding": [1, 0, 0]}],
         )
     return service_role
 

@@ -293,7 +293,7 @@ def test_settings_are_stored_and_returned(rest: Rest) -> None:
     )
     assert without_time(rest.provider().set_settings(wanted)) == wanted
     sent = {name: value for name, value in KEPT.items() if name != "updated_at"}
-    assert rest.gateway.bodies == [sent]
+    assert rest.gateway.bodies == [{**sent, "measured_on": None}]
 
 
 def test_stored_settings_are_listed(rest: Rest) -> None:

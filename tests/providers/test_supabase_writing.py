@@ -20,7 +20,11 @@ __all__ = ["gateway", "rest"]  # fixtures
 
 DOCUMENT = {"external_key": "lake", "title": "Lake", "document_date": date(2026, 1, 31)}
 CHUNKS: list[dict[str, object]] = [
-    {"content": "The heron waits.", "embedding": np.array([0.5, 0.25, 0.0], np.float32)},
+    {
+        "content": "The heron waits.",
+        "embedding_model": "m",
+        "embedding": np.array([0.5, 0.25, 0.0], np.float32),
+    },
     {"content": "The pike hides."},
 ]
 COUNTS = {

@@ -45,7 +45,7 @@ NOT_CALLED = {
 }
 RIGHT: dict[str, Any] = {
     "chunk_id": UUID(int=1),
-    "chunks": [{"content": "zebra grass", "embedding": [1, 0, 0]}],
+    "chunks": [{"content": "zebra grass", "embedding_model": "m", "embedding": [1, 0, 0]}],
     "content_hashes": ["a"],
     "document": {"external_key": "a"},
     "document_id": UUID(int=1),

@@ -121,8 +121,16 @@ def varied(knowledge: Connection) -> Connection:
                 ),
                 Jsonb(
                     [
-                        {"content": f"alpha beta {key}", "embedding": [1, 0.1, 0]},
-                        {"content": f"alpha delta delta {key}", "embedding": [1, 0.5, 0.2]},
+                        {
+                            "content": f"alpha beta {key}",
+                            "embedding_model": "m",
+                            "embedding": [1, 0.1, 0],
+                        },
+                        {
+                            "content": f"alpha delta delta {key}",
+                            "embedding_model": "m",
+                            "embedding": [1, 0.5, 0.2],
+                        },
                     ]
                 ),
             ],

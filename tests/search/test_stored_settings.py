@@ -41,18 +41,17 @@ def test_without_a_stored_setting_fusion_is_rrf(corpus: Connection) -> None:
     assert all(row["rrf_score"] <= 2 / 61 for row in hybrid(corpus, **BOTH))
 
 
-def test_without_a_stored_setting_stored_or_auto_is_auto(corpus: Connection) -> None:
-    asked = scores(hybrid(corpus, **BOTH, fusion="stored_or_auto"))
-    assert asked == scores(hybrid(corpus, **BOTH, fusion="auto"))
-    assert asked != scores(hybrid(corpus, **BOTH))
+def test_a_collection_that_stores_weights_alone_has_the_fusion_of_all(corpus: Connection) -> None:
+    keep(corpus, fusion="relative_score", vector_weight=9)
+    keep(corpus, collection="knowledge", text_weight=3)
+    assert scores(hybrid(corpus, **BOTH, collections=["knowledge"])) == scores(
+        hybrid(corpus, **BOTH, fusion="relative_score", text_weight=3)
+    )
 
 
-@pytest.mark.parametrize("fusion", [None, "stored_or_auto"])
-def test_the_stored_setting_is_that_of_a_caller_who_gives_none(
-    corpus: Connection, fusion: str | None
-) -> None:
+def test_the_stored_setting_is_that_of_a_caller_who_gives_none(corpus: Connection) -> None:
     keep(corpus, fusion="relative_score", vector_weight=3)
-    given = hybrid(corpus, **BOTH, fusion=fusion, text_weight=0.5)
+    given = hybrid(corpus, **BOTH, text_weight=0.5)
     assert scores(given) == scores(
         hybrid(corpus, **BOTH, fusion="relative_score", vector_weight=3, text_weight=0.5)
     )
@@ -106,12 +105,13 @@ def test_what_is_stored_again_replaces_what_was_stored(corpus: Connection) -> No
     [
         ("collection", None),
         ("collection", "x" * 201),
-        ("fusion", "stored_or_auto"),
+        ("fusion", "stored"),
         ("vector_weight", -1),
         ("vector_weight", None),
         ("text_weight", float("nan")),
         ("embedding_model", ""),
         ("dimensions", 4),
+        ("measured_on", ""),
     ],
 )
 def test_a_setting_out_of_bounds_is_refused_by_name(
@@ -120,6 +120,41 @@ def test_a_setting_out_of_bounds_is_refused_by_name(
     with pytest.raises(psycopg.Error, match=f"^{argument} ") as refused:
         keep(corpus, **{argument: value})
     assert refused.value.sqlstate == "22023"
+
+
+def changes(connection: Connection) -> list[list[str]]:
+    return [row["changes"] for row in call(connection, "list_knowledge_settings")]
+
+
+def test_settings_that_were_measured_tell_what_has_changed_since(corpus: Connection) -> None:
+    corpus.execute("update public.knowledge_chunks set embedding_model = 'one'")
+    keep(corpus, fusion="auto", measured_on="20 judged questions")
+    (row,) = call(corpus, "list_knowledge_settings")
+    assert (row["measured"]["on"], row["changes"]) == ("20 judged questions", [])
+
+    store(corpus, {"id": chunk(9), "embedding": EAST, "embedding_model": "one"})
+    assert changes(corpus) == [["the corpus had 3 chunks and has 4"]]
+    corpus.execute(
+        "update public.knowledge_chunks set embedding_model = 'two' where id = %s", [chunk(1)]
+    )
+    corpus.execute(
+        "create or replace function knowledge_internal.bm25_k1() returns float8"
+        " language sql immutable set search_path = pg_catalog, pg_temp"
+        " as 'select 1.3::float8'"
+    )
+    assert changes(corpus)[0][1:] == [
+        "the embeddings were of one and are of one, two",
+        "a newer version ranks by other formulas",
+    ]
+    keep(corpus, fusion="auto", measured_on="30 judged questions")
+    assert changes(corpus) == [[]]
+
+
+def test_a_chunk_more_in_ten_and_settings_by_hand_are_no_change(corpus: Connection) -> None:
+    keep(corpus, fusion="auto")
+    keep(corpus, collection="knowledge", fusion="rrf", measured_on="7 questions")
+    store(corpus, *({"id": chunk(n), "collection": "other"} for n in range(4, 8)))
+    assert changes(corpus) == [[], []]
 
 
 def test_settings_are_written_by_service_role_alone(corpus: Connection) -> None:

@@ -395,6 +395,32 @@ def test_what_is_not_stored_is_said(database: Connection) -> None:
     assert explained["chunk"] is None
 
 
+def test_a_document_is_named_by_key_id_or_url(database: Connection) -> None:
+    url = "https://example.org/whales"
+    for number, (key, address) in enumerate(((WANTED, url), ("empty", None), ("book", None)), 1):
+        database.execute(
+            "insert into public.knowledge_documents (id, external_key, title, source_url)"
+            " values (%s, %s, %s, %s)",
+            [UUID(int=number), key, f"Title {number}", address],
+        )
+    store(database, "blue whale", VECTOR, id=UUID(int=21), document_id=UUID(int=1))
+    # A key may look like an id: it names the document, not the chunk with this id.
+    store(database, "blue whale", VECTOR, id=WANTED, document_id=UUID(int=3))
+    whale = {"query_text": "whale"}
+    for name in (WANTED, url, str(UUID(int=1)), str(UUID(int=21))):
+        explained = explain(database, whale, document_key=name)
+        assert explained["document"] == {
+            "id": str(UUID(int=1)),
+            "external_key": WANTED,
+            "title": "Title 1",
+            "source_url": url,
+        }
+        assert (explained["is_found"], explained["chunk"]["id"]) == (True, str(UUID(int=21)))
+    explained = explain(database, whale, document_key="empty")
+    assert (explained["document"]["title"], explained["chunk"]) == ("Title 2", None)
+    assert explained["causes"] == [{"cause": "not_stored", "reason": "the document has no chunk"}]
+
+
 def test_it_needs_a_chunk_or_a_document(database: Connection) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="exactly one of chunk_id"):
         explain(database, {"query_text": "whale"}, chunk_id=WANTED, document_key="book")

@@ -73,7 +73,7 @@ def fill(dsn: str, model: str | None = "by-hand", dimensions: int = 3) -> None:
         return {
             "content": content,
             "embedding": list(embedding[:dimensions]),
-            "embedding_model": model,
+            "embedding_model": model or "by-hand",
         }
 
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -111,6 +111,8 @@ def fill(dsn: str, model: str | None = "by-hand", dimensions: int = 3) -> None:
             },
             [chunk(ROTATION, 0.1, 0.2, 0.9), chunk(LEAK, 0.0, 0.1, 0.9)],
         )
+        if model is None:
+            connection.execute("update public.knowledge_chunks set embedding_model = null")
 
 
 @pytest.fixture(scope="module")

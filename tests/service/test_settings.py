@@ -332,7 +332,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]]
         3.0,
     ),
     "text_weight": ({"search_fusion": "rrf"}, 3.0, lambda at: at.asked("text_weight"), 1.0, 3.0),
-    "search_fusion": ({}, "rrf", lambda at: at.best_score() > 0.1, True, False),
+    "search_fusion": ({}, "auto", lambda at: at.best_score() > 0.1, False, True),
     "rrf_constant": (
         {"search_fusion": "rrf"},
         1.0,
@@ -468,6 +468,8 @@ def test_the_table_in_the_docs_lists_the_settings_of_the_class() -> None:
             if isinstance(field.default, bool)
             else f"{field.default:g}"
             if isinstance(field.default, float | int)
+            else "as stored"
+            if name == "search_fusion"
             else str(field.default),
             bounds(name),
         )

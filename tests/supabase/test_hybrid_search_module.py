@@ -111,7 +111,12 @@ def module(running: Module) -> Iterator[Module]:
 
 def store(owner: Connection, key: str, user: str, visibility: str, content: str) -> None:
     document = {"external_key": key, "title": key, "owner_id": user, "visibility": visibility}
-    chunk = {"content": content, "embedding": [1, 0, 0], "metadata": {"tags": [key.split()[0]]}}
+    chunk = {
+        "content": content,
+        "embedding_model": "m",
+        "embedding": [1, 0, 0],
+        "metadata": {"tags": [key.split()[0]]},
+    }
     owner.execute(
         "select * from public.upsert_knowledge_document(%s, %s)",
         [json.dumps(document), json.dumps([chunk])],

@@ -111,6 +111,10 @@ def run_commands(code: str) -> str:
     return "".join(printed)
 
 
+# As search.md says, these pages show an install that stores `auto`.
+SHOW_AUTO = ("frameworks", "mcp", "service")
+
+
 @pytest.mark.parametrize(
     ("page", "dimensions"),
     # The README embeds with the model of the package, the pages by hand.
@@ -128,6 +132,8 @@ def test_code_prints_what_the_page_says(
     monkeypatch.delenv("SUPABASE_KEY", raising=False)
     if dimensions == 3:
         database.execute((DOCS / "examples.sql").read_bytes())
+    if page.stem in SHOW_AUTO:
+        database.execute("select public.set_knowledge_settings(fusion => 'auto')")
     text = page.read_text("utf-8")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     truth, told = "", 0

@@ -121,7 +121,8 @@ def test_eval_measures_reranking_beside_the_others(
         return [-1.0 if text == "They need fuel." else 0.0 for text in texts]
 
     # It stands for a model that is not here.
-    monkeypatch.setattr("second_brain.evaluation.commands.evaluation.load_reranker", lambda _name: shortest_last)
+    commands = "second_brain.evaluation.commands.evaluation"
+    monkeypatch.setattr(f"{commands}.load_reranker", lambda _name: shortest_last)
     done = on_server(
         "corpus", "eval", "--json", "--reranker", "ours", "--html", str(tmp_path / "page.html")
     )
@@ -321,9 +322,11 @@ def test_tune_stores_what_is_better_and_searches_change(
         hits, _ = provider.find([1, 0, 0], "apple", collections=["fruit"], fusion="rrf")
         assert hits[0].metadata["rrf_score"] == pytest.approx(2 / 61)
         (stored,) = KnowledgeWriter(connection).settings()
-        assert stored.model_copy(update={"updated_at": None}) == best.model_copy(
-            update={"collection": "fruit", "embedding_model": "one"}
-        )
+        assert stored.arguments() == best.arguments() | {
+            "collection": "fruit",
+            "embedding_model": "one",
+        }
+        assert stored.changes[0] == "the corpus had 0 chunks and has 1"
 
 
 def test_a_collection_without_apply_is_refused(run: Run, fruit: Path) -> None:
@@ -340,7 +343,7 @@ def test_settings_are_set_shown_and_reset(run: Run, dsn: str) -> None:
     run("corpus", "settings", "set", "--collection", "memory", "--text-weight", "2", *given)
     assert run("corpus", "settings", "show", *given).out.splitlines() == [
         "all other collections: fusion rrf, vector weight 0.5, text weight 1",
-        "collection 'memory': fusion as the caller, vector weight 1, text weight 2",
+        "collection 'memory': fusion not stored, vector weight 1, text weight 2",
     ]
     assert run("corpus", "settings", "reset", "--collection", "memory", *given).out == "Removed.\n"
     again = run("corpus", "settings", "reset", "--collection", "memory", *given)

@@ -18,6 +18,7 @@ from second_brain.evaluation.collection import CollectionError, Query, Questions
 from second_brain.evaluation.metrics import PERMUTATIONS, compare, judge
 from second_brain.evaluation.runs import DEFAULT, Settings
 from second_brain.evaluation.tuning import Tuning, choose, grid
+from second_brain.services.arguments import FUSIONS
 from second_brain.services.corpus_settings import CorpusSettings
 
 __all__ = ["fruit"]  # a fixture
@@ -288,7 +289,7 @@ def test_what_is_not_significantly_better_is_not_stored() -> None:
 def test_only_what_a_database_stores_is_tried_for_it() -> None:
     tried = grid(storable=True)
     assert {(one.rrf_k, one.pool_size) for one in tried} == {(None, None)}
-    assert {one.fusion for one in tried} == {None, "rrf", "relative_score", "auto"}
+    assert {one.fusion for one in tried} == {None, *FUSIONS}
 
 
 def test_the_defaults_win_a_tie() -> None:

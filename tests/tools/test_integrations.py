@@ -70,6 +70,7 @@ def filled(emptied_dsn: str) -> str:
                     for text, vector in zip(texts, EMBEDDER.embed(texts), strict=True)
                 ],
             )
+        connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
     return emptied_dsn
 
 
@@ -220,7 +221,7 @@ def test_memory_is_left_out_unless_it_is_asked_for(
 
 @pytest.mark.parametrize("retrieve", [documents, nodes])
 @WAYS
-def test_the_fusion_is_the_stored_one_else_auto(
+def test_the_fusion_is_the_stored_one_else_rrf(
     filled: str, retrieve: Callable[..., Sequence[Document | NodeWithScore]], how: str
 ) -> None:
     def scores(**options: Any) -> list[float | None]:
@@ -233,11 +234,11 @@ def test_the_fusion_is_the_stored_one_else_auto(
     assert named["auto"] != named["rrf"]
     assert scores() == named["auto"]
     with psycopg.connect(filled, autocommit=True) as connection:
-        connection.execute("select public.set_knowledge_settings(fusion => 'rrf')")
+        connection.execute("delete from public.knowledge_settings")
         try:
             assert scores() == named["rrf"]
         finally:
-            connection.execute("delete from public.knowledge_settings")
+            connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
 
 
 @pytest.mark.parametrize("retrieve", [documents, nodes])

@@ -26,6 +26,7 @@ from judged import (
 )
 from opened_workbench import ADDRESS
 from second_brain.services.arguments import FUSIONS
+from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.app import create_app
@@ -323,6 +324,28 @@ def test_better_settings_are_applied_and_a_search_changes(
     assert "The settings are stored" in browser.get(answer.headers["location"]).text
     assert browser.post("/measure/reset", data={"collection": COLLECTION}).status_code == 303
     assert writer.settings() == []
+
+
+def test_the_page_says_what_is_in_use_who_gets_it_and_that_it_is_stale(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
+    def in_use() -> str:
+        page = browser.get(f"/measure?collection={COLLECTION}").text
+        (line,) = re.findall(r'<p class="in-use">(.*?)</p>', page)
+        return re.sub("<[^>]+>", "", line)
+
+    assert in_use().startswith("In use: rrf, nothing is stored. Every caller that names no fusion")
+    assert "SQL, REST, Python, the service, the command line, MCP, this workbench" in in_use()
+    writer.set_settings(CorpusSettings(fusion="auto"), measured_on="8 questions of first")
+    assert "In use: auto, vector 1, text 1 (of all collections); measured on 8 " in in_use()
+    writer.set_settings(CorpusSettings(collection=COLLECTION, vector_weight=2))
+    assert "In use: auto, vector 2, text 1." in in_use()
+    writer.set_settings(CorpusSettings(collection=COLLECTION), measured_on="8 questions of first")
+    new = {"external_key": "new", "collection": COLLECTION}
+    writer.upsert_document(new, [{"content": "new"}])
+    stale = "The stored settings are stale: the corpus had 8 chunks and has 9."
+    assert stale in browser.get(f"/measure?collection={COLLECTION}").text
+    writer.delete_document("new")
 
 
 def test_what_is_not_better_is_stored_only_knowingly(

@@ -18,11 +18,16 @@ ANNA = uuid4()
 @pytest.fixture
 def stored(connect: Connect, database: Connection) -> Database:
     """Documents of each state, read by the service role."""
-    upsert(database, [{"content": "Zebra", "embedding": [1, 0, 0]}], "a/ready", title="Striped")
+    upsert(
+        database,
+        [{"content": "Zebra", "embedding_model": "m", "embedding": [1, 0, 0]}],
+        "a/ready",
+        title="Striped",
+    )
     upsert(database, [], "b/empty", collection="files")
     upsert(
         database,
-        [{"content": "Ünded", "embedding": [0, 1, 0]}, "Waiting"],
+        [{"content": "Ünded", "embedding_model": "m", "embedding": [0, 1, 0]}, "Waiting"],
         "c/pending",
         owner_id=str(ANNA),
     )
@@ -54,6 +59,7 @@ def test_a_state_lists_the_documents_that_show_it(stored: Database) -> None:
 
 
 def test_documents_of_a_superseded_model_wait(stored: Database) -> None:
+    stored.connection.execute("update public.knowledge_chunks set embedding_model = null")
     stored.connection.execute(
         "select public.set_knowledge_settings(collection => 'knowledge', embedding_model => 'new')"
     )

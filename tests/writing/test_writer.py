@@ -19,9 +19,17 @@ from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter, U
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 CHUNKS: list[dict[str, object]] = [
-    {"content": "The zebra crossing is striped.", "embedding": [1.0, 0.0, 0.0]},
-    {"content": "A zebra eats grass on the plain.", "embedding": [0.8, 0.6, 0.0]},
-    {"content": "The lion sleeps.", "embedding": [0.0, 0.0, 1.0]},
+    {
+        "content": "The zebra crossing is striped.",
+        "embedding_model": "m",
+        "embedding": [1.0, 0.0, 0.0],
+    },
+    {
+        "content": "A zebra eats grass on the plain.",
+        "embedding_model": "m",
+        "embedding": [0.8, 0.6, 0.0],
+    },
+    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
 ]
 
 
@@ -96,12 +104,23 @@ def test_an_upsert_counts_what_it_changed(writer: Any, corpus: UUID) -> None:
     )
 
 
+@pytest.mark.parametrize("chunks", [None, "text", {"content": "text"}])
+def test_chunks_that_are_no_list_are_refused_by_name(writer: Any, chunks: Any) -> None:
+    with pytest.raises(
+        errors.InvalidInputError, match=r"^chunks must be a list of chunks, not"
+    ) as refused:
+        writer.upsert_document({"external_key": "one"}, chunks)
+    assert "[] for a document without chunks" in (refused.value.remedy or "")
+
+
 @pytest.mark.parametrize(
     "embedding", [np.array([0.6, 0.8, 0.0], dtype=np.float32), Vector([0.6, 0.8, 0.0])]
 )
 def test_a_document_may_hold_pythons_own_values(writer: Any, embedding: Any) -> None:
     document = {"external_key": "a", "document_date": date(2024, 5, 1), "owner_id": uuid4()}
-    counts = writer.upsert_document(document, [{"content": "text", "embedding": embedding}])
+    counts = writer.upsert_document(
+        document, [{"content": "text", "embedding_model": "m", "embedding": embedding}]
+    )
     assert (counts.chunks_added, counts.embeddings_missing) == (1, 0)
 
 
@@ -115,12 +134,12 @@ def test_a_document_may_hold_pythons_own_values(writer: Any, embedding: Any) -> 
         ({"external_key": "a"}, [{"content": "a\x00"}], errors.InvalidInputError),
         (
             {"external_key": "a"},
-            [{"content": "a", "embedding": [1, float("inf"), 0]}],
+            [{"content": "a", "embedding_model": "m", "embedding": [1, float("inf"), 0]}],
             errors.InvalidInputError,
         ),
         (
             {"external_key": "a"},
-            [{"content": "a", "embedding": [1, 2]}],
+            [{"content": "a", "embedding_model": "m", "embedding": [1, 2]}],
             errors.DimensionMismatchError,
         ),
     ],

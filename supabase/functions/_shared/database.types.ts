@@ -521,6 +521,7 @@ export type Database = {
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
+          "measured": Json | null;
           "text_weight": number;
           "updated_at": string;
           "vector_weight": number;
@@ -530,6 +531,7 @@ export type Database = {
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
+          "measured"?: Json | null;
           "text_weight"?: number;
           "updated_at"?: string;
           "vector_weight"?: number;
@@ -538,6 +540,7 @@ export type Database = {
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
+          "measured"?: Json | null;
           "text_weight"?: number;
           "updated_at"?: string;
           "vector_weight"?: number;
@@ -883,19 +886,15 @@ export type Database = {
       "list_knowledge_settings": {
         Args: Record<PropertyKey, never>;
         Returns: {
+          "changes": (string)[];
           "collection": string;
-          "embedding_model": string | null;
-          "fusion": string | null;
+          "embedding_model": string;
+          "fusion": string;
+          "measured": Json;
           "text_weight": number;
           "updated_at": string;
           "vector_weight": number;
         }[];
-        SetofOptions: {
-          from: "*";
-          to: "knowledge_settings";
-          isOneToOne: false;
-          isSetofReturn: true;
-        };
       };
       "list_my_knowledge_documents": {
         Args: {
@@ -1108,6 +1107,7 @@ export type Database = {
           "dimensions"?: number;
           "embedding_model"?: string;
           "fusion"?: string;
+          "measured_on"?: string;
           "text_weight"?: number;
           "vector_weight"?: number;
         };
@@ -1115,6 +1115,7 @@ export type Database = {
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
+          "measured": Json | null;
           "text_weight": number;
           "updated_at": string;
           "vector_weight": number;

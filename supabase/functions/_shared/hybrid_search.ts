@@ -54,7 +54,7 @@ export type Filters = FilterCondition[] | { [columnOrKey: string]: Json | undefi
 type Typed = {
   filters?: Filters | null;
   formulations?: { query_text?: string; query_embedding?: number[] }[];
-  fusion?: "rrf" | "relative_score" | "auto" | "stored_or_auto";
+  fusion?: "rrf" | "relative_score" | "auto";
   on_bad_embedding?: "error" | "text";
   search_mode?: "websearch" | "simple" | "phrase";
 };

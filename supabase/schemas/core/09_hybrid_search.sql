@@ -105,9 +105,9 @@ begin
       then 'pool_size must be between 1 and 1000, not %s'
     when (given.rrf_k between 1e-30 and 1e30) is not true
       then 'rrf_k must be above 0 and at most 1e30, not %s'
-    when given.fusion <> all (knowledge_internal.fusions() || text 'stored_or_auto')
+    when given.fusion <> all (knowledge_internal.fusions())
       then 'fusion must be one of ' || array_to_string(knowledge_internal.fusions(), ', ')
-        || ', stored_or_auto, not %s'
+        || ', not %s'
     when given.public_only is null
       then 'public_only must be true or false, not null'
     when given.one_per_document is null
@@ -964,7 +964,6 @@ comment on function public.hybrid_search_knowledge_chunks is
   'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: '
   'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
   'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
-  'stored_or_auto is that setting, else auto. '
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '

@@ -24,12 +24,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 from second_brain.errors import ConfigurationError
 from second_brain.retrieval.settings import (
     MATCH_COUNT_BOUND,
-    Fusion,
     ModeField,
     SearchSettings,
     Weight,
     other_names,
 )
+from second_brain.services.arguments import Fusion
 from second_brain.services.connections import secrets
 
 FILE = "second-brain.toml"
@@ -92,7 +92,7 @@ KEYS = (
     Key("public-only", bool, ("SECOND_BRAIN_PUBLIC_ONLY",), "false", limits_rows=True),
     _search("mode", ModeField, "search_default_mode", "hybrid"),
     _search("limit", _Limit, "search_default_limit", "10"),
-    _search("fusion", Fusion, "search_fusion", "stored_or_auto"),
+    _search("fusion", Fusion, "search_fusion", "as stored, else rrf"),
     _search("vector-weight", Weight, "vector_weight", "1"),
     _search("text-weight", Weight, "text_weight", "1"),
     _search("rrf-k", _Constant, "rrf_constant", "60"),

@@ -59,12 +59,12 @@ def refuse_other_embedder(
             "`second-brain corpus reembed start --embedder NAME` (immediate in an empty database). "
             "A search with --mode text needs no embedder.",
         )
-    others = [name for (name,) in database.execute(_MODELS) if name != embedder.model]
+    # Embeddings that name no model count as the corpus's: doctor tells of them.
+    others = [name for (name,) in database.execute(_MODELS) if name not in (None, embedder.model)]
     if others and not switch_model:
-        named = ", ".join(name or "an unnamed model" for name in others)
         raise ConfigurationError(
-            f"the database has embeddings of {named}, which are not comparable with those of "
-            f"{embedder.model}",
+            f"the database has embeddings of {', '.join(others)}, which are not comparable with "
+            f"those of {embedder.model}",
             remedy="Use the embedder of the stored chunks, search with --mode text, or ingest all "
             "documents again with --switch-model.",
         )

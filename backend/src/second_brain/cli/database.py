@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from psycopg.conninfo import make_conninfo
@@ -41,6 +41,13 @@ WithOption = Annotated[
         "--with",
         metavar="MODULES",
         help=f"Modules beside core, with commas: {', '.join(MODULES)}; or {ALL}.",
+    ),
+]
+FusionOption = Annotated[
+    Literal["auto", "relative_score", "rrf", "none"],
+    typer.Option(
+        help="Fusion to store in a new install, for searches that name none; none stores nothing, "
+        "which means rrf."
     ),
 ]
 
@@ -188,6 +195,7 @@ def migrate(
     ] = False,
     embedder_name: EmbedderOption = "wordllama",
     with_modules: WithOption = None,
+    fusion: FusionOption = migrations.FUSION,
     schema: SchemaOption = naming.SCHEMA,
     as_json: JsonOption = False,
     all_tenants: AllTenantsOption = False,
@@ -207,6 +215,7 @@ def migrate(
     the exit code is 1.
     """
     modules = chosen(with_modules)
+    stored_fusion = None if fusion == "none" else fusion
     if all_tenants:
         _refuse_dsn(dsn)
         if prelude:
@@ -218,7 +227,9 @@ def migrate(
 
         def migrate_one(target: str, schema: str) -> Outcome:
             size = dimensions or _embedder_dimensions(target, embedder_name, schema)
-            applied = migrations.apply(target, dimensions=size, schema=schema, modules=modules)
+            applied = migrations.apply(
+                target, dimensions=size, schema=schema, modules=modules, fusion=stored_fusion
+            )
             return Outcome(True, f"{len(applied)} applied" if applied else "up to date")
 
         for_all(tenants_file, migrate_one, as_json=as_json)
@@ -237,6 +248,7 @@ def migrate(
             dimensions=dimensions,
             schema=schema,
             modules=modules,
+            fusion=stored_fusion,
             progress=lambda migration: typer.echo(f"Applying {migration.file_name}", err=True),
         )
     except migrations.ObstacleError as error:
@@ -293,6 +305,7 @@ def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | Non
 def init(
     dimensions: Annotated[int, typer.Option(help="Dimensions of your model's embeddings.")],
     with_modules: WithOption = None,
+    fusion: FusionOption = migrations.FUSION,
     into: Annotated[
         Path | None,
         typer.Option(
@@ -342,6 +355,7 @@ def init(
     second-brain is installed, it changes nothing and raises an error.
     """
     modules = chosen(with_modules)
+    stored_fusion = None if fusion == "none" else fusion
     if one_file and declarative:
         raise ConfigurationError(
             "--one-file cannot be combined with --declarative",
@@ -360,6 +374,7 @@ def init(
             schema=schema,
             vector_schema=vector_schema or naming.EXTENSIONS,
             modules=modules,
+            fusion=stored_fusion,
         )
         if into is None:
             typer.echo(text, nl=False)
@@ -370,7 +385,12 @@ def init(
     into = into or Path("supabase/migrations")
     vector_schema = vector_schema or migrations.written_vector_schema(into, schema)
     written = migrations.init(
-        into, dimensions, schema=schema, vector_schema=vector_schema, modules=modules
+        into,
+        dimensions,
+        schema=schema,
+        vector_schema=vector_schema,
+        modules=modules,
+        fusion=stored_fusion,
     )
     if declarative:
         written += migrations.declare(

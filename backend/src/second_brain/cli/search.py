@@ -53,14 +53,12 @@ from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.retrieval.plan import HISTORY, MEMORY, invalid_query
 from second_brain.retrieval.query import AccessOptions, OperatorQuery, SearchQuery
 from second_brain.retrieval.service import RetrievalService
-from second_brain.retrieval.settings import Fusion, Mode
-from second_brain.services.arguments import Leg
+from second_brain.retrieval.settings import Mode
+from second_brain.services.arguments import Fusion, Leg
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import pending_note
-
-FUSION: Fusion = "stored_or_auto"
 
 # Nothing is too dissimilar to be shown: the table says how similar it is.
 _ANY_SIMILARITY = -1.0
@@ -139,8 +137,9 @@ def _search(
     ] = "hybrid",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of hits.")] = 10,
     fusion: Annotated[
-        Fusion, typer.Option(help="How the legs are fused; stored_or_auto: as the corpus says.")
-    ] = FUSION,
+        Fusion | None,
+        typer.Option(help="How the legs are fused; without it, as stored for the corpus, or rrf."),
+    ] = None,
     vector_weight: Annotated[
         float, typer.Option(min=0, help="Weight of the vector leg; 0 leaves the leg out.")
     ] = 1.0,
@@ -257,8 +256,8 @@ def _search(
         typer.Option(
             "--why-not",
             metavar="KEY",
-            help="Say why this document (its external_key) or chunk (its id) is not found, its "
-            "ranks, and what to do.",
+            help="Say why this document (its external_key, id or source_url) or chunk (its id) is "
+            "not found, its ranks, and what to do.",
             show_default=False,
         ),
     ] = None,
@@ -423,7 +422,10 @@ def _demo() -> None:
     server.start()
     (STATE / ".gitignore").write_text("*\n")
     applied = migrations.apply(
-        server.dsn(), dimensions=embedder.dimensions, modules=migrations.modules()
+        server.dsn(),
+        dimensions=embedder.dimensions,
+        modules=migrations.modules(),
+        fusion=migrations.FUSION,
     )
     typer.echo(f"{number(len(applied), 'migration')} applied.")
     console = new_console()

@@ -7,7 +7,7 @@ import typer
 from second_brain.cli.options import DsnOption, JsonOption, SchemaOption, new_group
 from second_brain.cli.output import show
 from second_brain.cli.target import opened
-from second_brain.services.arguments import OneFusion
+from second_brain.services.arguments import Fusion
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import SCHEMA
 from second_brain.services.write import KnowledgeWriter
@@ -35,12 +35,14 @@ Examples:
 
 
 def describe(stored: CorpusSettings) -> str:
-    """Return the settings in one line."""
+    """Return the settings in one line, and in a second one what makes them stale."""
     name = f"collection {stored.collection!r}" if stored.collection else "all other collections"
     model = f", embedding model {stored.embedding_model}" if stored.embedding_model else ""
+    measured = f"; {stored.measured}" if stored.measured else ""
+    stale = f"\n  stale, tune again: {stored.stale}" if stored.stale else ""
     return (
-        f"{name}: fusion {stored.fusion or 'as the caller'}, vector weight "
-        f"{stored.vector_weight:g}, text weight {stored.text_weight:g}{model}"
+        f"{name}: fusion {stored.fusion or 'not stored'}, vector weight "
+        f"{stored.vector_weight:g}, text weight {stored.text_weight:g}{model}{measured}{stale}"
     )
 
 
@@ -51,7 +53,7 @@ def show_settings(
     """Show the stored settings."""
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).settings()
-    nothing = "Nothing is stored: fusion is auto on the command line and in the service."
+    nothing = "Nothing is stored: a search that names no fusion uses rrf."
     show(stored, "\n".join(map(describe, stored)) or nothing, as_json=as_json)
 
 
@@ -59,8 +61,8 @@ def show_settings(
 def set_settings(
     collection: CollectionOption = "",
     fusion: Annotated[
-        OneFusion | None,
-        typer.Option(help="Without it, the default of the caller."),
+        Fusion | None,
+        typer.Option(help="Without it, that of all collections, else rrf."),
     ] = None,
     vector_weight: WeightOption = 1.0,
     text_weight: WeightOption = 1.0,

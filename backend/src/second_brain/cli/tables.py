@@ -80,11 +80,14 @@ def estimate_text(estimated: dict[str, Any]) -> str:
 
 def why_not_text(explained: dict[str, Any]) -> str:
     """Return the result of explain_missing_knowledge_chunk in a line for each fact."""
-    chunk = explained["chunk"]
+    document, chunk = explained["document"], explained["chunk"]
     lines = []
-    if chunk is not None:
-        name = chunk["title"] or chunk["document_key"] or chunk["id"]
-        place = "" if chunk["chunk_index"] is None else f", chunk {chunk['chunk_index']}"
+    if document is not None or chunk is not None:
+        key = chunk["id"] if document is None else document["external_key"]
+        title = document and document["title"]
+        index = chunk and chunk["chunk_index"]
+        name = f"{title} ({key})" if title and title != key else key
+        place = "" if index is None else f", chunk {index}"
         lines.append(f"{name}{place}: {'found' if explained['is_found'] else 'not found'}")
         if explained["place"] is not None:
             lines.append(f"place {explained['place']}")

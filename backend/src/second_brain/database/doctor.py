@@ -80,9 +80,13 @@ select settings.collection, settings.fusion, settings.vector_weight, settings.te
            ) as sampled
           where sampled.embedding_model is distinct from settings.embedding_model
           order by 1
-       ) as other_models
-  from {schema}.knowledge_settings as settings
+       ) as other_models,
+       array_to_string(settings.changes, '; ') as changes
+  from {schema}.list_knowledge_settings() as settings
  order by settings.collection
+"""
+_UNNAMED = """
+select stored.chunks from {schema}.knowledge_embedding_models() as stored where stored.model is null
 """
 
 
@@ -118,6 +122,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     ]
     if "insight" in installed:
         findings += _guarded("health", lambda: _health(connection, schema))
+    findings += _run("embeddings", lambda: _unnamed(connection, schema))
     findings += _run("settings", lambda: _settings(connection, schema))
     for module, check in _CHECKS_OF_MODULES.items():
         if module in installed and find_spec(f"second_brain.{module}"):
@@ -417,20 +422,38 @@ def _summary(health: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _unnamed(connection: Connection, schema: str) -> Findings:
+    """Report embeddings that name no model: a search takes them for those of the corpus's model."""
+    query = sql.SQL(_UNNAMED).format(schema=sql.Identifier(schema))
+    for (chunks,) in connection.execute(query):
+        yield (
+            "warning",
+            f"{chunks} chunks have an embedding but no embedding_model",
+            "Name the model that made them: set embedding_model in knowledge_chunks where it is"
+            " null; those of an adopted table: `second-brain adopt TABLE --model NAME`.",
+        )
+
+
 def _settings(connection: Connection, schema: str) -> Findings:
     """Report how each collection is searched, and embeddings of another model than the stored."""
     query = sql.SQL(_SETTINGS).format(schema=sql.Identifier(schema))
     stored = connection.execute(query).fetchall()
     if not stored:
-        yield "ok", "none stored: each caller has the default fusion", None
-    for collection, fusion, vector_weight, text_weight, model, other_models in stored:
+        yield "ok", "none stored: a search that names no fusion uses rrf", None
+    for collection, fusion, vector_weight, text_weight, model, other_models, changes in stored:
         name = f"collection {collection}" if collection else "all other collections"
         yield (
             "ok",
-            f"{name}: fusion {fusion or 'of the caller'},"
+            f"{name}: fusion {fusion or 'not stored'},"
             f" vector_weight {vector_weight:g}, text_weight {text_weight:g}",
             None,
         )
+        if changes:
+            yield (
+                "warning",
+                f"{name}: the settings are stale: {changes}",
+                "Tune again: `second-brain corpus tune --apply`.",
+            )
         if other_models:
             yield (
                 "warning",

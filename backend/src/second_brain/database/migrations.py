@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psycopg
 from psycopg import sql
@@ -41,6 +41,7 @@ from second_brain.database.packaged import modules as modules
 from second_brain.database.packaged import select as select
 from second_brain.database.statements import statements as statements
 from second_brain.errors import ConfigurationError, InvalidInputError
+from second_brain.services.arguments import Fusion
 from second_brain.services.connections import connect
 
 # The maximum dimension of pgvector's type vector.
@@ -58,6 +59,15 @@ select attribute.atttypmod
 """
 # In a file from `init`, which may name another schema for pgvector.
 _RENDERED_DIMENSION = re.compile(r"\b(\w+)\.vector\((\d+)\)")
+FUSION: Fusion = "auto"
+"""The fusion that the commands store in a new install, for searches that name none."""
+
+# Added to the file that creates the table, so that it runs in a new install alone.
+_SETTINGS_TABLE = "create table public.knowledge_settings ("
+_STORE_FUSION = """
+-- The fusion of this install's searches that name none.
+insert into public.knowledge_settings (collection, fusion) values ('', '{fusion}');
+"""
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
 # Added to the first file for another schema than public; Supabase does the same for public.
 _CREATE_SCHEMA = """
@@ -114,20 +124,32 @@ def render(
     dimensions: int | None = None,
     schema: str = naming.SCHEMA,
     vector_schema: str = naming.EXTENSIONS,
+    fusion: Fusion | None = None,
 ) -> list[Migration]:
     """Return the migrations for `schema`, with `dimensions` in the type of the embedding column.
 
     Without `dimensions` the type is not changed. For another schema than public, internal objects
     are in `<schema>_internal`, and the first file creates the schema. `vector_schema` is the schema
-    that has pgvector.
+    that has pgvector. `fusion` is stored for searches that name none; None stores nothing.
 
     Raises ConfigurationError for dimensions that pgvector does not support or if the type does not
-    occur exactly once, and InvalidInputError for an invalid schema name.
+    occur exactly once, and InvalidInputError for an invalid schema name or fusion.
     """
     rendered = list(migrations)
+    if fusion is not None:
+        if fusion not in get_args(Fusion):
+            raise InvalidInputError(
+                f"fusion must be one of {', '.join(get_args(Fusion))}, or None, not {fusion!r}",
+                remedy="Without a stored fusion, searches that name none use rrf.",
+            )
+        stored = _STORE_FUSION.format(fusion=fusion)
+        rendered = [
+            replace(one, sql=one.sql + stored) if _SETTINGS_TABLE in one.sql else one
+            for one in rendered
+        ]
     if dimensions is not None:
         _check_dimensions(dimensions)
-        places = [place for one in migrations for place in _DIMENSION.findall(one.sql)]
+        places = [place for one in rendered for place in _DIMENSION.findall(one.sql)]
         if len(places) != 1:
             raise ConfigurationError(
                 f"extensions.vector(N) must occur once in the migrations, it occurs {len(places)} "
@@ -170,6 +192,7 @@ def apply(
     directory: Path | None = None,
     schema: str = naming.SCHEMA,
     modules: Collection[str] | None = None,
+    fusion: Fusion | None = None,
     progress: Callable[[Migration], None] | None = None,
 ) -> list[Migration]:
     """Apply the migrations that the install in `schema` does not have yet, and return them.
@@ -181,7 +204,8 @@ def apply(
     fails is rolled back, the files before it stay applied. The history is
     `supabase_migrations.schema_migrations`, or `supabase_migrations.second_brain_<schema>` for
     another schema than public. An advisory lock makes parallel runs wait for each other. Without
-    `dimensions` an install keeps its dimension, and a new one gets 1024, as in the files.
+    `dimensions` an install keeps its dimension, and a new one gets 1024, as in the files. A new
+    install stores `fusion` for searches that name none; None stores nothing, which means rrf.
     `progress` is called before each file.
 
     Raises MigrationError with the file and the line, ConfigurationError when the database has
@@ -201,7 +225,8 @@ def apply(
             "model.",
         )
     vector_schema = naming.EXTENSIONS if vector is None else vector.schema
-    migrations = render(found, stored if dimensions is None else dimensions, schema, vector_schema)
+    size = stored if dimensions is None else dimensions
+    migrations = render(found, size, schema, vector_schema, fusion)
     applied: list[Migration] = []
     while migration := _apply_next(dsn, migrations, schema, None if applied else found, progress):
         applied.append(migration)
@@ -240,6 +265,7 @@ def init(
     schema: str = naming.SCHEMA,
     vector_schema: str | None = None,
     modules: Collection[str] = (),
+    fusion: Fusion | None = None,
 ) -> list[Path]:
     """Write the migrations into a Supabase project's folder and return the files written.
 
@@ -247,8 +273,9 @@ def init(
     The file names have timestamps later than all existing files, and the schema if it is not
     public, so that one project can have several installs. A file of an earlier call is found by its
     name and not written again. `vector_schema` is the schema that has pgvector; the default is that
-    of existing files, else `extensions`. Raises ConfigurationError when existing files have another
-    dimension, and InvalidInputError for an invalid schema name.
+    of existing files, else `extensions`. The files of a new install store `fusion` for searches
+    that name none. Raises ConfigurationError when existing files have another dimension, and
+    InvalidInputError for an invalid schema name.
     """
     packaged = select(find(directory), modules, written_modules(into, schema))
     present = find(into) if into.is_dir() else []
@@ -265,7 +292,7 @@ def init(
                     ),
                 )
     vector_schema = vector_schema or written_vector_schema(into, schema)
-    migrations = render(packaged, dimensions, schema, vector_schema)
+    migrations = render(packaged, dimensions, schema, vector_schema, fusion)
     names = {one.name for one in present}
     moments = _moments_after([one.version for one in present])
     written = []
@@ -310,13 +337,15 @@ def one_file(
     schema: str = naming.SCHEMA,
     vector_schema: str = naming.EXTENSIONS,
     modules: Collection[str] = (),
+    fusion: Fusion | None = None,
 ) -> str:
     """Return core and `modules` as one file for Supabase's SQL editor, which is one transaction.
 
     The migrations are recorded in the history of the Supabase CLI, under the names of `init`. Where
-    the install exists, the file changes nothing and raises one error. Raises the errors of `init`.
+    the install exists, the file changes nothing and raises one error. It stores `fusion` for
+    searches that name none. Raises the errors of `init`.
     """
-    chosen = render(select(find(), modules), dimensions, schema, vector_schema)
+    chosen = render(select(find(), modules), dimensions, schema, vector_schema, fusion)
     names = ", ".join(dict.fromkeys(one.module for one in chosen if one.module)) or "none"
     parts = [
         _ONE_FILE.format(schema=schema, dimensions=dimensions, modules=names),

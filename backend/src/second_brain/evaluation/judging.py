@@ -12,8 +12,8 @@ from uuid import UUID
 from second_brain.retrieval.answer import Degraded, SearchResult
 from second_brain.retrieval.query import OperatorQuery
 from second_brain.retrieval.service import RetrievalService
-from second_brain.retrieval.settings import Fusion, Mode
-from second_brain.services.arguments import FUSIONS
+from second_brain.retrieval.settings import Mode
+from second_brain.services.arguments import FUSIONS, Fusion
 
 DEPTH = 10
 """Documents of each setting."""

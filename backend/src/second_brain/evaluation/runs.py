@@ -23,7 +23,7 @@ RERANKED = 50
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of a search; None means the default of the command line and the service."""
+    """The arguments of a search; None means the default, for fusion and weights as stored."""
 
     fusion: str | None = None
     vector_weight: float | None = None
@@ -127,7 +127,7 @@ class Searcher:
         depth: int,
     ) -> list[MemorySearchResult]:
         text = None if leg == "vector" else query.text
-        arguments = {"fusion": "stored_or_auto", **self._options, **settings.arguments(leg)}
+        arguments = {**self._options, **settings.arguments(leg)}
         try:
             hits, _ = self._provider.find(embedding, text, top_k=depth, **arguments)
         except SecondBrainError as error:

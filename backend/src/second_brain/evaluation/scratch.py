@@ -81,7 +81,9 @@ def scratch_database(
     """
     making = _embedded_database(major) if dsn is None else _database_on_server(dsn)
     with making as made:
-        migrations.apply(made, dimensions=dimensions, modules=migrations.modules())
+        migrations.apply(
+            made, dimensions=dimensions, modules=migrations.modules(), fusion=migrations.FUSION
+        )
         with connect(made, autocommit=True) as connection:
             yield connection
 

@@ -175,8 +175,11 @@ def choose(
     )
 
 
-def store(writer: KnowledgeWriter, collection: str, tuned: CorpusSettings) -> CorpusSettings:
+def store(
+    writer: KnowledgeWriter, collection: str, tuned: CorpusSettings, questions: Questions
+) -> CorpusSettings:
     """Store what was tuned for a collection, which keeps the name of its embedding model."""
     models = {one.collection: one.embedding_model for one in writer.settings()}
+    measured_on = f"{len(questions.queries)} questions of {questions.name}"[:200]
     update = {"collection": collection, "embedding_model": models.get(collection)}
-    return writer.set_settings(tuned.model_copy(update=update))
+    return writer.set_settings(tuned.model_copy(update=update), measured_on=measured_on)

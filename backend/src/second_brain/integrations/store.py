@@ -254,7 +254,7 @@ class TextStore:
         those of the store.
         """
         # Without a threshold a store returns `limit` texts, also those of negative similarity.
-        given = {"threshold": -1.0, "fusion": "stored_or_auto", **self._options, **options}
+        given = {"threshold": -1.0, **self._options, **options}
         hits, _ = self._provider.find(
             embedding,
             text,

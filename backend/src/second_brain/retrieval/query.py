@@ -27,13 +27,12 @@ from second_brain.retrieval.earlier_names import QUERY_FIELDS, QueryNames
 from second_brain.retrieval.settings import (
     LIMIT_BOUND,
     MATCH_COUNT_BOUND,
-    Fusion,
     Mode,
     ModeField,
     Weight,
     without_alias,
 )
-from second_brain.services.arguments import ARGUMENTS, Leg, TextMode
+from second_brain.services.arguments import ARGUMENTS, Fusion, Leg, TextMode
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack, cast
-from uuid import UUID
 
 from second_brain.errors import (
     ConfigurationError,
@@ -157,14 +156,11 @@ class AsyncRetrievalService(Retrieval):
     ) -> Explanation:
         """Say why a search does not return a chunk: `explain_missing` of a provider.
 
-        `key` is the id of the chunk, or the external_key of its document.
+        `key` is the external_key of a document, else the id of it or of a chunk, else a source_url.
         """
-        try:
-            wanted = {"chunk_id": str(UUID(key))}
-        except ValueError:
-            wanted = {"document_key": key}
         plan = planned(*checked_query(question, options), self.settings)
-        return await self._explained(self._provider.explain_missing, plan, timeout, **wanted)
+        explain = self._provider.explain_missing
+        return await self._explained(explain, plan, timeout, document_key=key)
 
     async def facets(
         self,

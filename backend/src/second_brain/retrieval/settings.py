@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from second_brain.errors import ConfigurationError
-from second_brain.services.arguments import Leg, OneFusion
+from second_brain.services.arguments import Fusion, Leg
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,6 @@ Mode = Literal[Leg, "rerank"]
 
 ModeField = Annotated[Mode, BeforeValidator(without_alias)]
 """A field of type Mode that accepts `bm25` for `text`."""
-
-Fusion = Literal["stored_or_auto", OneFusion]
-"""`stored_or_auto`: the setting stored for the corpus, else `auto`."""
 
 OnBadEmbedding = Literal["error", "text"]
 """What follows when the corpus cannot be searched with the embedding: refuse, or search by text."""
@@ -141,7 +138,7 @@ class SearchSettings(BaseModel):
     similarity_threshold: float = Field(default=0.0, ge=-1, le=1)
     vector_weight: Weight = 1.0
     text_weight: Weight = 1.0
-    search_fusion: Fusion = "stored_or_auto"
+    search_fusion: Fusion | None = None
     rrf_constant: float = Field(default=60.0, gt=0, allow_inf_nan=False)
 
     crossencoder_model: Annotated[str, AfterValidator(_not_empty)] = (

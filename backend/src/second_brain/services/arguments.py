@@ -27,10 +27,13 @@ from second_brain.filters import Filters, conditions, json_form
 Leg = Literal["hybrid", "vector", "text"]
 """The legs that a search runs: one leg, or both with fusion."""
 
-OneFusion = Literal["rrf", "relative_score", "auto"]
-"""How both legs are fused; `knowledge_internal.fusions()` has the same list."""
+Fusion = Literal["rrf", "relative_score", "auto"]
+"""How both legs are fused; a search that names none uses that stored for the corpus, else `rrf`.
 
-FUSIONS: tuple[OneFusion, ...] = get_args(OneFusion)
+`knowledge_internal.fusions()` has the same list.
+"""
+
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
 TextMode = Literal["websearch", "simple", "phrase"]
 """How the text leg parses the query; the argument is `search_mode` everywhere."""
@@ -147,7 +150,7 @@ class KeywordArguments(_Conditions, total=False):
     ]
     fusion: Annotated[
         str | None,
-        Argument(None, "text", f"{', '.join(FUSIONS)} or stored_or_auto; none: as stored"),
+        Argument(None, "text", f"{', '.join(FUSIONS)}; none: as stored, else rrf"),
     ]
     one_per_document: Annotated[
         bool, Argument(False, "boolean", "only the best chunk of each document")

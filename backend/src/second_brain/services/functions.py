@@ -107,7 +107,7 @@ purge_knowledge_chunks(older_than interval) value
 refresh_knowledge_statistics() value
 set_knowledge_settings(
   collection text, fusion text, vector_weight double precision, text_weight double precision,
-  embedding_model text
+  embedding_model text, measured_on text
 ) row
 reset_knowledge_settings(collection text) value
 set_knowledge_judgments(judgments jsonb) value

@@ -97,10 +97,10 @@ class AsyncSearchProvider(AsyncReading):
         `search_mode` one of websearch, simple and phrase, `filter_type` one knowledge_type.
         `fusion`: `rrf` (weighted reciprocal rank, constant `rrf_k`), `relative_score` (each leg
         scaled to 0..1) or `auto` (the cosine in units of its spread, plus BM25 over the best one).
-        None is the setting stored for the collection, else `rrf`; `stored_or_auto` is that setting,
-        else `auto`. `on_bad_embedding="text"` ignores an embedding of another size than the stored
-        ones or of length 0 when there is a text, and the details say so. With `prefix_last`, the
-        last word of the text may be the beginning of a word.
+        None is the setting stored for the collection, else `rrf`. `on_bad_embedding="text"` ignores
+        an embedding of another size than the stored ones or of length 0 when there is a text, and
+        the details say so. With `prefix_last`, the last word of the text may be the beginning of a
+        word.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
         `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of
@@ -371,11 +371,12 @@ class AsyncSearchProvider(AsyncReading):
         document_key: str | None = None,
         **options: Unpack[SearchOptions],
     ) -> dict[str, Any]:
-        """Explain why `hybrid_search` does not return a chunk, or a document by its external_key.
+        """Explain why `hybrid_search` does not return a chunk or a document.
 
-        The explanation has the place in the whole list, the rank and score in each leg beyond the
-        pool, and the causes; `results.REMEDIES` says what to do about each. It describes rows that
-        the viewer may not see. Raises a SecondBrainError on failure.
+        `document_key` is the external_key of a document, else the id of it or of a chunk, else a
+        source_url. The explanation has the place in the whole list, the rank and score in each leg
+        beyond the pool, and the causes; `results.REMEDIES` says what to do about each. It describes
+        rows that the viewer may not see. Raises a SecondBrainError on failure.
         """
         given = {**options, "query_embedding": query_embedding, "query_text": query_text}
         function = "explain_missing_knowledge_chunk"

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from second_brain.errors import documented
+from second_brain.errors import InvalidInputError, documented
 from second_brain.filters import json_default
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import Calls
@@ -62,6 +62,11 @@ class AsyncWrites(Calls):
         same text and `embedding_model`. A field that is not given keeps its value with
         `fields="merge"` and gets its default with `"replace"`; None is the default in both.
         """
+        if chunks is None or isinstance(chunks, str | bytes | Mapping):
+            raise InvalidInputError(
+                f"chunks must be a list of chunks, not {type(chunks).__name__}",
+                remedy='Give each chunk as {"content": text}, or [] for a document without chunks.',
+            )
         arguments = {
             "document": dict(document),
             "chunks": list(map(_with_embedding_as_text, chunks)),
@@ -97,10 +102,19 @@ class AsyncWrites(Calls):
         return await self._read(int, "purge_knowledge_chunks", arguments, timeout)
 
     async def set_settings(
-        self, settings: CorpusSettings, *, timeout: float | None = None
+        self,
+        settings: CorpusSettings,
+        *,
+        measured_on: str | None = None,
+        timeout: float | None = None,
     ) -> CorpusSettings:
-        """Store how a collection is searched, in place of what was stored, and return it."""
-        function, arguments = "set_knowledge_settings", settings.arguments()
+        """Store how a collection is searched, in place of what was stored, and return it.
+
+        `measured_on` says on what fusion and weights were measured; `settings()` then tells what
+        has changed since.
+        """
+        function = "set_knowledge_settings"
+        arguments = {**settings.arguments(), "measured_on": measured_on}
         return await self._read(CorpusSettings, function, arguments, timeout)
 
     async def settings(self, *, timeout: float | None = None) -> list[CorpusSettings]:

@@ -16,14 +16,14 @@ from second_brain.errors import InvalidInputError
 from second_brain.filters import conditions, listed_conditions
 from second_brain.retrieval.plan import invalid_query, planned, search_options
 from second_brain.retrieval.query import Access, Names, OperatorQuery
-from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Fusion, SearchSettings, Weight
-from second_brain.services.arguments import DEFAULTS, SQL_NAMES, Leg, TextMode, converted
+from second_brain.retrieval.settings import MATCH_COUNT_BOUND, SearchSettings, Weight
+from second_brain.services.arguments import DEFAULTS, SQL_NAMES, Fusion, Leg, TextMode, converted
 from second_brain.services.install import SCHEMA, Install
 from second_brain.workbench.frame import link
 
 LEGS: tuple[Leg, ...] = get_args(Leg)
 TEXT_MODES: tuple[TextMode, ...] = get_args(TextMode)
-FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
+FUSIONS: tuple[Fusion | None, ...] = (None, *get_args(Fusion))
 
 FACETS = {"types": "knowledge_type", "origins": "source_origin", "languages": "language"}
 """The lists of the form that become a filter, and their columns."""
@@ -76,7 +76,7 @@ class Question(OperatorQuery, Access):
 
     query: str = ""
     mode: Leg = "hybrid"
-    fusion: Fusion = "stored_or_auto"
+    fusion: Fusion | None = None
     limit: int = Field(default=10, ge=1, le=MATCH_COUNT_BOUND)
     vector_weight: Weight = 1.0
     text_weight: Weight = 1.0

@@ -326,11 +326,11 @@ def _tune(
         chosen = (found.forced if force else found.storable) if apply else None
         stored = None
         if chosen is not None and applied_to is None:
-            stored = tuning.store(asked.writer, collection or "", chosen)
+            stored = tuning.store(asked.writer, collection or "", chosen, asked.questions)
     if chosen is not None and applied_to is not None:
         with connect(applied_to, autocommit=True) as connection:
             writer = KnowledgeWriter(connection, schema=schema)
-            stored = tuning.store(writer, collection or "", chosen)
+            stored = tuning.store(writer, collection or "", chosen, asked.questions)
     if as_json:
         applied = {"stored": stored and stored.arguments()} if apply else {}
         print_json(tuning_json(found) | applied)

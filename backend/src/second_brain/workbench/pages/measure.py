@@ -71,6 +71,7 @@ def show(request: Request) -> Response:
             "kinds": _KINDS,
             "fusions": FUSIONS,
             "in_use": _in_use(settings, collection),
+            "fusion": _fusion(settings, collection),
             "running": runs.running(),
             "measured": measured,
             "tuned": tuned,
@@ -131,7 +132,8 @@ async def apply(request: Request) -> Response:
         raise InvalidInputError(
             "this result of tuning is not kept any more", remedy="Tune again, then apply."
         )
-    chosen = run.tuned.forced if form.get("force") else run.tuned.storable
+    tuned = run.tuned
+    chosen = tuned.forced if form.get("force") else tuned.storable
     if chosen is None:
         raise ConflictError(
             "no setting is significantly better than those in use",
@@ -140,7 +142,7 @@ async def apply(request: Request) -> Response:
 
     def store() -> None:
         with workbench_of(request).connections.writing() as database:
-            tuning.store(writer_of(database), run.collection, chosen)
+            tuning.store(writer_of(database), run.collection, chosen, tuned.collection)
 
     await run_in_threadpool(store)
     return RedirectResponse(link("/measure", collection=run.collection, stored="1"), 303)
@@ -220,7 +222,7 @@ def _search(mode: Mode, text: str, collection: str) -> str:
     question = Question(
         query=text,
         mode=mode.leg,
-        fusion=cast(Any, mode.settings.fusion or "stored_or_auto"),
+        fusion=cast(Any, mode.settings.fusion),
         vector_weight=1.0 if mode.settings.vector_weight is None else mode.settings.vector_weight,
         text_weight=1.0 if mode.settings.text_weight is None else mode.settings.text_weight,
         collections=(collection,) if collection else (),
@@ -256,6 +258,12 @@ def _in_use(settings: Sequence[CorpusSettings], collection: str) -> CorpusSettin
     """Return the settings that a search of the collection uses: its own, else those of all."""
     named = {one.collection: one for one in settings}
     return named.get(collection) or named.get("")
+
+
+def _fusion(settings: Sequence[CorpusSettings], collection: str) -> str:
+    """Return the fusion of a search that names none: as `settled_fusion` of the database."""
+    named = {one.collection: one.fusion for one in settings}
+    return named.get(collection) or named.get("") or "rrf"
 
 
 @dataclass(frozen=True, slots=True)
