@@ -14,7 +14,7 @@ from conftest import Connection
 
 CATS, STONES, UP = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
 OWNER = "00000000-0000-0000-0000-00000000000a"
-CORPUS = (
+CORPUS: tuple[dict[str, Any], ...] = (
     {"content": "a cat sleeps", "embedding": [0.9, 0.1, 0.0]},
     {"content": "a cat eats", "embedding": [0.9, 0.0, 0.1]},
     {"content": "purring pets", "embedding": CATS},
