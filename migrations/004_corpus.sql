@@ -355,6 +355,12 @@ begin
 end
 $$;
 
+-- The methods of fusion, which the table below has too.
+create function knowledge_internal.fusions() returns text[]
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  select array['rrf', 'relative_score', 'auto']
+$$;
+
 create table public.knowledge_settings (
   collection text primary key default '' check (length(collection) <= 200),
   fusion text check (fusion in ('rrf', 'relative_score', 'auto')),
@@ -364,17 +370,99 @@ create table public.knowledge_settings (
     check (text_weight = 0 or text_weight between 1e-15 and 1e15),
   embedding_model text check (length(embedding_model) between 1 and 200),
   updated_at timestamptz not null default now(),
+  measured jsonb check (jsonb_typeof(measured) = 'object'),
   check (vector_weight > 0 or text_weight > 0)
 );
 
 comment on table public.knowledge_settings is
   'How a collection is searched where a caller does not say: fusion, and the weights that the '
   'caller''s weights multiply. The collection '''' holds for every other collection, and for a '
-  'search of several. embedding_model: the model whose embeddings the collection should have.';
+  'search of several. embedding_model: the model whose embeddings the collection should have. '
+  'measured: on what the fusion and the weights were measured and when, and what the ranking '
+  'depends on as it was then; null: they were not measured.';
 
 alter table public.knowledge_settings enable row level security;
 revoke all on table public.knowledge_settings from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_settings to service_role;
+
+-- What the best fusion and weights of a collection ('' for all) depend on: its active chunks, the
+-- models of their embeddings, and the formulas, by a digest of the functions that rank.
+create function knowledge_internal.ranked_corpus(name text) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_counted constant integer := 100000; -- chunks
+begin
+  return (
+    select jsonb_build_object(
+             'chunks', count(*),
+             'models', coalesce(
+               jsonb_agg(distinct coalesce(counted.embedding_model, 'unnamed'))
+                 filter (where counted.is_embedded),
+               '[]'
+             ),
+             'formulas', (
+               select md5(string_agg(function.prosrc, '' order by function.proname, function.oid))
+                 from pg_proc as function
+                where function.oid in (
+                        'public.hybrid_search_knowledge_chunks'::regproc,
+                        'knowledge_internal.bm25_k1'::regproc,
+                        'knowledge_internal.bm25_length_factor'::regproc,
+                        'knowledge_internal.inverse_document_frequency'::regproc,
+                        'knowledge_internal.document_side'::regproc,
+                        'knowledge_internal.cosine_spread'::regproc,
+                        'knowledge_internal.weighed_readings'::regproc,
+                        'knowledge_internal.exact_scores'::regproc
+                      )
+             )
+           )
+      from (
+             select chunk.embedding_model, chunk.embedding is not null as is_embedded
+               from public.knowledge_chunks as chunk
+              where chunk.status = 'active'
+                and (name = '' or chunk.collection = name)
+              limit most_counted
+           ) as counted
+  );
+end
+$$;
+
+-- What has changed since the settings of a collection were measured, a sentence for each; empty
+-- where nothing has, and for settings that were not measured.
+create function knowledge_internal.changes_since(name text, measured jsonb) returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  least_share constant float8 := 0.1; -- of the chunks
+  now_ranked jsonb;
+  chunks_then bigint;
+  chunks_now bigint;
+begin
+  if measured is null then
+    return '{}';
+  end if;
+  now_ranked := knowledge_internal.ranked_corpus(name);
+  chunks_then := measured ->> 'chunks';
+  chunks_now := now_ranked ->> 'chunks';
+  return array(
+    select change.sentence
+      from (
+        values
+          (abs(chunks_now - chunks_then) > least_share * chunks_then,
+           format('the corpus had %s chunks and has %s', chunks_then, chunks_now)),
+          (now_ranked -> 'models' <> measured -> 'models',
+           format(
+             'the embeddings were of %s and are of %s',
+             (select coalesce(string_agg(model, ', '), 'no model')
+                from jsonb_array_elements_text(measured -> 'models') as then_used (model)),
+             (select coalesce(string_agg(model, ', '), 'no model')
+                from jsonb_array_elements_text(now_ranked -> 'models') as used (model))
+           )),
+          (now_ranked -> 'formulas' <> measured -> 'formulas',
+           'a newer version ranks by other formulas')
+      ) as change (is_real, sentence)
+     where change.is_real
+  );
+end
+$$;
 
 create function public.set_knowledge_settings(
   collection text default '',
@@ -382,12 +470,13 @@ create function public.set_knowledge_settings(
   vector_weight double precision default 1,
   text_weight double precision default 1,
   embedding_model text default null,
-  dimensions integer default null
+  dimensions integer default null,
+  measured_on text default null
 ) returns public.knowledge_settings
 -- definer: service_role has no rights on the internal schema.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  fusions constant text[] := array['rrf', 'relative_score', 'auto'];
+  fusions constant text[] := knowledge_internal.fusions();
   stored_dimensions constant integer := (
     select stored.dimensions from knowledge_internal.chunk_table() as stored
   );
@@ -414,6 +503,8 @@ declare
       then 'vector_weight and text_weight are both 0, one must be above'
     when length(embedding_model) not between 1 and 200
       then 'embedding_model must be a name of 1 to 200 characters'
+    when length(measured_on) not between 1 and 200
+      then 'measured_on must say in 1 to 200 characters on what the settings were measured'
     when dimensions <> stored_dimensions
       then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
   end;
@@ -425,18 +516,23 @@ begin
               then 'Change the model of the corpus with second-brain corpus reembed.' else '' end;
   end if;
   insert into public.knowledge_settings as stored (
-    collection, fusion, vector_weight, text_weight, embedding_model
+    collection, fusion, vector_weight, text_weight, embedding_model, measured
   )
   values (
     set_knowledge_settings.collection, set_knowledge_settings.fusion,
     set_knowledge_settings.vector_weight, set_knowledge_settings.text_weight,
-    set_knowledge_settings.embedding_model
+    set_knowledge_settings.embedding_model,
+    case when measured_on is not null then
+      jsonb_build_object('on', measured_on, 'at', now())
+        || knowledge_internal.ranked_corpus(set_knowledge_settings.collection)
+    end
   )
       on conflict on constraint knowledge_settings_pkey do update
      set fusion = excluded.fusion,
          vector_weight = excluded.vector_weight,
          text_weight = excluded.text_weight,
          embedding_model = excluded.embedding_model,
+         measured = excluded.measured,
          updated_at = now()
   returning stored.* into settings;
   return settings;
@@ -445,19 +541,31 @@ $$;
 
 comment on function public.set_knowledge_settings is
   'Stores how a collection ('''' for all others) is searched where a caller gives no fusion: '
-  'fusion (null: the caller''s default), the weights that the caller''s weights multiply, and the '
+  'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
   'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
-  'the stored embeddings. Raises 22023 for a value out of bounds.';
+  'the stored embeddings. measured_on says on what fusion and weights were measured: '
+  'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of bounds.';
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
 
-create function public.list_knowledge_settings() returns setof public.knowledge_settings
-language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  select settings.* from public.knowledge_settings as settings order by settings.collection
+create function public.list_knowledge_settings()
+returns table (
+  collection text, fusion text, vector_weight double precision, text_weight double precision,
+  embedding_model text, updated_at timestamptz, measured jsonb, changes text[]
+)
+-- definer: service_role has no rights on the internal schema.
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select settings.collection, settings.fusion, settings.vector_weight, settings.text_weight,
+         settings.embedding_model, settings.updated_at, settings.measured,
+         knowledge_internal.changes_since(settings.collection, settings.measured)
+    from public.knowledge_settings as settings
+   order by settings.collection
 $$;
 
 comment on function public.list_knowledge_settings() is
-  'The settings that are stored, in the order of their collections.';
+  'The settings that are stored, in the order of their collections. changes: what has changed since '
+  'they were measured (a tenth of the chunks, counted up to 100,000; the models of the embeddings; '
+  'the formulas), a sentence for each; measure again where it is not empty.';
 revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
 grant execute on function public.list_knowledge_settings() to service_role;
 
@@ -477,21 +585,20 @@ revoke all on function public.reset_knowledge_settings(text) from public, anon, 
 grant execute on function public.reset_knowledge_settings(text) to service_role;
 
 -- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
--- weights. For null and stored_or_auto, the settings stored for the one collection searched, else
--- those stored for all, give the fusion (rrf or auto without one) and multiply the weights.
+-- weights. For null, the settings stored for the one collection searched, else those stored for
+-- all, multiply the weights and give the fusion: that of the collection, else that of all, else rrf.
 create function knowledge_internal.settled_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  fallback constant text := case fusion when 'stored_or_auto' then 'auto' else 'rrf' end;
   -- Several collections are ranked in one list of scores, so they have one fusion.
   searched constant text := case
     when collections[1] = all (collections) then collections[1] else '' end;
   stored public.knowledge_settings;
 begin
-  if fusion in ('rrf', 'relative_score', 'auto') then
+  if fusion is not null then
     return;
   end if;
   select settings.* into stored
@@ -499,7 +606,11 @@ begin
    where settings.collection in (searched, '')
    order by settings.collection = '', settings.collection
    limit 1;
-  fusion := coalesce(stored.fusion, fallback);
+  fusion := coalesce(
+    stored.fusion,
+    (select settings.fusion from public.knowledge_settings as settings where settings.collection = ''),
+    'rrf'
+  );
   vector_weight := vector_weight * coalesce(stored.vector_weight, 1);
   text_weight := text_weight * coalesce(stored.text_weight, 1);
   if vector_weight = 0 and text_weight = 0 then

@@ -4,9 +4,9 @@
 -- Written from supabase/schemas/core/08_legs.sql by `make baseline`: edit that file.
 
 -- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
--- where on_bad_embedding allows that.
+-- where on_bad_embedding allows that. is_inferred: its embedding is made of its best text hits.
 create type knowledge_internal.search_question as (
-  embedding extensions.vector, query_text text, ignored_embedding text
+  embedding extensions.vector, query_text text, ignored_embedding text, is_inferred boolean
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
@@ -698,6 +698,30 @@ begin
 end
 $$;
 
+-- Where a question lies by its best text hits: the mean of their directions, weighted by the square
+-- of their scores (pseudo-relevance feedback: Rocchio 1971). Null where none has an embedding.
+create function knowledge_internal.embedding_of_hits(ids uuid[], scores float8[])
+returns extensions.vector
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  best_hits constant integer := 5;
+  found extensions.vector;
+begin
+  select extensions.l2_normalize(
+           extensions.sum(
+             extensions.l2_normalize(chunk.embedding) operator(extensions.*) array_fill(
+               ((hit.score / scores[1]) ^ 2)::real, array[extensions.vector_dims(chunk.embedding)]
+             )::extensions.vector
+           )
+         )
+    into found
+    from unnest(ids[:best_hits], scores[:best_hits]) as hit (id, score)
+    join public.knowledge_chunks as chunk on chunk.id = hit.id
+   where hit.score > 0 and chunk.embedding is not null;
+  return case when extensions.vector_norm(found) > 0.5 then found end;
+end
+$$;
+
 -- The rows of both legs for one question in one collection, or in all. Vector leg: the nearest by
 -- the index, or by embedding_bits where few rows match; text leg: candidate_rows by exact BM25.
 create function knowledge_internal.ranked_list(
@@ -793,6 +817,17 @@ begin
   list.text_ids := found.ids;
   list.text_scores := found.scores;
   list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
+  if asked_embedding is null and plan.questions[formulation].is_inferred then
+    plan.questions[formulation].embedding := knowledge_internal.embedding_of_hits(
+      list.text_ids, list.text_scores
+    );
+    plan.analyses[formulation] := null;
+    near := knowledge_internal.ranked_list(formulation, collection, plan);
+    list.vector_strategy := near.vector_strategy;
+    list.vector_ids := near.vector_ids;
+    list.similarities := near.similarities;
+    list.vector_milliseconds := near.vector_milliseconds;
+  end if;
   return list;
 end
 $$;

@@ -12,7 +12,8 @@ create type knowledge_internal.search_arguments as (
   filters jsonb, date_from date, date_to date, collections text[], viewer_id uuid,
   public_only boolean, one_per_document boolean, neighbor_window integer,
   recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
-  viewer_groups text[], on_bad_embedding text, prefix_last boolean
+  viewer_groups text[], on_bad_embedding text, prefix_last boolean,
+  embedding_from_text boolean
 );
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -105,8 +106,9 @@ begin
       then 'pool_size must be between 1 and 1000, not %s'
     when (given.rrf_k between 1e-30 and 1e30) is not true
       then 'rrf_k must be above 0 and at most 1e30, not %s'
-    when given.fusion not in ('rrf', 'relative_score', 'auto', 'stored_or_auto')
-      then 'fusion must be one of rrf, relative_score, auto, stored_or_auto, not %s'
+    when given.fusion <> all (knowledge_internal.fusions())
+      then 'fusion must be one of ' || array_to_string(knowledge_internal.fusions(), ', ')
+        || ', not %s'
     when given.public_only is null
       then 'public_only must be true or false, not null'
     when given.one_per_document is null
@@ -119,10 +121,12 @@ begin
       then 'match_offset must be between 0 and 1000, not %s'
     when given.snippet is null
       then 'snippet must be true or false, not null'
-    when (given.on_bad_embedding in ('error', 'text')) is not true
-      then 'on_bad_embedding must be one of error, text, not %s'
+    when (given.on_bad_embedding in ('error', 'text', 'from_text')) is not true
+      then 'on_bad_embedding must be one of error, text, from_text, not %s'
     when given.prefix_last is null
       then 'prefix_last must be true or false, not null'
+    when given.embedding_from_text is null
+      then 'embedding_from_text must be true or false, not null'
   end;
   if problem is not null then
     raise exception '%', format(
@@ -139,8 +143,8 @@ begin
 end
 $$;
 
--- The questions of a search, each with what the legs that are run use of it. Where on_bad_embedding
--- is text, an embedding that cannot be used is left out and the reason kept.
+-- The questions of a search, each with what the legs that are run use of it. Unless
+-- on_bad_embedding is error, an embedding that cannot be used is left out and the reason kept.
 create function knowledge_internal.search_questions(
   given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
 ) returns knowledge_internal.search_question[]
@@ -211,7 +215,12 @@ begin
                 then 'Embed the query with the model that embedded the chunks.' else '' end;
     end if;
     questions := questions || row(
-      case when plan.vector_weight > 0 and problem is null then embedding end, query_text, problem
+      case when plan.vector_weight > 0 and problem is null then embedding end, query_text, problem,
+      plan.vector_weight > 0 and query_text is not null
+        and (
+          embedding is null and given.embedding_from_text
+          or problem is not null and given.on_bad_embedding = 'from_text'
+        )
     )::knowledge_internal.search_question;
   end loop;
   return questions;
@@ -549,16 +558,24 @@ language plpgsql immutable security invoker set search_path = pg_catalog, pg_tem
 begin
   -- Most searches have nothing to note.
   if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
-     and plan.analyses[1].replaced is null and lists[1].relaxed_parts is null
+     and not plan.questions[1].is_inferred and plan.analyses[1].replaced is null
+     and lists[1].relaxed_parts is null
   then
     return null;
   end if;
   return nullif(
     jsonb_strip_nulls(
       jsonb_build_object(
-        'embedding', 'ignored: ' || (
-          select string_agg(asked.ignored_embedding, '; ' order by asked.ordinality)
+        'embedding', (
+          select string_agg(
+                   concat_ws(
+                     '; ', 'ignored: ' || asked.ignored_embedding,
+                     case when asked.is_inferred then 'from the best text hits' end
+                   ),
+                   '; ' order by asked.ordinality
+                 )
             from unnest(plan.questions) with ordinality as asked
+           where asked.ignored_embedding is not null or asked.is_inferred
         ),
         'relaxed', (
           select jsonb_agg(distinct part.name)
@@ -647,7 +664,11 @@ declare
 begin
   for place in 1 .. cardinality(plan.questions) loop
     best := best
-      + case when plan.questions[place].embedding is null then 0 else best_similarity end
+      + case
+          when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
+            then 0
+          else best_similarity
+        end
       + case when plan.questions[place].query_text is null then 0 else best_text end
       + case
           when plan.fusion = 'auto'
@@ -688,6 +709,7 @@ create function public.hybrid_search_knowledge_chunks(
   viewer_groups text[] default null,
   on_bad_embedding text default 'error',
   prefix_last boolean default false,
+  embedding_from_text boolean default false,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
@@ -712,7 +734,7 @@ begin
       query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
       filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
       viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last
+      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text
     )::knowledge_internal.search_arguments,
     shared => case when ranked_lists ? 'shared' then jsonb_populate_record(
       null::knowledge_internal.shared_question, ranked_lists -> 'shared'
@@ -943,7 +965,6 @@ comment on function public.hybrid_search_knowledge_chunks is
   'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: '
   'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
   'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
-  'stored_or_auto is that setting, else auto. '
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
   'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
@@ -968,8 +989,10 @@ comment on function public.hybrid_search_knowledge_chunks is
   'one_per_document: a document stands where its best hit stands and shows its best chunk. '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
-  'found in <mark>, HTML-escaped. on_bad_embedding: text ignores an embedding of another size or '
-  'without a direction where query_text is given, and says so in notes. '
+  'found in <mark>, HTML-escaped. embedding_from_text: a question without an embedding gets one from '
+  'its best text hits, so similarity is that to them; notes say so. on_bad_embedding: text ignores '
+  'an embedding of another size or without a direction where query_text is given, from_text '
+  'replaces it in the same way. '
   'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 

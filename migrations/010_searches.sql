@@ -17,7 +17,7 @@ declare
       "match_count": 10, "match_threshold": 0, "vector_weight": 1, "text_weight": 1,
       "search_mode": "websearch", "pool_size": 50, "rrf_k": 60, "public_only": false,
       "one_per_document": false, "neighbor_window": 0, "match_offset": 0, "snippet": false,
-      "on_bad_embedding": "error", "prefix_last": false
+      "on_bad_embedding": "error", "prefix_last": false, "embedding_from_text": false
     }'
   );
   names constant jsonb := to_jsonb(given);
@@ -78,7 +78,8 @@ begin
            given.date_to, given.collections, given.viewer_id, given.public_only,
            given.one_per_document, given.neighbor_window, given.recency_half_life,
            given.match_offset, given.snippet, given.formulations, given.viewer_groups,
-           given.on_bad_embedding, given.prefix_last, search.ranked_lists
+           given.on_bad_embedding, given.prefix_last, given.embedding_from_text,
+           search.ranked_lists
          ) as hit;
 end
 $$;
@@ -194,7 +195,8 @@ create function public.search_my_knowledge_chunks(
   one_per_document boolean default false, neighbor_window integer default 0,
   recency_half_life double precision default null, match_offset integer default 0,
   snippet boolean default false, formulations jsonb default null,
-  on_bad_embedding text default 'error', prefix_last boolean default false
+  on_bad_embedding text default 'error', prefix_last boolean default false,
+  embedding_from_text boolean default false
 ) returns setof public.knowledge_search_hit
 -- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -204,7 +206,7 @@ declare
     filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
     knowledge_internal.signed_in_viewer('search_my_knowledge_chunks'), public_only,
     one_per_document, neighbor_window, recency_half_life, match_offset, snippet, formulations,
-    knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last
+    knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last, embedding_from_text
   )::knowledge_internal.search_arguments;
 begin
   perform knowledge_internal.check_cost(given);
@@ -234,7 +236,8 @@ create function public.search_public_knowledge_chunks(
   collections text[] default null, one_per_document boolean default false,
   neighbor_window integer default 0, recency_half_life double precision default null,
   match_offset integer default 0, snippet boolean default false, formulations jsonb default null,
-  on_bad_embedding text default 'error', prefix_last boolean default false
+  on_bad_embedding text default 'error', prefix_last boolean default false,
+  embedding_from_text boolean default false
 ) returns setof public.knowledge_search_hit
 -- definer: a visitor may not read the tables of the search, nor call it for all rows.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -243,7 +246,7 @@ declare
     query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
     filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
     null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
-    formulations, null, on_bad_embedding, prefix_last
+    formulations, null, on_bad_embedding, prefix_last, embedding_from_text
   )::knowledge_internal.search_arguments;
 begin
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.

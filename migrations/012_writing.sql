@@ -743,6 +743,21 @@ begin
       using errcode = '22023', hint = 'Put keys of your own into the metadata of a chunk.';
   end if;
 
+  select item.ordinality - 1
+    into wrong_chunk
+    from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
+   where jsonb_typeof(item.chunk -> 'embedding') <> 'null'
+     and coalesce(item.chunk ->> 'embedding_model', '') = ''
+   order by item.ordinality
+   limit 1;
+  if found then
+    raise exception 'chunks[%].embedding_model must name the model of the embedding, it is missing '
+                    'or empty', wrong_chunk
+      using errcode = '22023',
+            hint = 'Searches compare embeddings of one model: give each embedding the name of the '
+                   'model that made it.';
+  end if;
+
   begin
     stored_document := knowledge_internal.store_document(document, chunks, fields);
   exception

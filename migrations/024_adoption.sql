@@ -1,16 +1,16 @@
 -- 024_adoption: documents that are made of the rows of a project's own table.
 -- Module: adoption.
--- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents,
--- and the functions that carry rows over: after a write of the source, in a backfill, and in a
--- repair.
+-- Adds: tables knowledge_adoptions, knowledge_adoption_problems and knowledge_adoption_changes, the
+-- index of adopted documents, and the functions that carry rows over: after a write of the source,
+-- from the list of changes, in a backfill, and in a repair.
 -- Locks knowledge_documents against writes while the index is created.
 -- Written from supabase/schemas/modules/adoption/24_adoption.sql by `make baseline`: edit that file.
 
 -- An adoption is a row of knowledge_adoptions, a view knowledge_internal.adopted_<name> that maps
--- the source to documents, and triggers on the source. `second-brain adopt` writes the view and the
--- triggers into a migration of the project. The view has the columns key_1, key_2, ..., content,
--- optionally embedding, and fields of a document with the names that upsert_knowledge_document
--- takes.
+-- the source to documents, and triggers on the source. `second-brain adopt` writes the view into a
+-- migration of the project, which then calls follow_table for the triggers. The view has the
+-- columns key_1, key_2, ..., content, optionally embedding, and fields of a document with the names
+-- that upsert_knowledge_document takes.
 
 create table public.knowledge_adoptions (
   name text primary key,
@@ -20,13 +20,14 @@ create table public.knowledge_adoptions (
   embedding_model text,
   chunk_size integer,
   chunk_overlap integer not null,
+  is_later boolean not null,
   created_at timestamptz not null default now()
 );
 
 comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
-  'not used. chunk_size: contents with more characters are split; null: none. Written by '
-  'adopt_table.';
+  'not used. chunk_size: contents with more characters are split; null: none. is_later: writes '
+  'note their rows in knowledge_adoption_changes. Written by adopt_table.';
 
 create table public.knowledge_adoption_problems (
   adoption_name text not null references public.knowledge_adoptions (name) on delete cascade,
@@ -43,9 +44,25 @@ comment on table public.knowledge_adoption_problems is
   'with the reason. A row leaves this table when it is carried over or deleted. The key is hashed '
   'because an index entry has at most 2,704 bytes.';
 
+create table public.knowledge_adoption_changes (
+  -- No foreign key: each write of a source would lock the row of its adoption.
+  adoption_name text not null,
+  id bigint not null generated always as identity,
+  key jsonb not null,
+  noted_at timestamptz not null default now(),
+  primary key (adoption_name, id)
+);
+
+comment on table public.knowledge_adoption_changes is
+  'Rows of tables adopted with --later that are written and not carried over yet. '
+  'carry_over_noted takes them, oldest first. A row that is written twice is listed twice.';
+
 alter table public.knowledge_adoptions enable row level security;
 alter table public.knowledge_adoption_problems enable row level security;
-revoke all on table public.knowledge_adoptions, public.knowledge_adoption_problems
+alter table public.knowledge_adoption_changes enable row level security;
+revoke all
+  on table public.knowledge_adoptions, public.knowledge_adoption_problems,
+           public.knowledge_adoption_changes
   from public, anon, authenticated, service_role;
 
 create index knowledge_documents_adoption on public.knowledge_documents
@@ -114,11 +131,11 @@ end
 $$;
 
 -- Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then creates
--- the view and the triggers. Raises 22023 for a table that cannot be adopted, and for a value that
--- is not allowed.
+-- the view, and calls follow_table. Raises 22023 for a table that cannot be adopted, and for a
+-- value that is not allowed.
 create function knowledge_internal.adopt_table(
   adoption_name text, source regclass, key_columns text[], embedding_model text default null,
-  chunk_size integer default null, chunk_overlap integer default 0
+  chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -174,7 +191,7 @@ begin
     raise exception 'key_columns: % must be a column of % that is not null and has one of the '
                     'types %, or an enum', wrong_column, source,
                     array_to_string(key_type_names, ', ')
-      using errcode = '22023';
+      using errcode = '22023', hint = 'Name the columns of another unique index (--key).';
   end if;
   if not exists (
     select from pg_catalog.pg_index as index
@@ -208,14 +225,119 @@ begin
             '0 to half of chunk_size'
           );
   insert into public.knowledge_adoptions as stored (
-    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap
+    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later
   )
-  values (adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap)
+  values (
+    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap, is_later
+  )
       on conflict (name) do update
-     set (source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap) = (
+     set (
+           source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later
+         ) = (
            excluded.source, excluded.key_columns, excluded.key_types, excluded.embedding_model,
-           excluded.chunk_size, excluded.chunk_overlap
+           excluded.chunk_size, excluded.chunk_overlap, excluded.is_later
          );
+end
+$$;
+
+-- The columns of the source that the view of an adoption reads. Null: every column counts, because
+-- there is no view, it reads another view, a whole row, or a column that is computed when read.
+create function knowledge_internal.mapped_columns(adoption public.knowledge_adoptions)
+returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  view_name constant text := format('knowledge_internal.%I', 'adopted_' || adoption.name);
+begin
+  return (
+    select case
+             -- A row as a whole is column 0 in the rule of the view, and no dependency.
+             when bool_or(
+               read.relkind in ('v', 'm') or attribute.attgenerated = 'v'
+               or rule.ev_action::text ~ ':varattno 0 '
+             ) is not false then null
+             else array_agg(attribute.attname::text order by attribute.attnum)
+                  filter (where attribute.attnum > 0)
+           end
+      from pg_catalog.pg_rewrite as rule
+      join pg_catalog.pg_depend as dependency
+        on dependency.classid = 'pg_catalog.pg_rewrite'::regclass
+       and dependency.objid = rule.oid
+       and dependency.refclassid = 'pg_catalog.pg_class'::regclass
+       and dependency.refobjid <> rule.ev_class
+      join pg_catalog.pg_class as read on read.oid = dependency.refobjid
+      left join pg_catalog.pg_attribute as attribute
+        on attribute.attrelid = dependency.refobjid
+       and attribute.attnum = dependency.refobjsubid
+       and attribute.attrelid = adoption.source
+     where rule.ev_class = to_regclass(view_name)
+  );
+end
+$$;
+
+-- SQL for the columns of a row as a record, of all columns if they are null. relation: an alias of
+-- the table. Compare its bytes, because json has no equality.
+create function knowledge_internal.mapped_record(columns text[], relation text) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return coalesce(
+    (
+      select 'row(' || string_agg(format('%s.%I', relation, listed.name), ', ') || ')'
+        from unnest(columns) as listed (name)
+    ),
+    relation || '.*'
+  );
+end
+$$;
+
+-- Creates the triggers of an adoption, or replaces them: run it again after a change of the view.
+-- One trigger fires for each updated row of which a column that the view reads is changed; the
+-- others fire once for a statement.
+create function knowledge_internal.follow_table(adoption_name text) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
+  -- The triggers of two installs on a table have different names.
+  prefix constant text := (
+    select case namespace.nspname when 'public' then '' else namespace.nspname || '_' end
+      from pg_catalog.pg_class as class
+      join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+     where class.oid = 'public.knowledge_adoptions'::regclass
+  ) || 'adopted_' || adoption.name || '_';
+  mapped constant text[] := knowledge_internal.mapped_columns(adoption);
+  -- A row that changes its partition fires no trigger for updated rows.
+  is_gated constant boolean := (
+    select class.relkind = 'r' and not class.relispartition and not class.relhassubclass
+      from pg_catalog.pg_class as class
+     where class.oid = adoption.source
+  );
+begin
+  execute (
+    select string_agg(
+             format(
+               'create or replace trigger %I after %s on %s %s execute function '
+               'knowledge_internal.carry_over_changes(%I%s);',
+               prefix || followed.suffix, followed.event, adoption.source::regclass,
+               followed.clauses, adoption.name, followed.argument
+             ),
+             ' '
+           )
+      from (
+        values
+          ('insert', 'insert', 'referencing new table as new_rows for each statement', ''),
+          ('update', 'update',
+           'referencing old table as old_rows new table as new_rows for each statement',
+           case when is_gated then ', gated' else '' end),
+          ('delete', 'delete', 'referencing old table as old_rows for each statement', ''),
+          ('truncate', 'truncate', 'for each statement', ''),
+          ('change', 'update',
+           format(
+             'for each row when (pg_catalog.record_image_ne(%s, %s))',
+             knowledge_internal.mapped_record(mapped, 'old'),
+             knowledge_internal.mapped_record(mapped, 'new')
+           ), '')
+      ) as followed (suffix, event, clauses, argument)
+     where is_gated or followed.suffix <> 'change'
+  );
 end
 $$;
 
@@ -553,7 +675,9 @@ begin
     locked_documents := knowledge_internal.lock_adopted(adoption, keys);
     perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
     given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
-    perform knowledge_internal.store_adopted_rows(adoption, given);
+    if given <> '{}' then
+      perform knowledge_internal.store_adopted_rows(adoption, given);
+    end if;
     delete from public.knowledge_documents as document
      where document.id = any (locked_documents)
        and document.external_key <> all (
@@ -586,7 +710,8 @@ end
 $$;
 
 -- Runs after a statement that writes an adopted table: carries the changed rows over, by their
--- keys. Its argument is the name of the adoption. The transition tables are old_rows and new_rows.
+-- keys, or notes the keys. Its arguments are the name of the adoption, and gated if the trigger for
+-- changed rows decides whether an update has any. The transition tables are old_rows and new_rows.
 create function knowledge_internal.carry_over_changes() returns trigger
 -- definer: who writes the source needs no rights on the corpus.
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -595,12 +720,32 @@ set datestyle = 'ISO, YMD'
 set timezone = 'UTC' as $$
 declare
   batch_size constant integer := 500; -- rows in memory at a time
-  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
-  key constant text := (knowledge_internal.key_sql(adoption, 'written', false)).value;
-  old_keys constant text := format('select %s from old_rows as written', key);
-  new_keys constant text := format('select %s from new_rows as written', key);
+  -- A trigger of the table can write it again, one level deeper, before this statement ends.
+  changed constant text := 'knowledge_internal.carry_over_changes'
+    || format('_%s_%s', tg_argv[0], pg_trigger_depth());
+  adoption public.knowledge_adoptions;
+  source_key record;
+  mapped text[];
+  written_rows text;
+  gone_rows text;
+  listed text;
   keys jsonb;
 begin
+  if tg_level = 'ROW' then
+    perform set_config(changed, 'yes', true);
+    return null;
+  end if;
+  if tg_op = 'UPDATE' and tg_argv[1] = 'gated' then
+    if current_setting(changed, true) = 'yes' then
+      perform set_config(changed, '', true);
+    -- The rows of a child table fire no trigger of its parent.
+    elsif not exists (
+      select from pg_catalog.pg_inherits as child where child.inhparent = tg_relid
+    ) then
+      return null;
+    end if;
+  end if;
+  adoption := knowledge_internal.adoption_named(tg_argv[0]);
   -- Only the owner can create a trigger with this function; it must be on the adopted table.
   if tg_relid <> adoption.source then
     raise exception 'a trigger of adoption % is on %', adoption.name, tg_relid::regclass
@@ -611,18 +756,49 @@ begin
      where document.source_row ->> 'adoption' = adoption.name;
     delete from public.knowledge_adoption_problems as problem
      where problem.adoption_name = adoption.name;
+    delete from public.knowledge_adoption_changes as change
+     where change.adoption_name = adoption.name;
     return null;
+  end if;
+  source_key := knowledge_internal.key_sql(adoption, 'written', false);
+  written_rows := format('select %s from new_rows as written', source_key.value);
+  gone_rows := format('select %s from old_rows as written', source_key.value);
+  if tg_op = 'UPDATE' then
+    mapped := knowledge_internal.mapped_columns(adoption);
+    written_rows := written_rows || format(
+      ' where not exists (select from old_rows as earlier where (%s) = (%s)'
+      ' and pg_catalog.record_image_eq(%s, %s))',
+      source_key.columns, (knowledge_internal.key_sql(adoption, 'earlier', false)).columns,
+      knowledge_internal.mapped_record(mapped, 'written'),
+      knowledge_internal.mapped_record(mapped, 'earlier')
+    );
+    gone_rows := gone_rows || format(
+      ' where not exists (select from new_rows as later where (%s) = (%s))',
+      source_key.columns, (knowledge_internal.key_sql(adoption, 'later', false)).columns
+    );
+  end if;
+  if adoption.is_later and tg_op <> 'DELETE' then
+    execute format(
+      'insert into public.knowledge_adoption_changes (adoption_name, key) select $1, listed.key'
+      ' from (%s) as listed (key)', written_rows
+    )
+    using adoption.name;
+    if tg_op = 'INSERT' then
+      return null;
+    end if;
+    listed := gone_rows;
+  else
+    listed := case tg_op
+      when 'INSERT' then written_rows
+      when 'DELETE' then gone_rows
+      else written_rows || ' union all ' || gone_rows
+    end;
   end if;
   for keys in execute format(
     'select jsonb_agg(numbered.key) from ('
     '  select changed.key, (row_number() over () - 1) / %s as batch from (%s) as changed (key)'
     ') as numbered group by numbered.batch',
-    batch_size,
-    case tg_op
-      when 'INSERT' then new_keys
-      when 'DELETE' then old_keys
-      else old_keys || ' union ' || new_keys
-    end
+    batch_size, listed
   )
   loop
     perform knowledge_internal.carry_over(adoption, keys);
@@ -631,22 +807,18 @@ begin
 end
 $$;
 
--- Carries over the rows with these keys (an array of arrays of texts), outside of a write of the
--- source. Returns how many are stored, and how many were left because another transaction holds
--- them. waits: wait for these; give one key then. Raises 22023 for an unknown adoption.
-create function knowledge_internal.carry_over_again(adoption_name text, keys jsonb, waits boolean)
-returns table (rows_stored bigint, rows_left integer)
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- The texts of keys, as in adopted_rows.
-set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
+-- Locks the rows with these keys (an array of arrays of texts) against writes, and returns the keys
+-- that can be carried over. The lock prevents a write between reading a row and storing it, so that
+-- no newer version of the document is replaced. A row that a writer holds is left out: waiting for
+-- it with other rows locked could end in a deadlock. waits: wait for it; give one key then. Keys
+-- without a row are kept: their documents are deleted.
+create function knowledge_internal.lock_source_rows(
+  adoption public.knowledge_adoptions, keys jsonb, waits boolean
+) returns jsonb
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   locked_keys jsonb;
 begin
-  -- The lock prevents a write between reading a row and storing it, so that no newer version of
-  -- the document is replaced. A row that a writer holds is left out: waiting for it with other rows
-  -- locked could end in a deadlock. Keys without a row are kept: their documents are deleted.
   execute format(
     $query$
       with given as materialized (select * from jsonb_array_elements($1) as given (key)),
@@ -665,9 +837,72 @@ begin
   )
   into locked_keys
   using keys;
+  return locked_keys;
+end
+$$;
+
+-- Carries over the rows with these keys, outside of a write of the source. Returns how many are
+-- stored, and how many were left because another transaction holds them (see lock_source_rows).
+-- Raises 22023 for an unknown adoption.
+create function knowledge_internal.carry_over_again(adoption_name text, keys jsonb, waits boolean)
+returns table (rows_stored bigint, rows_left integer)
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
+  locked_keys constant jsonb := knowledge_internal.lock_source_rows(adoption, keys, waits);
+begin
   rows_stored := knowledge_internal.carry_over(adoption, locked_keys);
   rows_left := jsonb_array_length(keys) - jsonb_array_length(locked_keys);
   return next;
+end
+$$;
+
+-- Carries over the oldest rows that writes of tables adopted with --later have noted, at most
+-- most_rows of each table, and returns how many notes it has dealt with. A row that a writer holds
+-- stays noted. Any number of workers can call it at once.
+create function knowledge_internal.carry_over_noted(
+  most_rows integer default 500, only_adoption text default null
+) returns bigint
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  adoption public.knowledge_adoptions;
+  ids bigint[];
+  keys jsonb;
+  done bigint := 0;
+  deleted bigint;
+begin
+  for adoption in
+    select stored.*
+      from public.knowledge_adoptions as stored
+     where stored.name = coalesce(only_adoption, stored.name)
+     order by stored.name
+  loop
+    with noted as materialized (
+      select change.id, change.key
+        from public.knowledge_adoption_changes as change
+       where change.adoption_name = adoption.name
+       order by change.id
+       limit most_rows
+         for update skip locked
+    )
+    select array_agg(noted.id), jsonb_agg(distinct noted.key) into ids, keys from noted;
+    continue when ids is null;
+    keys := knowledge_internal.lock_source_rows(adoption, keys, false);
+    perform knowledge_internal.carry_over(adoption, keys);
+    delete from public.knowledge_adoption_changes as change
+     where change.adoption_name = adoption.name
+       and change.id = any (ids)
+       and change.key in (select jsonb_array_elements(keys));
+    get diagnostics deleted = row_count;
+    done := done + deleted;
+  end loop;
+  return done;
 end
 $$;
 

@@ -275,6 +275,40 @@ begin
 end
 $$;
 
+-- The documents and chunks with this name: an external_key, else an id, else a source_url.
+create function knowledge_internal.named_rows(
+  name text, out document_ids uuid[], out chunk_ids uuid[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  given_id constant uuid := case when knowledge_internal.is_input(name, 'uuid') then name end;
+begin
+  document_ids := array(
+    select document.id from public.knowledge_documents as document
+     where document.external_key = name
+  );
+  if document_ids = '{}' then
+    document_ids := array(
+      select document.id from public.knowledge_documents as document
+       where document.id = given_id
+    );
+    chunk_ids := array(
+      select chunk.id from public.knowledge_chunks as chunk where chunk.id = given_id
+    );
+  end if;
+  if document_ids = '{}' and coalesce(chunk_ids, '{}') = '{}' then
+    document_ids := array(
+      select document.id from public.knowledge_documents as document
+       where document.source_url = name
+    );
+  end if;
+  chunk_ids := coalesce(chunk_ids, '{}') || array(
+    select chunk.id from public.knowledge_chunks as chunk
+     where chunk.document_id = any (document_ids)
+  );
+end
+$$;
+
 create function public.explain_missing_knowledge_chunk(
   search jsonb, chunk_id uuid default null, document_key text default null
 ) returns jsonb
@@ -296,6 +330,7 @@ declare
     ).analyses[1]
   ).matching_query;
   candidates uuid[];
+  documents uuid[];
   chunk public.knowledge_chunks;
   allowing knowledge_internal.search_arguments := given; -- without what leaves out the chunk
   placed record;
@@ -312,14 +347,13 @@ begin
     raise exception 'exactly one of chunk_id and document_key must be given'
       using errcode = '22023';
   end if;
-  candidates := array(
-    select stored.id from public.knowledge_chunks as stored where stored.id = chunk_id
-    union all
-    select stored.id
-      from public.knowledge_documents as document
-      join public.knowledge_chunks as stored on stored.document_id = document.id
-     where document.external_key = document_key
-  );
+  if document_key is null then
+    candidates := array[chunk_id];
+  else
+    select named.document_ids, named.chunk_ids
+      into documents, candidates
+      from knowledge_internal.named_rows(document_key) as named;
+  end if;
   placed := knowledge_internal.place_in_list(given, candidates);
   original_place := placed.place;
   is_found := coalesce(original_place between first_place and last_place, false);
@@ -336,7 +370,14 @@ begin
 
   if chunk.id is null then
     causes := jsonb_build_array(
-      jsonb_build_object('cause', 'not_stored', 'reason', 'no chunk is stored under this name')
+      jsonb_build_object(
+        'cause', 'not_stored',
+        'reason', case
+          when cardinality(documents) > 0 then 'the document has no chunk'
+          when document_key is null then 'no chunk has this id'
+          else 'no document has this external_key, id or source_url, and no chunk this id'
+        end
+      )
     );
   elsif chunk.status <> 'active' then
     causes := jsonb_build_array(
@@ -417,6 +458,14 @@ begin
   return jsonb_build_object(
     'is_found', is_found,
     'place', original_place,
+    'document', (
+      select jsonb_build_object(
+               'id', document.id, 'external_key', document.external_key,
+               'title', document.title, 'source_url', document.source_url
+             )
+        from public.knowledge_documents as document
+       where document.id = coalesce(chunk.document_id, documents[1])
+    ),
     'chunk', (
       select jsonb_build_object(
                'id', chunk.id, 'document_key', document.external_key, 'title', document.title,
@@ -437,7 +486,8 @@ $$;
 
 comment on function public.explain_missing_knowledge_chunk is
   'Why hybrid_search_knowledge_chunks does not return a chunk, or a document (the chunk of it that '
-  'is nearest to the query), as one JSON object. search: its arguments as an object. is_found: it '
+  'is nearest to the query), as one JSON object. search: its arguments as an object. document_key: '
+  'the external_key of a document, else its id or that of a chunk, else a source_url. is_found: it '
   'is on the page; place: in the whole list. vector and text: rank and score in each leg alone, '
   'without threshold and beyond the pool. causes: each with the argument and the reason. It '
   'describes rows that a viewer may not see, so only service_role may call it. Raises 22023 as the '

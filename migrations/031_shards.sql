@@ -121,7 +121,7 @@ begin
        and jsonb_typeof(answer.reading -> 'unknown') = 'object'
        and jsonb_typeof(answer.reading -> 'expansions') = 'array'
        and jsonb_typeof(answer.reading -> 'languages') = 'array'
-       and (answer.reading ->> 'fusion') in ('rrf', 'relative_score', 'auto')
+       and (answer.reading ->> 'fusion') = any (knowledge_internal.fusions())
        and (answer.reading ->> 'vector_weight')::float8 >= 0
        and (answer.reading ->> 'text_weight')::float8 >= 0
   ) is not true then
