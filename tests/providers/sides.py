@@ -29,7 +29,6 @@ CHUNKS: list[dict[str, object]] = [
     {
         "content": "The lion sleeps.",
         "embedding_model": "m",
-        "embedding_model": "m",
         "embedding": [0.0, 0.0, 1.0],
     },
 ]
