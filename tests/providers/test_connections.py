@@ -407,7 +407,7 @@ def test_a_search_that_is_cancelled_leaves_the_transaction_usable(
     async def cancel() -> list[str]:
         async with await psycopg.AsyncConnection.connect(shared_dsn) as connection:
             await connection.execute("select 1")
-            provider = AsyncPostgresProvider(connection, timeout=timeout)
+            provider = AsyncPostgresProvider(connection, timeout=timeout, on_error="empty")
             with locked(shared_dsn):
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.1):
@@ -425,7 +425,7 @@ def test_a_cancelled_search_gives_its_connection_back(
 ) -> None:
     async def cancel() -> None:
         async with async_connection_pool(shared_dsn, min_size=1, max_size=1) as pool:
-            provider = AsyncPostgresProvider(pool, timeout=timeout)
+            provider = AsyncPostgresProvider(pool, timeout=timeout, on_error="empty")
             with locked(shared_dsn), pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await provider.fulltext_search("grass")
@@ -438,7 +438,7 @@ def test_a_cancelled_search_gives_its_connection_back(
 def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection) -> None:
     async def many() -> list[Any]:
         async with async_connection_pool(shared_dsn, min_size=3, max_size=3) as pool:
-            provider = AsyncPostgresProvider(pool)
+            provider = AsyncPostgresProvider(pool, on_error="empty")
             with locked(shared_dsn) as lock:
                 searches = [
                     asyncio.create_task(provider.fulltext_search("grass")) for _ in range(3)

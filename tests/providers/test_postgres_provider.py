@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from datetime import date
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 from uuid import UUID, uuid4
 
 import numpy as np
@@ -84,14 +84,16 @@ def contents(results: list[Any]) -> list[str]:
 def test_an_embedding_may_come_in_any_of_these_forms(
     service_role: Connection, corpus: UUID, embedding: Any
 ) -> None:
-    results, details = PostgresProvider(service_role).search(embedding, threshold=0.5)
+    results, details = PostgresProvider(service_role, on_error="empty").search(
+        embedding, threshold=0.5
+    )
     assert "fallback_reason" not in details
     assert contents(results) == [CHUNKS[0]["content"], CHUNKS[1]["content"]]
     assert [result.confidence for result in results] == pytest.approx([1.0, 0.8])
 
 
 def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus: UUID) -> None:
-    results, details = PostgresProvider(service_role).hybrid_search(
+    results, details = PostgresProvider(service_role, on_error="empty").hybrid_search(
         [1, 0, 0], "zebra grass", fusion="rrf"
     )
     assert details == {
@@ -125,7 +127,7 @@ def test_a_hybrid_hit_tells_where_it_came_from(service_role: Connection, corpus:
 
 
 def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> None:
-    results, _ = PostgresProvider(service_role).hybrid_search(
+    results, _ = PostgresProvider(service_role, on_error="empty").hybrid_search(
         [1, 0, 0], None, top_k=1, rrf_k=1.0, fusion="rrf"
     )
     assert results[0].metadata["rrf_score"] == pytest.approx(1 / 2)
@@ -135,7 +137,9 @@ def test_rrf_k_reaches_the_function(service_role: Connection, corpus: UUID) -> N
 def test_fulltext_confidence_is_the_share_of_the_best_rank(
     service_role: Connection, corpus: UUID
 ) -> None:
-    results, details = PostgresProvider(service_role).fulltext_search("zebra grass")
+    results, details = PostgresProvider(service_role, on_error="empty").fulltext_search(
+        "zebra grass"
+    )
     assert details["mode"] == "fulltext"
     assert contents(results)[0] == CHUNKS[1]["content"]
     best, second = (hit.metadata["text_score"] or 0.0 for hit in results[:2])
@@ -144,7 +148,9 @@ def test_fulltext_confidence_is_the_share_of_the_best_rank(
 
 
 def test_no_more_than_top_k_come(service_role: Connection, corpus: UUID) -> None:
-    results, details = PostgresProvider(service_role).hybrid_search([1, 0, 0], None, top_k=2)
+    results, details = PostgresProvider(service_role, on_error="empty").hybrid_search(
+        [1, 0, 0], None, top_k=2
+    )
     assert len(results) == details["raw_count"] == 2
 
 
@@ -181,7 +187,7 @@ class RestOverDatabase:
 
 
 def test_both_providers_return_the_same(service_role: Connection, corpus: UUID) -> None:
-    over_psycopg = PostgresProvider(service_role)
+    over_psycopg = PostgresProvider(service_role, on_error="empty")
     over_rest = SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
     calls: list[Callable[[Any], Any]] = [
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),
@@ -245,7 +251,7 @@ def zoo(request: pytest.FixtureRequest, service_role: Connection) -> SearchProvi
             ],
         )
     if request.param == "postgres":
-        return PostgresProvider(service_role)
+        return PostgresProvider(service_role, on_error="empty")
     return SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
 
 
@@ -315,6 +321,8 @@ def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
         {"query_embedding": (1, 0, 0)},
     ]
     answers, details = zoo.hybrid_search_batch(queries)
+    why = cast(dict[str, Any], details).pop("empty")
+    assert [one and one["reason"] for one in why] == [None, "no_words", None, None]
     assert details == {
         "provider": zoo.name,
         "mode": "hybrid",
@@ -392,7 +400,7 @@ def test_a_user_searches_what_the_token_says(
 ) -> None:
     def made(connection: Connection) -> SearchProvider:
         if isinstance(zoo, PostgresProvider):
-            return PostgresProvider(connection, multi_tenant=multi_tenant)
+            return PostgresProvider(connection, multi_tenant=multi_tenant, on_error="empty")
         client: Any = RestOverDatabase(connection)
         return SupabaseProvider(client=client, multi_tenant=multi_tenant)
 
@@ -416,7 +424,7 @@ def test_a_visitor_searches_public_rows_after_the_grant(
 ) -> None:
     def made(connection: Connection) -> SearchProvider:
         if isinstance(zoo, PostgresProvider):
-            return PostgresProvider(connection, multi_tenant=multi_tenant)
+            return PostgresProvider(connection, multi_tenant=multi_tenant, on_error="empty")
         client: Any = RestOverDatabase(connection)
         return SupabaseProvider(client=client, multi_tenant=multi_tenant)
 
@@ -524,7 +532,7 @@ def test_a_refusal_names_its_reason(
     service_role: Connection, arguments: dict[str, Any], kind: str, named: str
 ) -> None:
     given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
-    results, details = PostgresProvider(service_role).hybrid_search(**given)
+    results, details = PostgresProvider(service_role, on_error="empty").hybrid_search(**given)
     assert results == []
     assert details["real_provider"] is False
     assert details["raw_count"] == 0
@@ -537,7 +545,7 @@ def test_a_refusal_names_its_reason(
 
 
 def test_a_role_without_the_grant_is_told_so(connect: Connect) -> None:
-    provider = PostgresProvider(connect("authenticated", uid=uuid4()))
+    provider = PostgresProvider(connect("authenticated", uid=uuid4()), on_error="empty")
     _, details = provider.hybrid_search([1, 0, 0], "zebra")
     assert (details["code"], details["error_kind"]) == ("42501", "permission_denied")
     assert "service_role" in details["remedy"]
@@ -545,8 +553,8 @@ def test_a_role_without_the_grant_is_told_so(connect: Connect) -> None:
 
 def test_a_database_without_the_migrations_is_told_so(plain_dsn: str) -> None:
     for details in (
-        PostgresProvider(plain_dsn).hybrid_search([1, 0, 0], "zebra")[1],
-        PostgresProvider(plain_dsn).fulltext_search("zebra")[1],
+        PostgresProvider(plain_dsn, on_error="empty").hybrid_search([1, 0, 0], "zebra")[1],
+        PostgresProvider(plain_dsn, on_error="empty").fulltext_search("zebra")[1],
     ):
         # An install in another schema lacks its schema, too.
         assert details["code"] in ("42883", "3F000")
@@ -564,14 +572,14 @@ def test_a_statement_timeout_is_told_so(database: Connection, corpus: UUID) -> N
         " jsonb, similarity float8) language plpgsql as 'begin perform pg_sleep(60); end'"
     )
     database.execute("set statement_timeout = '50ms'")
-    _, details = PostgresProvider(database).search([1, 0, 0])
+    _, details = PostgresProvider(database, on_error="empty").search([1, 0, 0])
     assert (details["code"], details["error_kind"]) == ("57014", "timeout")
 
 
 def test_an_open_transaction_survives_a_failure(dsn: str, corpus: UUID) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("create table mine ()")
-        provider = PostgresProvider(connection)
+        provider = PostgresProvider(connection, on_error="empty")
         assert provider.hybrid_search([1], "zebra")[1]["fallback_reason"] == "provider_error"
         assert provider.hybrid_search([1, 0, 0], "zebra")[0]
         assert connection.info.transaction_status == TransactionStatus.INTRANS
@@ -581,12 +589,12 @@ def test_an_open_transaction_survives_a_failure(dsn: str, corpus: UUID) -> None:
 
 def test_an_idle_connection_is_left_idle(dsn: str, corpus: UUID) -> None:
     with psycopg.connect(dsn) as connection:
-        assert PostgresProvider(connection).hybrid_search([1, 0, 0], "zebra")[0]
+        assert PostgresProvider(connection, on_error="empty").hybrid_search([1, 0, 0], "zebra")[0]
         assert connection.info.transaction_status == TransactionStatus.IDLE
 
 
 def test_nothing_is_prepared_in_the_session(database: Connection, corpus: UUID) -> None:
-    provider = PostgresProvider(database)
+    provider = PostgresProvider(database, on_error="empty")
     for _ in range(7):  # psycopg prepares a statement at its sixth use.
         provider.fulltext_search("zebra")
     assert database.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
@@ -594,7 +602,7 @@ def test_nothing_is_prepared_in_the_session(database: Connection, corpus: UUID) 
 
 def test_a_callers_row_factory_does_not_matter(dsn: str, corpus: UUID) -> None:
     with psycopg.connect(dsn, row_factory=psycopg.rows.namedtuple_row) as connection:
-        assert len(PostgresProvider(connection).search([1, 0, 0])[0]) == 2
+        assert len(PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]) == 2
 
 
 def test_a_connection_string_opens_and_closes_a_connection(
@@ -608,7 +616,7 @@ def test_a_connection_string_opens_and_closes_a_connection(
         return opened[-1]
 
     monkeypatch.setattr(psycopg.Connection, "connect", noted)
-    provider = PostgresProvider(dsn)
+    provider = PostgresProvider(dsn, on_error="empty")
     assert opened == []
     assert len(provider.search([1, 0, 0])[0]) == 2
     assert [connection.closed for connection in opened] == [True]
@@ -617,7 +625,7 @@ def test_a_connection_string_opens_and_closes_a_connection(
 def test_a_pool_serves_many_threads(dsn: str, corpus: UUID) -> None:
     found: list[int] = []
     with ConnectionPool(dsn, min_size=1, max_size=3, open=True) as pool:
-        provider = PostgresProvider(pool)
+        provider = PostgresProvider(pool, on_error="empty")
 
         def search() -> None:
             found.extend(len(provider.search([1, 0, 0])[0]) for _ in range(5))
@@ -633,7 +641,7 @@ def test_a_pool_serves_many_threads(dsn: str, corpus: UUID) -> None:
 
 
 def test_an_unreachable_server_is_told_without_the_password() -> None:
-    provider = PostgresProvider("postgres://someone:hunter2@127.0.0.1:1/nosuch")
+    provider = PostgresProvider("postgres://someone:hunter2@127.0.0.1:1/nosuch", on_error="empty")
     results, details = provider.search([1, 0, 0])
     assert results == []
     assert details["error_kind"] == "unavailable"
@@ -642,14 +650,14 @@ def test_an_unreachable_server_is_told_without_the_password() -> None:
 
 def test_a_wrong_password_is_told_without_it(dsn: str) -> None:
     wrong = psycopg.conninfo.make_conninfo(dsn, password="hunter2")
-    details = PostgresProvider(wrong).search([1, 0, 0])[1]
+    details = PostgresProvider(wrong, on_error="empty").search([1, 0, 0])[1]
     assert details["error_kind"] == "authentication_failed"
     assert "hunter2" not in str(details)
 
 
 def test_a_database_that_is_not_there_is_a_wrong_setting(dsn: str) -> None:
     wrong = psycopg.conninfo.make_conninfo(dsn, dbname="nosuch")
-    details = PostgresProvider(wrong).search([1, 0, 0])[1]
+    details = PostgresProvider(wrong, on_error="empty").search([1, 0, 0])[1]
     assert details["error_kind"] == "configuration"
     assert "connection string" in details["remedy"]
 
@@ -661,13 +669,13 @@ def test_a_wrong_type_of_database_is_refused_at_once() -> None:
 
 def test_the_callers_connection_learns_no_new_type(dsn: str, corpus: UUID) -> None:
     with psycopg.connect(dsn) as connection:
-        assert PostgresProvider(connection).search([1, 0, 0])[0]
+        assert PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]
         with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
             connection.execute("select %s", (Vector([1, 0, 0]),))
 
 
 def test_find_raises_what_failed_with_its_cause(service_role: Connection, corpus: UUID) -> None:
-    provider = PostgresProvider(service_role)
+    provider = PostgresProvider(service_role, on_error="empty")
     hits, details = provider.find([1, 0, 0], "zebra", top_k=1)
     assert len(hits) == details["raw_count"] == 1
     with pytest.raises(errors.InvalidInputError, match="pool_size") as caught:

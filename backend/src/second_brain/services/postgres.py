@@ -38,7 +38,7 @@ from second_brain.services.replicas import (
     checked_position,
     is_for_the_next,
 )
-from second_brain.services.results import Source
+from second_brain.services.results import OnError, Source
 from second_brain.services.searches import Searches
 
 Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]
@@ -239,8 +239,15 @@ class PostgresProvider(Threaded, _Postgres, SearchProvider):
         timeout: float | None = None,
         retries: int = RETRIES,
         sleep: Callable[[float], object] = time.sleep,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep)
+        super().__init__(
+            multi_tenant=multi_tenant,
+            timeout=timeout,
+            retries=retries,
+            sleep=sleep,
+            on_error=on_error,
+        )
         self._use(database, schema, replicas, max_lag, max_wait)
 
 
@@ -262,8 +269,15 @@ class AsyncPostgresProvider(Looped, _Postgres, AsyncSearchProvider):
         timeout: float | None = None,
         retries: int = RETRIES,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep)
+        super().__init__(
+            multi_tenant=multi_tenant,
+            timeout=timeout,
+            retries=retries,
+            sleep=sleep,
+            on_error=on_error,
+        )
         self._use(database, schema, replicas, max_lag, max_wait)
 
 

@@ -21,6 +21,10 @@ Method = Literal["hybrid", "vector", "fulltext"]
 Source = Literal["supabase", "postgres", "sharded"]
 """The provider that asked: over PostgREST, over psycopg, or in several databases."""
 
+OnError = Literal["raise", "empty"]
+"""What a search does that fails: raise a SecondBrainError, or return no hits and the failure in the
+details, as in the systems that this package replaces."""
+
 MOST_PENDING = 1000
 """Up to this number, the database counts the chunks without an embedding."""
 
@@ -170,6 +174,16 @@ class MemorySearchResult:
         return source_key(self.metadata.get("source_row"))
 
 
+EmptyReason: TypeAlias = dict[str, Any]
+"""Why there are no hits, as explain_empty_knowledge_search says it: `reason`, `message`, facts."""
+
+
+def past_end(total: int, offset: int) -> EmptyReason:
+    """Return the reason of a page that begins after the last hit."""
+    said = f"The list has {total} hits and {offset} are skipped. Skip fewer hits."
+    return {"reason": "offset", "message": said, "total_count": total}
+
+
 class FailureDetails(TypedDict, total=False):
     """Why a search failed: the keys that `Details` has only then.
 
@@ -213,7 +227,7 @@ class Details(ShortDetails):
     Python could not read the metadata of some rows: the ids of these rows, whose own metadata is
     empty here. `exact_total` is there only when it is asked for: the length that the list would
     have with pools without bound. `notes` is there only when the search did something beside what
-    was asked.
+    was asked, `empty` only when there are no hits: why.
     """
 
     provider: Source
@@ -224,12 +238,13 @@ class Details(ShortDetails):
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[Notes]
+    empty: NotRequired[EmptyReason]
 
 
 class BatchDetails(ShortDetails):
     """`Details` of a batch: `total_count` has one number for each query, None after a failure.
 
-    `notes`, too, has one entry for each query: None for a query without notes.
+    `notes` and `empty`, too, have one entry for each query: None for a query without.
     """
 
     provider: Source
@@ -240,6 +255,7 @@ class BatchDetails(ShortDetails):
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[list[Notes | None]]
+    empty: NotRequired[list[EmptyReason | None]]
 
 
 Results: TypeAlias = tuple[list[MemorySearchResult], Details]

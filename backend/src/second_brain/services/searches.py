@@ -4,13 +4,14 @@ Errors are raised where they happen; only `Searches._failure` turns them into de
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from second_brain.errors import (
     ClientUnavailableError,
     InvalidInputError,
     PermissionDeniedError,
+    SecondBrainError,
     UnexpectedAnswerError,
     safe_message,
     translate,
@@ -27,10 +28,12 @@ from second_brain.services.calls import Calls, Deadline, checked_timeout
 from second_brain.services.results import (
     CutRows,
     Details,
+    EmptyReason,
     FacetCount,
     FailureDetails,
     Method,
     Notes,
+    OnError,
     PartialRows,
     Results,
     Source,
@@ -39,12 +42,15 @@ from second_brain.services.results import (
     integer,
     normalize_rows,
     notes,
+    past_end,
     query_index,
     total_count,
     unreadable_metadata,
 )
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
@@ -56,6 +62,9 @@ MY_FACETS = "facet_my_knowledge_chunks"
 PENDING = "count_pending_knowledge_embeddings"
 LISTED = "list_visible_knowledge_documents"
 MY_PENDING = "count_my_pending_knowledge_embeddings"
+EMPTY = "explain_empty_knowledge_search"
+MY_EMPTY = "explain_my_empty_knowledge_search"
+PUBLIC_EMPTY = "explain_public_empty_knowledge_search"
 
 REMEDY_OF_CUT = (
     "Raise Max rows in the project's API settings, or ask for fewer rows: the API cut the answer, "
@@ -77,9 +86,19 @@ class Searches(Calls):
 
     name: ClassVar[Source]
 
-    def __init__(self, *, multi_tenant: bool, timeout: float | None, retries: int) -> None:
+    def __init__(
+        self,
+        *,
+        multi_tenant: bool,
+        timeout: float | None,
+        retries: int,
+        on_error: OnError = "raise",
+    ) -> None:
         super().__init__(timeout=timeout, retries=retries)
+        if on_error not in ("raise", "empty"):
+            raise InvalidInputError(f"on_error must be raise or empty, not {on_error!r:.100}")
         self._multi_tenant = multi_tenant
+        self._on_error = on_error
 
     @property
     def is_concurrent(self) -> bool:
@@ -125,7 +144,24 @@ class Searches(Calls):
             add_shards(details, rows)
         if exact_total:
             details["exact_total"] = await self._count(COUNT, arguments, deadline.left())
+        if not rows:
+            total = details["total_count"]
+            why = past_end(total, offset) if total else None
+            if why is None:
+                why = _reason(await self._why_empty(function, arguments, deadline))
+            if why is not None:
+                details["empty"] = why
         return hits, details
+
+    async def _why_empty(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
+        """Ask why an answer is empty; None if that cannot be said, which is no failure."""
+        explain = {MINE: MY_EMPTY, PUBLIC: PUBLIC_EMPTY}.get(function, EMPTY)
+        try:
+            return await self._call(explain, arguments, deadline.left())
+        # The answer is complete without it. A database with older migrations lacks the function.
+        except Exception as error:  # noqa: BLE001
+            logger.debug("an empty answer was not explained: %s", translate(error).kind)
+            return None
 
     async def _ignored(
         self, function: str, arguments: dict[str, Any], timeout: float | None
@@ -148,13 +184,24 @@ class Searches(Calls):
         timeout: float | None,
         exact_total: bool = False,
     ) -> Results:
-        """Search; when that fails, return no hits and the failure in the details."""
+        """Search; when that fails, raise, or return no hits and the failure in the details."""
+        if self._on_error == "raise":
+            search = self._search(method, function, given, timeout, exact_total)
+            return await self._refusing(function, search)
         try:
             return await self._search(method, function, given, timeout, exact_total)
-        # The contract: every failure becomes details, not an exception.
+        # The older contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             details: Details = {**self._details(method), **self._failure(function, error)}
             return [], details
+
+    async def _refusing(self, function: str, answer: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for an answer; raise a failure with the remedy of this function."""
+        try:
+            return await self._raising(answer)
+        except PermissionDeniedError as error:
+            error.remedy = _remedy(function, error)
+            raise
 
     async def _leg(
         self,
@@ -169,8 +216,11 @@ class Searches(Calls):
 
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[list[Any], list[int | None], list[Notes | None], Sequence[object]]:
-        """Return the hits, the total and the notes of each query, and the rows."""
+    ) -> tuple[
+        list[Any], list[int | None], list[Notes | None], list[EmptyReason | None], Sequence[object]
+    ]:
+        """Return the hits, total, notes and reason of emptiness of each query, and the rows."""
+        deadline = Deadline(self._timeout if timeout is None else checked_timeout(timeout))
         sent = [
             # With fuse, queries after the first have the arguments of the first, not defaults.
             without_defaults(
@@ -195,7 +245,27 @@ class Searches(Calls):
                 noted[place] = await self._ignored(
                     BATCH, {"queries": strict, "fuse": fuse}, timeout
                 )
-        return hits, [total_count(answer) for answer in answers], noted, rows
+        reasons = await self._why_each_empty(sent, answers, fuse, deadline)
+        return hits, [total_count(answer) for answer in answers], noted, reasons, rows
+
+    async def _why_each_empty(
+        self,
+        sent: Sequence[dict[str, Any]],
+        answers: Sequence[Sequence[object]],
+        fuse: bool,
+        deadline: Deadline,
+    ) -> list[EmptyReason | None]:
+        """Return why each query without hits has none."""
+        reasons: list[EmptyReason | None] = [None] * len(answers)
+        places = [place for place, answer in enumerate(answers) if not answer]
+        if places:
+            asked = [sent[place] for place in places]
+            if fuse:
+                asked = [{**sent[0], "formulations": [*sent[1:]]}]
+            told = await self._why_empty(BATCH, {"search": asked}, deadline)
+            for place, reason in zip(places, told if isinstance(told, list) else (), strict=False):
+                reasons[place] = _reason(reason)
+        return reasons
 
     async def _explain(
         self, function: str, given: Mapping[str, object], timeout: float | None
@@ -258,19 +328,13 @@ class Searches(Calls):
         logger.warning(
             "%s failed: %s (%s, code %s)", function, type(error).__name__, known.kind, known.code
         )
-        remedy = known.remedy
-        if (
-            isinstance(known, PermissionDeniedError)
-            and remedy == PermissionDeniedError.default_remedy
-        ):
-            remedy = _REMEDIES_OF_GRANTS.get(function, remedy)
         return {
             "fallback_reason": "provider_error",
             "error_type": type(error).__name__,
             "error_kind": known.kind,
             "error_message": safe_message(known, secrets=self._secrets()),
             "code": known.code,
-            "remedy": remedy,
+            "remedy": _remedy(function, known),
         }
 
 
@@ -282,6 +346,18 @@ def add_shards(details: Details, rows: PartialRows) -> None:
     if rows.missing:
         details["missing_shards"] = rows.missing
         details["remedy"] = REMEDY_OF_MISSING
+
+
+def _remedy(function: str, error: SecondBrainError) -> str:
+    is_grant = isinstance(error, PermissionDeniedError)
+    if is_grant and error.remedy == PermissionDeniedError.default_remedy:
+        return _REMEDIES_OF_GRANTS.get(function, error.remedy)
+    return error.remedy
+
+
+def _reason(answer: object) -> EmptyReason | None:
+    """Return the reason that the database gave; None for another answer."""
+    return answer if isinstance(answer, dict) and "message" in answer else None
 
 
 def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:
