@@ -79,7 +79,7 @@ def test_a_search_with_hits_needs_no_reason(corpus: Connection) -> None:
         ({"query_text": "?!"}, "no_searchable_words", "stop words"),
         ({"query_text": "-alpha"}, "no_searchable_words", "excluded words"),
         ({"query_text": "alpha gamma", "search_mode": "simple"}, "words_not_together", "websearch"),
-        ({"match_offset": 5}, "offset", "has 1 hits"),
+        ({"match_offset": 5}, "offset", "total_count is 1"),
         (
             {"query_text": None, "query_embedding": "[1,1,0]", "match_threshold": 0.9},
             "threshold",

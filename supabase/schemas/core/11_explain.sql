@@ -196,7 +196,9 @@ begin
         )
       end,
       case
-        when is_range then '; they have ' || array_to_string(instead.known, ' to ')
+        when is_range
+          then '; they have ' || case when instead.known <> '{}'
+            then array_to_string(instead.known, ' to ') else 'none' end
         when nearest <> '{}' then '; did you mean ' || nearest[1] || '?'
         when instead.known <> '{}'
           then '; they have ' || array_to_string(instead.known[:5], ', ')
@@ -316,7 +318,7 @@ begin
           hidden || case hidden when 1 then ' document is' else ' documents are' end
             || ' private. ',
           case when given.public_only
-            then 'No document is public. A document is public with visibility public.'
+            then 'No document is public. Store documents with visibility public.'
             else 'No document is visible to this viewer. A document is visible to its owner_id, to '
                  'its allowed_groups, and with visibility public to all.' end
         ) end,
@@ -366,8 +368,8 @@ begin
       return case when total <= given.match_offset then jsonb_build_object(
         'reason', 'offset',
         'message', format(
-          'The list has %s hits and match_offset is %s. Lower match_offset, or raise pool_size for '
-          'a longer list.', total, given.match_offset
+          'match_offset is %s and total_count is %s. Lower match_offset, or raise pool_size for a '
+          'longer list.', given.match_offset, total
         ),
         'total_count', total
       ) end;

@@ -6,13 +6,8 @@ from pydantic import BaseModel, ConfigDict
 
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
-from second_brain.services.results import (
-    EmptyReason,
-    MemorySearchResult,
-    Notes,
-    normalize_rows,
-    past_end,
-)
+from second_brain.services.emptiness import EmptyReason, past_end
+from second_brain.services.results import MemorySearchResult, Notes, normalize_rows
 
 
 class SearchResult(ResultNames):

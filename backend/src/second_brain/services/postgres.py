@@ -25,6 +25,7 @@ from second_brain.services.connection_calls import (
     pool_wait,
 )
 from second_brain.services.connections import address, explained, secrets
+from second_brain.services.emptiness import OnError
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.replicas import (
@@ -38,7 +39,7 @@ from second_brain.services.replicas import (
     checked_position,
     is_for_the_next,
 )
-from second_brain.services.results import OnError, Source
+from second_brain.services.results import Source
 from second_brain.services.searches import Searches
 
 Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]

@@ -30,6 +30,7 @@ from second_brain.services.arguments import (
 )
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
+from second_brain.services.emptiness import OnError
 from second_brain.services.own_documents import OwnDocument, OwnDocumentContent
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import (
@@ -40,7 +41,6 @@ from second_brain.services.results import (
     EmbeddingModel,
     FacetCount,
     MemorySearchResult,
-    OnError,
     PartialRows,
     Results,
     embedding_model,

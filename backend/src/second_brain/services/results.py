@@ -14,16 +14,13 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict
 
 from second_brain.errors import UnexpectedAnswerError
+from second_brain.services.emptiness import EmptyReason
 
 Method = Literal["hybrid", "vector", "fulltext"]
 """What answered, `details["mode"]`: hybrid_search, search (`vector`) or fulltext_search."""
 
 Source = Literal["supabase", "postgres", "sharded"]
 """The provider that asked: over PostgREST, over psycopg, or in several databases."""
-
-OnError = Literal["raise", "empty"]
-"""What a search does that fails: raise a SecondBrainError, or return no hits and the failure in the
-details, as in the systems that this package replaces."""
 
 MOST_PENDING = 1000
 """Up to this number, the database counts the chunks without an embedding."""
@@ -174,16 +171,6 @@ class MemorySearchResult:
         return source_key(self.metadata.get("source_row"))
 
 
-EmptyReason: TypeAlias = dict[str, Any]
-"""Why there are no hits, as explain_empty_knowledge_search says it: `reason`, `message`, facts."""
-
-
-def past_end(total: int, offset: int) -> EmptyReason:
-    """Return the reason of a page that begins after the last hit."""
-    said = f"The list has {total} hits and {offset} are skipped. Skip fewer hits."
-    return {"reason": "offset", "message": said, "total_count": total}
-
-
 class FailureDetails(TypedDict, total=False):
     """Why a search failed: the keys that `Details` has only then.
 
@@ -242,10 +229,7 @@ class Details(ShortDetails):
 
 
 class BatchDetails(ShortDetails):
-    """`Details` of a batch: `total_count` has one number for each query, None after a failure.
-
-    `notes` and `empty`, too, have one entry for each query: None for a query without.
-    """
+    """`Details` of a batch: `total_count`, `notes` and `empty` have an entry for each query."""
 
     provider: Source
     mode: Method

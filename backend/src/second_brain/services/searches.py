@@ -25,15 +25,14 @@ from second_brain.services.arguments import (
     without_defaults,
 )
 from second_brain.services.calls import Calls, Deadline, checked_timeout
+from second_brain.services.emptiness import EmptyReason, OnError, past_end
 from second_brain.services.results import (
     CutRows,
     Details,
-    EmptyReason,
     FacetCount,
     FailureDetails,
     Method,
     Notes,
-    OnError,
     PartialRows,
     Results,
     Source,
@@ -42,7 +41,6 @@ from second_brain.services.results import (
     integer,
     normalize_rows,
     notes,
-    past_end,
     query_index,
     total_count,
     unreadable_metadata,

@@ -30,9 +30,10 @@ from second_brain.errors import (
 from second_brain.services.arguments import DEFAULTS, SQL_NAMES
 from second_brain.services.blocking import finished
 from second_brain.services.calls import Deadline
+from second_brain.services.emptiness import OnError
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.reachability import PROBE_WAIT, Reachability
-from second_brain.services.results import MOST_PENDING, OnError, PartialRows, Source
+from second_brain.services.results import MOST_PENDING, PartialRows, Source
 from second_brain.services.searches import (
     BATCH,
     COUNT,

@@ -21,11 +21,12 @@ from second_brain.errors import (
 from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
 from second_brain.services.calls import RETRIES, Calls, Deadline, uncertain
+from second_brain.services.emptiness import OnError
 from second_brain.services.functions import FUNCTIONS, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.results import CutRows, OnError, Source, integer, total_count
+from second_brain.services.results import CutRows, Source, integer, total_count
 from second_brain.services.writing import AsyncWrites, Writes
 
 if TYPE_CHECKING:
