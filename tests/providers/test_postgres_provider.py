@@ -188,7 +188,7 @@ class RestOverDatabase:
 
 def test_both_providers_return_the_same(service_role: Connection, corpus: UUID) -> None:
     over_psycopg = PostgresProvider(service_role, on_error="empty")
-    over_rest = SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
+    over_rest = SupabaseProvider(client=RestOverDatabase(service_role), on_error="empty")  # type: ignore[arg-type]
     calls: list[Callable[[Any], Any]] = [
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "lion", rrf_k=10.0),
@@ -252,7 +252,7 @@ def zoo(request: pytest.FixtureRequest, service_role: Connection) -> SearchProvi
         )
     if request.param == "postgres":
         return PostgresProvider(service_role, on_error="empty")
-    return SupabaseProvider(client=RestOverDatabase(service_role))  # type: ignore[arg-type]
+    return SupabaseProvider(client=RestOverDatabase(service_role), on_error="empty")  # type: ignore[arg-type]
 
 
 def names(results: list[Any]) -> str:

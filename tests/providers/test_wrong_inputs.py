@@ -90,7 +90,7 @@ def over_rest(dsn: str, run: Run, **given: Any) -> str:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set role service_role")
         client: Any = RestOverDatabase(connection)
-        return of_provider(SupabaseProvider(client=client), given)
+        return of_provider(SupabaseProvider(client=client, on_error="raise"), given)
 
 
 def on_the_command_line(dsn: str, run: Run, *options: str) -> str:

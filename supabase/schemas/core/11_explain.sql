@@ -392,7 +392,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
   most_searches constant integer := 50; -- as in hybrid_search_knowledge_chunks_batch
 begin
-  if jsonb_typeof(search) = 'array' then
+  if jsonb_path_exists(search, 'strict $ ? (@.type() == "array" && @.size() > 0)') then
     perform knowledge_internal.check_range('search', jsonb_array_length(search), 1, most_searches);
     return (
       select jsonb_agg(

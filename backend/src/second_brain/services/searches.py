@@ -83,6 +83,7 @@ class Searches(Calls):
     """Base of both kinds of providers: the calls, and the reading of their results."""
 
     name: ClassVar[Source]
+    _explains_empty = True
 
     def __init__(
         self,
@@ -153,6 +154,8 @@ class Searches(Calls):
 
     async def _why_empty(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
         """Ask why an answer is empty; None if that cannot be said, which is no failure."""
+        if not self._explains_empty:
+            return None
         explain = {MINE: MY_EMPTY, PUBLIC: PUBLIC_EMPTY}.get(function, EMPTY)
         try:
             return await self._call(explain, arguments, deadline.left())

@@ -190,6 +190,8 @@ class SupabaseProvider(
             sleep=sleep,
             on_error=on_error or self.config.get("on_error") or "empty",
         )
+        # Older callers give a client, and count its calls.
+        self._explains_empty = client is None or on_error is not None
 
     def __enter__(self) -> Self:
         return self
@@ -262,6 +264,8 @@ class AsyncSupabaseProvider(
             sleep=sleep,
             on_error=on_error or self.config.get("on_error") or "empty",
         )
+        # Older callers give a client, and count its calls.
+        self._explains_empty = client is None or on_error is not None
 
     async def __aenter__(self) -> Self:
         return self
