@@ -79,7 +79,9 @@ class Blocking(Side):
 
     def provider(self, database: Any, **options: Any) -> Any:
         """See Side."""
-        return PostgresProvider(database, **{"sleep": self.pauses.append, **options})
+        return PostgresProvider(
+            database, **{"sleep": self.pauses.append, "on_error": "empty", **options}
+        )
 
     def connect(self, dsn: str, **options: Any) -> Any:
         """See Side."""
@@ -114,7 +116,10 @@ class Looping(Side):
         async def sleep(seconds: float) -> None:
             self.pauses.append(seconds)
 
-        return Waited(self, AsyncPostgresProvider(database, **{"sleep": sleep, **options}))
+        return Waited(
+            self,
+            AsyncPostgresProvider(database, **{"sleep": sleep, "on_error": "empty", **options}),
+        )
 
     def connect(self, dsn: str, **options: Any) -> Any:
         """See Side."""

@@ -42,7 +42,7 @@ class RestOverDatabase:
             if name in params:
                 params = {**params, name: Jsonb(params[name])}
         self.query = f"select coalesce(json_agg(hit), '[]') from public.{function}({names}) as hit"
-        if function == "explain_hybrid_search":
+        if function.startswith("explain_"):
             self.query = f"select public.{function}({names})"
         self.params = params
         return self

@@ -178,7 +178,9 @@ def test_mcp_text(brain: str, dsn: str) -> None:
     ):
         assert part in best
     none = {"query": "leaked key", "filters": {"artifact_type": "note"}}
-    assert ask(brain, "hybrid_search", **none).content[0].text == "No results found."
+    nothing = ask(brain, "hybrid_search", **none).content[0].text
+    assert nothing.startswith("No results found. ")
+    assert 'knowledge_type eq "note"; they have "decision", "document"' in nothing
     wrong = ask(brain, "hybrid_search", query="leaked key", filters={"artifact_type": "poem"})
     assert wrong.is_error
     assert wrong.content[0].text.startswith("Search failed: ")
