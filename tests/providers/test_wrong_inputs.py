@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from mcp import Client
 from psycopg.types.json import Jsonb
-from test_postgres_provider import RestOverDatabase
+from test_postgres_and_supabase import RestOverDatabase
 
 from command_line import Run, runner
 from second_brain import AsyncRetrievalService, KnowledgeWriter, RetrievalService
