@@ -63,7 +63,11 @@ def over_rest(connection: Connection, **options: Any) -> SearchProvider:
     return SupabaseProvider(client=client, **options)
 
 
-@pytest.fixture(params=[PostgresProvider, over_rest], ids=["postgres", "supabase"])
+def over_psycopg(connection: Connection, **options: Any) -> SearchProvider:
+    return PostgresProvider(connection, on_error="empty", **options)
+
+
+@pytest.fixture(params=[over_psycopg, over_rest], ids=["postgres", "supabase"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     made: Kind = request.param
     return made
