@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import numpy as np
@@ -208,6 +208,10 @@ def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
         {"query_embedding": (1, 0, 0)},
     ]
     answers, details = zoo.hybrid_search_batch(queries)
+    why = cast(dict[str, Any], details).pop("empty", None)
+    # A caller's own REST client is asked once: nothing says why.
+    assert why is None or [one and one["reason"] for one in why] == [None, "no_words", None, None]
+    assert (why is None) == (zoo.name == "supabase")
     assert details == {
         "provider": zoo.name,
         "mode": "hybrid",
