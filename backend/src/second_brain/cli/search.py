@@ -395,17 +395,19 @@ def _demo() -> None:
 
     embedder = load_embedder("wordllama")
     server = EmbeddedPostgres(STATE / "postgres")
-    typer.echo("Starting the embedded database in .second-brain/ ...")
-    server.start()
-    (STATE / ".gitignore").write_text("*\n")
-    applied = migrations.apply(
-        server.dsn(),
-        dimensions=embedder.dimensions,
-        modules=migrations.modules(),
-        fusion=migrations.FUSION,
-    )
-    typer.echo(f"{number(len(applied), 'migration')} applied.")
     console = new_console()
+    with console.status("Starting an embedded database ..."):
+        server.start()
+    (STATE / ".gitignore").write_text("*\n")
+    typer.echo("An embedded database runs in .second-brain/.")
+    with console.status("Applying the migrations ..."):
+        applied = migrations.apply(
+            server.dsn(),
+            dimensions=embedder.dimensions,
+            modules=migrations.modules(),
+            fusion=migrations.FUSION,
+        )
+    typer.echo(f"{number(len(applied), 'migration')} applied.")
     with connect(server.dsn(), autocommit=True) as connection:
         database = Database(connection)
         refuse_other_embedder(database, embedder)
@@ -422,8 +424,9 @@ def _demo() -> None:
     command = _invoked_as()
     for arguments in ('search "how do I copy a folder?"', "ingest PATH", "server dev stop"):
         console.print(f"  {command} {arguments}", highlight=False)
-    console.print("\nSee both legs side by side in the browser:", style="bold")
+    console.print("\nSee both legs side by side in the browser (extra workbench):", style="bold")
     console.print(f"  {command} workbench --open", highlight=False)
+    console.print("  make workbench, in a checkout, installs the extra first", highlight=False)
 
 
 def _invoked_as() -> str:
