@@ -385,8 +385,14 @@ alter table public.knowledge_settings enable row level security;
 revoke all on table public.knowledge_settings from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_settings to service_role;
 
+-- Raised when a change of a formula changes the best fusion or weights of a corpus.
+create function knowledge_internal.ranking_version() returns integer
+language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+  select 1
+$$;
+
 -- What the best fusion and weights of a collection ('' for all) depend on: its active chunks, the
--- models of their embeddings, and the formulas, by a digest of the functions that rank.
+-- models of their embeddings, and the version of the formulas.
 create function knowledge_internal.ranked_corpus(name text) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -400,20 +406,7 @@ begin
                  filter (where counted.is_embedded),
                '[]'
              ),
-             'formulas', (
-               select md5(string_agg(function.prosrc, '' order by function.proname, function.oid))
-                 from pg_proc as function
-                where function.oid in (
-                        'public.hybrid_search_knowledge_chunks'::regproc,
-                        'knowledge_internal.bm25_k1'::regproc,
-                        'knowledge_internal.bm25_length_factor'::regproc,
-                        'knowledge_internal.inverse_document_frequency'::regproc,
-                        'knowledge_internal.document_side'::regproc,
-                        'knowledge_internal.cosine_spread'::regproc,
-                        'knowledge_internal.weighed_readings'::regproc,
-                        'knowledge_internal.exact_scores'::regproc
-                      )
-             )
+             'formulas', knowledge_internal.ranking_version()
            )
       from (
              select chunk.embedding_model, chunk.embedding is not null as is_embedded
