@@ -537,7 +537,8 @@ comment on function public.set_knowledge_settings is
   'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
   'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
   'the stored embeddings. measured_on says on what fusion and weights were measured: '
-  'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of bounds.';
+  'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of '
+  'bounds.';
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
 
@@ -556,8 +557,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 comment on function public.list_knowledge_settings() is
-  'The settings that are stored, in the order of their collections. changes: what has changed since '
-  'they were measured (a tenth of the chunks, counted up to 100,000; the models of the embeddings; '
+  'The settings that are stored, in the order of their collections. changes: what has changed '
+  'since they were measured (a tenth of the chunks, counted up to 100,000; the models of the embeddings; '
   'the formulas), a sentence for each; measure again where it is not empty.';
 revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
 grant execute on function public.list_knowledge_settings() to service_role;
@@ -579,7 +580,8 @@ grant execute on function public.reset_knowledge_settings(text) to service_role;
 
 -- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
 -- weights. For null, the settings stored for the one collection searched, else those stored for
--- all, multiply the weights and give the fusion: that of the collection, else that of all, else rrf.
+-- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
+-- rrf.
 create function knowledge_internal.settled_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[]
@@ -601,7 +603,10 @@ begin
    limit 1;
   fusion := coalesce(
     stored.fusion,
-    (select settings.fusion from public.knowledge_settings as settings where settings.collection = ''),
+    (
+      select settings.fusion from public.knowledge_settings as settings
+       where settings.collection = ''
+    ),
     'rrf'
   );
   vector_weight := vector_weight * coalesce(stored.vector_weight, 1);

@@ -818,9 +818,9 @@ begin
   list.text_scores := found.scores;
   list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
   if asked_embedding is null and plan.questions[formulation].is_inferred then
-    plan.questions[formulation].embedding := knowledge_internal.embedding_of_hits(
-      list.text_ids, list.text_scores
-    );
+    plan.questions[formulation] := row(
+      knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores), null, null, false
+    )::knowledge_internal.search_question;
     plan.analyses[formulation] := null;
     near := knowledge_internal.ranked_list(formulation, collection, plan);
     list.vector_strategy := near.vector_strategy;

@@ -287,6 +287,26 @@ begin
 end
 $$;
 
+-- What names a chunk and its document in an answer, each null where there is none.
+create function knowledge_internal.named_chunk(chunk public.knowledge_chunks, document_id uuid)
+returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
+  select jsonb_build_object(
+           'document', case when document.id is not null then jsonb_build_object(
+             'id', document.id, 'external_key', document.external_key,
+             'title', document.title, 'source_url', document.source_url
+           ) end,
+           'chunk', case when (chunk).id is not null then jsonb_build_object(
+             'id', (chunk).id, 'document_key', document.external_key, 'title', document.title,
+             'chunk_index', (chunk).chunk_index, 'collection', (chunk).collection,
+             'status', (chunk).status
+           ) end
+         )
+    from (select) as one
+    left join public.knowledge_documents as document
+      on document.id = named_chunk.document_id
+$$;
+
 create function public.explain_missing_knowledge_chunk(
   search jsonb, chunk_id uuid default null, document_key text default null
 ) returns jsonb
@@ -436,29 +456,11 @@ begin
   return jsonb_build_object(
     'is_found', is_found,
     'place', original_place,
-    'document', (
-      select jsonb_build_object(
-               'id', document.id, 'external_key', document.external_key,
-               'title', document.title, 'source_url', document.source_url
-             )
-        from public.knowledge_documents as document
-       where document.id = coalesce(chunk.document_id, documents[1])
-    ),
-    'chunk', (
-      select jsonb_build_object(
-               'id', chunk.id, 'document_key', document.external_key, 'title', document.title,
-               'chunk_index', chunk.chunk_index, 'collection', chunk.collection,
-               'status', chunk.status
-             )
-        from (select) as one
-        left join public.knowledge_documents as document on document.id = chunk.document_id
-       where chunk.id is not null
-    ),
     'pool', greatest(given.pool_size, given.match_count),
     'vector', vector || jsonb_build_object('is_run', question.embedding is not null),
     'text', text || jsonb_build_object('is_run', question.query_text is not null),
     'causes', causes
-  );
+  ) || knowledge_internal.named_chunk(chunk, coalesce(chunk.document_id, documents[1]));
 end
 $$;
 

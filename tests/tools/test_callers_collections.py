@@ -47,6 +47,9 @@ EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 def brain(shared_dsn: str) -> str:
     """Return the DSN of two artifacts, the whole text of one, a memory and a turn of history."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        connection.execute(
+            "select public.set_knowledge_settings(fusion => 'auto')"
+        )  # as `migrate` does
         writer = KnowledgeWriter(connection)
         documents: list[tuple[dict[str, Any], list[str]]] = [
             (
