@@ -557,8 +557,8 @@ $$;
 
 comment on function public.list_knowledge_settings() is
   'The settings that are stored, in the order of their collections. changes: what has changed '
-  'since they were measured (a tenth of the chunks, counted up to 100,000; the models of the embeddings; '
-  'the formulas), a sentence for each; measure again where it is not empty.';
+  'since they were measured (a tenth of the chunks, counted up to 100,000; the models of the '
+  'embeddings; the formulas), a sentence for each; measure again where it is not empty.';
 revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
 grant execute on function public.list_knowledge_settings() to service_role;
 
