@@ -121,7 +121,7 @@ def test_explain_tells_of_it(corpus: Connection) -> None:
         "select public.explain_hybrid_search(%s)",
         [json.dumps({"query_text": "cat", "embedding_from_text": True})],
     ).fetchone()  # type: ignore[misc]
-    assert found["vector"]["strategy"] == "compared: few rows"
+    assert found["vector"]["strategy"] == "from the best text hits: compared: few rows"
     assert found["vector"]["rows"] == 4
     assert found["hits"][0]["notes"] == {"embedding": "from the best text hits"}
     assert found["hits"][2]["vector_share"] > 0

@@ -759,6 +759,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1036,6 +1037,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1071,6 +1073,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;

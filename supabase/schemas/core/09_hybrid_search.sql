@@ -569,12 +569,20 @@ begin
           select string_agg(
                    concat_ws(
                      '; ', 'ignored: ' || asked.ignored_embedding,
-                     case when asked.is_inferred then 'from the best text hits' end
+                     case when made.is_searched_with then 'from the best text hits' end
                    ),
                    '; ' order by asked.ordinality
                  )
             from unnest(plan.questions) with ordinality as asked
-           where asked.ignored_embedding is not null or asked.is_inferred
+           cross join lateral (
+                   -- Without a text hit that has an embedding, the vector leg is not run.
+                   select asked.is_inferred and exists (
+                            select from unnest(lists) as list
+                             where list.formulation = asked.ordinality
+                               and list.vector_strategy is not null
+                          ) as is_searched_with
+                 ) as made
+           where asked.ignored_embedding is not null or made.is_searched_with
         ),
         'relaxed', (
           select jsonb_agg(distinct part.name)

@@ -47,7 +47,7 @@ class Page:
 
 @dataclass
 class Workbench:
-    """What the pages share. `embedder` is None for a workbench that searches by words only."""
+    """What the pages share. `embedder` is None for a workbench that embeds no question."""
 
     connections: Connections
     embedder: Embedder | None
