@@ -378,6 +378,10 @@ begin
            given.fusion, given.vector_weight, given.text_weight,
            coalesce(given.collections, wanted.collections)
          ) as settled;
+  -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
+  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
+    plan.text_weight := given.text_weight;
+  end if;
   if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
