@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -386,6 +387,33 @@ def test_a_search_by_words_needs_no_embedder(
     KnowledgeWriter(database).upsert_document({"external_key": "a"}, [{"content": "a zebra"}])
     (hit,) = hits(brain("search", "zebra", "--mode", "text", "--json"))
     assert hit["content"] == "a zebra"
+
+
+@pytest.mark.parametrize("dimensions", [3])
+@pytest.mark.parametrize("options", [["--embedder", "none"], []], ids=["none", "not installed"])
+def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
+    brain: Run,
+    database: psycopg.Connection[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+) -> None:
+    texts = {"a zebra": [1.0, 0.1, 0.0], "striped horses": [1.0, 0.0, 0.0]}
+    KnowledgeWriter(database).upsert_document(
+        {"external_key": "a"},
+        [
+            {"content": text, "embedding": embedding, "embedding_model": "other-3"}
+            for text, embedding in texts.items()
+        ],
+    )
+    if not options:
+        monkeypatch.setitem(sys.modules, "wordllama", None)
+    done = brain("search", "zebra", "--json", *options)
+    assert [hit["content"] for hit in hits(done)] == [*texts]
+    assert "the embedding of the question is from the best text hits" in done.err
+    refused = brain("search", "zebra", "--mode", "vector", *options)
+    assert (refused.code, refused.out) == (1, "")
+    assert "without an embedder" in refused.err
+    assert "vector leg: not run" not in brain("search", "zebra", "--explain", *options).out
 
 
 @pytest.mark.parametrize("command", [["ingest", "docs"], ["search", "key"]])

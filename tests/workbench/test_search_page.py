@@ -258,7 +258,7 @@ def test_the_copied_calls_find_the_same(
     assert by_python == shown
 
 
-def test_another_embedder_is_told_and_words_are_searched(
+def test_another_embedder_is_told_and_text_hits_give_the_embedding(
     library_dsn: str, three_words: CallableEmbedder
 ) -> None:
     with browser_of(library_dsn, embedder=three_words) as browser:
@@ -267,10 +267,16 @@ def test_another_embedder_is_told_and_words_are_searched(
             "(256 dimensions), and the question would be with three words (3 dim" in page.get_text()
         )
         assert "cars.md" in _keys(page, "text")
+        assert "Its best text hits give it one." in page.get_text()
     with browser_of(library_dsn) as browser:
         page = _page(browser, q="automobile")
         assert "without an embedder" in page.get_text()
         assert "cars.md" in _keys(page, "text")
+        hybrid = _keys(page, "hybrid")
+        assert len(hybrid) > len(_keys(page, "text"))
+        with psycopg.connect(library_dsn) as connection:
+            statement = _text(page, "#as-sql").encode()
+            assert [row[5] for row in connection.execute(statement)] == hybrid
 
 
 class _Elements(HTMLParser):

@@ -762,6 +762,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1039,6 +1040,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1074,6 +1076,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;

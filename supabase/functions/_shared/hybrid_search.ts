@@ -55,7 +55,7 @@ type Typed = {
   filters?: Filters | null;
   formulations?: { query_text?: string; query_embedding?: number[] }[];
   fusion?: "rrf" | "relative_score" | "auto";
-  on_bad_embedding?: "error" | "text";
+  on_bad_embedding?: "error" | "text" | "from_text";
   search_mode?: "websearch" | "simple" | "phrase";
 };
 

@@ -378,6 +378,10 @@ begin
            given.fusion, given.vector_weight, given.text_weight,
            coalesce(given.collections, wanted.collections)
          ) as settled;
+  -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
+  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
+    plan.text_weight := given.text_weight;
+  end if;
   if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
@@ -569,12 +573,20 @@ begin
           select string_agg(
                    concat_ws(
                      '; ', 'ignored: ' || asked.ignored_embedding,
-                     case when asked.is_inferred then 'from the best text hits' end
+                     case when made.is_searched_with then 'from the best text hits' end
                    ),
                    '; ' order by asked.ordinality
                  )
             from unnest(plan.questions) with ordinality as asked
-           where asked.ignored_embedding is not null or asked.is_inferred
+           cross join lateral (
+                   -- Without a text hit that has an embedding, the vector leg is not run.
+                   select asked.is_inferred and exists (
+                            select from unnest(lists) as list
+                             where list.formulation = asked.ordinality
+                               and list.vector_strategy is not null
+                          ) as is_searched_with
+                 ) as made
+           where asked.ignored_embedding is not null or made.is_searched_with
         ),
         'relaxed', (
           select jsonb_agg(distinct part.name)

@@ -9,6 +9,9 @@ from second_brain.retrieval.settings import Mode
 from second_brain.services.emptiness import EmptyReason, past_end
 from second_brain.services.results import MemorySearchResult, Notes, normalize_rows
 
+FROM_TEXT = "from the best text hits"
+"""What the database says of an embedding that it made for a question."""
+
 
 class SearchResult(ResultNames):
     """One hit: what `Hit` has, and where it stands.
@@ -43,7 +46,8 @@ class QueryTime(BaseModel):
 class Degraded(BaseModel):
     """A part that failed, and that the answer does without.
 
-    `embed`: the question has no embedding, and the text leg answers. `text`: the text leg failed,
+    `embed`: the question has no embedding of its own: one of its best text hits takes its place, or
+    the text leg answers alone (`mode_used`). `text`: the text leg failed,
     and the vector leg answers. `rerank`: the fused order is kept. `kind` is that of a
     `second_brain.errors` class. `also` is a second part that failed.
     """
@@ -110,6 +114,11 @@ class SearchResponse(ResponseNames):
     pending_embeddings: int | None = None
     empty: EmptyAnswer | None = None
 
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the embedding of the question was made of its best text hits."""
+        return FROM_TEXT in str((self.notes or {}).get("embedding"))
+
 
 class Explanation(BaseModel):
     """What the database says of a search: how it finds its hits, what it costs, or why not.
@@ -124,6 +133,12 @@ class Explanation(BaseModel):
     timings: QueryTime
     embedding_model: str | None = None
     degraded: Degraded | None = None
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the embedding of the question was made of its best text hits."""
+        vector = self.answer.get("vector") if isinstance(self.answer, dict) else None
+        return isinstance(vector, dict) and FROM_TEXT in str(vector.get("strategy"))
 
     def hits(self, offset: int = 0) -> list[SearchResult]:
         """Return the hits of an explained search; the first has the rank after `offset`."""

@@ -103,8 +103,9 @@ class AsyncSearchProvider(AsyncReading):
         scaled to 0..1) or `auto` (the cosine in units of its spread, plus BM25 over the best one).
         None is the setting stored for the collection, else `rrf`. `on_bad_embedding="text"` ignores
         an embedding of another size than the stored ones or of length 0 when there is a text, and
-        the details say so. With `prefix_last`, the last word of the text may be the beginning of a
-        word.
+        the details say so; `from_text` replaces it as `embedding_from_text` does: a text without an
+        embedding gets one of its best text hits. With `prefix_last`, the last word of the text may
+        be the beginning of a word.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
         `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of

@@ -326,7 +326,7 @@ def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _may_ignore(arguments: Mapping[str, Any]) -> bool:
     """Say whether the search may ignore an embedding: an answer without rows has no note of it."""
-    return arguments.get("on_bad_embedding") == "text"
+    return arguments.get("on_bad_embedding") in ("text", "from_text")
 
 
 def _strictly(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Asked:
     explained: Mapping[str, Any] | None = None
     milliseconds: dict[str, float] = field(default_factory=dict)
     lists: dict[Leg, Listed] = field(default_factory=dict)
+    is_inferred: bool = False
+    """Whether the embedding of the question was made of its best text hits."""
     shares: dict[str, float] = field(default_factory=dict)
     """By chunk id: the part of the fused score that the vector leg gave, 0 to 1."""
 
@@ -60,8 +62,10 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     times = explained["milliseconds"]
     asked.milliseconds = {"embed": found.timings.embed} if asked.model else {}
     asked.milliseconds |= {leg: times[leg] for leg in ("vector", "text") if times[leg]}
-    if question.mode != "hybrid" or asked.model is None:
-        asked.lists["text" if asked.model is None else question.mode] = whole
+    asked.is_inferred = found.is_inferred
+    has_vector = asked.model is not None or asked.is_inferred
+    if question.mode != "hybrid" or not has_vector:
+        asked.lists[question.mode if has_vector else "text"] = whole
         return asked
     asked.lists["hybrid"] = whole
     asked.milliseconds["hybrid"] = times["hybrid"]
@@ -70,7 +74,7 @@ def ask(service: RetrievalService, question: Question) -> Asked:
         if both > 0:
             asked.shares[row["id"]] = min(max(row["vector_share"] / both, 0), 1)
     legs: tuple[tuple[Leg, float], ...] = (
-        ("vector", question.vector_weight),
+        ("vector", question.vector_weight if asked.model is not None else 0),
         ("text", question.text_weight),
     )
     for leg, weight in legs:

@@ -235,6 +235,7 @@ end
 $$;
 
 -- The arguments with one fusion for all, that of the first answer, whatever each database stores.
+-- Embeddings of each database's own text hits would give similarities that do not compare.
 create function knowledge_internal.shared_arguments(search jsonb, readings jsonb)
 returns knowledge_internal.search_arguments
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -245,6 +246,8 @@ begin
   given.fusion := readings #>> '{0,fusion}';
   given.vector_weight := readings #>> '{0,vector_weight}';
   given.text_weight := readings #>> '{0,text_weight}';
+  given.embedding_from_text := false;
+  given.on_bad_embedding := replace(given.on_bad_embedding, 'from_text', 'text');
   return given;
 end
 $$;
