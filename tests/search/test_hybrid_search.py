@@ -296,6 +296,7 @@ def test_the_first_result_columns_keep_their_order() -> None:
         ("source_row", "jsonb"),
         ("confidence", "double precision"),
         ("notes", "jsonb"),
+        ("answer_confidence", "double precision"),
     ]
 
 

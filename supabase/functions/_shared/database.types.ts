@@ -759,6 +759,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -795,6 +796,7 @@ export type Database = {
       "hybrid_search_knowledge_chunks_batch": {
         Args: { "fuse"?: boolean; "queries": Json };
         Returns: {
+          "answer_confidence": number;
           "chunk_index": number;
           "collection": string;
           "collections": (string)[];
@@ -1036,6 +1038,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1071,6 +1074,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1224,6 +1228,7 @@ export type Database = {
         "source_row": Json | null;
         "confidence": number | null;
         "notes": Json | null;
+        "answer_confidence": number | null;
       };
     };
   };

@@ -4,7 +4,7 @@ import html
 import re
 
 from second_brain.retrieval.answer import SearchResponse, SearchResult
-from second_brain.services.results import pending_note
+from second_brain.services.results import off_subject_note, pending_note
 
 PASSAGE_BOUND = 1000
 """Characters. The text shows an excerpt of a longer passage; the JSON has all of it."""
@@ -24,9 +24,8 @@ def as_text(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> str:
             f"{sentence(failed.message)} {failed.remedy}"
         )
         failed = failed.also
-    pending = pending_note(response.pending_embeddings)
-    if pending is not None:
-        notes.append(pending)
+    said = pending_note(response.pending_embeddings), off_subject_note(response.answer_confidence)
+    notes += (note for note in said if note is not None)
     if not response.results:
         return "\n".join([*notes, "No results found."])
     found = len(response.results)

@@ -35,8 +35,8 @@ from second_brain.services.results import (
     Source,
     UnreadableJson,
     integer,
+    listing_of,
     normalize_rows,
-    page_of,
     query_index,
 )
 
@@ -98,13 +98,15 @@ class Searches(Calls):
         if not rows and offset > 0:
             # No row of an empty page has the length of the list.
             first = await self._call(function, _first_hit(arguments), deadline.left())
-        total, noted, has_pool_ended = page_of(first)
+        listing = listing_of(first)
+        total, noted = listing.total_count, listing.notes
         if not first and _may_ignore(arguments):
             noted = await self._ignored(function, _strictly(arguments), deadline.left())
         details = self._details(method, rows, total)
+        details["answer_confidence"] = listing.answer_confidence
         if noted is not None:
             details["notes"] = noted
-        if has_pool_ended and offset + len(rows) >= (total or 0):
+        if listing.has_full_pool and offset + len(rows) >= (total or 0):
             details["pool_ended"] = True
             details.setdefault("remedy", _remedy_of_pool(arguments))
         if exact_total:
@@ -160,15 +162,13 @@ class Searches(Calls):
             )
             for arguments, answer in zip(sent, answers, strict=False)
         ]
-        pages = [page_of(answer) for answer in answers]
-        noted = [one for _, one, _ in pages]
+        listings = [listing_of(answer) for answer in answers]
         for place, answer in enumerate(answers):
             if not answer and _may_ignore(sent[place]):
                 strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
-                noted[place] = await self._ignored(
-                    BATCH, {"queries": strict, "fuse": fuse}, timeout
-                )
-        return hits, [total for total, _, _ in pages], noted, rows
+                noted = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
+                listings[place] = listings[place]._replace(notes=noted)
+        return hits, listings, rows
 
     def _for_viewer(self, given: Mapping[str, object], function: str = "") -> dict[str, Any]:
         """Return the arguments as JSON values; a function that takes no viewer needs none."""
@@ -197,6 +197,7 @@ class Searches(Calls):
             "real_provider": rows is not None,
             "raw_count": len(rows or ()),
             "total_count": total,
+            "answer_confidence": None,
         }
         unreadable = [
             str(row.get("id"))
