@@ -691,44 +691,43 @@ create function knowledge_internal.answer_confidence(
 ) returns double precision
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  hit_embedding extensions.vector;
-  hit_lexemes tsvector;
+  hit record;
+  analysis knowledge_internal.query_analysis;
+  fit record;
+  best double precision;
 begin
   -- Concatenated with nothing, a tsvector outside its row is fetched once.
-  select chunk.embedding, chunk.content_tsv || ''::tsvector
-    into hit_embedding, hit_lexemes
+  select chunk.embedding, chunk.content_tsv || ''::tsvector as lexemes
+    into hit
     from public.knowledge_chunks as chunk
    where chunk.id = first_hit;
-  return (
-    select max(
-             1 / (
-               1 + exp(
-                 -case
-                   when fit.cosine is null then 15 * fit.coverage - 6
-                   when fit.coverage is null then 30 * fit.cosine - 12.5
-                   else 15 * fit.cosine + 8.7 * fit.coverage - 9.2
-                 end
-               )
-             )
-           )
-      from unnest(plan.questions) with ordinality as question
-     cross join lateral (
-             select 1 - (question.embedding operator(extensions.<=>) hit_embedding) as cosine,
-                    (
-                      select coalesce(sum(word.found), 0) / sum(word.weight)
-                        from (
-                          select max(asked.weight) as weight,
-                                 max(asked.weight) filter (where hit_lexemes @@ asked.query) as found
-                            from unnest(
-                                   plan.analyses[question.ordinality].scored_weights,
-                                   plan.analyses[question.ordinality].lexeme_queries,
-                                   plan.analyses[question.ordinality].readings
-                                 ) as asked (weight, query, reading)
-                           group by asked.reading
-                        ) as word
-                    ) as coverage
-           ) as fit
-  );
+  for place in 1 .. cardinality(plan.questions) loop
+    analysis := plan.analyses[place];
+    -- Of the readings of a word, the best counts.
+    select 1 - (plan.questions[place].embedding operator(extensions.<=>) hit.embedding) as cosine,
+           coalesce(sum(word.found), 0) / sum(word.weight) as coverage
+      into fit
+      from (
+        select max(asked.weight) as weight,
+               max(asked.weight) filter (where hit.lexemes @@ asked.query) as found
+          from unnest(analysis.scored_weights, analysis.lexeme_queries, analysis.readings)
+               as asked (weight, query, reading)
+         group by asked.reading
+      ) as word;
+    best := greatest(
+      best,
+      1 / (
+        1 + exp(
+          -case
+            when fit.cosine is null then 15 * fit.coverage - 6
+            when fit.coverage is null then 30 * fit.cosine - 12.5
+            else 15 * fit.cosine + 8.7 * fit.coverage - 9.2
+          end
+        )
+      )
+    );
+  end loop;
+  return best;
 end
 $$;
 

@@ -300,8 +300,9 @@ class AsyncSearchProvider(AsyncReading):
         """Search for up to 50 queries in one round trip; return one list of hits for each.
 
         A query is a dict with the argument names of `hybrid_search`. All queries together return
-        at most 1,000 hits. In the details, `total_count` and `answer_confidence` are lists with one
-        entry per query. If one query is rejected, the whole batch is rejected and every list is empty.
+        at most 1,000 hits. In the details, `total_count` and `answer_confidence` are lists with
+        one entry per query. If one query is rejected, the whole batch is rejected and every list is
+        empty.
 
         With `fuse=True`, the queries are formulations of one query and the result is one list. The
         first query may have all arguments, the others only query_text and query_embedding.

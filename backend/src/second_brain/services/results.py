@@ -222,14 +222,15 @@ class Details(ShortDetails):
     """How the hits of a search came about.
 
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
-    through. `answer_confidence` is 0 to 1: how well the first hit of that list fits the question, by
-    its cosine similarity and by the share of the question's words that it has; below OFF_SUBJECT,
-    the question may be about another subject. It is None without hits, and in answers of `search`
-    and `fulltext_search`. `real_provider` is True when a database answered. `unreadable_metadata` is there only when
-    Python could not read the metadata of some rows: the ids of these rows, whose own metadata is
-    empty here. `exact_total` is there only when it is asked for: the length that the list would
-    have with pools without bound. `notes` is there only when the search did something beside what
-    was asked.
+    through. `answer_confidence` is 0 to 1: how well the first hit of that list fits the question,
+    by its cosine similarity and by the share of the question's words that it has. Below
+    OFF_SUBJECT, the question may be about another subject. None without hits, and in answers of
+    `search` and `fulltext_search`. `real_provider` is True when a database answered.
+
+    `unreadable_metadata` is there only when Python could not read the metadata of some rows: the
+    ids of these rows, whose own metadata is empty here. `exact_total` is there only when it is
+    asked for: the length that the list would have with pools without bound. `notes` is there only
+    when the search did something beside what was asked.
     """
 
     provider: Source

@@ -28,6 +28,7 @@ from second_brain.services.results import (
     CutRows,
     Details,
     FailureDetails,
+    Listing,
     Method,
     Notes,
     PartialRows,
@@ -144,8 +145,8 @@ class Searches(Calls):
 
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[list[Any], list[int | None], list[Notes | None], Sequence[object]]:
-        """Return the hits, the total and the notes of each query, and the rows."""
+    ) -> tuple[list[Any], list[Listing], Sequence[object]]:
+        """Return the hits of each query and what they say of their list, and the rows."""
         sent = list[dict[str, Any]]()
         for place, query in enumerate(queries):
             # With fuse, queries after the first have the arguments of the first, not defaults.
