@@ -13,7 +13,7 @@ from second_brain.services.postgres import PostgresProvider
 pytestmark = pytest.mark.module("shards")
 
 QUESTION = [0.2, -0.5, 0.8]
-SCORES = ("similarity", "text_score", "rrf_score")
+SCORES = ("similarity", "text_score", "rrf_score", "answer_confidence")
 SHOWN = (
     "vector_rank",
     "text_rank",

@@ -267,6 +267,7 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
         "next_offset": None,
         "truncated": False,
         "pool_ended": False,
+        "answer_confidence": None,
         "notes": None,
         "degraded": None,
     }

@@ -258,6 +258,15 @@ def test_chunks_without_an_embedding_are_told_to_those_who_may_see_them(
     assert json.loads(hidden.out)["pending_embeddings"] == 0
 
 
+def test_hits_off_the_subject_are_called_so(zoo: Run) -> None:
+    off = "zebra tulips and violets bloom in gardens"
+    done = zoo("search", off, "--mode", "text")
+    assert "these hits may be off the subject" in done.out.splitlines()[-1]
+    hit = json.loads(zoo("search", off, "--mode", "text", "--json").out)["results"][0]
+    assert 0 < hit["metadata"]["answer_confidence"] < 0.3
+    assert "off the subject" not in zoo("search", "zebra", "--mode", "text").out
+
+
 def test_a_page_says_where_it_stands(zoo: Run) -> None:
     done = zoo("search", "zebra", "--mode", "text", "--limit", "2", "--offset", "1")
     assert done.out.splitlines()[-1] == "Hits 2 to 3 of 4."

@@ -57,6 +57,12 @@ def test_each_leg_has_its_list_and_the_fused_one_stands_beside_it(library: TestC
     assert [mark.get_text() for mark in first.select("mark")] == ["door", "house", "key"]
 
 
+def test_hits_off_the_subject_are_called_so(library: TestClient) -> None:
+    off = _page(library, q="tulips and violets bloom beside a door", legs="text")
+    assert "off the subject" in _text(off, ".note")
+    assert "off the subject" not in _page(library, q=QUESTION).get_text()
+
+
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
 def test_the_bar_of_a_hit_adds_up_to_its_score(library: TestClient, fusion: str) -> None:
     page = _page(library, q=QUESTION, fusion=fusion, vector_weight=2)

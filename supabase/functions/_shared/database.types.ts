@@ -799,6 +799,7 @@ export type Database = {
       "hybrid_search_knowledge_chunks_batch": {
         Args: { "fuse"?: boolean; "queries": Json };
         Returns: {
+          "answer_confidence": number;
           "chunk_index": number;
           "collection": string;
           "collections": (string)[];
@@ -1230,6 +1231,7 @@ export type Database = {
         "source_row": Json | null;
         "confidence": number | null;
         "notes": Json | null;
+        "answer_confidence": number | null;
       };
     };
   };

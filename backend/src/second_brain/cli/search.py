@@ -57,7 +57,7 @@ from second_brain.services.arguments import Fusion, Leg
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import pending_note
+from second_brain.services.results import off_subject_note, pending_note
 
 # Nothing is too dissimilar to be shown: the table says how similar it is.
 _ANY_SIMILARITY = -1.0
@@ -322,6 +322,8 @@ def _search(
         if total > len(results) and not is_reranked:
             place = f"Hits {results[0].rank} to {results[-1].rank} of {total}."
             console.print(f"\n{place}", style="dim", highlight=False)
+        if unsure := off_subject_note(response.answer_confidence):
+            console.print(f"\n{unsure}", style="yellow", highlight=False)
         if counts:
             console.print()
             console.print(facets_table(counts))
@@ -386,6 +388,7 @@ def _hit(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
             **{name: value for name, value in said.items() if name not in lacking},
             "is_chunk": hit.is_chunk,
             "total_count": response.total_count,
+            "answer_confidence": response.answer_confidence,
             "pool_ended": response.pool_ended,
             "real_provider": True,
         },

@@ -23,6 +23,7 @@ class SearchResult(ResultNames):
 
     `confidence` has one meaning in all modes: the fused score (of one leg, that leg's) divided by
     the highest that the weights and the fusion allow. 1 is the best possible; it is no probability.
+    Whether the answer fits the question at all: `answer_confidence` of the SearchResponse.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -82,6 +83,10 @@ class SearchResponse(ResponseNames):
     `query_time_ms` is the whole time in milliseconds, and `timings` has its parts. `notes` says
     what the database did beside what was asked. `empty`, without results, says why.
 
+    `answer_confidence` is 0 to 1: how well the first hit of the fused list fits the question, the
+    same on all pages and after reranking. Below `second_brain.services.results.OFF_SUBJECT`, the
+    question may be about another subject than the corpus. It is None without hits.
+
     `pool_ended`: the list ends on this page although more rows may match, because a leg had as many
     candidates as its pool holds, or the reranker as many as it is given. `truncated`: results are
     missing on this page. `remedy` says what to do about either. `exact_total`, where it is asked
@@ -96,6 +101,7 @@ class SearchResponse(ResponseNames):
 
     results: list[SearchResult]
     total_count: int | None
+    answer_confidence: float | None = None
     mode: Mode
     mode_used: Mode
     limit: int

@@ -265,6 +265,7 @@ class Retrieval(ABC):
                 for rank, place in enumerate(places, start=first + 1)
             ],
             total_count=total,
+            answer_confidence=details.get("answer_confidence"),
             mode=plan.mode,
             mode_used=used if scores is None else "rerank",
             limit=plan.limit,

@@ -14,6 +14,7 @@ from second_brain.retrieval.answer import Degraded, SearchResult
 from second_brain.retrieval.query import AccessOptions
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.arguments import Leg
+from second_brain.services.results import off_subject_note
 from second_brain.workbench.question import Question
 
 _MARKS = re.compile(r"<mark>(.*?)</mark>", re.DOTALL)
@@ -29,10 +30,15 @@ class Listed:
 
 @dataclass
 class Asked:
-    """What a question found. `why_no_vector` says why the vector leg was not asked."""
+    """What a question found.
+
+    `why_no_vector` says why the vector leg was not asked, `off_subject` that the hits may not
+    answer the question.
+    """
 
     question: Question
     why_no_vector: str | None = None
+    off_subject: str | None = None
     model: str | None = None
     explained: Mapping[str, Any] | None = None
     milliseconds: dict[str, float] = field(default_factory=dict)
@@ -58,7 +64,9 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     asked.explained = explained = found.answer
     asked.model, asked.why_no_vector = found.embedding_model, why_no_vector(found.degraded)
     hits = found.hits(question.offset)
-    whole = Listed(hits, explained["hits"][0]["total_count"] if hits else None)
+    first = explained["hits"][0] if hits else {}
+    whole = Listed(hits, first.get("total_count"))
+    asked.off_subject = off_subject_note(first.get("answer_confidence"))
     times = explained["milliseconds"]
     asked.milliseconds = {"embed": found.timings.embed} if asked.model else {}
     asked.milliseconds |= {leg: times[leg] for leg in ("vector", "text") if times[leg]}

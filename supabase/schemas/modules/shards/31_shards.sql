@@ -363,15 +363,13 @@ create function public.knowledge_candidates(search jsonb, readings jsonb) return
 -- definer: callers have no grant on the tables, the arguments decide which rows are read.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  lists knowledge_internal.ranked_list[];
+  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(
+    knowledge_internal.shared_arguments(search, readings),
+    shared => knowledge_internal.shared_question(readings)
+  );
+  lists constant knowledge_internal.ranked_list[] := knowledge_internal.ranked_lists(plan);
   chunks jsonb;
 begin
-  lists := knowledge_internal.ranked_lists(
-    knowledge_internal.planned_search(
-      knowledge_internal.shared_arguments(search, readings),
-      shared => knowledge_internal.shared_question(readings)
-    )
-  );
   select coalesce(
            jsonb_object_agg(
              chunk.id,
@@ -380,6 +378,7 @@ begin
                  'document_id', chunk.document_id, 'external_key', document.external_key,
                  'chunk_index', chunk.chunk_index, 'collection', chunk.collection,
                  'document_date', chunk.document_date,
+                 'answer_confidence', knowledge_internal.answer_confidence(plan, chunk.id),
                  'written_at', coalesce(document.updated_at, chunk.updated_at)
                )
              )
