@@ -9,46 +9,40 @@ and changes what is fused.
 
 The figures are means over the queries with a relevant document; every judgment counts as it is
 written. Beside them: `auto` minus the better leg (the one with the higher mean) with the p-value of
-the paired randomisation test, and the queries that the text leg returned nothing for. The last line
-has the means over all collections and the worst difference. Latency is not measured.
+the paired randomisation test. The last line has the means over all collections and the worst
+difference. Latency is not measured.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.bench_report import line
 from second_brain.evaluation import collection as collections
-from second_brain.evaluation import metrics, runs
-from second_brain.evaluation.collection import Collection, Vectors
-from second_brain.evaluation.metrics import Difference
-from second_brain.evaluation.runs import Run, Settings
+from second_brain.evaluation import metrics
+from second_brain.evaluation.collection import Collection
+from second_brain.evaluation.comparison import LEGS, Mode
+from second_brain.evaluation.metrics import NDCG, Difference
+from second_brain.evaluation.runs import Searcher, Settings, rankings
 from second_brain.evaluation.scratch import load, scratch_database
 from second_brain.models import load_embedder
-from second_brain.services.arguments import Leg
 from second_brain.services.install import Database
 
-MEASURE = "nDCG@10"
 MATCH_COUNT = 10
 RRF = Settings(fusion="rrf", vector_weight=1.0, text_weight=1.0, rrf_k=60.0)
 DEFAULT = "auto"
-SEARCHES: dict[str, tuple[Leg, Settings]] = {
-    "vector": ("vector", Settings()),
-    "text": ("text", Settings()),
-    DEFAULT: ("hybrid", Settings(fusion="auto")),
-    "rrf 1/1 k 60": ("hybrid", RRF),
-    "relative_score": ("hybrid", Settings(fusion="relative_score")),
+SEARCHES = {
+    **{mode.name: mode for mode in LEGS},
+    DEFAULT: Mode(DEFAULT, settings=Settings(fusion="auto")),
+    "rrf 1/1 k 60": Mode("rrf", settings=RRF),
+    "relative_score": Mode("relative_score", settings=Settings(fusion="relative_score")),
 }
-HEADER = (
-    "collection",
-    "queries",
-    *SEARCHES,
-    "auto minus better leg",
-    "p",
-    "empty text answers",
-)
+HEADER = ("collection", "queries", *SEARCHES, "auto minus better leg", "p")
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,6 @@ class Figures:
     means: dict[str, float]
     default_minus: dict[str, Difference]
     better_leg: str
-    empty_text_answers: int
 
     def cells(self) -> list[str]:
         """Return the collection's row of the table."""
@@ -72,44 +65,56 @@ class Figures:
             *(f"{mean:.4f}" for mean in self.means.values()),
             f"{gain.mean:+.4f} ({self.better_leg})",
             f"{gain.p_value:.4f}",
-            str(self.empty_text_answers),
         ]
 
 
-def read(directory: Path, embeddings: str) -> tuple[Collection, Vectors]:
-    """Read a collection with the embeddings beside it, or embed it with WordLlama."""
-    collection = collections.load(directory)
+@contextmanager
+def loaded(
+    directory: Path, embeddings: str, most: int | None = None
+) -> Iterator[tuple[Collection, Searcher]]:
+    """Load a collection into a scratch database, with at most that many of its queries.
+
+    The embeddings are those beside it, or WordLlama's.
+    """
+    collection = collections.load(directory).sample(most, 0)
     if embeddings == "wordllama":
-        return collection, collections.embed(collection, load_embedder(embeddings))
-    documents, queries = (directory / f"{of}.{embeddings}.f16.npy" for of in ("docs", "queries"))
-    return collection, collections.read_vectors(collection, documents, queries)
-
-
-def measure(collection: Collection, vectors: Vectors, language: str) -> Figures:
-    """Load a collection into a scratch database, ask every query by every search, and judge."""
+        vectors = collections.embed(collection, load_embedder(embeddings))
+    else:
+        files = (directory / f"{of}.{embeddings}.f16.npy" for of in ("docs", "queries"))
+        vectors = collections.read_vectors(collection, *files)
+    named = directory / "language"
+    language = named.read_text("utf-8").strip() if named.is_file() else "english"
     with scratch_database(vectors.dimensions) as connection:
         load(connection, collection, vectors, language, lambda doing: None)
-        searcher = runs.Searcher(Database(connection), vectors.queries, one_per_document=False)
-        answers: dict[str, Run] = {
-            name: {
-                query.id: searcher.answer(query, leg, settings, MATCH_COUNT)
-                for query in collection.queries
-            }
-            for name, (leg, settings) in SEARCHES.items()
+        yield collection, Searcher(Database(connection), vectors.queries, one_per_document=False)
+
+
+def answered(
+    collection: Collection, searcher: Searcher, searches: Mapping[Name, Mode]
+) -> dict[Name, dict[str, float]]:
+    """Ask every query by every search, and return nDCG@10 by search and query."""
+    values = {}
+    for name, mode in searches.items():
+        run = {
+            query.id: searcher.answer(query, mode.leg, mode.settings, MATCH_COUNT)
+            for query in collection.queries
         }
-    values = {
-        name: metrics.judge(collection.qrels, runs.rankings(run))[MEASURE]
-        for name, run in answers.items()
-    }
-    means = {name: sum(found.values()) / len(found) for name, found in values.items()}
+        values[name] = metrics.judge(collection.qrels, rankings(run), (NDCG,))[NDCG]
+    return values
+
+
+def measure(directory: Path, embeddings: str) -> Figures:
+    """Ask every query of a collection by every search, and judge."""
+    with loaded(directory, embeddings) as (collection, searcher):
+        values = answered(collection, searcher, SEARCHES)
+    means = {name: metrics.mean(found) for name, found in values.items()}
     return Figures(
         collection.name,
         len(collection.queries),
-        vectors.model,
+        embeddings,
         means,
         {leg: metrics.compare(values[DEFAULT], values[leg]) for leg in ("vector", "text")},
         max(("vector", "text"), key=means.__getitem__),
-        sum(not answer.documents for answer in answers["text"].values()),
     )
 
 
@@ -124,7 +129,6 @@ def summary(measured: Sequence[Figures]) -> list[str]:
         *(f"{mean:.4f}" for mean in means),
         f"{gain.mean:+.4f} ({worst.collection})",
         f"{gain.p_value:.4f}",
-        str(sum(one.empty_text_answers for one in measured)),
     ]
 
 
@@ -148,9 +152,7 @@ def main() -> None:
         print(line(HEADER))
         print(line(["---"] * len(HEADER)), flush=True)
     for directory in options.collections:
-        named = directory / "language"
-        language = named.read_text("utf-8").strip() if named.is_file() else "english"
-        figures = measure(*read(directory, options.embeddings), language)
+        figures = measure(directory, options.embeddings)
         measured.append(figures)
         print(json.dumps(asdict(figures)) if options.json else line(figures.cells()), flush=True)
     if not options.json:

@@ -12,7 +12,16 @@ import pytest
 
 from command_line import Run
 from conftest import Connection
-from judged import DIMENSIONS, WORDS, best_hit, embedder, fill, judged, use_the_worse_leg
+from judged import (
+    DIMENSIONS,
+    WORDS,
+    best_hit,
+    embedder,
+    fill,
+    judge_enough,
+    judged,
+    use_the_worse_leg,
+)
 from second_brain.evaluation.judgments import grades
 from second_brain.services.arguments import FUSIONS
 from second_brain.services.judgments import Judgment
@@ -165,10 +174,12 @@ def test_tune_stores_what_is_better_and_a_search_changes(
     brain: Run, writer: KnowledgeWriter, database: Connection
 ) -> None:
     use_the_worse_leg(writer)
+    judge_enough(writer)
     assert best_hit(database) == "bananas"
     done = brain("corpus", "tune", "--collection", "first", "--apply")
     assert done.code == 0, done.err
-    assert "tuned against the settings in use: +0.369" in done.out
+    assert "Best against the settings in use: +0.369 nDCG@10, standard error 0.000" in done.out
+    assert "best gains most against the settings in use:\n  +0.369  " in done.out
     assert "Stored for collection 'first'" in done.out
     assert best_hit(database) == "apples"
     (stored,) = writer.settings()
@@ -185,8 +196,8 @@ def test_a_gain_of_few_questions_is_stored_only_by_force(
     writer.set_judgments(judged("first", count=5))
     given = ("corpus", "tune", "--collection", "first", "--apply")
     refused = brain(*given)
-    assert "with fewer than 6 questions no difference can be significant" in refused.out
-    assert "Not stored: no setting is significantly better" in refused.out
+    assert "5 of 20 judged questions: a fit to so few gains nothing" in refused.out
+    assert "Not stored: too few questions." in refused.out
     assert writer.settings()[0].text_weight == 0.01
     assert "Stored for collection 'first'" in brain(*given, "--force").out
     assert writer.settings()[0].text_weight != 0.01

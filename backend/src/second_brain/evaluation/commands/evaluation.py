@@ -270,12 +270,13 @@ def _tune(
         bool,
         typer.Option(
             "--apply",
-            help="Store fusion and weights in your database, if their gain is significant.",
+            help="Store the best fusion and weights in your database, if their gain is above its "
+            f"standard error, over at least {tuning.FEWEST} questions.",
         ),
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="With --apply: store them even if it is not significant."),
+        typer.Option("--force", help="With --apply: store them all the same."),
     ] = False,
     collection: Annotated[
         str | None,
@@ -296,18 +297,18 @@ def _tune(
     schema: SchemaOption = SCHEMA,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the best search arguments for a collection: fusion, weights, RRF constant, pool size.
+    """Find the best fusion and weights for a collection, and store them.
 
     Without a folder, the questions are those judged in the database, and they are searched in the
-    corpus itself; only fusion and weights are tried. With a folder, its documents are loaded into a
-    scratch database that is dropped at the end.
+    corpus itself. With a folder, its documents are loaded into a scratch database that is dropped
+    at the end.
 
-    Every query runs with each setting, for ten hits. The output compares the cross-validated
-    nDCG@10 of the tuned settings with those in use (with a folder: the defaults) and with each leg
-    alone, and says whether hybrid search beats both legs.
+    Every query runs, for ten hits, with the settings in use (with a folder: the defaults), with
+    each leg first, and with each share of the legs in steps of 0.1. The output has the gain of the
+    best over the settings in use in nDCG@10, its standard error, and the queries that move.
 
-    With --apply only fusion and weights are tried, because only they are stored. Every search whose
-    caller gives no fusion uses them. `second-brain corpus settings` shows and removes them.
+    With --apply, every search whose caller gives no fusion uses them. `second-brain corpus
+    settings` shows and removes them.
     """
     if force and not apply:
         raise typer.BadParameter("--force needs --apply")
@@ -316,13 +317,10 @@ def _tune(
     if directory is not None and collection is not None and not apply:
         raise typer.BadParameter("--collection needs --apply")
     applied_to = resolve_dsn(target) if apply and directory is not None else None
-    settings = tuning.grid(storable=apply or directory is None)
     corpus = _Corpus(collection, kind, schema)
     with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed), least=2) as asked:
-        with progress("Searching", tuning.searches(asked.questions, settings)) as advance:
-            found = tuning.tune(
-                asked.searcher.answer, asked.questions, settings, seed=seed, advance=advance
-            )
+        with progress("Searching", tuning.searches(asked.questions)) as advance:
+            found = tuning.tune(asked.searcher.answer, asked.questions, advance=advance)
         chosen = (found.forced if force else found.storable) if apply else None
         stored = None
         if chosen is not None and applied_to is None:
@@ -341,11 +339,13 @@ def _tune(
         typer.echo(f"Stored for {describe(stored)}")
     elif apply and found.forced is None:
         typer.echo(f"Not stored: {baseline} are the best.")
-    elif apply:
+    elif apply and not found.is_better:
         typer.echo(
-            f"Not stored: no setting is significantly better than {baseline} on questions that did "
-            "not choose it. --force stores the best one all the same."
+            f"Not stored: no setting is better than {baseline} by more than the standard error. "
+            "--force stores the best one all the same."
         )
+    elif apply:
+        typer.echo("Not stored: too few questions. --force stores the best one all the same.")
 
 
 @dataclass(frozen=True)
