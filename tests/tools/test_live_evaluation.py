@@ -188,6 +188,25 @@ def test_tune_stores_what_is_better_and_a_search_changes(
     assert "Not stored: the settings in use are the best." in again.out
 
 
+def test_tune_takes_the_judgments_of_a_file(
+    brain: Run, writer: KnowledgeWriter, tmp_path: Path
+) -> None:
+    use_the_worse_leg(writer)
+    writer.delete_judgments(collection="first")
+    asked = [(before, word) for before in ("", "the ", "of the ") for word in WORDS]
+    lines = "".join(f"{before}{word}\t{word}\n" for before, word in asked)
+    (tmp_path / "questions.tsv").write_text(lines)
+    given = ("corpus", "tune", "questions.tsv", "--collection", "first")
+    assert "Stored for collection 'first'" in brain(*given, "--apply").out
+    assert writer.settings()[0].text_weight >= 1
+    assert writer.judgments() == []
+    chunk = "00000000-0000-0000-0000-000000000001"
+    (tmp_path / "questions.tsv").write_text(f"question,chunk\napples,{chunk}\n")
+    refused = brain(*given)
+    assert refused.code == 1
+    assert "judgments import questions.tsv" in refused.err
+
+
 def test_a_gain_of_few_questions_is_stored_only_by_force(
     brain: Run, writer: KnowledgeWriter
 ) -> None:

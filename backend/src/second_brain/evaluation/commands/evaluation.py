@@ -55,6 +55,7 @@ _TUNE_EXAMPLES = """\b
 Examples:
   second-brain corpus tune
   second-brain corpus tune --collection support --apply
+  second-brain corpus tune questions.tsv --collection support --apply
   second-brain corpus tune scifact
   second-brain corpus tune scifact --qrels scifact/qrels/dev.tsv --max-queries 500
   second-brain corpus tune scifact --apply --collection support
@@ -67,7 +68,8 @@ FolderArgument = Annotated[
     typer.Argument(
         metavar="[FOLDER]",
         help="Test collection: corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv (BEIR). "
-        "Without it, the judgments in the database and its corpus.",
+        "Without it, the corpus of the database and its judgments; those of a file of "
+        "`corpus judgments import` if this is one.",
     ),
 ]
 KindOption = Annotated[
@@ -194,6 +196,7 @@ def _eval(
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
     reranker = None if reranker_name is None else load_reranker(reranker_name)
     modes = [parse_mode(text) for text in compared or ()]
+    directory, file = _told_apart(directory)
     folder = _Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
     folder.refuse_other_options(
         {
@@ -212,7 +215,7 @@ def _eval(
         raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
     if modes and settings != Settings():
         raise typer.BadParameter("--compare names the settings: give no others")
-    corpus = _Corpus(collection, kind, schema)
+    corpus = _Corpus(collection, kind, schema, file)
     with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed)) as asked:
         if other_embedder is not None:
             other = configured_embedder(other_embedder)
@@ -299,9 +302,9 @@ def _tune(
 ) -> None:
     """Find the best fusion and weights for a collection, and store them.
 
-    Without a folder, the questions are those judged in the database, and they are searched in the
-    corpus itself. With a folder, its documents are loaded into a scratch database that is dropped
-    at the end.
+    Without a folder, the questions are those judged in the database or in a file, and they are
+    searched in the corpus itself. With a folder, its documents are loaded into a scratch database
+    that is dropped at the end.
 
     Every query runs, for ten hits, with the settings in use (with a folder: the defaults), with
     each leg first, and with each share of the legs in steps of 0.1. The output has the gain of the
@@ -312,12 +315,13 @@ def _tune(
     """
     if force and not apply:
         raise typer.BadParameter("--force needs --apply")
+    directory, file = _told_apart(directory)
     folder = _Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
     folder.refuse_other_options({"--questions": kind}, {"--target": target})
     if directory is not None and collection is not None and not apply:
         raise typer.BadParameter("--collection needs --apply")
     applied_to = resolve_dsn(target) if apply and directory is not None else None
-    corpus = _Corpus(collection, kind, schema)
+    corpus = _Corpus(collection, kind, schema, file)
     with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed), least=2) as asked:
         with progress("Searching", tuning.searches(asked.questions)) as advance:
             found = tuning.tune(asked.searcher.answer, asked.questions, advance=advance)
@@ -346,6 +350,11 @@ def _tune(
         )
     elif apply:
         typer.echo("Not stored: too few questions. --force stores the best one all the same.")
+
+
+def _told_apart(given: Path | None) -> tuple[Path | None, Path | None]:
+    """Return the folder of a test collection, and the file of judgments: at most one is given."""
+    return (None, given) if given is not None and given.is_file() else (given, None)
 
 
 @dataclass(frozen=True)
@@ -377,11 +386,12 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Corpus:
-    """The questions judged in a database."""
+    """The questions judged in a database, or in a file."""
 
     collection: str | None
     kind: Kind | None
     schema: str
+    file: Path | None
 
 
 @dataclass(frozen=True)
@@ -416,7 +426,8 @@ def _asked(
     metrics.require_library()
     if folder.directory is None:
         with opened(dsn, corpus.schema) as database:
-            questions = read_questions(database, corpus.collection, corpus.kind).sample(*sample)
+            judged = read_questions(database, corpus.collection, corpus.kind, corpus.file)
+            questions = judged.sample(*sample)
             _refuse_fewer(questions, least)
             embedder = configured_embedder(embedder_name)
             refuse_other_embedder(database, embedder)

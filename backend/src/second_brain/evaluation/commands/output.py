@@ -106,7 +106,11 @@ def print_tuning(found: Tuning, baseline: str) -> None:
     console = new_console()
     _print_heading(console, found.collection)
     table = new_table("", right=(NDCG,))
-    rows = {"vector leg first": VECTOR, "text leg first": TEXT, baseline.removeprefix("the "): DEFAULT}
+    rows = {
+        "vector leg first": VECTOR,
+        "text leg first": TEXT,
+        baseline.removeprefix("the "): DEFAULT,
+    }
     for name, settings in {**rows, "best": found.best}.items():
         table.add_row(name, f"{found.mean(settings):.3f}")
     _print_table(console, table)
