@@ -52,8 +52,8 @@ def run(
 ) -> Run:
     """Run `second-brain` on the judged corpus, with its model."""
     command = runner(monkeypatch, capsys, tmp_path)
-    for module in ("search", "evaluation"):
-        name = f"second_brain.cli.{module}.configured_embedder"
+    for module in ("cli.search", "evaluation.commands.evaluation"):
+        name = f"second_brain.{module}.configured_embedder"
         monkeypatch.setattr(name, lambda _: embedder())
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     return command
