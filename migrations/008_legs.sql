@@ -748,6 +748,7 @@ declare
   vector_rows integer;
   pass integer := 3;
   begun_at timestamptz := clock_timestamp();
+  inferred knowledge_internal.search_plan := plan; -- the vector leg of a question in words
 begin
   list.formulation := formulation;
   list.collection := collection;
@@ -818,11 +819,11 @@ begin
   list.text_scores := found.scores;
   list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
   if asked_embedding is null and plan.questions[formulation].is_inferred then
-    plan.questions[formulation].embedding := knowledge_internal.embedding_of_hits(
-      list.text_ids, list.text_scores
-    );
-    plan.analyses[formulation] := null;
-    near := knowledge_internal.ranked_list(formulation, collection, plan);
+    inferred.questions[formulation] := row(
+      knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores), null, null, false
+    )::knowledge_internal.search_question;
+    inferred.analyses[formulation] := null;
+    near := knowledge_internal.ranked_list(formulation, collection, inferred);
     list.vector_strategy := near.vector_strategy;
     list.vector_ids := near.vector_ids;
     list.similarities := near.similarities;

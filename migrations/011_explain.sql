@@ -1,6 +1,467 @@
--- 011_explain: how a search comes to its answer.
--- Adds: function explain_hybrid_search. Locks nothing that exists.
+-- 011_explain: how a search comes to its answer, and why it has no hits.
+-- Adds: functions explain_hybrid_search, explain_empty_knowledge_search,
+-- explain_my_empty_knowledge_search and explain_public_empty_knowledge_search, and those that they
+-- call. Locks nothing that exists.
 -- Written from supabase/schemas/core/11_explain.sql by `make baseline`: edit that file.
+
+-- The arguments of a search that leave out rows, each alone. path: its place in search.
+create function knowledge_internal.restrictions(search jsonb)
+returns table (cause text, argument text, alone jsonb, path text[])
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  select 'filter', format('filters[%s]', listed.place - 1),
+         jsonb_build_object('filters', jsonb_build_array(listed.condition)),
+         array['filters', (listed.place - 1)::text]
+    from jsonb_array_elements(
+           case jsonb_typeof(search -> 'filters') when 'array' then search -> 'filters'
+             else '[]' end
+         ) with ordinality as listed (condition, place)
+   union all
+  select 'filter', 'filters.' || entry.key,
+         jsonb_build_object('filters', jsonb_build_object(entry.key, entry.value)),
+         array['filters', entry.key]
+    from jsonb_each(
+           case jsonb_typeof(search -> 'filters') when 'object' then search -> 'filters'
+             else '{}' end
+         ) as entry
+   union all
+  select named.cause, named.names[1],
+         (
+           select jsonb_object_agg(entry.key, entry.value)
+             from jsonb_each(search) as entry
+            where entry.key = any (named.names)
+         ),
+         named.names[:1]
+    from (
+      values
+        ('filter', array['filter_type']), ('date', array['date_from']), ('date', array['date_to']),
+        ('collection', array['collections']), ('permission', array['public_only']),
+        ('permission', array['viewer_id', 'viewer_groups'])
+    ) as named (cause, names)
+   where search ?| named.names
+$$;
+
+-- The rows that the scope $1 shows, in the collections $2 if there are some, as SQL about chunk:
+-- all where an index finds what is asked of them, else the first 20,000.
+create function knowledge_internal.shown_rows(
+  seen knowledge_internal.row_scope, collections text[], is_indexed boolean
+) returns text
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  select '(select chunk.* from public.knowledge_chunks as chunk where ' || seen.visible
+         || case when collections is null then '' else ' and chunk.collection = any ($2)' end
+         || case when is_indexed is true then '' else ' limit 20000' end || ') as chunk'
+$$;
+
+-- Whether a row that the scope shows passes a filter, if there is one, and has a word, if one is
+-- given.
+create function knowledge_internal.shows_row(
+  seen knowledge_internal.row_scope, collections text[],
+  wanted knowledge_internal.chunk_filter default null, word tsquery default null
+) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- One row is enough: an index finds it sooner.
+set enable_seqscan = off as $$
+declare
+  filtered constant knowledge_internal.row_scope :=
+    knowledge_internal.row_scope(wanted, null, null, false);
+  is_found boolean;
+begin
+  execute
+    'select exists (select from '
+    || knowledge_internal.shown_rows(seen, collections, wanted is null or wanted.is_indexed)
+    || ' where ' || replace(filtered.matching, '($1)', '($3)')
+    || case when word is null then '' else ' and chunk.content_tsv @@ $4' end || ')'
+    into is_found using seen, collections, filtered, word;
+  return is_found;
+end
+$$;
+
+-- What rows that the scope shows have in the field of a condition, as JSON. is_key: they lack the
+-- key of metadata, and known has the keys beside it. Of dates and numbers, the least and the most.
+create function knowledge_internal.known_instead(
+  condition knowledge_internal.filter_condition, seen knowledge_internal.row_scope,
+  collections text[], out known text[], out is_key boolean
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_values constant integer := 1000;
+  parent constant text[] := condition.path[:cardinality(condition.path) - 1];
+  rows_read constant text := knowledge_internal.shown_rows(seen, collections, false);
+  source text;
+begin
+  execute 'select not exists (select from ' || rows_read
+    || ' where chunk.metadata #> $3 is not null) and $3 <> ''{}'''
+    into is_key using seen, collections, condition.path;
+  source := case
+    when condition.kind in ('date', 'timestamp', 'integer') then format(
+      'select unnest(array[min(chunk.%1$I), max(chunk.%1$I)]) from ', condition.field
+    ) || rows_read
+    when condition.field = 'source_id' then
+      'select stored.name from public.knowledge_sources as stored'
+      ' where stored.id in (select chunk.source_id from ' || rows_read || ')'
+    when condition.kind = 'text'
+      then format('select chunk.%I from ', condition.field) || rows_read
+    when is_key then
+      'select key from ' || rows_read || ' cross join jsonb_object_keys('
+      '  case jsonb_typeof(chunk.metadata #> $4) when ''object'' then chunk.metadata #> $4'
+      '    else ''{}'' end) as key'
+    when cardinality(condition.path) > 0 then
+      'select value from ' || rows_read
+      || ' cross join jsonb_path_query(chunk.metadata #> $3, ''lax $[*]'') as value'
+  end;
+  if source is null then
+    return;
+  end if;
+  execute 'select array(select distinct to_jsonb(value)::text from (' || source
+    || ') as listed (value) where value is not null order by 1 limit ' || most_values || ')'
+    into known using seen, collections, condition.path, parent;
+  if is_key and parent = '{}' then
+    -- Without "metadata.", an object names columns too.
+    known := known || array(
+      select to_jsonb(name)::text
+        from jsonb_object_keys(knowledge_internal.filter_columns()) as name
+    );
+  end if;
+end
+$$;
+
+-- The names that are like one of those asked for, the most like first: two names have more than a
+-- third of their pairs of letters in common.
+create function knowledge_internal.names_like(asked text[], known text[]) returns text[]
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  with pairs as (
+    select distinct listed.name, listed.is_asked, substr(listed.padded, place, 2) as pair
+      from (
+        select name, true as is_asked, lower(format(' %s ', left(name, 100))) as padded
+          from unnest(asked) as name
+         union all
+        select name, false, lower(format(' %s ', left(trim('"' from name), 100)))
+          from unnest(known) as name
+      ) as listed
+     cross join generate_series(1, length(listed.padded) - 1) as place
+  ),
+  sizes as (select name, is_asked, count(*) as pairs from pairs group by name, is_asked)
+  select array(
+    select one.name
+      from pairs as one
+      join pairs as other using (pair)
+      join sizes as size_of_one on size_of_one.name = one.name and not size_of_one.is_asked
+      join sizes as size_of_other on size_of_other.name = other.name and size_of_other.is_asked
+     where not one.is_asked and other.is_asked
+     group by one.name, other.name, size_of_one.pairs, size_of_other.pairs
+    having 2.0 * count(*) / (size_of_one.pairs + size_of_other.pairs) > 0.35
+     order by 2.0 * count(*) / (size_of_one.pairs + size_of_other.pairs) desc, one.name
+     limit 3
+  )
+$$;
+
+-- The answer for an argument that no row passes which the scope shows.
+create function knowledge_internal.unmet_restriction(
+  argument text, alone jsonb, path text[], seen knowledge_internal.row_scope, collections text[]
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  condition knowledge_internal.filter_condition := case
+    when alone ? 'filters'
+      then (knowledge_internal.filter_conditions(alone -> 'filters'))[1]
+    else jsonb_populate_record(
+      null::knowledge_internal.filter_condition,
+      case argument
+        when 'collections' then '{"field": "collection", "kind": "text"}'
+        when 'filter_type' then '{"field": "knowledge_type", "kind": "text"}'
+        else '{"field": "document_date", "kind": "date"}' end::jsonb
+    )
+  end;
+  value constant jsonb := coalesce(alone #> '{filters,0,value}', alone #> path);
+  field constant text := case when condition.kind = 'json' and condition.field !~ '^metadata($|[.])'
+    then 'metadata.' else '' end || condition.field;
+  asked text[] := array(
+    select element #>> '{}' from jsonb_path_query(value, 'lax $[*]') as element limit 20
+  );
+  instead constant record := knowledge_internal.known_instead(condition, seen, collections);
+  is_range constant boolean := condition.kind in ('date', 'timestamp', 'integer');
+  nearest text[];
+begin
+  if instead.is_key then
+    asked := condition.path[cardinality(condition.path):];
+  end if;
+  if not is_range then
+    nearest := knowledge_internal.names_like(asked, instead.known);
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object(
+    'reason', case argument when 'collections' then 'collection' else 'filter' end,
+    'message', concat(
+      case
+        when instead.is_key then format('%s: no visible row has this key', argument)
+        else format(
+          '%s: no visible row passes %s', argument,
+          left(concat_ws(' ', field, alone #>> '{filters,0,op}', value), 200)
+        )
+      end,
+      case
+        when is_range
+          then '; they have ' || case when instead.known <> '{}'
+            then array_to_string(instead.known, ' to ') else 'none' end
+        when nearest <> '{}' then '; did you mean ' || nearest[1] || '?'
+        when instead.known <> '{}'
+          then '; they have ' || array_to_string(instead.known[:5], ', ')
+      end,
+      case when nearest <> '{}' then '' else '.' end,
+      ' Leave out this argument, or give a value that a row has.'
+    ),
+    'argument', argument, 'field', field, 'value', value,
+    'nearest', nullif(nearest, '{}'), 'known', nullif(instead.known[:5], '{}')
+  ));
+end
+$$;
+
+-- The answer for a question that finds none of the rows that pass the filters.
+create function knowledge_internal.unmatched_question(plan knowledge_internal.search_plan)
+returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  threshold constant double precision := plan.match_threshold;
+  matching knowledge_internal.row_scope := plan.scope;
+  best double precision;
+  words text;
+  reason text;
+  message text;
+begin
+  matching.visible := matching.matching;
+  words := (
+    select string_agg(distinct to_json(left(word, 60))::text, ', ')
+      from (
+        select word
+          from unnest(plan.analyses) as analysis cross join unnest(analysis.words) as word limit 10
+      ) as listed
+  );
+  if exists (select from unnest(plan.questions) as asked where asked.embedding is not null) then
+    plan.match_threshold := -1;
+    plan.analyses := null;
+    best := (
+      select max(list.similarities[1])
+        from unnest(knowledge_internal.ranked_lists(plan)) as list
+    );
+    reason := case when best is null then 'no_embedding' else 'threshold' end;
+    message := case
+      when best is null then 'No row that passes the filters has an embedding. Embed them '
+        '(second-brain corpus embed), or ask with query_text.'
+      else format(
+        'The best similarity is %s and match_threshold is %s. Lower match_threshold.',
+        round(best::numeric, 4), threshold
+      )
+    end || case when words is not null then ' No row has a word of the question: ' || words || '.'
+      else '' end;
+  elsif words is null then
+    reason := 'no_searchable_words';
+    message := 'The question has only stop words, signs or excluded words. Ask with other words, '
+      'or with an embedding.';
+  elsif exists (
+    select from unnest(plan.analyses) as analysis
+     cross join unnest(analysis.lexeme_queries) as word (query)
+     where knowledge_internal.shows_row(matching, plan.collections, word => word.query)
+  ) then
+    reason := 'words_not_together';
+    message := format(
+      'Rows have words of the question (%s), but none has all that are required, or all have an '
+      'excluded word. Ask with search_mode websearch, without quotation marks and without -words.',
+      words
+    );
+  else
+    reason := 'no_words';
+    message := format(
+      'No row that passes the filters has a word of the question: %s. Ask with other words, '
+      'or with an embedding.', words
+    );
+  end if;
+  return jsonb_strip_nulls(
+    jsonb_build_object('reason', reason, 'message', message, 'best_similarity', best)
+  );
+end
+$$;
+
+-- Why a search has no hits, as in explain_empty_knowledge_search; null if it has some.
+-- counts_hidden: for operators, the documents that the viewer may not see are counted.
+create function knowledge_internal.empty_reason(
+  given knowledge_internal.search_arguments, counts_hidden boolean default false
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  plan knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  viewer_scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
+    knowledge_internal.compile_filter(null, null, null, null, given.public_only),
+    given.viewer_id, given.viewer_groups, given.public_only
+  );
+  seen knowledge_internal.row_scope := viewer_scope;
+  hidden bigint;
+  restriction record;
+  lists knowledge_internal.ranked_list[];
+  total bigint;
+  reason text;
+begin
+  if not knowledge_internal.shows_row(viewer_scope, null) then
+    -- For a viewer, rows that are hidden and rows that are not there are the same.
+    reason := case when viewer_scope.is_restricted then 'not_visible' else 'nothing_stored' end;
+    if counts_hidden then
+      select count(distinct coalesce(chunk.document_id, chunk.id))
+        into hidden
+        from (
+          select stored.document_id, stored.id from public.knowledge_chunks as stored
+           where stored.status = 'active' limit 20000
+        ) as chunk;
+      reason := case when hidden = 0 then 'nothing_stored' else reason end;
+    end if;
+    return jsonb_strip_nulls(jsonb_build_object(
+      'reason', reason,
+      'message', case
+        when reason = 'nothing_stored'
+          then 'No document is stored. Store one: second-brain ingest PATH, or KnowledgeWriter.'
+        else concat(
+          hidden || case hidden when 1 then ' document is' else ' documents are' end
+            || ' private. ',
+          case when given.public_only
+            then 'No document is public. Store documents with visibility public.'
+            else 'No document is visible to this viewer. A document is visible to its owner_id, to '
+                 'its allowed_groups, and with visibility public to all.' end
+        ) end,
+      'hidden_documents', nullif(hidden, 0)
+    ));
+  end if;
+
+  -- The first argument that no visible row passes alone; those that control access come first.
+  for restriction in
+    select one.argument, one.alone, one.path, one.cause, compiled.wanted
+      from knowledge_internal.restrictions(to_jsonb(given)) with ordinality
+             as one (cause, argument, alone, path, place)
+     cross join lateral (
+             select knowledge_internal.compile_filter(
+                      read.filters, read.filter_type, read.date_from, read.date_to, false
+                    ) as wanted
+               from knowledge_internal.given_arguments(one.alone) as read
+           ) as compiled
+     where one.cause <> 'permission' and one.alone -> one.path[1] <> 'null'
+     order by one.cause <> 'collection', (compiled.wanted).access_sql is null, one.place
+  loop
+    -- Where filters control access, too, nothing is told of what they leave out.
+    seen := case when (restriction.wanted).access_sql is null and restriction.cause <> 'collection'
+      then plan.scope else viewer_scope end;
+    if not knowledge_internal.shows_row(seen, plan.collections, restriction.wanted) then
+      return knowledge_internal.unmet_restriction(
+        restriction.argument, restriction.alone, restriction.path, seen,
+        case when restriction.cause <> 'collection' then plan.collections end
+      );
+    end if;
+  end loop;
+  if not knowledge_internal.shows_row(viewer_scope, plan.collections, (plan.scope).wanted) then
+    return jsonb_build_object(
+      'reason', 'filters_together',
+      'message', 'Each filter passes some rows, but no visible row passes all. Leave out a filter.'
+    );
+  end if;
+
+  if given.match_offset > 0 then
+    given.pool_size := greatest(given.pool_size, given.match_count);
+    select hit.total_count
+      into total
+      from knowledge_internal.search(
+             jsonb_populate_record(given, '{"match_offset": 0, "match_count": 1}')
+           ) as hit;
+    if total > 0 then
+      return case when total <= given.match_offset then jsonb_build_object(
+        'reason', 'offset',
+        'message', format(
+          'match_offset is %s and total_count is %s. Lower match_offset, or raise pool_size for a '
+          'longer list.', given.match_offset, total
+        ),
+        'total_count', total
+      ) end;
+    end if;
+  end if;
+  lists := knowledge_internal.ranked_lists(plan);
+  if exists (
+    select from unnest(lists) as list where list.vector_ids <> '{}' or list.text_ids <> '{}'
+  ) then
+    return null;
+  end if;
+
+  return knowledge_internal.unmatched_question(plan);
+end
+$$;
+
+create function public.explain_empty_knowledge_search(search jsonb) returns jsonb
+-- definer: service_role has no rights on the internal schema; callers have none on the tables.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  most_searches constant integer := 50; -- as in hybrid_search_knowledge_chunks_batch
+begin
+  if jsonb_path_exists(search, 'strict $ ? (@.type() == "array" && @.size() > 0)') then
+    perform knowledge_internal.check_range('search', jsonb_array_length(search), 1, most_searches);
+    return (
+      select jsonb_agg(
+               knowledge_internal.empty_reason(
+                 knowledge_internal.given_arguments(
+                   listed.search, format('search[%s]', listed.place - 1)
+                 )
+               )
+               order by listed.place
+             )
+        from jsonb_array_elements(search) with ordinality as listed (search, place)
+    );
+  end if;
+  return knowledge_internal.empty_reason(knowledge_internal.given_arguments(search));
+end
+$$;
+
+comment on function public.explain_empty_knowledge_search(jsonb) is
+  'Why hybrid_search_knowledge_chunks has no hits for the same arguments, an object: {"reason", '
+  '"message", ...}; null if it has some; for an array of searches an array. message has the '
+  'remedy. reason: '
+  'nothing_stored, not_visible (to this viewer), collection or filter (no visible row passes '
+  'argument alone; nearest: what such rows have in field that is written alike; known: the first '
+  'five), filters_together, offset (total_count), threshold (best_similarity), no_embedding, '
+  'no_searchable_words, no_words or words_not_together. Rows that the viewer may not see are '
+  'neither counted nor named. A filter without an index is tried on 20,000 rows. Raises 22023 as '
+  'the search does, and for an unknown name.';
+revoke all on function public.explain_empty_knowledge_search(jsonb)
+  from public, anon, authenticated;
+grant execute on function public.explain_empty_knowledge_search(jsonb) to service_role;
+
+create function public.explain_my_empty_knowledge_search(search jsonb) returns jsonb
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  given constant knowledge_internal.search_arguments :=
+    knowledge_internal.own_arguments(search, 'explain_my_empty_knowledge_search');
+begin
+  perform knowledge_internal.check_cost(given);
+  return knowledge_internal.empty_reason(given);
+end
+$$;
+
+comment on function public.explain_my_empty_knowledge_search(jsonb) is
+  'explain_empty_knowledge_search for search_my_knowledge_chunks, and with its limits. Raises '
+  '42501 if nobody is signed in.';
+revoke all on function public.explain_my_empty_knowledge_search(jsonb)
+  from public, anon, authenticated, service_role;
+grant execute on function public.explain_my_empty_knowledge_search(jsonb) to authenticated;
+
+create function public.explain_public_empty_knowledge_search(search jsonb) returns jsonb
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  given knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+begin
+  given.viewer_id := null;
+  given.viewer_groups := null;
+  given.public_only := true;
+  perform knowledge_internal.check_cost(given, true);
+  return knowledge_internal.empty_reason(given);
+end
+$$;
+
+comment on function public.explain_public_empty_knowledge_search(jsonb) is
+  'explain_empty_knowledge_search for search_public_knowledge_chunks, and with its limits. Nobody '
+  'may call it until a project grants it, as to anon.';
+revoke all on function public.explain_public_empty_knowledge_search(jsonb)
+  from public, anon, authenticated, service_role;
 
 create function public.explain_hybrid_search(search jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema.
@@ -126,7 +587,8 @@ begin
       'cosine_scale', plan.cosine_scale
     ),
     'lists', coalesce(summary.lists, '[]'),
-    'hits', hits
+    'hits', hits,
+    'empty', case when hits = '[]' then knowledge_internal.empty_reason(given, true) end
   );
 end
 $$;
@@ -140,8 +602,9 @@ comment on function public.explain_hybrid_search(jsonb) is
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
   'metadata, and what each leg gave to the fused score (before it ages): vector_share and '
-  'text_share. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
-  'search does, and for an unknown name.';
+  'text_share. empty: without hits, as in explain_empty_knowledge_search, but with the number of '
+  'documents that the viewer may not see. Document frequencies are of all chunks, whoever owns '
+  'them. Raises 22023 as the search does, and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
 

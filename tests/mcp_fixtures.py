@@ -29,6 +29,8 @@ def corpus(server: Server, embedder: WordLlamaEmbedder) -> Iterator[str]:
     """The DSN of a migrated database with the documents above, embedded."""
     for dsn in copy_of(server, server.template(embedder.dimensions)):
         with psycopg.connect(dsn, autocommit=True) as connection:
+            # As `migrate` does in a new install.
+            connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
             connection.execute(
                 "insert into public.knowledge_sources (id, name, origin) values (%s, %s, 'web')",
                 [SOURCE, "wiki"],

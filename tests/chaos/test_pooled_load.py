@@ -66,7 +66,7 @@ def judge(trial: Trial, hits: list[Any], details: Any) -> None:
 
 
 def search(trial: Trial, pool: ConnectionPool[Any], name: str) -> None:
-    draw, provider = trial.random(name), PostgresProvider(pool)
+    draw, provider = trial.random(name), PostgresProvider(pool, on_error="empty")
     while trial.is_on(0.5):
         trial.note("searches in threads")
         try:
@@ -76,7 +76,7 @@ def search(trial: Trial, pool: ConnectionPool[Any], name: str) -> None:
 
 
 async def search_async(trial: Trial, pool: AsyncConnectionPool[Any], name: str) -> None:
-    draw, provider = trial.random(name), AsyncPostgresProvider(pool)
+    draw, provider = trial.random(name), AsyncPostgresProvider(pool, on_error="empty")
     while trial.is_on():
         trial.note("searches on a loop")
         limit = draw.choice([None, None, 0.001, 0.02])

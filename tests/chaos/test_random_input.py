@@ -283,7 +283,7 @@ def fuzz_providers(trial: Trial, service: Connection, share: float) -> None:
     # Nothing listens there: what is not refused before it is sent is unavailable.
     config = {"supabase_url": "http://127.0.0.1:9", "supabase_key": "k"}
     nowhere = SupabaseProvider(config, retries=0)
-    postgres, writer = PostgresProvider(service), KnowledgeWriter(service)
+    postgres, writer = PostgresProvider(service, on_error="empty"), KnowledgeWriter(service)
 
     def asked() -> dict[str, Any]:
         given = {name: value() for name in draw.sample(options, draw.choice([0, 1, 1, 3]))}

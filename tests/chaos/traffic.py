@@ -200,11 +200,13 @@ class Traffic:
     def _search(self, name: str) -> None:
         if not self._searches_survive:
             # A server that starts again may have another port.
-            self._search_with(name, lambda: PostgresProvider(self._dsn(), retries=0))
+            self._search_with(
+                name, lambda: PostgresProvider(self._dsn(), retries=0, on_error="empty")
+            )
             return
         # On a full disk, Postgres may refuse a new session, which writes a file of its own.
         with psycopg.connect(self._dsn(), autocommit=True) as connection:
-            self._search_with(name, lambda: PostgresProvider(connection))
+            self._search_with(name, lambda: PostgresProvider(connection, on_error="empty"))
 
     def _search_with(self, name: str, provider: Callable[[], PostgresProvider]) -> None:
         draw = self._trial.random(name)
@@ -230,7 +232,7 @@ class Traffic:
 
 def check_searches(trial: Trial, ledger: Ledger, connection: Connection) -> None:
     """Check that each document is found by the word it alone has, and by a chunk's embedding."""
-    provider = PostgresProvider(connection)
+    provider = PostgresProvider(connection, on_error="empty")
     for key, (version,) in ledger.possible.items():
         if version is None:
             continue

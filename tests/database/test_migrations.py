@@ -243,7 +243,7 @@ def test_a_new_install_stores_the_fusion_that_is_given_and_none_without_one(
 def test_a_fusion_that_does_not_exist_is_refused_before_anything_is_applied(
     plain_dsn: str,
 ) -> None:
-    with pytest.raises(InvalidInputError, match="fusion must be one of auto, relative_score, rrf"):
+    with pytest.raises(InvalidInputError, match="fusion must be one of rrf, relative_score, auto"):
         migrations.apply(plain_dsn, dimensions=3, fusion=cast(Any, "best'"))
     assert query(plain_dsn, "select to_regnamespace('knowledge_internal')::text") == [(None,)]
 

@@ -35,9 +35,9 @@ MATCH = (
     "select id from public.match_knowledge_chunks(query_embedding => '[1,2,3]', match_count => 5)"
 )
 STORE = """
-insert into public.knowledge_chunks (collection, content, embedding)
+insert into public.knowledge_chunks (collection, content, embedding, embedding_model)
 select %(collection)s, %(word)s || ' number ' || number,
-       format('[%%s, %%s, 1]', number %% 7, 1 + number %% 5)::extensions.vector
+       format('[%%s, %%s, 1]', number %% 7, 1 + number %% 5)::extensions.vector, 'm'
   from generate_series(1, %(count)s) as number
 """
 

@@ -29,7 +29,6 @@ CHUNKS: list[dict[str, object]] = [
     {
         "content": "The lion sleeps.",
         "embedding_model": "m",
-        "embedding_model": "m",
         "embedding": [0.0, 0.0, 1.0],
     },
 ]
@@ -80,7 +79,9 @@ class Blocking(Side):
 
     def provider(self, database: Any, **options: Any) -> Any:
         """See Side."""
-        return PostgresProvider(database, **{"sleep": self.pauses.append, **options})
+        return PostgresProvider(
+            database, **{"sleep": self.pauses.append, "on_error": "empty", **options}
+        )
 
     def connect(self, dsn: str, **options: Any) -> Any:
         """See Side."""
@@ -115,7 +116,10 @@ class Looping(Side):
         async def sleep(seconds: float) -> None:
             self.pauses.append(seconds)
 
-        return Waited(self, AsyncPostgresProvider(database, **{"sleep": sleep, **options}))
+        return Waited(
+            self,
+            AsyncPostgresProvider(database, **{"sleep": sleep, "on_error": "empty", **options}),
+        )
 
     def connect(self, dsn: str, **options: Any) -> Any:
         """See Side."""

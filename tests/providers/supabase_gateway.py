@@ -65,6 +65,9 @@ ARGUMENTS = {
     "search_my_knowledge_chunks": OWN_ARGUMENTS,
     "search_public_knowledge_chunks": OWN_ARGUMENTS - {"public_only"},
     "explain_hybrid_search": {"search"},
+    "explain_empty_knowledge_search": {"search"},
+    "explain_my_empty_knowledge_search": {"search"},
+    "explain_public_empty_knowledge_search": {"search"},
     "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
     "knowledge_embedding_models": set(),
     "list_knowledge_settings": set(),
@@ -211,7 +214,9 @@ class _Request(BaseHTTPRequestHandler):
         body = json.loads(content)
         self.server.bodies.append(body)
         known = ARGUMENTS.get(name)
-        in_search = set(body.get("search", ())) - {*OWN_ARGUMENTS, "viewer_id"}
+        searches = body.get("search", {})
+        searches = searches if isinstance(searches, list) else [searches]
+        in_search = set().union(*searches) - {*OWN_ARGUMENTS, "viewer_id"}
         if known is None or not set(body) <= known or in_search:
             self.server.complaints.append(f"unknown call {self.path} {sorted(body)}")
             message = f"Could not find the function public.{name} in the schema cache"

@@ -51,7 +51,7 @@ def dsn_of_keys(shared_dsn: str) -> str:
 
 @pytest.fixture
 def provider(dsn_of_keys: str) -> PostgresProvider:
-    return PostgresProvider(dsn_of_keys)
+    return PostgresProvider(dsn_of_keys, on_error="empty")
 
 
 def mocked(rows: list[dict[str, Any]]) -> MagicMock:
@@ -179,7 +179,9 @@ def test_source_origins_zoom_json_text_leadworks(dsn: str, origin: str) -> None:
             {"external_key": origin, "source_origin": origin}, [{"content": "A kiwi."}]
         )
     filters = {"source_origin": origin}
-    (result,), _ = PostgresProvider(dsn).hybrid_search(None, "kiwi", filters=filters)
+    (result,), _ = PostgresProvider(dsn, on_error="empty").hybrid_search(
+        None, "kiwi", filters=filters
+    )
     assert result.metadata["source_origin"] == origin
 
 

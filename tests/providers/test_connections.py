@@ -386,7 +386,7 @@ def test_a_search_that_is_cancelled_leaves_its_connection_usable(
     async def cancel() -> None:
         async with await psycopg.AsyncConnection.connect(shared_dsn) as connection:
             await connection.execute("select 1")
-            provider = AsyncPostgresProvider(connection, timeout=timeout)
+            provider = AsyncPostgresProvider(connection, timeout=timeout, on_error="empty")
             with locked(shared_dsn):
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.1):
@@ -397,7 +397,7 @@ def test_a_search_that_is_cancelled_leaves_its_connection_usable(
 
     async def cancel_in_a_pool() -> None:
         async with async_connection_pool(shared_dsn, min_size=1, max_size=1) as pool:
-            provider = AsyncPostgresProvider(pool, timeout=timeout)
+            provider = AsyncPostgresProvider(pool, timeout=timeout, on_error="empty")
             with locked(shared_dsn), pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await provider.fulltext_search("grass")
@@ -411,7 +411,7 @@ def test_a_search_that_is_cancelled_leaves_its_connection_usable(
 def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection) -> None:
     async def many() -> list[Any]:
         async with async_connection_pool(shared_dsn, min_size=3, max_size=3) as pool:
-            provider = AsyncPostgresProvider(pool)
+            provider = AsyncPostgresProvider(pool, on_error="empty")
             with locked(shared_dsn) as lock:
                 searches = [
                     asyncio.create_task(provider.fulltext_search("grass")) for _ in range(3)

@@ -20,7 +20,7 @@ def refused(provider: PostgresProvider, *, own: bool = False) -> dict[str, Any]:
 
 
 def test_a_database_without_the_migrations_lacks_a_function_by_name(plain_dsn: str) -> None:
-    details = refused(PostgresProvider(plain_dsn))
+    details = refused(PostgresProvider(plain_dsn, on_error="empty"))
     assert details["error_kind"] == "migration_missing"
     assert details["error_message"] == (
         "function public.hybrid_search_knowledge_chunks(…) does not exist"
@@ -48,14 +48,14 @@ def test_over_rest_too() -> None:
 
 
 def test_a_signed_in_caller_of_a_service_function_is_sent_to_their_own(connect: Connect) -> None:
-    details = refused(PostgresProvider(connect("authenticated", uid="0" * 32)))
+    details = refused(PostgresProvider(connect("authenticated", uid="0" * 32), on_error="empty"))
     assert details["error_kind"] == "permission_denied"
     assert "search_my_knowledge_chunks" in details["remedy"].split(".")[0]
     assert " key" not in details["remedy"]
 
 
 def test_the_service_role_is_told_that_it_is_no_user(connect: Connect) -> None:
-    details = refused(PostgresProvider(connect("service_role")), own=True)
+    details = refused(PostgresProvider(connect("service_role"), on_error="empty"), own=True)
     assert "signed-in user" in details["remedy"]
 
 
@@ -69,7 +69,9 @@ def test_the_service_role_is_told_that_it_is_no_user(connect: Connect) -> None:
 def test_a_token_without_a_uuid_is_refused_with_its_own_remedy(
     connect: Connect, uid: str | None, message: str, remedy: str
 ) -> None:
-    details = refused(PostgresProvider(connect("authenticated", uid=uid)), own=True)
+    details = refused(
+        PostgresProvider(connect("authenticated", uid=uid), on_error="empty"), own=True
+    )
     assert (details["error_kind"], details["code"]) == ("permission_denied", "42501")
     assert message in details["error_message"]
     assert remedy in details["remedy"]

@@ -19,7 +19,7 @@ class _Failing(SearchProvider):
     name: Source = "postgres"  # type: ignore[misc]
 
     def __init__(self, code: str, times: int, pauses: list[float]) -> None:
-        super().__init__(sleep=pauses.append)
+        super().__init__(sleep=pauses.append, on_error="empty")
         self._code, self._left = code, times
 
     async def _send(
@@ -55,7 +55,7 @@ def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metad
         "insert into public.knowledge_chunks (content, metadata) values ('zebra', %s)",
         [json.dumps({"page": 1})],
     )
-    provider = PostgresProvider(owner)
+    provider = PostgresProvider(owner, on_error="empty")
     hits, details = provider.hybrid_search(None, "zebra")
     assert sorted(hit.metadata.get("page", 0) for hit in hits) == [0, 1]  # type: ignore[type-var]
     (unreadable,) = [hit.id for hit in hits if "page" not in hit.metadata]
@@ -65,7 +65,7 @@ def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metad
 
 
 def test_details_are_silent_about_metadata_that_is_readable(connect: Connect) -> None:
-    _, details = PostgresProvider(connect()).hybrid_search(None, "zebra")
+    _, details = PostgresProvider(connect(), on_error="empty").hybrid_search(None, "zebra")
     assert "unreadable_metadata" not in details
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import numpy as np
@@ -42,7 +42,7 @@ class RestOverDatabase:
             if name in params:
                 params = {**params, name: Jsonb(params[name])}
         self.query = f"select coalesce(json_agg(hit), '[]') from public.{function}({names}) as hit"
-        if function == "explain_hybrid_search":
+        if function.startswith("explain_"):
             self.query = f"select public.{function}({names})"
         self.params = params
         return self
@@ -63,7 +63,11 @@ def over_rest(connection: Connection, **options: Any) -> SearchProvider:
     return SupabaseProvider(client=client, **options)
 
 
-@pytest.fixture(params=[PostgresProvider, over_rest], ids=["postgres", "supabase"])
+def over_psycopg(connection: Connection, **options: Any) -> SearchProvider:
+    return PostgresProvider(connection, on_error="empty", **options)
+
+
+@pytest.fixture(params=[over_psycopg, over_rest], ids=["postgres", "supabase"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     made: Kind = request.param
     return made
@@ -204,6 +208,10 @@ def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
         {"query_embedding": (1, 0, 0)},
     ]
     answers, details = zoo.hybrid_search_batch(queries)
+    why = cast(dict[str, Any], details).pop("empty", None)
+    # A caller's own REST client is asked once: nothing says why.
+    assert why is None or [one and one["reason"] for one in why] == [None, "no_words", None, None]
+    assert (why is None) == (zoo.name == "supabase")
     assert details == {
         "provider": zoo.name,
         "mode": "hybrid",

@@ -66,14 +66,16 @@ def contents(results: list[Any]) -> list[str]:
 def test_an_embedding_may_come_in_any_of_these_forms(
     shared_service: Connection, corpus: UUID, embedding: Any
 ) -> None:
-    results, details = PostgresProvider(shared_service).search(embedding, threshold=0.5)
+    results, details = PostgresProvider(shared_service, on_error="empty").search(
+        embedding, threshold=0.5
+    )
     assert "fallback_reason" not in details
     assert contents(results) == [CHUNKS[0]["content"], CHUNKS[1]["content"]]
     assert [result.confidence for result in results] == pytest.approx([1.0, 0.8])
 
 
 def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpus: UUID) -> None:
-    results, details = PostgresProvider(shared_service).hybrid_search(
+    results, details = PostgresProvider(shared_service, on_error="empty").hybrid_search(
         [1, 0, 0], "zebra grass", fusion="rrf"
     )
     assert details == {
@@ -107,7 +109,7 @@ def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpu
 
 
 def test_rrf_k_reaches_the_function(shared_service: Connection, corpus: UUID) -> None:
-    results, _ = PostgresProvider(shared_service).hybrid_search(
+    results, _ = PostgresProvider(shared_service, on_error="empty").hybrid_search(
         [1, 0, 0], None, top_k=1, rrf_k=1.0, fusion="rrf"
     )
     assert results[0].metadata["rrf_score"] == pytest.approx(1 / 2)
@@ -117,7 +119,9 @@ def test_rrf_k_reaches_the_function(shared_service: Connection, corpus: UUID) ->
 def test_fulltext_confidence_is_the_share_of_the_best_rank(
     shared_service: Connection, corpus: UUID
 ) -> None:
-    results, details = PostgresProvider(shared_service).fulltext_search("zebra grass")
+    results, details = PostgresProvider(shared_service, on_error="empty").fulltext_search(
+        "zebra grass"
+    )
     assert details["mode"] == "fulltext"
     assert contents(results)[0] == CHUNKS[1]["content"]
     best, second = (hit.metadata["text_score"] or 0.0 for hit in results[:2])
@@ -126,7 +130,9 @@ def test_fulltext_confidence_is_the_share_of_the_best_rank(
 
 
 def test_no_more_than_top_k_come(shared_service: Connection, corpus: UUID) -> None:
-    results, details = PostgresProvider(shared_service).hybrid_search([1, 0, 0], None, top_k=2)
+    results, details = PostgresProvider(shared_service, on_error="empty").hybrid_search(
+        [1, 0, 0], None, top_k=2
+    )
     assert len(results) == details["raw_count"] == 2
 
 
@@ -216,7 +222,7 @@ def test_a_refusal_names_its_reason(
     shared_service: Connection, arguments: dict[str, Any], kind: str, named: str
 ) -> None:
     given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
-    results, details = PostgresProvider(shared_service).hybrid_search(**given)
+    results, details = PostgresProvider(shared_service, on_error="empty").hybrid_search(**given)
     assert results == []
     assert details["real_provider"] is False
     assert details["raw_count"] == 0
@@ -229,7 +235,7 @@ def test_a_refusal_names_its_reason(
 
 
 def test_a_role_without_the_grant_is_told_so(shared_connect: Connect) -> None:
-    provider = PostgresProvider(shared_connect("authenticated", uid=uuid4()))
+    provider = PostgresProvider(shared_connect("authenticated", uid=uuid4()), on_error="empty")
     _, details = provider.hybrid_search([1, 0, 0], "zebra")
     assert (details["code"], details["error_kind"]) == ("42501", "permission_denied")
     assert "service_role" in details["remedy"]
@@ -237,8 +243,8 @@ def test_a_role_without_the_grant_is_told_so(shared_connect: Connect) -> None:
 
 def test_a_database_without_the_migrations_is_told_so(plain_dsn: str) -> None:
     for details in (
-        PostgresProvider(plain_dsn).hybrid_search([1, 0, 0], "zebra")[1],
-        PostgresProvider(plain_dsn).fulltext_search("zebra")[1],
+        PostgresProvider(plain_dsn, on_error="empty").hybrid_search([1, 0, 0], "zebra")[1],
+        PostgresProvider(plain_dsn, on_error="empty").fulltext_search("zebra")[1],
     ):
         # An install in another schema lacks its schema, too.
         assert details["code"] in ("42883", "3F000")
@@ -247,7 +253,7 @@ def test_a_database_without_the_migrations_is_told_so(plain_dsn: str) -> None:
 
 
 def test_nothing_is_prepared_in_the_session(shared: Connection, corpus: UUID) -> None:
-    provider = PostgresProvider(shared)
+    provider = PostgresProvider(shared, on_error="empty")
     for _ in range(7):  # psycopg prepares a statement at its sixth use.
         provider.fulltext_search("zebra")
     assert shared.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
@@ -255,7 +261,7 @@ def test_nothing_is_prepared_in_the_session(shared: Connection, corpus: UUID) ->
 
 def test_a_callers_row_factory_does_not_matter(shared_dsn: str, corpus: UUID) -> None:
     with psycopg.connect(shared_dsn, row_factory=psycopg.rows.namedtuple_row) as connection:
-        assert len(PostgresProvider(connection).search([1, 0, 0])[0]) == 2
+        assert len(PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]) == 2
 
 
 def test_a_connection_string_opens_and_closes_a_connection(
@@ -269,7 +275,7 @@ def test_a_connection_string_opens_and_closes_a_connection(
         return opened[-1]
 
     monkeypatch.setattr(psycopg.Connection, "connect", noted)
-    provider = PostgresProvider(shared_dsn)
+    provider = PostgresProvider(shared_dsn, on_error="empty")
     assert opened == []
     assert len(provider.search([1, 0, 0])[0]) == 2
     assert [connection.closed for connection in opened] == [True]
@@ -278,7 +284,7 @@ def test_a_connection_string_opens_and_closes_a_connection(
 def test_a_pool_serves_many_threads(shared_dsn: str, corpus: UUID) -> None:
     found: list[int] = []
     with ConnectionPool(shared_dsn, min_size=1, max_size=3, open=True) as pool:
-        provider = PostgresProvider(pool)
+        provider = PostgresProvider(pool, on_error="empty")
 
         def search() -> None:
             found.extend(len(provider.search([1, 0, 0])[0]) for _ in range(5))
@@ -294,7 +300,7 @@ def test_a_pool_serves_many_threads(shared_dsn: str, corpus: UUID) -> None:
 
 
 def test_an_unreachable_server_is_told_without_the_password() -> None:
-    provider = PostgresProvider("postgres://someone:hunter2@127.0.0.1:1/nosuch")
+    provider = PostgresProvider("postgres://someone:hunter2@127.0.0.1:1/nosuch", on_error="empty")
     results, details = provider.search([1, 0, 0])
     assert results == []
     assert details["error_kind"] == "unavailable"
@@ -303,34 +309,34 @@ def test_an_unreachable_server_is_told_without_the_password() -> None:
 
 def test_a_wrong_password_is_told_without_it(shared_dsn: str) -> None:
     wrong = psycopg.conninfo.make_conninfo(shared_dsn, password="hunter2")
-    details = PostgresProvider(wrong).search([1, 0, 0])[1]
+    details = PostgresProvider(wrong, on_error="empty").search([1, 0, 0])[1]
     assert details["error_kind"] == "authentication_failed"
     assert "hunter2" not in str(details)
 
 
 def test_a_database_that_is_not_there_is_a_wrong_setting(shared_dsn: str) -> None:
     wrong = psycopg.conninfo.make_conninfo(shared_dsn, dbname="nosuch")
-    details = PostgresProvider(wrong).search([1, 0, 0])[1]
+    details = PostgresProvider(wrong, on_error="empty").search([1, 0, 0])[1]
     assert details["error_kind"] == "configuration"
     assert "connection string" in details["remedy"]
 
 
 def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None:
     with pytest.raises(TypeError, match="not dict"):
-        PostgresProvider({})  # type: ignore[arg-type]
+        PostgresProvider({}, on_error="empty")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not Connection"):
-        AsyncPostgresProvider(shared)  # type: ignore[arg-type]
+        AsyncPostgresProvider(shared, on_error="empty")  # type: ignore[arg-type]
 
 
 def test_the_callers_connection_learns_no_new_type(shared_dsn: str, corpus: UUID) -> None:
     with psycopg.connect(shared_dsn) as connection:
-        assert PostgresProvider(connection).search([1, 0, 0])[0]
+        assert PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]
         with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
             connection.execute("select %s", (Vector([1, 0, 0]),))
 
 
 def test_find_raises_what_failed_with_its_cause(shared_service: Connection, corpus: UUID) -> None:
-    provider = PostgresProvider(shared_service)
+    provider = PostgresProvider(shared_service, on_error="empty")
     hits, details = provider.find([1, 0, 0], "zebra", top_k=1)
     assert len(hits) == details["raw_count"] == 1
     with pytest.raises(errors.InvalidInputError, match="pool_size") as caught:

@@ -258,7 +258,7 @@ def contents(hits: list[Any]) -> set[str]:
 def test_every_form_of_filters_narrows_both_legs(
     library: Connection, filters: Filters, found: set[str]
 ) -> None:
-    provider = PostgresProvider(library)
+    provider = PostgresProvider(library, on_error="empty")
     for embedding, text in (([1, 0, 0], None), (None, "zebra"), ([1, 0, 0], "zebra")):
         hits, details = provider.hybrid_search(embedding, text, filters=filters)
         assert "fallback_reason" not in details, details
@@ -343,7 +343,9 @@ def test_a_short_form_that_has_no_conditions_is_refused(filters: Any, named: str
     ],
 )
 def test_wrong_filters_are_refused_by_place(library: Connection, filters: Any, named: str) -> None:
-    hits, details = PostgresProvider(library).hybrid_search(None, "zebra", filters=filters)
+    hits, details = PostgresProvider(library, on_error="empty").hybrid_search(
+        None, "zebra", filters=filters
+    )
     assert hits == []
     assert details["error_kind"] == "invalid_input"
     assert named in details["error_message"]
@@ -383,7 +385,7 @@ NOWHERE = "postgresql://someone@127.0.0.1:1/nosuch"
 @pytest.mark.parametrize(
     "provider",
     [
-        PostgresProvider(NOWHERE, multi_tenant=True),
+        PostgresProvider(NOWHERE, multi_tenant=True, on_error="empty"),
         SupabaseProvider(
             {"supabase_url": "http://127.0.0.1:1", "supabase_key": "key"}, multi_tenant=True
         ),
@@ -403,13 +405,13 @@ def test_a_multi_tenant_provider_sends_nothing_without_a_viewer(
 
 
 def test_a_multi_tenant_provider_explains_nothing_without_a_viewer() -> None:
-    provider = PostgresProvider(NOWHERE, multi_tenant=True)
+    provider = PostgresProvider(NOWHERE, multi_tenant=True, on_error="empty")
     with pytest.raises(InvalidInputError, match="viewer_id"):
         provider.explain_hybrid_search(None, "zebra")
 
 
 def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
-    provider = PostgresProvider(library, multi_tenant=True)
+    provider = PostgresProvider(library, multi_tenant=True, on_error="empty")
     for ask in (provider.hybrid_search, provider.explain_hybrid_search):
         assert ask([1, 0, 0], "zebra", viewer_id=OWNER)
     assert contents(provider.hybrid_search(None, "zebra", viewer_id=OWNER)[0]) == {
@@ -432,7 +434,7 @@ def test_groups_are_a_viewer(library: Connection) -> None:
         "update public.knowledge_chunks set allowed_groups = '{staff}'"
         " where content = 'zebra decision'"
     )
-    provider = PostgresProvider(library, multi_tenant=True)
+    provider = PostgresProvider(library, multi_tenant=True, on_error="empty")
     for groups, expected in ((["staff"], {"note", "decision"}), ((), {"note"})):
         asked: list[BatchQuery] = [{"query_text": "zebra", "viewer_groups": groups}]
         assert contents(provider.hybrid_search_batch(asked)[0][0]) == expected
@@ -447,13 +449,15 @@ def test_groups_are_a_viewer(library: Connection) -> None:
 
 
 def test_groups_are_a_list() -> None:
-    _, details = PostgresProvider(NOWHERE).hybrid_search(None, "zebra", viewer_groups="staff")
+    _, details = PostgresProvider(NOWHERE, on_error="empty").hybrid_search(
+        None, "zebra", viewer_groups="staff"
+    )
     assert details["error_kind"] == "invalid_input"
     assert details["error_message"] == "viewer_groups must be a list of names, not 'staff'"
 
 
 def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
-    provider = PostgresProvider(library, multi_tenant=True)
+    provider = PostgresProvider(library, multi_tenant=True, on_error="empty")
     hits, details = provider.search([1, 0, 0], viewer_id=OWNER)
     assert contents(hits) == {"note", "decision"}
     assert details["mode"] == "vector"
@@ -463,10 +467,10 @@ def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
     assert details["mode"] == "fulltext"
     assert hits[0].confidence == 1
     # As without a viewer, but for what the other function does not return.
-    (alone,), _ = PostgresProvider(library).fulltext_search("note")
+    (alone,), _ = PostgresProvider(library, on_error="empty").fulltext_search("note")
     (seen,), _ = provider.fulltext_search("note", viewer_id=OWNER)
     assert replace(seen, metadata={}) == replace(alone, metadata={})
 
 
 def test_a_provider_is_not_multi_tenant_unless_asked_to_be(library: Connection) -> None:
-    assert len(PostgresProvider(library).hybrid_search(None, "zebra")[0]) == 3
+    assert len(PostgresProvider(library, on_error="empty").hybrid_search(None, "zebra")[0]) == 3

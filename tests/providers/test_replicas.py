@@ -33,7 +33,9 @@ def provider(cluster: Cluster) -> Iterator[PostgresProvider]:
             stack.enter_context(connection_pool(one.dsn(), max_size=4))
             for one in (cluster.primary, *cluster.standbys)
         ]
-        yield PostgresProvider(pools[0], replicas=pools[1:], max_lag=0.2, max_wait=0.3)
+        yield PostgresProvider(
+            pools[0], replicas=pools[1:], max_lag=0.2, max_wait=0.3, on_error="empty"
+        )
 
 
 @pytest.fixture
@@ -102,7 +104,8 @@ def test_a_standby_answers_every_search_like_the_primary(
 ) -> None:
     cluster.catch_up()
     on_primary, on_standby = (
-        PostgresProvider(one.dsn()) for one in (cluster.primary, cluster.standbys[0])
+        PostgresProvider(one.dsn(), on_error="empty")
+        for one in (cluster.primary, cluster.standbys[0])
     )
     options: list[dict[str, Any]] = [
         {"fusion": "auto", "neighbor_window": 1, "snippet": True},
@@ -203,6 +206,7 @@ def test_the_primary_answers_when_the_wait_for_a_write_is_over(
         replicas=[one.dsn() for one in cluster.standbys],
         max_lag=3600,
         max_wait=0.3,
+        on_error="empty",
     )
     with cluster.paused(*cluster.standbys):
         position = write(writer, "basalt")
@@ -271,6 +275,7 @@ def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_prima
             cluster.primary.dsn(),
             replicas=[one.dsn() for one in cluster.standbys],
             max_lag=3600,
+            on_error="empty",
         )
 
         async def count() -> int:
@@ -294,7 +299,10 @@ def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_prima
 def test_replicas_that_are_behind_answer_when_the_primary_is_gone(cluster: Cluster) -> None:
     cluster.catch_up()
     strict = PostgresProvider(
-        cluster.primary.dsn(), replicas=[one.dsn() for one in cluster.standbys], max_lag=0
+        cluster.primary.dsn(),
+        replicas=[one.dsn() for one in cluster.standbys],
+        max_lag=0,
+        on_error="empty",
     )
     kill(cluster.primary)
     try:
@@ -324,7 +332,7 @@ def test_a_commit_without_an_answer_names_its_document(
         cluster.ask(cluster.primary, "select pg_reload_conf()")
     assert uncertain.value.keys == ("pumice",)
     # This one was stored: to call it lost would have been wrong.
-    assert found(PostgresProvider(cluster.primary.dsn()), "pumice") == ["pumice"]
+    assert found(PostgresProvider(cluster.primary.dsn(), on_error="empty"), "pumice") == ["pumice"]
 
 
 def test_a_write_that_is_lost_before_its_commit_is_not_uncertain(
@@ -383,7 +391,7 @@ def test_a_failover_loses_no_search_and_names_every_write_without_an_answer(
             stack.enter_context(connection_pool(dsn, max_size=4))
             for dsn in (everywhere, *(one.dsn() for one in cluster.standbys))
         ]
-        provider = PostgresProvider(primary, replicas=replicas, max_lag=1.0)
+        provider = PostgresProvider(primary, replicas=replicas, max_lag=1.0, on_error="empty")
         writing = threading.Thread(target=keep_writing)
         with Searches(provider) as searches:
             writing.start()

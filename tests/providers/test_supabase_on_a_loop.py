@@ -66,9 +66,10 @@ def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: An
     ]
     for search in searches:
         assert looping(gateway, search) == blocking(gateway, search)
-    half = len(gateway.bodies) // 2
-    assert half == len(searches)
-    assert gateway.bodies[::2] == gateway.bodies[1::2]
+    # Without the calls that ask why there are no hits.
+    bodies = [body for body in gateway.bodies if "search" not in body]
+    assert len(bodies) // 2 == len(searches)
+    assert bodies[::2] == bodies[1::2]
 
 
 @SIDES
@@ -113,7 +114,8 @@ def test_calls_on_a_loop_share_connections(gateway: Gateway) -> None:
 
     looping(gateway, ask)
     assert gateway.connections <= 4
-    assert len(gateway.bodies) == 6
+    # Of each two, one asks why the other has no hits.
+    assert len(gateway.bodies) == 12
 
 
 def test_a_client_that_is_given_is_used_on_a_loop(gateway: Gateway) -> None:

@@ -154,7 +154,7 @@ def clients(connection: psycopg.Connection[Any]) -> Iterator[dict[type[object], 
     with httpx.Client(transport=transport) as http:
         project = create_client("http://x.test", "key", SyncClientOptions(httpx_client=http))
         embedder = CallableEmbedder(lambda texts: [[1, 0, 0] for _ in texts], "m", 3)
-        provider = PostgresProvider(connection)
+        provider = PostgresProvider(connection, on_error="empty")
         yield {
             KnowledgeWriter: KnowledgeWriter(connection),
             ShardedWriter: ShardedWriter({"east": connection, "west": connection}),

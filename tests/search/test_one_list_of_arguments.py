@@ -222,6 +222,8 @@ def dsn(shared_dsn: str) -> str:
 def callers(connect: Connect) -> dict[bool, Connection]:
     """Who calls the functions for users, and who all others."""
     user = "00000000-0000-0000-0000-000000000001"
+    granted = "grant execute on function public.explain_public_empty_knowledge_search"
+    connect().execute(f"{granted} to service_role".encode())
     return {True: connect("authenticated", uid=user), False: connect("service_role")}
 
 

@@ -124,7 +124,8 @@ NAMED_AT_RUN_TIME = {
             "listed_documents",
             "visible_completions",
             "document_content",
-            "failed_restrictions",
+            "shows_row",
+            "known_instead",
         )
     ),
 }

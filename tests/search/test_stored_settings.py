@@ -1,5 +1,8 @@
 """What a search does where the caller leaves the choice to the corpus, and what it says of it."""
 
+import hashlib
+import os
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -7,6 +10,7 @@ import pytest
 from searching import EAST, NORTH, NORTH_EAST, Row, call, chunk, numbers, store
 
 from conftest import Connection
+from tools import schema_files
 
 BOTH: dict[str, Any] = {"query_embedding": NORTH, "query_text": "alpha"}
 
@@ -138,9 +142,8 @@ def test_settings_that_were_measured_tell_what_has_changed_since(corpus: Connect
         "update public.knowledge_chunks set embedding_model = 'two' where id = %s", [chunk(1)]
     )
     corpus.execute(
-        "create or replace function knowledge_internal.bm25_k1() returns float8"
-        " language sql immutable set search_path = pg_catalog, pg_temp"
-        " as 'select 1.3::float8'"
+        "create or replace function knowledge_internal.ranking_version() returns integer"
+        " language sql immutable set search_path = pg_catalog, pg_temp as 'select 99'"
     )
     assert changes(corpus)[0][1:] == [
         "the embeddings were of one and are of one, two",
@@ -148,6 +151,38 @@ def test_settings_that_were_measured_tell_what_has_changed_since(corpus: Connect
     ]
     keep(corpus, fusion="auto", measured_on="30 judged questions")
     assert changes(corpus) == [[]]
+
+
+RANKS = {
+    "hybrid_search_knowledge_chunks",
+    "bm25_k1",
+    "bm25_length_factor",
+    "cosine_spread",
+    "document_side",
+    "exact_scores",
+    "inverse_document_frequency",
+    "ranking_version",
+    "weighed_readings",
+}
+RANKING = Path(__file__).with_name("ranking.sha256")
+
+
+def test_the_version_of_the_ranking_was_looked_at_when_a_formula_changed() -> None:
+    """After a change that moves hits, raise ranking_version(): it calls measured settings stale.
+
+    UPDATE_GOLDEN=1 then notes the functions as they are.
+    """
+    functions = [
+        one.definition
+        for file in schema_files.core(schema_files.read())
+        for one in file.functions
+        if one.function and one.function.split(".")[-1] in RANKS
+    ]
+    assert len(functions) == len(RANKS)
+    digest = hashlib.sha256("\n".join(functions).encode()).hexdigest()
+    if os.environ.get("UPDATE_GOLDEN"):
+        RANKING.write_text(f"{digest}\n", "utf-8")
+    assert RANKING.read_text("utf-8") == f"{digest}\n"
 
 
 def test_a_chunk_more_in_ten_and_settings_by_hand_are_no_change(corpus: Connection) -> None:

@@ -11,8 +11,16 @@ from conftest import Connect, Connection
 
 DOCUMENT = {"external_key": "a", "title": "Orders", "document_date": "2024-01-31"}
 CHUNKS = [
-    {"content": "Error DS-7604: C++ code, 1,000 naïve calls.", "embedding": [1, 0, 0]},
-    {"content": "东京 is written without spaces. See .NET and FooBar.", "embedding": [0, 1, 0]},
+    {
+        "content": "Error DS-7604: C++ code, 1,000 naïve calls.",
+        "embedding": [1, 0, 0],
+        "embedding_model": "m",
+    },
+    {
+        "content": "东京 is written without spaces. See .NET and FooBar.",
+        "embedding": [0, 1, 0],
+        "embedding_model": "m",
+    },
 ]
 STORE = "select chunks_added from public.upsert_knowledge_document(%s, %s)"
 READ = "select content, content_tsv::text from public.knowledge_chunks order by 1"

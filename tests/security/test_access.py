@@ -229,6 +229,7 @@ def test_only_functions_read_what_is_kept_for_them(connect: Connect, role: Any, 
 VIEWER_GROUPS = "knowledge_viewer_groups"
 USERS_OWN = {
     "count_my_pending_knowledge_embeddings",
+    "explain_my_empty_knowledge_search",
     "search_my_knowledge_chunks",
     "facet_my_knowledge_chunks",
     "list_my_knowledge_documents",
@@ -236,7 +237,7 @@ USERS_OWN = {
     "delete_my_knowledge_document",
 }
 # A project grants it to visitors.
-NOBODYS = {"search_public_knowledge_chunks"}
+NOBODYS = {"search_public_knowledge_chunks", "explain_public_empty_knowledge_search"}
 TABLES = ("knowledge_sources", "knowledge_documents", "knowledge_chunks")
 LISTS = ("knowledge_types", "knowledge_source_origins")
 

@@ -35,6 +35,7 @@ FUNCTIONS = {
     "count_my_pending_knowledge_embeddings": "",
     "facet_my_knowledge_chunks": "",
     "search_my_knowledge_chunks": "query_text => 'secretword'",
+    "explain_my_empty_knowledge_search": '\'{"query_text": "secretword"}\'',
     "list_my_knowledge_documents": "",
     "read_my_knowledge_document": f"document => '{UUID(int=9)}'",
     "delete_my_knowledge_document": f"document => '{UUID(int=9)}'",

@@ -456,7 +456,7 @@ PROVIDER_ARGUMENTS = (
 def test_a_provider_answers_or_says_what_is_invalid(
     hostile: Connection, name: str, argument: str
 ) -> None:
-    provider = PostgresProvider(hostile)
+    provider = PostgresProvider(hostile, on_error="empty")
     given_: dict[str, Any] = {"query_embedding": [1, 0, 0], "query_text": "cat"}
     given_ |= {argument: OBJECTS[name]}
     for details in (

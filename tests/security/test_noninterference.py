@@ -70,6 +70,7 @@ returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'sel
 -- An ANALYZE would bring statistics of its own.
 alter table public.knowledge_chunks set (autovacuum_enabled = false);
 grant execute on function public.search_public_knowledge_chunks to anon;
+grant execute on function public.explain_public_empty_knowledge_search to anon;
 """
 WRITTEN = {"created_at", "updated_at"}  # when the test stored it
 
@@ -227,6 +228,25 @@ def shown(draw: random.Random) -> Row:
     }
 
 
+def mistaken(draw: random.Random) -> Row:
+    """Draw what leaves out all rows, mostly nearly the name of what there is."""
+    key, tag = draw.choice(["tag", "tga", "word"]), draw.choice([*TAGS, "tagg", *WORDS[:3]])
+    condition = {"field": f"metadata.{key}", "op": "eq", "value": tag}
+    owner = {"field": "owner_id", "op": "eq", "value": str(draw.choice(USERS))}
+    return draw.choice(
+        [
+            {"filters": [condition]},
+            {"filters": [condition, owner]},
+            {"filters": {"languag": "english"}},
+            {"collections": [draw.choice(["on", "tow", "three"])]},
+            {"date_from": "2050-01-01"},
+            {"query_text": draw.choice(["zzz", "the"]), "query_embedding": None},
+            {"query_embedding": "[1, 0.5, 0.2]", "match_threshold": 1},
+            {"match_offset": 200},
+        ]
+    )
+
+
 def asked(
     draw: random.Random, viewer: Viewer, rows: Corpus, modules: tuple[str, ...]
 ) -> tuple[str, str, Row]:
@@ -239,6 +259,8 @@ def asked(
     arguments = searched(draw, modules)
     facets: Row = {"facets": ["metadata.tag", "metadata.word", "collection"], "facet_limit": 5}
     if viewer.public_only and draw.random() < 0.5:
+        if draw.random() < 0.3:
+            return "anon", "explain_public_empty_knowledge_search", arguments | mistaken(draw)
         return "anon", "search_public_knowledge_chunks", arguments | shown(draw)
     if viewer.user is not None and draw.random() < 0.5:
         document = {"document": UUID(int=10_000 + draw.randrange(8))}
@@ -249,6 +271,7 @@ def asked(
                 ("search_my_knowledge_chunks", arguments | shown(draw)),
                 ("facet_my_knowledge_chunks", arguments | facets),
                 ("count_my_pending_knowledge_embeddings", {}),
+                ("explain_my_empty_knowledge_search", arguments | mistaken(draw)),
                 ("list_my_knowledge_documents", listing),
                 ("read_my_knowledge_document", document),
             ]
@@ -264,6 +287,7 @@ def asked(
             ("hybrid_search_knowledge_chunks", arguments | shown(draw)),
             ("hybrid_search_knowledge_chunks", arguments | shown(draw)),
             ("count_matching_knowledge_chunks", arguments),
+            ("explain_empty_knowledge_search", arguments | mistaken(draw)),
             ("facet_knowledge_chunks", arguments | facets),
             ("explain_missing_knowledge_chunk", arguments | {"chunk_id": one.id}),
         ]

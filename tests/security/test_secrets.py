@@ -110,7 +110,7 @@ def test_a_malformed_connection_string_is_refused_and_not_quoted(
 def test_the_answer_of_a_search_holds_no_piece_of_a_malformed_connection_string(
     form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    provider = PostgresProvider(MALFORMED[form])
+    provider = PostgresProvider(MALFORMED[form], on_error="empty")
     hits, details = provider.hybrid_search(None, "a")
     assert hits == []
     assert details["error_kind"] == "configuration"

@@ -55,6 +55,9 @@ EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 def library(shared_dsn: str) -> str:
     """Return the DSN of Ana's decision about keys, from a file of a wiki, and a public playbook."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        connection.execute(
+            "select public.set_knowledge_settings(fusion => 'auto')"
+        )  # as `migrate` does
         documents: list[tuple[dict[str, Any], list[str]]] = [
             (
                 {

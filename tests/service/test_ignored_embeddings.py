@@ -13,7 +13,7 @@ def corpus(shared_dsn: str) -> str:
 
 
 def test_a_hit_tells_its_heading_its_document_and_its_collections(corpus: str) -> None:
-    hits, _ = PostgresProvider(corpus).hybrid_search([1, 0, 0], "reminder")
+    hits, _ = PostgresProvider(corpus, on_error="empty").hybrid_search([1, 0, 0], "reminder")
     (found,) = (hit for hit in hits if hit.content == REMINDER)
     assert found.metadata["external_key"] == "handbook/invoices"
     assert found.metadata["collections"] == ["knowledge"]
@@ -24,7 +24,7 @@ def test_a_hit_tells_its_heading_its_document_and_its_collections(corpus: str) -
 
 @pytest.mark.parametrize("embedding", [[1.0, 0.0], [0.0, 0.0, 0.0]], ids=["size", "zero"])
 def test_an_ignored_embedding_is_in_the_details(corpus: str, embedding: list[float]) -> None:
-    provider = PostgresProvider(corpus)
+    provider = PostgresProvider(corpus, on_error="empty")
     hits, details = provider.hybrid_search(embedding, "leaked key", on_bad_embedding="text")
     assert [hit.content for hit in hits] == [LEAK, ROTATION]
     assert "ignored: query_embedding" in details["notes"]["embedding"]
@@ -36,7 +36,7 @@ def test_an_ignored_embedding_is_in_the_details(corpus: str, embedding: list[flo
 
 @pytest.mark.parametrize("offset", [0, 5])
 def test_an_ignored_embedding_is_told_without_a_row_too(corpus: str, offset: int) -> None:
-    provider = PostgresProvider(corpus)
+    provider = PostgresProvider(corpus, on_error="empty")
     hits, details = provider.hybrid_search(
         [1.0, 0.0], "zebra", on_bad_embedding="text", match_offset=offset
     )
@@ -52,7 +52,7 @@ def test_an_ignored_embedding_is_told_without_a_row_too(corpus: str, offset: int
 
 
 def test_each_query_of_a_batch_tells_what_it_ignored(corpus: str) -> None:
-    provider = PostgresProvider(corpus)
+    provider = PostgresProvider(corpus, on_error="empty")
     bad, good = [1.0, 0.0], [1.0, 0.0, 0.0]
     hits, details = provider.hybrid_search_batch(
         [
@@ -75,7 +75,9 @@ def test_each_query_of_a_batch_tells_what_it_ignored(corpus: str) -> None:
 
 
 def test_confidence_is_the_share_of_the_best_possible_score(corpus: str) -> None:
-    hits, _ = PostgresProvider(corpus).hybrid_search([0, 0.1, 1], "leaked key", vector_weight=0.5)
+    hits, _ = PostgresProvider(corpus, on_error="empty").hybrid_search(
+        [0, 0.1, 1], "leaked key", vector_weight=0.5
+    )
     assert hits[0].confidence == pytest.approx(1)
     for hit in hits:
         best = (0.5 + 1) / 61

@@ -36,7 +36,11 @@ def corpus(shared_dsn: str) -> str:
         KnowledgeWriter(connection).upsert_document(
             {"external_key": "savanna"},
             [
-                {"content": "A zebra is striped.", "embedding_model": "m", "embedding": [1, 0, 0]},
+                {
+                    "content": "A zebra is striped.",
+                    "embedding_model": "by-hand",
+                    "embedding": [1, 0, 0],
+                },
                 {"content": "A lion sleeps."},
                 {"content": "A lion wakes."},
             ],

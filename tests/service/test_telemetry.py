@@ -40,13 +40,21 @@ def corpus(shared_dsn: str) -> str:
         KnowledgeWriter(connection).upsert_document(
             {"external_key": "savanna"},
             [
-                {"content": "A zebra is striped.", "embedding_model": "m", "embedding": [1, 0, 0]},
+                {
+                    "content": "A zebra is striped.",
+                    "embedding_model": "by-hand",
+                    "embedding": [1, 0, 0],
+                },
                 {
                     "content": "The zebra crossing.",
-                    "embedding_model": "m",
+                    "embedding_model": "by-hand",
                     "embedding": [0.9, 0.1, 0],
                 },
-                {"content": "A lion sleeps.", "embedding_model": "m", "embedding": [0.5, 0.5, 0]},
+                {
+                    "content": "A lion sleeps.",
+                    "embedding_model": "by-hand",
+                    "embedding": [0.5, 0.5, 0],
+                },
             ],
         )
     return shared_dsn

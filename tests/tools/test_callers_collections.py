@@ -47,6 +47,9 @@ EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 def brain(shared_dsn: str) -> str:
     """Return the DSN of two artifacts, the whole text of one, a memory and a turn of history."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        connection.execute(
+            "select public.set_knowledge_settings(fusion => 'auto')"
+        )  # as `migrate` does
         writer = KnowledgeWriter(connection)
         documents: list[tuple[dict[str, Any], list[str]]] = [
             (
@@ -178,7 +181,9 @@ def test_mcp_text(brain: str, dsn: str) -> None:
     ):
         assert part in best
     none = {"query": "leaked key", "filters": {"artifact_type": "note"}}
-    assert ask(brain, "hybrid_search", **none).content[0].text == "No results found."
+    nothing = ask(brain, "hybrid_search", **none).content[0].text
+    assert nothing.startswith("No results found. ")
+    assert 'knowledge_type eq "note"; they have "decision", "document"' in nothing
     wrong = ask(brain, "hybrid_search", query="leaked key", filters={"artifact_type": "poem"})
     assert wrong.is_error
     assert wrong.content[0].text.startswith("Search failed: ")

@@ -92,15 +92,26 @@ def test_the_excerpt_shown_has_the_words(
 def test_nothing_found_is_said(brain: Run) -> None:
     brain("ingest", "docs")
     done = brain("search", "zebra", "--mode", "text")
-    assert (done.code, done.out, done.err.splitlines()[1:]) == (0, "", ["Nothing found."])
+    assert (done.code, done.out, done.err.splitlines()[1:]) == (
+        0,
+        "",
+        [
+            "Nothing found. No row that passes the filters has a word of the question: "
+            '"zebra". Ask with other words, or with an embedding.'
+        ],
+    )
+    (answer,) = [json.loads(brain("search", "zebra", "--mode", "text", "--json").out)]
+    assert (answer["results"], answer["empty"]["reason"]) == ([], "no_words")
 
 
 def test_nothing_found_in_what_is_empty_says_so_with_the_remedy(brain: Run) -> None:
-    assert "no documents. Add some: second-brain ingest PATH" in brain("search", "key").err
+    assert (
+        "No document is stored. Store one: second-brain ingest PATH" in brain("search", "key").err
+    )
     brain("ingest", "docs", "--collection", "vault")
     done = brain("search", "key", "--collection", "manuals")
-    assert "manuals is empty; the database has documents in vault" in done.err
-    assert "no document is public" in brain("search", "key", "--public-only").err
+    assert 'passes collection ["manuals"]; they have "vault"' in done.err
+    assert "No document is public" in brain("search", "key", "--public-only").err
     brain("ingest", "docs", "--visibility", "public")
     assert "Keys" in brain("search", "key", "--public-only").out
 
@@ -317,14 +328,14 @@ def test_an_explanation_tells_of_both_legs(brain: Run) -> None:
 def test_an_explanation_of_nothing_says_so(zoo: Run, question: str, told: str) -> None:
     done = zoo("search", question, "--mode", "text", "--explain")
     assert done.code == 0, done.err
-    assert done.out.splitlines()[-1] == "Nothing found."
+    assert "Nothing found. " in done.out
     assert re.search(told, done.out, re.MULTILINE)
 
 
 def test_an_empty_corpus_can_be_explained(brain: Run) -> None:
     done = brain("search", "zebra", "--explain")
     assert done.code == 0, done.err
-    assert done.out.splitlines()[-1] == "Nothing found."
+    assert "Nothing found. No document is stored." in done.out
 
 
 def test_an_estimate_has_a_line_for_each_leg_and_no_hits(zoo: Run) -> None:

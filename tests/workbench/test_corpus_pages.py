@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import numpy as np
 import psycopg
 import pytest
+from bs4 import BeautifulSoup
 from starlette.testclient import TestClient
 
 from conftest import Connection
@@ -223,3 +224,29 @@ def test_an_empty_corpus_has_pages(dsn: str) -> None:
     with browser_of(dsn) as opened:
         for address in PAGES:
             assert opened.get(address).status_code == 200
+
+
+def test_what_scrolls_can_have_the_focus_of_the_keyboard(library: TestClient) -> None:
+    styles = "".join(
+        library.get(f"/static/{name}.css").text for name in ("workbench", "corpus", "judging")
+    )
+    boxes = re.findall(r"(?m)^([^@{}\n]+) \{[^}]*overflow(?:-[xy])?: (?:auto|scroll)", styles)
+    boxes.remove(":root")
+    found = set()
+    waiting = library.post("/judge/questions", data={"questions": "zebra"})
+    assert waiting.status_code == 200
+    for address in (
+        *PAGES,
+        "/document?key=doors.md",
+        "/?q=zebra",
+        "/judge",
+        "/judge?q=zebra",
+        "/settings",
+    ):
+        page = BeautifulSoup(library.get(address).text, "html.parser")
+        for selector in boxes:
+            for box in page.select(selector):
+                found.add(selector)
+                assert (box.get("tabindex"), box.get("role")) == ("0", "region"), address
+                assert box.get("aria-label"), address
+    assert found == set(boxes)

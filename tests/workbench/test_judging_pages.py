@@ -327,6 +327,7 @@ def test_measuring_shows_each_mode_and_does_not_start_again(
 ) -> None:
     use_the_worse_leg(writer)
     page = run(browser, "measure", fusion="auto", vector_weight="0.5")
+    assert '<div class="table" tabindex="0" role="region" aria-label="Modes">' in page
     modes = re.findall(r'data-mode="([^"]+)"', page)
     assert modes == ["vector", "text", *FUSIONS, "stored", "auto 0.5 : 1"]
     # 1 / log2(3) against 1, and 2 of 2 ** 8 assignments of signs.

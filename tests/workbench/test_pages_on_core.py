@@ -22,3 +22,11 @@ def test_the_search_works_and_other_pages_name_their_module(
             failed = browser.get(address)
             assert failed.status_code == 500, address
             assert "second-brain migrate --with insight" in failed.text, address
+        settings = browser.get("/settings")
+        assert settings.status_code == 200
+        assert "schema public, core alone" in settings.text
+        assert "second-brain migrate --with words" in settings.text
+        synonym = {"change": "store_synonym", "term": "bill", "synonym": "invoice"}
+        refused = browser.post("/settings", data={**synonym, "confirmed": "1"})
+        assert refused.status_code == 500
+        assert "second-brain migrate --with words" in refused.text

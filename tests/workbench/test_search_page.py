@@ -1,5 +1,6 @@
 """The page Search over six documents: lists, shares, state in the address, copied calls."""
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -18,6 +19,8 @@ from second_brain.workbench.asking import pieces
 from second_brain.workbench.question import Question, read_question
 
 QUESTION = "which key opens the door of a house?"
+SHOWN = f"\"'>{SCRIPT}"
+"""The title of the last document."""
 
 
 def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
@@ -64,6 +67,9 @@ def test_the_bar_of_a_hit_adds_up_to_its_score(library: TestClient, fusion: str)
         # The last of a leg scaled to 0..1 has a score of 0, and so no parts.
         if sum(widths.values()) > 0:
             shares[vector, text] = widths["part-vector"] / sum(widths.values())
+        # A leg that did not find the hit has no colour.
+        assert ("part-vector" in widths) <= (vector != "-")
+        assert ("part-text" in widths) <= (text != "-")
     assert ("1", "1") in shares
     only_vector = [share for (_, text), share in shares.items() if text == "-"]
     assert set(only_vector) == {1}
@@ -74,8 +80,51 @@ def test_the_bar_of_a_hit_adds_up_to_its_score(library: TestClient, fusion: str)
                 assert share == pytest.approx(by_vector / (by_vector + by_text), abs=0.01)
 
 
+def test_what_auto_assumes_for_a_leg_without_the_hit_is_grey(library: TestClient) -> None:
+    # The text leg alone finds keys.md, whose similarity is below the threshold.
+    page = _page(library, q=QUESTION, fusion="auto", threshold=0.3)
+    hit = page.select('[data-list="hybrid"]')[1]
+    assert _text(hit, ".ranks").split() == ["v", "-", "t", "2"]
+    assert [one["class"] for one in hit.select("rect")] == [["part-assumed"], ["part-text"]]
+    label = str(_first(hit, ".share")["aria-label"])
+    assert re.fullmatch(r"Of the score: \d+ % assumed for vector, \d+ % from text", label), label
+
+
+def test_the_first_page_offers_questions_that_find_their_documents(library: TestClient) -> None:
+    links = _page(library).select(".examples a")
+    # The title without a space comes after the one that has some; at most six are offered.
+    assert {link.get_text() for link in links} == {
+        "Keys",
+        "Doors",
+        "Fruit",
+        "Cars",
+        "Budget",
+        SHOWN,
+    }
+    for link in links:
+        answer = library.get(str(link["href"]))
+        titles = BeautifulSoup(answer.text, "html.parser").select('[data-list="hybrid"] h3')
+        assert link.get_text() in [title.get_text() for title in titles]
+
+
+def test_the_questions_offered_to_a_viewer_name_no_private_document(library: TestClient) -> None:
+    for asked in ({"viewer": OWNER[:-1] + "2"}, {"groups": "staff"}, {"public": "1"}):
+        offered = [link.get_text() for link in _page(library, **asked).select(".examples a")]
+        assert "Doors" in offered, asked
+        assert "Budget" not in offered, asked
+    offered = [link.get_text() for link in _page(library, collections="knowledge").select("main a")]
+    assert "Doors" in offered
+    assert SHOWN not in offered
+
+
+def test_an_empty_corpus_says_so(shared_dsn: str) -> None:
+    with browser_of(shared_dsn) as browser:
+        assert "Nothing is stored yet" in _text(_page(browser), ".welcome")
+
+
 def test_corpus_text_never_becomes_html(library: TestClient) -> None:
     pages = [
+        "/",
         "/?q=zebra",
         "/?" + urlencode({"q": SCRIPT, "viewer": SCRIPT, "filters": SCRIPT, "collections": SCRIPT}),
         "/search/filters?" + urlencode({"collections": f"wild{SCRIPT}"}),

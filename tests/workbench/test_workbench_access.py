@@ -2,6 +2,7 @@
 
 import psycopg
 import pytest
+from bs4 import BeautifulSoup
 from psycopg.conninfo import conninfo_to_dict
 from starlette.testclient import TestClient
 
@@ -71,11 +72,20 @@ def test_the_redirect_after_the_token_stays_here(shared_dsn: str) -> None:
         assert not answer.headers.get("location", "/").startswith("//")
 
 
-def test_no_part_of_the_connection_string_reaches_the_browser(
+def test_the_head_names_the_database_and_the_install(shared_dsn: str) -> None:
+    parts = conninfo_to_dict(shared_dsn)
+    with browser_of(shared_dsn) as browser:
+        for path in ("/", "/why-not", "/corpus", "/settings"):
+            head = BeautifulSoup(browser.get(path).text, "html.parser").select_one(".at")
+            assert head is not None
+            place = f"{parts['host']}:{parts['port']}/{parts['dbname']}"
+            assert head.get_text() == f"{place}, schema public, all modules", path
+
+
+def test_no_secret_of_the_connection_string_reaches_the_browser(
     server: Server, shared_dsn: str
 ) -> None:
-    parts = conninfo_to_dict(shared_dsn)
-    private = [str(parts[name]) for name in ("dbname", "password") if parts.get(name)]
+    private = [str(conninfo_to_dict(shared_dsn)["password"])]
     wrong = server.owner_dsn("no_such_database").replace("no_such", "hidden_name_of_a")
     cases = {
         shared_dsn: private,

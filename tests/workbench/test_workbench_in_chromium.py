@@ -139,6 +139,7 @@ def test_a_narrow_window_needs_no_sideways_scrolling(
         "/corpus",
         "/documents",
         "/document?key=cars.md",
+        "/settings",
         "/nowhere",
     ):
         page.goto(path, wait_until="networkidle")
@@ -150,6 +151,39 @@ def test_a_narrow_window_needs_no_sideways_scrolling(
         )
         assert _contrast(text, behind) >= 4.5, path
     context.close()
+
+
+def test_on_a_phone_the_settings_stand_below_the_hits(page: "Page") -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto("/?q=zebra")
+
+    def top(selector: str) -> float:
+        place = page.locator(selector).first.bounding_box()
+        assert place is not None
+        return place["y"]
+
+    order = [".ask", "#lists", ".settings", 'form[action="/why-not"]']
+    assert sorted(order, key=top) == order
+    page.set_viewport_size({"width": 1360, "height": 900})
+    assert top(".settings") < top("#lists")
+
+
+def test_what_scrolls_takes_the_focus_of_the_keyboard(page: "Page") -> None:
+    unreachable = """[...document.querySelectorAll("main *")].filter((one) => {
+      const style = getComputedStyle(one);
+      return /auto|scroll/.test(style.overflowX + style.overflowY) && !one.matches("textarea")
+        && !one.matches("[tabindex='0'][role=region][aria-label]");
+    }).map((one) => one.outerHTML.slice(0, 80))"""
+    for path in (
+        "/?q=zebra",
+        "/corpus",
+        "/documents",
+        "/document?key=cars.md",
+        "/judge",
+        "/settings",
+    ):
+        page.goto(path, wait_until="networkidle")
+        assert page.evaluate(unreachable) == [], path
 
 
 def test_scripts_in_the_corpus_do_not_run(page: "Page") -> None:

@@ -716,11 +716,14 @@ export type Database = {
         Returns: Json;
       };
       "estimate_hybrid_search": { Args: { "search": Json }; Returns: Json };
+      "explain_empty_knowledge_search": { Args: { "search": Json }; Returns: Json };
       "explain_hybrid_search": { Args: { "search": Json }; Returns: Json };
       "explain_missing_knowledge_chunk": {
         Args: { "chunk_id"?: string; "document_key"?: string; "search": Json };
         Returns: Json;
       };
+      "explain_my_empty_knowledge_search": { Args: { "search": Json }; Returns: Json };
+      "explain_public_empty_knowledge_search": { Args: { "search": Json }; Returns: Json };
       "export_knowledge_documents": { Args: { "document_ids": (string)[] }; Returns: Json };
       "facet_knowledge_chunks": {
         Args: { "facet_limit"?: number; "facets"?: (string)[]; "search"?: Json };

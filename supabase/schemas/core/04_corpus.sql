@@ -384,8 +384,14 @@ alter table public.knowledge_settings enable row level security;
 revoke all on table public.knowledge_settings from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_settings to service_role;
 
+-- Raised when a change of a formula changes the best fusion or weights of a corpus.
+create function knowledge_internal.ranking_version() returns integer
+language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+  select 1
+$$;
+
 -- What the best fusion and weights of a collection ('' for all) depend on: its active chunks, the
--- models of their embeddings, and the formulas, by a digest of the functions that rank.
+-- models of their embeddings, and the version of the formulas.
 create function knowledge_internal.ranked_corpus(name text) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -399,20 +405,7 @@ begin
                  filter (where counted.is_embedded),
                '[]'
              ),
-             'formulas', (
-               select md5(string_agg(function.prosrc, '' order by function.proname, function.oid))
-                 from pg_proc as function
-                where function.oid in (
-                        'public.hybrid_search_knowledge_chunks'::regproc,
-                        'knowledge_internal.bm25_k1'::regproc,
-                        'knowledge_internal.bm25_length_factor'::regproc,
-                        'knowledge_internal.inverse_document_frequency'::regproc,
-                        'knowledge_internal.document_side'::regproc,
-                        'knowledge_internal.cosine_spread'::regproc,
-                        'knowledge_internal.weighed_readings'::regproc,
-                        'knowledge_internal.exact_scores'::regproc
-                      )
-             )
+             'formulas', knowledge_internal.ranking_version()
            )
       from (
              select chunk.embedding_model, chunk.embedding is not null as is_embedded
@@ -543,7 +536,8 @@ comment on function public.set_knowledge_settings is
   'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
   'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
   'the stored embeddings. measured_on says on what fusion and weights were measured: '
-  'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of bounds.';
+  'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of '
+  'bounds.';
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
 
@@ -562,9 +556,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 comment on function public.list_knowledge_settings() is
-  'The settings that are stored, in the order of their collections. changes: what has changed since '
-  'they were measured (a tenth of the chunks, counted up to 100,000; the models of the embeddings; '
-  'the formulas), a sentence for each; measure again where it is not empty.';
+  'The settings that are stored, in the order of their collections. changes: what has changed '
+  'since they were measured (a tenth of the chunks, counted up to 100,000; the models of the '
+  'embeddings; the formulas), a sentence for each; measure again where it is not empty.';
 revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
 grant execute on function public.list_knowledge_settings() to service_role;
 
@@ -585,7 +579,8 @@ grant execute on function public.reset_knowledge_settings(text) to service_role;
 
 -- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
 -- weights. For null, the settings stored for the one collection searched, else those stored for
--- all, multiply the weights and give the fusion: that of the collection, else that of all, else rrf.
+-- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
+-- rrf.
 create function knowledge_internal.settled_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[]
@@ -607,7 +602,10 @@ begin
    limit 1;
   fusion := coalesce(
     stored.fusion,
-    (select settings.fusion from public.knowledge_settings as settings where settings.collection = ''),
+    (
+      select settings.fusion from public.knowledge_settings as settings
+       where settings.collection = ''
+    ),
     'rrf'
   );
   vector_weight := vector_weight * coalesce(stored.vector_weight, 1);

@@ -988,10 +988,10 @@ comment on function public.hybrid_search_knowledge_chunks is
   'one_per_document: a document stands where its best hit stands and shows its best chunk. '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
-  'found in <mark>, HTML-escaped. embedding_from_text: a question without an embedding gets one from '
-  'its best text hits, so similarity is that to them; notes say so. on_bad_embedding: text ignores '
-  'an embedding of another size or without a direction where query_text is given, from_text '
-  'replaces it in the same way. '
+  'found in <mark>, HTML-escaped. embedding_from_text: a question without an embedding gets one '
+  'from its best text hits, so similarity is that to them; notes say so. on_bad_embedding: text '
+  'ignores an embedding of another size or without a direction where query_text is given, '
+  'from_text replaces it in the same way. '
   'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 

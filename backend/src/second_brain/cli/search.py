@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -81,31 +80,6 @@ Examples:
   second-brain search "rate limits" --why-not docs/limits.md
 """
 
-
-_COLLECTIONS = """
-    with recursive stored as (
-      select min(chunk.collection) as name
-      from public.knowledge_chunks as chunk
-      where chunk.status = 'active' and chunk.collection > ''
-      union all
-      select (
-        select min(chunk.collection)
-        from public.knowledge_chunks as chunk
-        where chunk.status = 'active' and chunk.collection > stored.name
-      )
-      from stored
-      where stored.name is not null
-    )
-    select stored.name
-    from stored
-    where stored.name is not null
-    order by stored.name
-"""
-
-_ANY_PUBLIC = """
-    select true from public.knowledge_chunks where visibility = 'public' and status = 'active'
-    limit 1
-"""
 
 # A paraphrase, an identifier, a phrase, a rare word, and words with a meaning around a name.
 _QUESTIONS = (
@@ -327,13 +301,16 @@ def _search(
             counts = service.facets(query, facets, **access) if facets else []
         results = response.results
         if not results and not as_json:
-            typer.echo(_why_nothing(database, collections or (), public_only), err=True)
+            why = f" {response.empty.message}" if response.empty else ""
+            typer.echo(printable(f"Nothing found.{why}"), err=True)
     if as_json:
         answer = {**asked, "results": [_hit(one, response) for one in results]}
         if facets:
             answer["facets"] = counts
         if response.pending_embeddings is not None:
             answer["pending_embeddings"] = response.pending_embeddings
+        if response.empty is not None:
+            answer["empty"] = response.empty.model_dump()
         if response.degraded is not None:
             answer["degraded"] = response.degraded.model_dump()
         print_json(answer)
@@ -418,17 +395,19 @@ def _demo() -> None:
 
     embedder = load_embedder("wordllama")
     server = EmbeddedPostgres(STATE / "postgres")
-    typer.echo("Starting the embedded database in .second-brain/ ...")
-    server.start()
-    (STATE / ".gitignore").write_text("*\n")
-    applied = migrations.apply(
-        server.dsn(),
-        dimensions=embedder.dimensions,
-        modules=migrations.modules(),
-        fusion=migrations.FUSION,
-    )
-    typer.echo(f"{number(len(applied), 'migration')} applied.")
     console = new_console()
+    with console.status("Starting an embedded database ..."):
+        server.start()
+    (STATE / ".gitignore").write_text("*\n")
+    typer.echo("An embedded database runs in .second-brain/.")
+    with console.status("Applying the migrations ..."):
+        applied = migrations.apply(
+            server.dsn(),
+            dimensions=embedder.dimensions,
+            modules=migrations.modules(),
+            fusion=migrations.FUSION,
+        )
+    typer.echo(f"{number(len(applied), 'migration')} applied.")
     with connect(server.dsn(), autocommit=True) as connection:
         database = Database(connection)
         refuse_other_embedder(database, embedder)
@@ -445,8 +424,9 @@ def _demo() -> None:
     command = _invoked_as()
     for arguments in ('search "how do I copy a folder?"', "ingest PATH", "server dev stop"):
         console.print(f"  {command} {arguments}", highlight=False)
-    console.print("\nSee both legs side by side in the browser:", style="bold")
+    console.print("\nSee both legs side by side in the browser (extra workbench):", style="bold")
     console.print(f"  {command} workbench --open", highlight=False)
+    console.print("  make workbench, in a checkout, installs the extra first", highlight=False)
 
 
 def _invoked_as() -> str:
@@ -461,26 +441,6 @@ def _parsed(text: str | None, option: str) -> Any:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{option} is not JSON: {error}") from error
-
-
-def _why_nothing(database: Database, wanted: Sequence[str], public_only: bool) -> str:
-    """Say that nothing is found, and why, where there was nothing to find."""
-    stored = [name for (name,) in database.execute(_COLLECTIONS)]
-    if not stored:
-        return "Nothing found: the database has no documents. Add some: second-brain ingest PATH"
-    empty = [name for name in wanted if name not in stored]
-    if wanted and len(empty) == len(wanted):
-        is_are = "is" if len(empty) == 1 else "are"
-        return printable(
-            f"Nothing found: {' and '.join(empty)} {is_are} empty; the database has documents in "
-            f"{', '.join(stored[:20])}. Add some: second-brain ingest PATH --collection {empty[0]}"
-        )
-    if public_only and not database.execute(_ANY_PUBLIC).fetchone():
-        return (
-            "Nothing found: no document is public. Make them: second-brain ingest PATH "
-            "--visibility public"
-        )
-    return "Nothing found."
 
 
 def _comparison_table(service: RetrievalService, question: str) -> Table:

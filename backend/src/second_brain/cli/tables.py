@@ -53,7 +53,9 @@ def print_explanation(explained: dict[str, Any], first: int) -> None:
     tables = (
         _lists_table(lists) if len(lists) > 1 else None,
         _lexeme_table(text["lexemes"]) if text["lexemes"] else None,
-        _explained_hits_table(explained["hits"], first) if explained["hits"] else "Nothing found.",
+        _explained_hits_table(explained["hits"], first)
+        if explained["hits"]
+        else Text(printable(f"Nothing found. {(explained.get('empty') or {}).get('message', '')}")),
     )
     for table in tables:
         if table is not None:

@@ -30,12 +30,14 @@ from second_brain.errors import (
 from second_brain.services.arguments import DEFAULTS, SQL_NAMES
 from second_brain.services.blocking import finished
 from second_brain.services.calls import Deadline
+from second_brain.services.emptiness import OnError
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.reachability import PROBE_WAIT, Reachability
 from second_brain.services.results import MOST_PENDING, PartialRows, Source
 from second_brain.services.searches import (
     BATCH,
     COUNT,
+    EMPTY,
     FACETS,
     HYBRID,
     MINE,
@@ -301,6 +303,8 @@ class _Sharded(Searches):
             return sum(answers.values())
         if function == PENDING:
             return min(sum(answers.values()), MOST_PENDING)
+        if function == EMPTY:
+            return _least_empty(list(answers.values()))
         if function in (
             "explain_hybrid_search",
             "estimate_hybrid_search",
@@ -321,6 +325,21 @@ def _named(name: str, error: Exception) -> SecondBrainError:
     if known is not error:
         known.__cause__ = error
     return known
+
+
+# From the reason that leaves out most rows to the one that leaves out fewest.
+_REASONS = (
+    *("nothing_stored", "not_visible", "collection", "filter", "filters_together", "no_embedding"),
+    *("no_searchable_words", "no_words", "words_not_together", "threshold", "offset"),
+)
+
+
+def _least_empty(reasons: Sequence[Any]) -> Any:
+    """Return the reason of the database that was nearest to a hit, for each query of a batch."""
+    if any(isinstance(one, list) for one in reasons):
+        return [_least_empty(of_query) for of_query in zip(*reasons, strict=True)]
+    known = [one for one in reasons if one is not None]
+    return max(known, key=lambda one: _REASONS.index(one["reason"]), default=None)
 
 
 def _summed_facets(rows: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
@@ -386,9 +405,10 @@ class ShardedProvider(_Sharded, SearchProvider):
         on_missing: OnMissing = "partial",
         multi_tenant: bool = False,
         timeout: float | None = TIMEOUT,
+        on_error: OnError = "raise",
     ) -> None:
         # The providers of the databases retry.
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0)
+        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0, on_error=on_error)
         self._prepare(shards, on_missing)
         # An executor for each database: one that hangs must not use the threads of the others.
         self._threads = {
@@ -444,8 +464,9 @@ class AsyncShardedProvider(_Sharded, AsyncSearchProvider):
         on_missing: OnMissing = "partial",
         multi_tenant: bool = False,
         timeout: float | None = TIMEOUT,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0)
+        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=0, on_error=on_error)
         self._prepare(shards, on_missing)
         self._probes: set[asyncio.Task[None]] = set()
 

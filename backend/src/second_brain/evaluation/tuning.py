@@ -141,10 +141,18 @@ def choose(collection: Questions, values: dict[Settings, dict[str, float]]) -> T
 
 
 def store(
-    writer: KnowledgeWriter, collection: str, tuned: CorpusSettings, questions: Questions
+    writer: KnowledgeWriter,
+    collection: str,
+    tuned: CorpusSettings,
+    questions: Questions | None = None,
 ) -> CorpusSettings:
-    """Store what was tuned for a collection, which keeps the name of its embedding model."""
+    """Store settings of a collection, which keeps the name of its embedding model.
+
+    `questions` are those that the settings were measured on.
+    """
     models = {one.collection: one.embedding_model for one in writer.settings()}
-    measured_on = f"{len(questions.queries)} questions of {questions.name}"[:200]
+    measured_on = None
+    if questions is not None:
+        measured_on = f"{len(questions.queries)} questions of {questions.name}"[:200]
     update = {"collection": collection, "embedding_model": models.get(collection)}
     return writer.set_settings(tuned.model_copy(update=update), measured_on=measured_on)

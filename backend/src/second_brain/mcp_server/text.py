@@ -11,7 +11,7 @@ PASSAGE_BOUND = 1000
 
 
 def as_text(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> str:
-    """Return the response as text for a model: failed parts, then each hit with its ranks.
+    """Return the response as text for a model: failed parts, then the hits, or why there are none.
 
     A passage of more than `excerpt` characters is shown in part. Every line of a passage begins
     with `> `, so that a passage cannot imitate another hit.
@@ -28,7 +28,8 @@ def as_text(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> str:
     if pending is not None:
         notes.append(pending)
     if not response.results:
-        return "\n".join([*notes, "No results found."])
+        why = f" {one_line(response.empty.message)}" if response.empty else ""
+        return "\n".join([*notes, f"No results found.{why}"])
     found = len(response.results)
     total = response.total_count if response.total_count is not None else found
     counted = f"{found} result{'s'[: found > 1]}"

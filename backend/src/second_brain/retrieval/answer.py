@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
+from second_brain.services.emptiness import EmptyReason, past_end
 from second_brain.services.results import MemorySearchResult, Notes, normalize_rows
 
 
@@ -56,6 +57,18 @@ class Degraded(BaseModel):
     also: "Degraded | None" = None
 
 
+class EmptyAnswer(BaseModel):
+    """Why a search found nothing: a code, sentences for people, and facts under their own names.
+
+    The reasons are those of explain_empty_knowledge_search.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    reason: str
+    message: str
+
+
 class SearchResponse(ResponseNames):
     """The answer of a search.
 
@@ -63,7 +76,7 @@ class SearchResponse(ResponseNames):
     `total_count` is how many results paging can reach, None on a page past the end. `cached` says
     that the results were read from this process's cache, and `degraded` what failed on the way.
     `query_time_ms` is the whole time in milliseconds, and `timings` has its parts. `notes` says
-    what the database did beside what was asked.
+    what the database did beside what was asked. `empty`, without results, says why.
 
     `pool_ended`: the list ends on this page although more rows may match, because a leg had as many
     candidates as its pool holds, or the reranker as many as it is given. `truncated`: results are
@@ -95,6 +108,7 @@ class SearchResponse(ResponseNames):
     exact_total: int | None = None
     notes: Notes | None = None
     pending_embeddings: int | None = None
+    empty: EmptyAnswer | None = None
 
 
 class Explanation(BaseModel):
@@ -116,6 +130,12 @@ class Explanation(BaseModel):
         rows = self.answer["hits"]
         found = normalize_rows(rows, method="hybrid", source="postgres", limit=len(rows))
         return [result(hit, rank) for rank, hit in enumerate(found, start=offset + 1)]
+
+
+def empty_answer(reason: EmptyReason | None, found: int, offset: int) -> EmptyAnswer | None:
+    """Return why a page has no results: what the database said, or that it is past the end."""
+    said = reason or (past_end(found, offset) if found else None)
+    return None if said is None else EmptyAnswer(**said)
 
 
 def result(

@@ -37,7 +37,13 @@ from second_brain.models.rerankers import (
     rerank_scores,
     unscored,
 )
-from second_brain.retrieval.answer import Degraded, Explanation, SearchResponse, result
+from second_brain.retrieval.answer import (
+    Degraded,
+    Explanation,
+    SearchResponse,
+    empty_answer,
+    result,
+)
 from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.embedding import (
     NO_EMBEDDER,
@@ -268,6 +274,7 @@ class Retrieval(ABC):
             remedy=details.get("remedy") or (_REMEDY_OF_RERANKING if pool_ended else None),
             exact_total=details.get("exact_total"),
             notes=details.get("notes"),
+            empty=None if places else empty_answer(details.get("empty"), len(hits), first),
             pending_embeddings=kept[0],
         )
 

@@ -55,6 +55,9 @@ search_knowledge_chunks_fulltext(
   public_only boolean, viewer_groups text[]
 ) rows
 explain_hybrid_search(search jsonb) value
+explain_empty_knowledge_search(search jsonb) value
+explain_my_empty_knowledge_search(search jsonb) value
+explain_public_empty_knowledge_search(search jsonb) value
 estimate_hybrid_search(search jsonb) value
 explain_missing_knowledge_chunk(search jsonb, chunk_id uuid, document_key text) value
 count_matching_knowledge_chunks(search jsonb) value

@@ -25,6 +25,7 @@ from second_brain.services.connection_calls import (
     pool_wait,
 )
 from second_brain.services.connections import address, explained, secrets
+from second_brain.services.emptiness import OnError
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.replicas import (
@@ -240,8 +241,15 @@ class PostgresProvider(Threaded, _Postgres, SearchProvider):
         timeout: float | None = None,
         retries: int = RETRIES,
         sleep: Callable[[float], object] = time.sleep,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep)
+        super().__init__(
+            multi_tenant=multi_tenant,
+            timeout=timeout,
+            retries=retries,
+            sleep=sleep,
+            on_error=on_error,
+        )
         self._use(database, schema, replicas, max_lag, max_wait)
 
 
@@ -263,8 +271,15 @@ class AsyncPostgresProvider(Looped, _Postgres, AsyncSearchProvider):
         timeout: float | None = None,
         retries: int = RETRIES,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep)
+        super().__init__(
+            multi_tenant=multi_tenant,
+            timeout=timeout,
+            retries=retries,
+            sleep=sleep,
+            on_error=on_error,
+        )
         self._use(database, schema, replicas, max_lag, max_wait)
 
 

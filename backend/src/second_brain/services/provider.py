@@ -26,6 +26,7 @@ from second_brain.services.arguments import (
 )
 from second_brain.services.blocking import blocking, blocking_iterator
 from second_brain.services.calls import RETRIES
+from second_brain.services.emptiness import OnError
 from second_brain.services.reading import AsyncReading, Reading
 from second_brain.services.results import (
     BatchDetails,
@@ -50,9 +51,9 @@ from second_brain.services.searches import (
 class AsyncSearchProvider(AsyncReading):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
-    Each search returns the hits and `Details` about the call. If the search fails, the hits are
-    empty and the details contain the reason; no exception is raised. `find` and the other methods
-    raise a SecondBrainError.
+    Each search returns the hits and `Details` about the call. Without hits, `details["empty"]` says
+    why. A search that fails raises a SecondBrainError; with `on_error="empty"`, it returns no hits,
+    and the details contain the failure. `find` and the other methods always raise.
 
     An embedding is a list, tuple, numpy array, pgvector.Vector or a text in pgvector's format. It
     must have the same dimensions as the embedding column.
@@ -73,8 +74,11 @@ class AsyncSearchProvider(AsyncReading):
         timeout: float | None = None,
         retries: int = RETRIES,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=retries)
+        super().__init__(
+            multi_tenant=multi_tenant, timeout=timeout, retries=retries, on_error=on_error
+        )
         self._sleep = sleep
 
     async def hybrid_search(
@@ -140,7 +144,7 @@ class AsyncSearchProvider(AsyncReading):
         query_text: str | None,
         **options: Unpack[FindOptions],
     ) -> Results:
-        """Search like `hybrid_search`, but raise a SecondBrainError on failure."""
+        """Search like `hybrid_search`, and raise a SecondBrainError on failure in any case."""
         exact_total = options.pop("exact_total", False)
         given = {**options, "query_embedding": query_embedding, "query_text": query_text}
         arguments, timeout = named(given, "find()")
@@ -309,9 +313,14 @@ class AsyncSearchProvider(AsyncReading):
         asked = list[BatchQuery]()
         try:
             asked = list(queries)
-            hits, totals, all_notes, rows = await self._batch(asked, fuse, timeout)
-        # The contract: every failure becomes details, not an exception.
-        except Exception as error:  # noqa: BLE001
+            answer = self._batch(asked, fuse, timeout)
+            if self._on_error == "raise":
+                answer = self._raising(answer)
+            hits, totals, all_notes, reasons, rows = await answer
+        # The older contract: every failure becomes details, not an exception.
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
             failed: Details = {**self._details("hybrid"), **self._failure(BATCH, error)}
             if fuse:
                 return [], failed
@@ -322,10 +331,14 @@ class AsyncSearchProvider(AsyncReading):
             details["total_count"] = totals[0]
             if all_notes[0] is not None:
                 details["notes"] = all_notes[0]
+            if reasons[0] is not None:
+                details["empty"] = reasons[0]
             return hits[0], details
         batch_details = cast(BatchDetails, {**details, "total_count": totals})
         if any(all_notes):
             batch_details["notes"] = all_notes
+        if any(reasons):
+            batch_details["empty"] = reasons
         return hits, batch_details
 
     async def explain_hybrid_search(
@@ -434,8 +447,11 @@ class SearchProvider(Reading):
         timeout: float | None = None,
         retries: int = RETRIES,
         sleep: Callable[[float], object] = time.sleep,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(multi_tenant=multi_tenant, timeout=timeout, retries=retries)
+        super().__init__(
+            multi_tenant=multi_tenant, timeout=timeout, retries=retries, on_error=on_error
+        )
         self._sleep = sleep
 
     hybrid_search = blocking(AsyncSearchProvider.hybrid_search)

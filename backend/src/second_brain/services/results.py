@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict
 
 from second_brain.errors import UnexpectedAnswerError
+from second_brain.services.emptiness import EmptyReason
 
 Method = Literal["hybrid", "vector", "fulltext"]
 """What answered, `details["mode"]`: hybrid_search, search (`vector`) or fulltext_search."""
@@ -220,7 +221,7 @@ class Details(ShortDetails):
     Python could not read the metadata of some rows: the ids of these rows, whose own metadata is
     empty here. `exact_total` is there only when it is asked for: the length that the list would
     have with pools without bound. `notes` is there only when the search did something beside what
-    was asked.
+    was asked, `empty` only when there are no hits: why.
     """
 
     provider: Source
@@ -231,13 +232,11 @@ class Details(ShortDetails):
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[Notes]
+    empty: NotRequired[EmptyReason]
 
 
 class BatchDetails(ShortDetails):
-    """`Details` of a batch: `total_count` has one number for each query, None after a failure.
-
-    `notes`, too, has one entry for each query: None for a query without notes.
-    """
+    """`Details` of a batch: `total_count`, `notes` and `empty` have an entry for each query."""
 
     provider: Source
     mode: Method
@@ -247,6 +246,7 @@ class BatchDetails(ShortDetails):
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[list[Notes | None]]
+    empty: NotRequired[list[EmptyReason | None]]
 
 
 Results: TypeAlias = tuple[list[MemorySearchResult], Details]

@@ -4,13 +4,14 @@ Errors are raised where they happen; only `Searches._failure` turns them into de
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from second_brain.errors import (
     ClientUnavailableError,
     InvalidInputError,
     PermissionDeniedError,
+    SecondBrainError,
     UnexpectedAnswerError,
     safe_message,
     translate,
@@ -24,6 +25,7 @@ from second_brain.services.arguments import (
     without_defaults,
 )
 from second_brain.services.calls import Calls, Deadline
+from second_brain.services.emptiness import EmptyReason, OnError, past_end
 from second_brain.services.results import (
     CutRows,
     Details,
@@ -42,6 +44,8 @@ from second_brain.services.results import (
 
 logger = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
+
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 PUBLIC = "search_public_knowledge_chunks"
@@ -52,6 +56,9 @@ MY_FACETS = "facet_my_knowledge_chunks"
 PENDING = "count_pending_knowledge_embeddings"
 LISTED = "list_visible_knowledge_documents"
 MY_PENDING = "count_my_pending_knowledge_embeddings"
+EMPTY = "explain_empty_knowledge_search"
+MY_EMPTY = "explain_my_empty_knowledge_search"
+PUBLIC_EMPTY = "explain_public_empty_knowledge_search"
 
 REMEDY_OF_CUT = (
     "Raise Max rows in the project's API settings, or ask for fewer rows: the API cut the answer, "
@@ -72,10 +79,21 @@ class Searches(Calls):
     """Base of both kinds of providers: the calls, and the reading of their results."""
 
     name: ClassVar[Source]
+    _explains_empty = True
 
-    def __init__(self, *, multi_tenant: bool, timeout: float | None, retries: int) -> None:
+    def __init__(
+        self,
+        *,
+        multi_tenant: bool,
+        timeout: float | None,
+        retries: int,
+        on_error: OnError = "raise",
+    ) -> None:
         super().__init__(timeout=timeout, retries=retries)
+        if on_error not in ("raise", "empty"):
+            raise InvalidInputError(f"on_error must be raise or empty, not {on_error!r:.100}")
         self._multi_tenant = multi_tenant
+        self._on_error = on_error
 
     @property
     def is_concurrent(self) -> bool:
@@ -109,7 +127,25 @@ class Searches(Calls):
             details.setdefault("remedy", _remedy_of_pool(arguments))
         if exact_total:
             details["exact_total"] = await self._read(int, COUNT, arguments, deadline.left())
+        if not rows:
+            why = past_end(total, offset) if total else None
+            if why is None:
+                why = _reason(await self._why_empty(function, arguments, deadline))
+            if why is not None:
+                details["empty"] = why
         return hits, details
+
+    async def _why_empty(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
+        """Ask why an answer is empty; None if that cannot be said, which is no failure."""
+        if not self._explains_empty:
+            return None
+        explain = {MINE: MY_EMPTY, PUBLIC: PUBLIC_EMPTY}.get(function, EMPTY)
+        try:
+            return await self._call(explain, arguments, deadline.left())
+        # The answer is complete without it. A database with older migrations lacks the function.
+        except Exception as error:  # noqa: BLE001
+            logger.debug("an empty answer was not explained: %s", translate(error).kind)
+            return None
 
     async def _ignored(
         self, function: str, arguments: dict[str, Any], timeout: float | None
@@ -132,18 +168,32 @@ class Searches(Calls):
         timeout: float | None,
         exact_total: bool = False,
     ) -> Results:
-        """Search; when that fails, return no hits and the failure in the details."""
+        """Search; when that fails, raise, or return no hits and the failure in the details."""
+        if self._on_error == "raise":
+            search = self._search(method, function, given, timeout, exact_total)
+            return await self._refusing(function, search)
         try:
             return await self._search(method, function, given, timeout, exact_total)
-        # The contract: every failure becomes details, not an exception.
+        # The older contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**self._details(method), **self._failure(function, error)}
             return [], failed
 
+    async def _refusing(self, function: str, answer: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for an answer; raise a failure with the remedy of this function."""
+        try:
+            return await self._raising(answer)
+        except PermissionDeniedError as error:
+            error.remedy = _remedy(function, error)
+            raise
+
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[list[Any], list[int | None], list[Notes | None], Sequence[object]]:
-        """Return the hits, the total and the notes of each query, and the rows."""
+    ) -> tuple[
+        list[Any], list[int | None], list[Notes | None], list[EmptyReason | None], Sequence[object]
+    ]:
+        """Return the hits, total, notes and reason of emptiness of each query, and the rows."""
+        deadline = Deadline(self._timeout if timeout is None else timeout)
         sent = list[dict[str, Any]]()
         for place, query in enumerate(queries):
             # With fuse, queries after the first have the arguments of the first, not defaults.
@@ -168,7 +218,27 @@ class Searches(Calls):
                 noted[place] = await self._ignored(
                     BATCH, {"queries": strict, "fuse": fuse}, timeout
                 )
-        return hits, [total for total, _, _ in pages], noted, rows
+        reasons = await self._why_each_empty(sent, answers, fuse, deadline)
+        return hits, [total for total, _, _ in pages], noted, reasons, rows
+
+    async def _why_each_empty(
+        self,
+        sent: Sequence[dict[str, Any]],
+        answers: Sequence[Sequence[object]],
+        fuse: bool,
+        deadline: Deadline,
+    ) -> list[EmptyReason | None]:
+        """Return why each query without hits has none."""
+        reasons: list[EmptyReason | None] = [None] * len(answers)
+        places = [place for place, answer in enumerate(answers) if not answer]
+        if places:
+            asked = [sent[place] for place in places]
+            if fuse:
+                asked = [{**sent[0], "formulations": [*sent[1:]]}]
+            told = await self._why_empty(BATCH, {"search": asked}, deadline)
+            for place, reason in zip(places, told if isinstance(told, list) else (), strict=False):
+                reasons[place] = _reason(reason)
+        return reasons
 
     def _for_viewer(self, given: Mapping[str, object], function: str = "") -> dict[str, Any]:
         """Return the arguments as JSON values; a function that takes no viewer needs none."""
@@ -226,20 +296,26 @@ class Searches(Calls):
         logger.warning(
             "%s failed: %s (%s, code %s)", function, type(error).__name__, known.kind, known.code
         )
-        remedy = known.remedy
-        if (
-            isinstance(known, PermissionDeniedError)
-            and remedy == PermissionDeniedError.default_remedy
-        ):
-            remedy = _REMEDIES_OF_GRANTS.get(function, remedy)
         return {
             "fallback_reason": "provider_error",
             "error_type": type(error).__name__,
             "error_kind": known.kind,
             "error_message": safe_message(known, secrets=self._secrets()),
             "code": known.code,
-            "remedy": remedy,
+            "remedy": _remedy(function, known),
         }
+
+
+def _remedy(function: str, error: SecondBrainError) -> str:
+    is_grant = isinstance(error, PermissionDeniedError)
+    if is_grant and error.remedy == PermissionDeniedError.default_remedy:
+        return _REMEDIES_OF_GRANTS.get(function, error.remedy)
+    return error.remedy
+
+
+def _reason(answer: object) -> EmptyReason | None:
+    """Return the reason that the database gave; None for another answer."""
+    return answer if isinstance(answer, dict) and "message" in answer else None
 
 
 def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:

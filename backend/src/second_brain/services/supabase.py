@@ -21,6 +21,7 @@ from second_brain.errors import (
 from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
 from second_brain.services.calls import RETRIES, Calls, Deadline, uncertain
+from second_brain.services.emptiness import OnError
 from second_brain.services.functions import FUNCTIONS, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
@@ -158,8 +159,10 @@ class SupabaseProvider(
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
-    SUPABASE_KEY on first use. A `client` of the caller keeps its own timeouts. `schema` is that of
-    the install, which the API must expose; the default is the client's, usually public.
+    SUPABASE_KEY on first use. `on_error` is "empty" here, as in the class that this one replaces,
+    unless the argument or `config["on_error"]` says "raise". A `client` of the caller keeps its own
+    timeouts. `schema` is that of the install, which the API must expose; the default is the
+    client's, usually public.
     It writes, too: a lost connection then raises UncertainWriteError. `search_my_knowledge` and the
     methods for a user's own documents need a client with the user's token. Thread-safe.
     """
@@ -176,11 +179,19 @@ class SupabaseProvider(
         multi_tenant: bool = False,
         retries: int = RETRIES,
         sleep: Callable[[float], object] = time.sleep,
+        on_error: OnError | None = None,
     ) -> None:
         _Project.__init__(self, config, client, schema)
         SearchProvider.__init__(
-            self, multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep
+            self,
+            multi_tenant=multi_tenant,
+            timeout=timeout,
+            retries=retries,
+            sleep=sleep,
+            on_error=on_error or self.config.get("on_error") or "empty",
         )
+        # Older callers give a client, and count its calls.
+        self._explains_empty = client is None or on_error is not None
 
     def __enter__(self) -> Self:
         return self
@@ -242,11 +253,19 @@ class AsyncSupabaseProvider(
         multi_tenant: bool = False,
         retries: int = RETRIES,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        on_error: OnError | None = None,
     ) -> None:
         _Project.__init__(self, config, client, schema)
         AsyncSearchProvider.__init__(
-            self, multi_tenant=multi_tenant, timeout=timeout, retries=retries, sleep=sleep
+            self,
+            multi_tenant=multi_tenant,
+            timeout=timeout,
+            retries=retries,
+            sleep=sleep,
+            on_error=on_error or self.config.get("on_error") or "empty",
         )
+        # Older callers give a client, and count its calls.
+        self._explains_empty = client is None or on_error is not None
 
     async def __aenter__(self) -> Self:
         return self

@@ -56,7 +56,7 @@ def _workbench(
     """See, judge and tune a corpus in the browser.
 
     It listens only on this machine; with another --host, a browser needs the token. It writes
-    judgments and settings, nothing else. It uses the rights of the database connection and shows
+    judgments, settings and synonyms. It uses the rights of the database connection and shows
     every row that this connection can read. Ctrl+C stops it.
     """
     try:

@@ -8,12 +8,16 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from second_brain.errors import PermissionDeniedError
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database, Install
 
 _MOST_IDLE = 4
 _CONNECT_SECONDS = 5
 _STATEMENT_TIMEOUT = "set local statement_timeout = '30s'"
+_ONLY_READS = """
+    select pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean
+"""
 _READ_ONLY = "set default_transaction_read_only = on; set statement_timeout = '30s'"
 
 
@@ -29,6 +33,7 @@ class Connections:
         self._install = Install(schema)
         self._idle: list[psycopg.Connection[Any]] = []
         self._lock = threading.Lock()
+        self._place: str | None = None
 
     @property
     def install(self) -> Install:
@@ -40,6 +45,15 @@ class Connections:
         """The schema of the install."""
         return self._install.schema
 
+    @property
+    def place(self) -> str | None:
+        """Host, port and name of the database, without a user; None before a first connection.
+
+        It is what the server of an open connection has, because the string may be read wrongly: a
+        password with an @ in it, as the host.
+        """
+        return self._place
+
     @contextmanager
     def reading(self) -> Iterator[Database]:
         """Lend a connection in a read-only transaction."""
@@ -48,8 +62,17 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[Database]:
-        """Lend a connection in a transaction that may write."""
-        with self._transaction(read_only=False) as database:
+        """Lend a connection in a transaction that may write.
+
+        Raises PermissionDeniedError where transactions only read: on a standby, or by a setting of
+        the role or the connection string.
+        """
+        with self._transaction(read_only=None) as database:
+            if only_reads(database):
+                raise PermissionDeniedError(
+                    "this connection only reads, so nothing is stored",
+                    remedy="Start the workbench with a connection that may write.",
+                )
             yield database
 
     @contextmanager
@@ -67,7 +90,7 @@ class Connections:
             connection.close()
 
     @contextmanager
-    def _transaction(self, *, read_only: bool) -> Iterator[Database]:
+    def _transaction(self, *, read_only: bool | None) -> Iterator[Database]:
         connection = self._checked() or self._opened()
         try:
             connection.read_only = read_only
@@ -97,10 +120,20 @@ class Connections:
             connection.close()
 
     def _opened(self) -> psycopg.Connection[Any]:
-        return connect(
+        connection = connect(
             self._dsn,
             autocommit=True,
             prepare_threshold=None,
             application_name="second-brain workbench",
             connect_timeout=_CONNECT_SECONDS,
         )
+        info = connection.info
+        # A socket's host is a folder of this machine.
+        host = "localhost" if info.host.startswith("/") else info.host
+        self._place = f"{host}:{info.port}/{info.dbname}"
+        return connection
+
+
+def only_reads(database: Database) -> bool:
+    """Return whether nothing can be written over this connection."""
+    return database.execute(_ONLY_READS).fetchone() == (True,)

@@ -7,19 +7,21 @@ Response`, which Starlette runs in a thread; one that reads a form is a coroutin
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
+import psycopg
 from numpy.typing import NDArray
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
-from second_brain.errors import InvalidInputError
+from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.evaluation.pages import environment
 from second_brain.models import Embedder
 from second_brain.models.cached import CachedEmbedder, MemoryCache
@@ -29,10 +31,24 @@ from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.install import Database
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
+from second_brain.sql_modules import MODULES, module_of
 from second_brain.workbench.connections import Connections
 
 _LARGEST_FORM = 1_000_000
 _MOST_QUESTIONS = 1000
+_ABOUT_SECONDS = 60
+WEIGHTS = ("vector_weight", "text_weight")
+"""The weights of a form with settings."""
+
+_OBJECTS = """
+    select function.proname::text
+    from pg_catalog.pg_proc as function
+    where function.pronamespace = %(schema)s::regnamespace
+    union
+    select relation.relname::text
+    from pg_catalog.pg_class as relation
+    where relation.relnamespace = %(schema)s::regnamespace
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +61,14 @@ class Page:
     routes: Sequence[BaseRoute]
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the head of each page says: host, port and name of the database; the modules."""
+
+    database: str | None
+    modules: str
+
+
 @dataclass
 class Workbench:
     """What the pages share. `embedder` is None for a workbench that searches by words only."""
@@ -55,6 +79,21 @@ class Workbench:
     embedder_name: str | None = None
     """The name of the embedder for `load_embedder`."""
     pages: Sequence[Page] = ()
+    _about: About | None = field(default=None, init=False)
+    _about_until: float = field(default=0.0, init=False)
+
+    def about(self, *, asks: bool) -> About | None:
+        """Return what the head says, at most a minute old; without `asks`, what is known."""
+        if asks and time.monotonic() >= self._about_until:
+            try:
+                with self.connections.reading() as database:
+                    modules = _modules(database)
+            except (SecondBrainError, psycopg.Error):
+                # The page says what is wrong where it needs the database.
+                return self._about
+            self._about = About(self.connections.place, modules)
+            self._about_until = time.monotonic() + _ABOUT_SECONDS
+        return self._about
 
     def service(self, database: Database, **settings: Any) -> RetrievalService:
         """Return the service on a lent connection, with other settings of these names."""
@@ -109,6 +148,8 @@ def render(
         page=page,
         pages=workbench.pages,
         schema=workbench.connections.schema,
+        # The page of a failure has no name, and does not wait for the database.
+        about=workbench.about(asks=bool(page)),
         address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
     )
     return HTMLResponse(text, status)
@@ -138,11 +179,29 @@ def whole_number(name: str, given: str, least: int, most: int) -> int:
     return int(given)
 
 
+def number(name: str, given: str) -> float:
+    """Return a number of a form. Raises InvalidInputError."""
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidInputError(f"{name} must be a number, not {given[:100]!r}") from None
+
+
 def link(path: str, **values: Any) -> str:
     """Return an address on this workbench; None and empty texts are left out."""
     pairs = [(name, value) for name, value in values.items() if value not in (None, "")]
     query = urlencode(pairs, doseq=True)
     return f"{path}?{query}" if query else path
+
+
+def _modules(database: Database) -> str:
+    """Name the modules in short, by the functions and tables that the schema has."""
+    rows = database.execute(_OBJECTS, {"schema": database.install.schema})
+    there = {module_of(name) for (name,) in rows}
+    named = [name for name in MODULES if name in there]
+    if len(named) == len(MODULES):
+        return "all modules"
+    return "core, " + ", ".join(named) if named else "core alone"
 
 
 def _as_json(value: object) -> str:

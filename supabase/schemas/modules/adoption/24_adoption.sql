@@ -63,6 +63,8 @@ revoke all
   on table public.knowledge_adoptions, public.knowledge_adoption_problems,
            public.knowledge_adoption_changes
   from public, anon, authenticated, service_role;
+revoke all on sequence public.knowledge_adoption_changes_id_seq
+  from public, anon, authenticated, service_role;
 
 create index knowledge_documents_adoption on public.knowledge_documents
   ((source_row ->> 'adoption'))

@@ -51,55 +51,15 @@ create function knowledge_internal.failed_restrictions(
 ) returns setof record
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  filters constant jsonb := search -> 'filters';
   document_date constant text := coalesce(chunk.document_date::text, 'missing');
   alone jsonb;
   given knowledge_internal.search_arguments;
   scope knowledge_internal.row_scope;
   is_passed boolean;
 begin
-  for cause, argument, alone, reason, path in
-    select 'filter', format('filters[%s]', listed.place - 1),
-           jsonb_build_object('filters', jsonb_build_array(listed.condition)),
-           format('it does not meet %s', listed.condition),
-           array['filters', (listed.place - 1)::text]
-      from jsonb_array_elements(case jsonb_typeof(filters) when 'array' then filters else '[]' end)
-           with ordinality as listed (condition, place)
-     union all
-    select 'filter', 'filters.' || entry.key,
-           jsonb_build_object('filters', jsonb_build_object(entry.key, entry.value)),
-           format('its %s is not %s', entry.key, entry.value), array['filters', entry.key]
-      from jsonb_each(case jsonb_typeof(filters) when 'object' then filters else '{}' end) as entry
-     union all
-    select named.cause, named.names[1],
-           (
-             select jsonb_object_agg(entry.key, entry.value)
-               from jsonb_each(search) as entry
-              where entry.key = any (named.names)
-           ),
-           named.reason, named.names[:1]
-      from (
-        values
-          ('filter', array['filter_type'], 'its knowledge_type is ' || chunk.knowledge_type),
-          ('date', array['date_from'], 'its document_date is ' || document_date),
-          ('date', array['date_to'], 'its document_date is ' || document_date),
-          ('collection', array['collections'], 'its collection is ' || chunk.collection),
-          ('permission', array['public_only'], 'it is private'),
-          (
-            'permission', array['viewer_id', 'viewer_groups'],
-            'it is private' || coalesce(
-              ' to ' || nullif(
-                concat_ws(
-                  ' and ', 'its owner ' || chunk.owner_id,
-                  'the groups ' || array_to_string(chunk.allowed_groups, ', ')
-                ),
-                ''
-              ),
-              ', and it has no owner and no allowed_groups'
-            )
-          )
-      ) as named (cause, names, reason)
-     where search ?| named.names
+  for cause, argument, alone, path in
+    select one.cause, one.argument, one.alone, one.path
+      from knowledge_internal.restrictions(search) as one
   loop
     given := knowledge_internal.given_arguments(alone);
     scope := (knowledge_internal.planned_search(given, false)).scope;
@@ -109,6 +69,24 @@ begin
       into is_passed
       using scope, chunk.id, given.collections;
     if not is_passed then
+      reason := case
+        when argument like 'filters[%' then format('it does not meet %s', alone #> '{filters,0}')
+        when argument like 'filters.%' then format('its %s is not %s', path[2], alone #> path)
+        when argument = 'filter_type' then 'its knowledge_type is ' || chunk.knowledge_type
+        when cause = 'date' then 'its document_date is ' || document_date
+        when cause = 'collection' then 'its collection is ' || chunk.collection
+        when argument = 'public_only' then 'it is private'
+        else 'it is private' || coalesce(
+          ' to ' || nullif(
+            concat_ws(
+              ' and ', 'its owner ' || chunk.owner_id,
+              'the groups ' || array_to_string(chunk.allowed_groups, ', ')
+            ),
+            ''
+          ),
+          ', and it has no owner and no allowed_groups'
+        )
+      end;
       return next;
     end if;
   end loop;
@@ -308,6 +286,26 @@ begin
 end
 $$;
 
+-- What names a chunk and its document in an answer, each null where there is none.
+create function knowledge_internal.named_chunk(chunk public.knowledge_chunks, document_id uuid)
+returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
+  select jsonb_build_object(
+           'document', case when document.id is not null then jsonb_build_object(
+             'id', document.id, 'external_key', document.external_key,
+             'title', document.title, 'source_url', document.source_url
+           ) end,
+           'chunk', case when (chunk).id is not null then jsonb_build_object(
+             'id', (chunk).id, 'document_key', document.external_key, 'title', document.title,
+             'chunk_index', (chunk).chunk_index, 'collection', (chunk).collection,
+             'status', (chunk).status
+           ) end
+         )
+    from (select) as one
+    left join public.knowledge_documents as document
+      on document.id = named_chunk.document_id
+$$;
+
 create function public.explain_missing_knowledge_chunk(
   search jsonb, chunk_id uuid default null, document_key text default null
 ) returns jsonb
@@ -457,29 +455,11 @@ begin
   return jsonb_build_object(
     'is_found', is_found,
     'place', original_place,
-    'document', (
-      select jsonb_build_object(
-               'id', document.id, 'external_key', document.external_key,
-               'title', document.title, 'source_url', document.source_url
-             )
-        from public.knowledge_documents as document
-       where document.id = coalesce(chunk.document_id, documents[1])
-    ),
-    'chunk', (
-      select jsonb_build_object(
-               'id', chunk.id, 'document_key', document.external_key, 'title', document.title,
-               'chunk_index', chunk.chunk_index, 'collection', chunk.collection,
-               'status', chunk.status
-             )
-        from (select) as one
-        left join public.knowledge_documents as document on document.id = chunk.document_id
-       where chunk.id is not null
-    ),
     'pool', greatest(given.pool_size, given.match_count),
     'vector', vector || jsonb_build_object('is_run', question.embedding is not null),
     'text', text || jsonb_build_object('is_run', question.query_text is not null),
     'causes', causes
-  );
+  ) || knowledge_internal.named_chunk(chunk, coalesce(chunk.document_id, documents[1]));
 end
 $$;
 

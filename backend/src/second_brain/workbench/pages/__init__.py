@@ -1,7 +1,15 @@
 """The pages of the workbench, one module each; PAGES is the order of the navigation."""
 
 from second_brain.workbench.frame import Page
-from second_brain.workbench.pages import corpus, documents, judge, measure, search, why_not
+from second_brain.workbench.pages import (
+    corpus,
+    documents,
+    judge,
+    measure,
+    search,
+    settings,
+    why_not,
+)
 
 PAGES: tuple[Page, ...] = (
     search.PAGE,
@@ -10,4 +18,5 @@ PAGES: tuple[Page, ...] = (
     measure.PAGE,
     corpus.PAGE,
     documents.PAGE,
+    settings.PAGE,
 )

@@ -23,7 +23,16 @@ from second_brain.evaluation.tuning import Tuning
 from second_brain.services.arguments import FUSIONS
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
-from second_brain.workbench.frame import Page, link, render, submitted, workbench_of, writer_of
+from second_brain.workbench.frame import (
+    WEIGHTS,
+    Page,
+    link,
+    number,
+    render,
+    submitted,
+    workbench_of,
+    writer_of,
+)
 from second_brain.workbench.measuring import Run, Runs, Task
 from second_brain.workbench.question import Question
 
@@ -168,15 +177,8 @@ def _own(form: ImmutableMultiDict[str, str]) -> Mode | None:
     fusion = form.get("fusion", "")
     if not fusion:
         return None
-    weights = []
-    for name in ("vector_weight", "text_weight"):
-        text = form.get(name, "") or "1"
-        try:
-            weights.append(float(text))
-        except ValueError:
-            raise InvalidInputError(f"{name} must be a number, not {text[:100]!r}") from None
-    vector, text_ = weights
-    return Mode(f"{fusion} {vector:g} : {text_:g}", settings=Settings(fusion, vector, text_))
+    vector, text = (number(name, form.get(name, "") or "1") for name in WEIGHTS)
+    return Mode(f"{fusion} {vector:g} : {text:g}", settings=Settings(fusion, vector, text))
 
 
 def _versus(comparison: Comparison | None, given: str) -> str | None:

@@ -13,7 +13,7 @@ from second_brain.retrieval.answer import SearchResult
 from second_brain.services.arguments import Leg
 from second_brain.workbench.asking import Asked, ask, pieces
 from second_brain.workbench.frame import Page, Workbench, render, workbench_of
-from second_brain.workbench.offers import chosen, offered
+from second_brain.workbench.offers import chosen, offered, questions
 from second_brain.workbench.question import FUSIONS, LEGS, TEXT_MODES, Question, read_question
 
 _COLUMNS: dict[Leg, str] = {"vector": "Vector", "hybrid": "Fused", "text": "Text"}
@@ -57,6 +57,7 @@ def show(request: Request) -> Response:
     workbench = workbench_of(request)
     asked = Asked(question)
     remedy = None
+    examples: list[str] | None = []
     if question.query and not problems:
         try:
             with workbench.connections.reading() as database:
@@ -64,6 +65,9 @@ def show(request: Request) -> Response:
         except InvalidInputError as error:
             problems.append(safe_message(error))
             remedy = error.remedy
+    elif not problems:
+        with workbench.connections.reading() as database:
+            examples = questions(database, question)
     columns = _columns(asked)
     return render(
         request,
@@ -83,6 +87,8 @@ def show(request: Request) -> Response:
             **(_copies(workbench, asked) if asked.lists else {"python": "", "sql": ""}),
             "chosen": chosen(question),
             "hidden": question.hidden(),
+            "examples": examples,
+            "is_empty": examples is None,
             "most": max((column.total or 0 for column in columns), default=0),
             "fusions": FUSIONS,
             "legs": LEGS,
@@ -128,7 +134,8 @@ def _bar(leg: Leg, hit: SearchResult, best: float, share: float | None) -> tuple
     """Return the bar of a hit, and what it says.
 
     Vector: the similarity, of 1. Text: the score, of the best one of the page. Fused: the fused
-    score, of the best possible one, by the parts of the legs.
+    score, of the best possible one, by the parts of the legs. A leg that did not find the hit has
+    no colour: what `auto` assumes for it is grey.
     """
     if leg == "vector":
         similarity = hit.similarity or 0
@@ -138,10 +145,18 @@ def _bar(leg: Leg, hit: SearchResult, best: float, share: float | None) -> tuple
         return [Part("leg", 0, 100 * score / best if best else 0)], f"BM25 {score:.2f}"
     whole = 100 * hit.confidence
     if share is None:
-        return [Part("leg", 0, whole)], f"Fused score {hit.metadata.get('rrf_score') or 0:.4f}"
-    parts = [Part("vector", 0, share * whole), Part("text", share * whole, (1 - share) * whole)]
-    percent = round(100 * share)
-    return parts, f"{percent} % of the score is from vector, {100 - percent} % from text"
+        return [], f"Fused score {hit.rrf_score or 0:.4f}"
+    parts, said = [], []
+    start = 0.0
+    for part, rank, of_leg in (
+        ("vector", hit.vector_rank, share),
+        ("text", hit.text_rank, 1 - share),
+    ):
+        if of_leg > 0:
+            parts.append(Part(part if rank else "assumed", start, of_leg * whole))
+            said.append(f"{100 * of_leg:.0f} % {'from' if rank else 'assumed for'} {part}")
+            start += of_leg * whole
+    return parts, "Of the score: " + ", ".join(said)
 
 
 def _copies(workbench: Workbench, asked: Asked) -> dict[str, str]:

@@ -1,0 +1,210 @@
+"""Forty wrong inputs over SQL, Python, REST, the command line and MCP: each answer says why.
+
+With WRONG_INPUTS_TABLE set, the answers are added to this file as the rows of a Markdown table.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from mcp import Client
+from psycopg.types.json import Jsonb
+from test_postgres_and_supabase import RestOverDatabase
+
+from command_line import Run, runner
+from second_brain import AsyncRetrievalService, KnowledgeWriter, RetrievalService
+from second_brain.errors import SecondBrainError
+from second_brain.mcp_server import Scope, create_server
+from second_brain.models import CallableEmbedder
+from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+from second_brain.services.supabase import SupabaseProvider
+
+OWNER, STRANGER = ("00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b")
+EMBEDDER = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0] for _ in texts], "by-hand", 3)
+NOWHERE = "postgresql://someone@127.0.0.1:1/nowhere"
+
+
+@pytest.fixture(scope="module")
+def corpus(shared_dsn: str) -> str:
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection).upsert_document(
+            {"external_key": "keys", "owner_id": OWNER, "metadata": {"team": "search"}},
+            [{"content": "Keys rotate.", "embedding": [1, 0, 0], "embedding_model": "by-hand"}],
+        )
+    return shared_dsn
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    return runner(monkeypatch, capsys, tmp_path)
+
+
+def in_sql(dsn: str, run: Run, **search: Any) -> str:
+    """Search in SQL, and ask the function that explains where there are no rows."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("set role service_role")
+        try:
+            row = connection.execute(
+                "select public.explain_empty_knowledge_search(%s) ->> 'message'", [Jsonb(search)]
+            ).fetchone()
+        except psycopg.Error as error:
+            return f"error {error.sqlstate}: {error.diag.message_primary}"
+    assert row is not None
+    return str(row[0])
+
+
+def of_provider(provider: Any, given: dict[str, Any]) -> str:
+    asked = {"query_embedding": None, "query_text": None, **given}
+    try:
+        hits, details = provider.hybrid_search(**asked)
+    except SecondBrainError as error:
+        return f"{type(error).__name__}: {error} {error.remedy}"
+    assert hits == []
+    return str(details["empty"]["message"] if "empty" in details else details["error_message"])
+
+
+def in_python(dsn: str, run: Run, **given: Any) -> str:
+    database = given.pop("database", dsn)
+    return of_provider(PostgresProvider(database), given)
+
+
+def in_service(dsn: str, run: Run, **given: Any) -> str:
+    try:
+        response = RetrievalService(PostgresProvider(dsn), EMBEDDER).search("keys", **given)
+    except SecondBrainError as error:
+        return f"{type(error).__name__}: {error} {error.remedy}"
+    assert response.empty is not None
+    return response.empty.message
+
+
+def over_rest(dsn: str, run: Run, **given: Any) -> str:
+    if "supabase_url" in given:
+        return of_provider(
+            SupabaseProvider(given, on_error="raise", retries=0), {"query_text": "keys"}
+        )
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("set role service_role")
+        client: Any = RestOverDatabase(connection)
+        return of_provider(SupabaseProvider(client=client, on_error="raise"), given)
+
+
+def on_the_command_line(dsn: str, run: Run, *options: str) -> str:
+    question = "keys" if not options or options[0].startswith("--") else ""
+    given = ("--mode", "text", "--dsn", dsn)
+    done = run("search", *([question] if question else []), *options, *given)
+    assert done.out == ""
+    return done.err.strip().splitlines()[-1] if done.code == 0 else " ".join(done.err.split())
+
+
+def over_mcp(dsn: str, run: Run, **arguments: Any) -> str:
+    async def call() -> Any:
+        provider = AsyncPostgresProvider(dsn)
+        server = create_server(AsyncRetrievalService(provider, EMBEDDER), provider, Scope())
+        async with Client(server) as client:
+            return await client.call_tool("hybrid_search", {"query": "keys", **arguments})
+
+    return str(asyncio.run(call()).content[0].text)
+
+
+Ask = Callable[..., str]
+WORDS = {"query_text": "keys"}
+CASES: list[tuple[Ask, Any, str]] = [
+    (in_sql, {}, "both missing"),
+    (in_sql, {"query_text": "zebra"}, '"zebra"'),
+    (in_sql, {"query_text": "?!"}, "only stop words"),
+    (in_sql, {"query_tex": "keys"}, "query_tex"),
+    (in_sql, {**WORDS, "collections": ["knowlege"]}, 'did you mean "knowledge"?'),
+    (in_sql, {**WORDS, "filters": {"tem": "search"}}, 'did you mean "team"?'),
+    (in_sql, {**WORDS, "filter_type": "decision"}, 'they have "document"'),
+    (in_sql, {**WORDS, "filters": [{"field": "tem", "op": "eq", "value": 1}]}, "field must be"),
+    (in_sql, {**WORDS, "viewer_id": STRANGER}, "visible to this viewer"),
+    (in_sql, {**WORDS, "public_only": True}, "No document is public"),
+    (in_sql, {**WORDS, "match_offset": 10}, "total_count is 1"),
+    (in_sql, {"query_embedding": "[0,1,0]", "match_threshold": 0.9}, "best similarity is 0"),
+    (in_sql, {"query_embedding": "[1,0]"}, "2 dimensions"),
+    (in_python, {}, "both missing"),
+    (in_python, {"query_text": "zebra"}, '"zebra"'),
+    (in_python, {"query_embedding": [1.0, 0.0]}, "2 dimensions"),
+    (in_python, {**WORDS, "filters": {"language": "englsh"}}, 'did you mean "english"?'),
+    (in_python, {**WORDS, "filters": {"source_id": "wiki"}}, "source_id"),
+    (in_python, {**WORDS, "date_from": "2050-01-01"}, "document_date"),
+    (in_python, {**WORDS, "date_from": "tomorrow"}, "date_from"),
+    (in_python, {**WORDS, "viewer_id": STRANGER}, "visible to this viewer"),
+    (in_python, {**WORDS, "filter_type": "memo"}, "filter_type must be one of"),
+    (in_python, {**WORDS, "match_offset": 3}, "total_count is 1"),
+    (in_python, {**WORDS, "database": NOWHERE}, "UnavailableError"),
+    (in_service, {"filters": {"tem": "search"}}, 'did you mean "team"?'),
+    (in_service, {"offset": 20}, "total_count is 1"),
+    (over_rest, {"query_text": "zebra"}, '"zebra"'),
+    (over_rest, {**WORDS, "filters": {"team": "serch"}}, 'did you mean "search"?'),
+    (over_rest, {**WORDS, "public_only": True}, "No document is public"),
+    (over_rest, {"query_embedding": [1.0, 0.0]}, "2 dimensions"),
+    (over_rest, {"supabase_url": "http://127.0.0.1:1", "supabase_key": "wrong"}, "Error: "),
+    (over_rest, {"supabase_url": "nowhere", "supabase_key": "wrong"}, "Check SUPABASE_URL"),
+    (on_the_command_line, ["zebra"], '"zebra"'),
+    (on_the_command_line, ["--collection", "knowlege"], 'did you mean "knowledge"?'),
+    (on_the_command_line, ["--filters", '{"tem": "search"}'], 'did you mean "team"?'),
+    (on_the_command_line, ["--filters", "team=search"], "is not JSON"),
+    (on_the_command_line, ["--public-only"], "No document is public"),
+    (over_mcp, {"filters": {"tem": "search"}}, 'did you mean "team"?'),
+    (over_mcp, {"filters": {"knowledge_type": "memo"}}, "must be one of"),
+    (over_mcp, {"filters": {"collection": "memory"}, "include_memory": True}, "collection"),
+]
+
+
+@pytest.mark.parametrize(
+    ("ask", "given", "told"), CASES, ids=[f"{ask.__name__} {given}" for ask, given, _ in CASES]
+)
+def test_the_answer_says_what_is_wrong(
+    corpus: str, run: Run, ask: Ask, given: Any, told: str
+) -> None:
+    answer = ask(corpus, run, **given) if isinstance(given, dict) else ask(corpus, run, *given)
+    assert told in answer
+    if table := os.environ.get("WRONG_INPUTS_TABLE"):
+        cells = ask.__name__.replace("_", " "), f"`{json.dumps(given)}`", " ".join(answer.split())
+        with Path(table).open("a", encoding="utf-8") as file:
+            file.write(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+
+
+def test_there_are_forty() -> None:
+    assert len(CASES) == 40
+
+
+def test_a_failure_is_raised_or_returned_as_it_is_asked_for(corpus: str) -> None:
+    with pytest.raises(SecondBrainError):
+        PostgresProvider(NOWHERE).hybrid_search(None, "keys")
+    with pytest.raises(SecondBrainError):
+        PostgresProvider(NOWHERE).hybrid_search_batch([{"query_text": "keys"}])
+    hits, details = PostgresProvider(NOWHERE, on_error="empty").hybrid_search(None, "keys")
+    assert (hits, details["fallback_reason"], "empty" in details) == ([], "provider_error", False)
+    wrong = {"supabase_url": "http://127.0.0.1:1", "supabase_key": "wrong"}
+    assert SupabaseProvider(wrong, retries=0).hybrid_search(None, "keys")[0] == []
+    for raising in (
+        SupabaseProvider({**wrong, "on_error": "raise"}, retries=0),
+        SupabaseProvider({**wrong, "on_error": "empty"}, retries=0, on_error="raise"),
+    ):
+        with pytest.raises(SecondBrainError):
+            raising.hybrid_search(None, "keys")
+    with pytest.raises(SecondBrainError, match="on_error must be raise or empty"):
+        PostgresProvider(NOWHERE, on_error="no")  # type: ignore[arg-type]
+
+
+def test_a_database_that_cannot_say_why_still_answers(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop function public.explain_empty_knowledge_search")
+        hits, details = PostgresProvider(connection).hybrid_search(None, "keys")
+    assert (hits, "empty" in details) == ([], False)
+
+
+def test_each_empty_query_of_a_batch_says_why(corpus: str) -> None:
+    queries: Any = [{"query_text": "keys"}, {"query_text": "zebra"}, {"query_text": "?!"}]
+    _, details = PostgresProvider(corpus).hybrid_search_batch(queries)
+    reasons = [one and one["reason"] for one in details["empty"]]
+    assert reasons == [None, "no_words", "no_searchable_words"]
+    _, fused = PostgresProvider(corpus).hybrid_search_batch(queries[1:], fuse=True)
+    assert fused["empty"]["reason"] == "no_words"
