@@ -71,6 +71,20 @@ def judged(collection: str, count: int = len(WORDS)) -> list[Judgment]:
     ]
 
 
+def judge_enough(writer: KnowledgeWriter) -> None:
+    """Judge as many questions of the first collection as a fit needs; stop words tell them apart.
+
+    The eight of `judged` are among them.
+    """
+    writer.set_judgments(
+        [
+            one.model_copy(update={"question": f"{before}{one.question}"})
+            for before in ("", "the ", "of the ")
+            for one in judged(COLLECTION)
+        ]
+    )
+
+
 def use_the_worse_leg(writer: KnowledgeWriter) -> None:
     """Store settings with which the next document is first."""
     writer.set_settings(

@@ -17,8 +17,7 @@ from second_brain.evaluation import collection as collections
 from second_brain.evaluation.collection import CollectionError, Query, Questions
 from second_brain.evaluation.metrics import PERMUTATIONS, compare, judge
 from second_brain.evaluation.runs import DEFAULT, Settings
-from second_brain.evaluation.tuning import Tuning, choose, grid
-from second_brain.services.arguments import FUSIONS
+from second_brain.evaluation.tuning import GRID, Tuning, choose
 from second_brain.services.corpus_settings import CorpusSettings
 
 __all__ = ["fruit"]  # a fixture
@@ -238,7 +237,10 @@ def test_a_pickle_is_not_opened(fruit: Path) -> None:
         collections.read_vectors(collections.load(fruit), fruit / "d.npy", fruit / "d.npy")
 
 
-def tuned(queries: int, values: dict[Settings, Callable[[int], float]], vector: float) -> Tuning:
+BETTER = Settings("auto", 0.3, 0.7)
+
+
+def tuned(queries: int, values: dict[Settings, Callable[[int], float]]) -> Tuning:
     ids = [f"q{number}" for number in range(queries)]
     collection = Questions("c", [Query(id_, "", row) for row, id_ in enumerate(ids)], {}, 0)
     return choose(
@@ -247,51 +249,53 @@ def tuned(queries: int, values: dict[Settings, Callable[[int], float]], vector: 
             settings: {id_: value(row) for row, id_ in enumerate(ids)}
             for settings, value in values.items()
         },
-        {"vector": dict.fromkeys(ids, vector), "text": dict.fromkeys(ids, 0.1)},
     )
 
 
-def test_a_setting_that_is_better_throughout_is_chosen_in_every_fold() -> None:
-    better = Settings(rrf_k=10)
-    found = tuned(20, {DEFAULT: lambda _: 0.5, better: lambda _: 0.6}, vector=0.6)
-    assert found.recommended == found.best == better
-    assert set(found.chosen) == {better}
-    assert found.validated == pytest.approx(0.6)
-    assert found.gains["default"].significant
-    # As good as the vector leg alone is not better than it.
-    assert found.not_beaten == ("vector",)
+def test_a_gain_above_its_standard_error_is_stored_with_weights_that_add_up_to_2() -> None:
+    # Differences of 0.2 and 0: the mean is 0.1, the error sqrt(20 * 0.01 / 19 / 20).
+    found = tuned(20, {DEFAULT: lambda _: 0.5, BETTER: lambda row: 0.5 + 0.2 * (row % 2)})
+    assert found.gain == pytest.approx(0.1)
+    assert found.error == pytest.approx(math.sqrt(0.01 / 19))
+    assert found.storable == CorpusSettings(fusion="auto", vector_weight=0.6, text_weight=1.4)
+    gained, lost = found.moved(3)
+    assert [(query.id, round(change, 9)) for query, change in gained] == [
+        ("q1", 0.2),
+        ("q3", 0.2),
+        ("q5", 0.2),
+    ]
+    assert lost == []
 
 
-def test_a_setting_that_is_best_only_where_it_was_chosen_is_not_recommended() -> None:
-    lucky = Settings(rrf_k=10)
-    found = tuned(
-        2, {DEFAULT: lambda _: 0.5, lucky: lambda query: 1.0 if query == 0 else 0.45}, vector=0.2
-    )
-    assert found.best == lucky
-    assert found.validated == pytest.approx((0.5 + 0.45) / 2)
-    assert found.recommended == DEFAULT
-
-
-def test_what_is_significantly_better_can_be_stored_with_weights_that_add_up_to_2() -> None:
-    better = Settings(fusion="auto", vector_weight=0.35, text_weight=0.65)
-    found = tuned(20, {DEFAULT: lambda _: 0.5, better: lambda _: 0.6}, vector=0.2)
-    assert found.storable == CorpusSettings(fusion="auto", vector_weight=0.7, text_weight=1.3)
-
-
-def test_what_is_not_significantly_better_is_not_stored() -> None:
-    better = Settings(fusion="rrf")
-    found = tuned(3, {DEFAULT: lambda _: 0.5, better: lambda _: 0.6}, vector=0.2)
-    assert found.recommended == better
-    assert not found.gains["default"].significant
+def test_a_gain_within_its_standard_error_is_not_stored() -> None:
+    found = tuned(20, {DEFAULT: lambda _: 0.5, BETTER: lambda row: 0.9 if row == 0 else 0.485})
+    assert found.best == BETTER
+    assert 0 < found.gain < found.error
     assert found.storable is None
+    assert found.forced is not None
+    gained, lost = found.moved(30)
+    assert (len(gained), len(lost)) == (1, 19)
 
 
-def test_only_what_a_database_stores_is_tried_for_it() -> None:
-    tried = grid(storable=True)
-    assert {(one.rrf_k, one.pool_size) for one in tried} == {(None, None)}
-    assert {one.fusion for one in tried} == {None, *FUSIONS}
+@pytest.mark.parametrize(("queries", "is_stored"), [(19, False), (20, True)])
+def test_a_fit_to_fewer_than_twenty_questions_is_stored_only_by_force(
+    queries: int, is_stored: bool
+) -> None:
+    found = tuned(queries, {DEFAULT: lambda _: 0.5, BETTER: lambda _: 0.6})
+    assert found.is_better
+    assert (found.has_enough, found.storable is not None) == (is_stored, is_stored)
+    assert found.forced is not None
 
 
-def test_the_defaults_win_a_tie() -> None:
-    found = tuned(10, {DEFAULT: lambda _: 0.5, Settings(rrf_k=10): lambda _: 0.5}, vector=0.2)
-    assert found.best == found.recommended == DEFAULT
+def test_the_settings_in_use_win_a_tie_and_then_the_more_equal_weights() -> None:
+    found = tuned(20, {one: lambda _: 0.5 for one in GRID})
+    assert found.best == DEFAULT
+    assert (found.forced, found.storable) == (None, None)
+    found = tuned(20, {one: lambda _: 0.6 for one in GRID} | {DEFAULT: lambda _: 0.5})
+    assert found.best == Settings("auto", 0.5, 0.5)
+
+
+def test_a_fit_tries_each_share_in_steps_of_a_tenth_and_each_leg() -> None:
+    tried = {(one.fusion, one.vector_weight, one.text_weight) for one in GRID}
+    tenths = {("auto", place / 10, (10 - place) / 10) for place in range(1, 10)}
+    assert tried == {(None, None, None), ("auto", 1, 1e-6), ("auto", 1e-6, 1)} | tenths

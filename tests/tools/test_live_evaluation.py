@@ -12,7 +12,16 @@ import pytest
 
 from command_line import Run
 from conftest import Connection
-from judged import DIMENSIONS, WORDS, best_hit, embedder, fill, judged, use_the_worse_leg
+from judged import (
+    DIMENSIONS,
+    WORDS,
+    best_hit,
+    embedder,
+    fill,
+    judge_enough,
+    judged,
+    use_the_worse_leg,
+)
 from second_brain.evaluation.judgments import grades
 from second_brain.services.arguments import FUSIONS
 from second_brain.services.judgments import Judgment
@@ -165,16 +174,37 @@ def test_tune_stores_what_is_better_and_a_search_changes(
     brain: Run, writer: KnowledgeWriter, database: Connection
 ) -> None:
     use_the_worse_leg(writer)
+    judge_enough(writer)
     assert best_hit(database) == "bananas"
     done = brain("corpus", "tune", "--collection", "first", "--apply")
     assert done.code == 0, done.err
-    assert "tuned against the settings in use: +0.369" in done.out
+    assert "Best against the settings in use: +0.369 nDCG@10, standard error 0.000" in done.out
+    assert "best gains most against the settings in use:\n  +0.369  " in done.out
     assert "Stored for collection 'first'" in done.out
     assert best_hit(database) == "apples"
     (stored,) = writer.settings()
     assert stored.embedding_model == "given"
     again = brain("corpus", "tune", "--collection", "first", "--apply")
     assert "Not stored: the settings in use are the best." in again.out
+
+
+def test_tune_takes_the_judgments_of_a_file(
+    brain: Run, writer: KnowledgeWriter, tmp_path: Path
+) -> None:
+    use_the_worse_leg(writer)
+    writer.delete_judgments(collection="first")
+    asked = [(before, word) for before in ("", "the ", "of the ") for word in WORDS]
+    lines = "".join(f"{before}{word}\t{word}\n" for before, word in asked)
+    (tmp_path / "questions.tsv").write_text(lines)
+    given = ("corpus", "tune", "questions.tsv", "--collection", "first")
+    assert "Stored for collection 'first'" in brain(*given, "--apply").out
+    assert writer.settings()[0].text_weight >= 1
+    assert writer.judgments() == []
+    chunk = "00000000-0000-0000-0000-000000000001"
+    (tmp_path / "questions.tsv").write_text(f"question,chunk\napples,{chunk}\n")
+    refused = brain(*given)
+    assert refused.code == 1
+    assert "judgments import questions.tsv" in refused.err
 
 
 def test_a_gain_of_few_questions_is_stored_only_by_force(
@@ -185,8 +215,8 @@ def test_a_gain_of_few_questions_is_stored_only_by_force(
     writer.set_judgments(judged("first", count=5))
     given = ("corpus", "tune", "--collection", "first", "--apply")
     refused = brain(*given)
-    assert "with fewer than 6 questions no difference can be significant" in refused.out
-    assert "Not stored: no setting is significantly better" in refused.out
+    assert "5 of 20 judged questions: a fit to so few gains nothing" in refused.out
+    assert "Not stored: too few questions." in refused.out
     assert writer.settings()[0].text_weight == 0.01
     assert "Stored for collection 'first'" in brain(*given, "--force").out
     assert writer.settings()[0].text_weight != 0.01

@@ -13,7 +13,15 @@ import pytest
 import uvicorn
 
 from conftest import Server, copy_of
-from judged import COLLECTION, DIMENSIONS, WORDS, embedder, fill, use_the_worse_leg
+from judged import (
+    COLLECTION,
+    DIMENSIONS,
+    WORDS,
+    embedder,
+    fill,
+    judge_enough,
+    use_the_worse_leg,
+)
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.app import create_app
 
@@ -24,8 +32,7 @@ CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH or in CHROMIUM_BIN")
 
-ASKED = WORDS[:6]
-"""Enough for a significant gain: 2 of 2 ** 6 assignments of signs."""
+ASKED = WORDS[:3]
 
 
 @pytest.fixture
@@ -110,7 +117,9 @@ def test_judged_by_keyboard_tuned_applied_and_the_search_changes(
         (word, word, 2) for word in ASKED
     ]
 
-    page.goto(f"/measure?collection={COLLECTION}")
+    judge_enough(writer)
+    page.goto(f"/judge?collection={COLLECTION}")
+    expect(page.locator("[data-judged]")).to_have_text("24 questions judged, 30 are better")
     page.get_by_role("button", name="Find better settings").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#tuned")

@@ -21,6 +21,7 @@ from judged import (
     best_hit,
     embedder,
     fill,
+    judge_enough,
     judged,
     use_the_worse_leg,
 )
@@ -217,6 +218,38 @@ def test_questions_wait_in_their_order_until_they_are_judged(
     assert browser.get("/judge/next").headers["location"] == "/judge"
 
 
+def test_questions_about_which_the_legs_disagree_come_first(
+    browser: TestClient, writer: KnowledgeWriter, corpus: Connection
+) -> None:
+    # Ten documents are nearer to the question for doors than the one with the word.
+    contents = [*[("other", 4)] * 10, ("doors", 7), ("eagles", 5)]
+    for place, (content, near) in enumerate(contents):
+        chunk = {"content": content, "embedding": axis(near), "embedding_model": "given"}
+        writer.upsert_document({"external_key": f"{place}", "collection": "apart"}, [chunk])
+    # No leg has a vector for the unknown word, and no weights change its answer.
+    form = {"questions": "unknown\neagles\ndoors", "collection": "apart"}
+    browser.post("/judge/questions", data=form)
+    page = browser.get("/judge", params={"collection": "apart"}).text
+    corpus.execute("delete from public.knowledge_documents where collection = 'apart'")
+    waiting = re.findall(r"<li><a href=[^>]*>(\w+)</a>", page)
+    assert waiting == ["doors", "unknown", "eagles"]
+
+
+def test_the_page_counts_the_questions_that_a_fit_needs_and_then_offers_it(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
+    def counted(path: str) -> str:
+        page = browser.get(path, params={"collection": COLLECTION}).text
+        return f"{re.findall('data-judged>([^<]*)<', page)[0]}, {'Find better' in page}"
+
+    assert counted("/judge") == counted("/judge?q=apples") == "8 of 20 questions judged, False"
+    wrong = Judgment(question="none", document_key="cars", collection=COLLECTION, grade=0)
+    writer.set_judgments([wrong])
+    assert counted("/judge") == "8 of 20 questions judged, False"
+    judge_enough(writer)
+    assert counted("/judge") == "24 questions judged, 30 are better, True"
+
+
 def test_questions_of_the_query_log_wait_those_without_hits_first(
     browser: TestClient, corpus: Connection
 ) -> None:
@@ -314,8 +347,13 @@ def test_better_settings_are_applied_and_a_search_changes(
     browser: TestClient, writer: KnowledgeWriter, corpus: Connection
 ) -> None:
     use_the_worse_leg(writer)
+    judge_enough(writer)
     assert best_hit(corpus) == "bananas"
     page = run(browser, "tune")
+    assert 'Gain <b class="gain">+0.369</b>, standard error 0.000' in page
+    # The questions that win, each a link to both searches; none loses.
+    assert page.count("data-moved") == 8
+    assert "vector_weight" in page
     assert "This stores for the collection <b>first</b>" in page
     found = re.search(r'name="run" value="(\w+)"', page)
     assert found
@@ -356,7 +394,7 @@ def test_what_is_not_better_is_stored_only_knowingly(
     writer.delete_judgments(collection=COLLECTION)
     writer.set_judgments(judged(COLLECTION, count=4))
     page = run(browser, "tune")
-    assert "Its gain is not significant" in page
+    assert "4 of 20 judged questions: a fit to so few gains nothing" in page
     found = re.search(r'name="run" value="(\w+)"', page)
     assert found
     refused = browser.post("/measure/apply", data={"run": found[1]})

@@ -4,7 +4,7 @@ The questions are those of a test collection in a scratch database, or those jud
 and searched in its own corpus. A hit is judged by its document.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -142,12 +142,7 @@ class Comparison:
     def moved(self, mode: str, count: int) -> tuple[list[tuple[Query, float]], ...]:
         """Return the queries that gain and that lose most nDCG@10 against the reference."""
         ours, theirs = (self.values[name][NDCG] for name in (mode, self.reference))
-        changes = [(query, ours[query.id] - theirs[query.id]) for query in self.collection.queries]
-        # Sorting is stable: equal changes keep the order of the questions.
-        changes.sort(key=lambda change: change[1])
-        lost = [change for change in changes if change[1] < 0][:count]
-        changes.sort(key=lambda change: -change[1])
-        return [change for change in changes if change[1] > 0][:count], lost
+        return moved(self.collection.queries, ours, theirs, count)
 
     def best_other(self) -> str | None:
         """Return the best mode beside the reference, a leg alone only if there is no other."""
@@ -225,6 +220,18 @@ def measure(
             if name != reference
         },
     )
+
+
+def moved(
+    queries: Sequence[Query], ours: Mapping[str, float], theirs: Mapping[str, float], count: int
+) -> tuple[list[tuple[Query, float]], ...]:
+    """Return the queries whose values gain and that lose most, at most `count` each."""
+    changes = [(query, ours[query.id] - theirs[query.id]) for query in queries]
+    # Sorting is stable: equal changes keep the order of the questions.
+    changes.sort(key=lambda change: change[1])
+    lost = [change for change in changes if change[1] < 0][:count]
+    changes.sort(key=lambda change: -change[1])
+    return [change for change in changes if change[1] > 0][:count], lost
 
 
 def _measured(questions: Questions, run: Run) -> dict[str, dict[str, float]]:

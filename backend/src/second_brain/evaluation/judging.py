@@ -1,4 +1,4 @@
-"""What to judge for a question: the hits of several settings, in an order that does not show ranks.
+"""What to judge: the questions that tell most, and for each the hits of several settings.
 
 A judge who sees ranks, or hits of one setting alone, prefers them. So the first hits of each leg
 and of each fusion are pooled, and their order depends on the question alone. Measures count
@@ -6,14 +6,20 @@ documents, so each search returns documents, each with its best chunk: all that 
 in its first hits is then judged.
 """
 
+from collections.abc import Sequence
 from hashlib import sha256
 from uuid import UUID
 
+from second_brain.evaluation.collection import Query, Questions, embed_questions
+from second_brain.evaluation.comparison import LEGS
+from second_brain.evaluation.runs import DEFAULT, Searcher
+from second_brain.models import Embedder
 from second_brain.retrieval.answer import Degraded, SearchResult
 from second_brain.retrieval.query import OperatorQuery
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import Mode
 from second_brain.services.arguments import FUSIONS, Fusion
+from second_brain.services.install import Database
 
 DEPTH = 10
 """Documents of each setting."""
@@ -59,6 +65,28 @@ def candidates(
         degraded = degraded or response.degraded
     ordered = sorted(pool.values(), key=lambda hit: _place(question, hit.id))
     return ordered, degraded
+
+
+def agreement(
+    database: Database, embedder: Embedder, questions: Sequence[str], collection: str | None
+) -> list[float]:
+    """Return for each question how far the legs agree: the less, the more a judgment tells.
+
+    It is the share of the first documents of the leg with fewer hits that the other leg has among
+    its first ones; 1 if a leg has no hits, because no weights change such an answer.
+    """
+    queries = [Query(str(row), question, row) for row, question in enumerate(questions)]
+    embeddings = embed_questions(Questions("", queries, {}, 0), embedder)
+    searcher = Searcher(database, embeddings, collection)
+
+    def shared(query: Query) -> float:
+        vector, text = (
+            set(searcher.answer(query, mode.leg, DEFAULT, DEPTH).documents) for mode in LEGS
+        )
+        fewest = min(len(vector), len(text))
+        return len(vector & text) / fewest if fewest else 1.0
+
+    return [shared(query) for query in queries]
 
 
 def _place(question: str, chunk_id: str) -> bytes:

@@ -7,12 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Literal
 
 from second_brain.errors import InvalidInputError
 from second_brain.evaluation.collection import CollectionError, Query, Questions
 from second_brain.evaluation.comparison import FUSIONS, IN_USE, LEGS, Mode
-from second_brain.evaluation.judgments import grades
+from second_brain.evaluation.judgments import grades, read
 from second_brain.evaluation.runs import Settings
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.install import Database
@@ -41,15 +42,30 @@ _DOCUMENT_COUNT = """
 
 
 def read_questions(
-    database: Database, collection: str | None = None, kind: Kind | None = None
+    database: Database,
+    collection: str | None = None,
+    kind: Kind | None = None,
+    file: Path | None = None,
 ) -> Questions:
     """Return the questions judged in a collection; None: those asked in all of the corpus.
 
     Without a kind, the questions that somebody asked, or the generated ones if there are no others.
-    Raises CollectionError if no question has a right or partly right document.
+    A file has the judgments instead of the database, all of the collection if one is given. Raises
+    CollectionError if no question has a right or partly right document.
     """
-    writer = KnowledgeWriter(database.connection, schema=database.install.schema)
-    stored = writer.judgments()
+    if file is None:
+        writer = KnowledgeWriter(database.connection, schema=database.install.schema)
+        stored = writer.judgments()
+    else:
+        stored = [
+            one if collection is None else one.model_copy(update={"collection": collection})
+            for one in read(file)
+        ]
+        if any(one.document_key is None for one in stored):
+            raise CollectionError(
+                f"{file} judges chunks, whose documents only the database knows",
+                remedy=f"`second-brain corpus judgments import {file}`, then give no file.",
+            )
     asked = [one for one in stored if one.collection == (collection or "")]
     counts = Counter(one.is_generated for one in asked)
     if kind is None:

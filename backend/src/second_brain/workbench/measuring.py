@@ -163,11 +163,8 @@ class Runs:
             raise CollectionError(
                 "tuning needs at least two questions", remedy="Judge hits of more questions first."
             )
-        settings = tuning.grid(storable=True)
-        run.total = tuning.searches(questions, settings)
-        run.tuned = tuning.tune(
-            self._answer(run, embeddings), questions, settings, advance=_counted(run)
-        )
+        run.total = tuning.searches(questions)
+        run.tuned = tuning.tune(self._answer(run, embeddings), questions, advance=_counted(run))
 
     def _questions(self, run: Run) -> tuple[Questions, Embeddings | None]:
         """Return the questions and their embeddings; None if the embedder is not the corpus's."""

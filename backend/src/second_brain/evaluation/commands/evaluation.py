@@ -55,6 +55,7 @@ _TUNE_EXAMPLES = """\b
 Examples:
   second-brain corpus tune
   second-brain corpus tune --collection support --apply
+  second-brain corpus tune questions.tsv --collection support --apply
   second-brain corpus tune scifact
   second-brain corpus tune scifact --qrels scifact/qrels/dev.tsv --max-queries 500
   second-brain corpus tune scifact --apply --collection support
@@ -67,7 +68,8 @@ FolderArgument = Annotated[
     typer.Argument(
         metavar="[FOLDER]",
         help="Test collection: corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv (BEIR). "
-        "Without it, the judgments in the database and its corpus.",
+        "Without it, the corpus of the database and its judgments; those of a file of "
+        "`corpus judgments import` if this is one.",
     ),
 ]
 KindOption = Annotated[
@@ -194,6 +196,7 @@ def _eval(
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
     reranker = None if reranker_name is None else load_reranker(reranker_name)
     modes = [parse_mode(text) for text in compared or ()]
+    directory, file = _told_apart(directory)
     folder = _Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
     folder.refuse_other_options(
         {
@@ -212,7 +215,7 @@ def _eval(
         raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
     if modes and settings != Settings():
         raise typer.BadParameter("--compare names the settings: give no others")
-    corpus = _Corpus(collection, kind, schema)
+    corpus = _Corpus(collection, kind, schema, file)
     with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed)) as asked:
         if other_embedder is not None:
             other = configured_embedder(other_embedder)
@@ -270,12 +273,13 @@ def _tune(
         bool,
         typer.Option(
             "--apply",
-            help="Store fusion and weights in your database, if their gain is significant.",
+            help="Store the best fusion and weights in your database, if their gain is above its "
+            f"standard error, over at least {tuning.FEWEST} questions.",
         ),
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="With --apply: store them even if it is not significant."),
+        typer.Option("--force", help="With --apply: store them all the same."),
     ] = False,
     collection: Annotated[
         str | None,
@@ -296,33 +300,31 @@ def _tune(
     schema: SchemaOption = SCHEMA,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the best search arguments for a collection: fusion, weights, RRF constant, pool size.
+    """Find the best fusion and weights for a collection, and store them.
 
-    Without a folder, the questions are those judged in the database, and they are searched in the
-    corpus itself; only fusion and weights are tried. With a folder, its documents are loaded into a
-    scratch database that is dropped at the end.
+    Without a folder, the questions are those judged in the database or in a file, and they are
+    searched in the corpus itself. With a folder, its documents are loaded into a scratch database
+    that is dropped at the end.
 
-    Every query runs with each setting, for ten hits. The output compares the cross-validated
-    nDCG@10 of the tuned settings with those in use (with a folder: the defaults) and with each leg
-    alone, and says whether hybrid search beats both legs.
+    Every query runs, for ten hits, with the settings in use (with a folder: the defaults), with
+    each leg first, and with each share of the legs in steps of 0.1. The output has the gain of the
+    best over the settings in use in nDCG@10, its standard error, and the queries that move.
 
-    With --apply only fusion and weights are tried, because only they are stored. Every search whose
-    caller gives no fusion uses them. `second-brain corpus settings` shows and removes them.
+    With --apply, every search whose caller gives no fusion uses them. `second-brain corpus
+    settings` shows and removes them.
     """
     if force and not apply:
         raise typer.BadParameter("--force needs --apply")
+    directory, file = _told_apart(directory)
     folder = _Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
     folder.refuse_other_options({"--questions": kind}, {"--target": target})
     if directory is not None and collection is not None and not apply:
         raise typer.BadParameter("--collection needs --apply")
     applied_to = resolve_dsn(target) if apply and directory is not None else None
-    settings = tuning.grid(storable=apply or directory is None)
-    corpus = _Corpus(collection, kind, schema)
+    corpus = _Corpus(collection, kind, schema, file)
     with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed), least=2) as asked:
-        with progress("Searching", tuning.searches(asked.questions, settings)) as advance:
-            found = tuning.tune(
-                asked.searcher.answer, asked.questions, settings, seed=seed, advance=advance
-            )
+        with progress("Searching", tuning.searches(asked.questions)) as advance:
+            found = tuning.tune(asked.searcher.answer, asked.questions, advance=advance)
         chosen = (found.forced if force else found.storable) if apply else None
         stored = None
         if chosen is not None and applied_to is None:
@@ -341,11 +343,18 @@ def _tune(
         typer.echo(f"Stored for {describe(stored)}")
     elif apply and found.forced is None:
         typer.echo(f"Not stored: {baseline} are the best.")
-    elif apply:
+    elif apply and not found.is_better:
         typer.echo(
-            f"Not stored: no setting is significantly better than {baseline} on questions that did "
-            "not choose it. --force stores the best one all the same."
+            f"Not stored: no setting is better than {baseline} by more than the standard error. "
+            "--force stores the best one all the same."
         )
+    elif apply:
+        typer.echo("Not stored: too few questions. --force stores the best one all the same.")
+
+
+def _told_apart(given: Path | None) -> tuple[Path | None, Path | None]:
+    """Return the folder of a test collection, and the file of judgments: at most one is given."""
+    return (None, given) if given is not None and given.is_file() else (given, None)
 
 
 @dataclass(frozen=True)
@@ -377,11 +386,12 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Corpus:
-    """The questions judged in a database."""
+    """The questions judged in a database, or in a file."""
 
     collection: str | None
     kind: Kind | None
     schema: str
+    file: Path | None
 
 
 @dataclass(frozen=True)
@@ -416,7 +426,8 @@ def _asked(
     metrics.require_library()
     if folder.directory is None:
         with opened(dsn, corpus.schema) as database:
-            questions = read_questions(database, corpus.collection, corpus.kind).sample(*sample)
+            judged = read_questions(database, corpus.collection, corpus.kind, corpus.file)
+            questions = judged.sample(*sample)
             _refuse_fewer(questions, least)
             embedder = configured_embedder(embedder_name)
             refuse_other_embedder(database, embedder)

@@ -1,6 +1,6 @@
 """What eval and tune print, for a test collection and for the corpus: tables, lines, and JSON."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -14,12 +14,12 @@ from rich.text import Text
 from second_brain.cli.output import new_progress, print_json
 from second_brain.cli.tables import new_console, new_table, printable
 from second_brain.evaluation import metrics
-from second_brain.evaluation.collection import Questions
+from second_brain.evaluation.collection import Query, Questions
 from second_brain.evaluation.comparison import CONDENSED, RERANK, Comparison, Source
 from second_brain.evaluation.embedding_models import ModelComparison
 from second_brain.evaluation.metrics import NDCG, Difference
 from second_brain.evaluation.runs import DEFAULT, RERANKED
-from second_brain.evaluation.tuning import Tuning
+from second_brain.evaluation.tuning import FEWEST, TEXT, VECTOR, Tuning
 
 _MOST_MOVED = 5
 
@@ -76,15 +76,7 @@ def print_comparison(found: Comparison, source: Source, *, as_json: bool) -> Non
     best = found.best_other()
     if best is None:
         return
-    for title, changes in zip(("gains", "loses"), found.moved(best, _MOST_MOVED), strict=True):
-        if changes:
-            console.print()
-            heading = f"{printable(best)} {title} most against {found.reference}:"
-            console.print(heading, style="bold", markup=False)
-        for query, change in changes:
-            console.print(
-                f"  {change:+.3f}  {printable(query.text)}", highlight=False, markup=False
-            )
+    _print_moved(console, best, found.reference, found.moved(best, _MOST_MOVED))
 
 
 def print_models(found: ModelComparison, *, as_json: bool) -> None:
@@ -114,44 +106,43 @@ def print_tuning(found: Tuning, baseline: str) -> None:
     console = new_console()
     _print_heading(console, found.collection)
     table = new_table("", right=(NDCG,))
-    for leg, mean in found.legs.items():
-        table.add_row(f"{leg} alone", f"{mean:.3f}")
-    table.add_row(f"hybrid, {baseline.removeprefix('the ')}", f"{found.default:.3f}")
-    table.add_row("hybrid, tuned (cross-validated)", f"{found.validated:.3f}")
+    rows = {
+        "vector leg first": VECTOR,
+        "text leg first": TEXT,
+        baseline.removeprefix("the "): DEFAULT,
+    }
+    for name, settings in {**rows, "best": found.best}.items():
+        table.add_row(name, f"{found.mean(settings):.3f}")
     _print_table(console, table)
-    for other, gain in found.gains.items():
-        name = baseline if other == "default" else f"{other} alone"
-        _print_difference(console, f"tuned against {name}", gain)
-    _print_test(console)
-    console.print()
-    for line in _advice(found, baseline):
+    if found.forced is not None:
+        given = found.best.arguments()
         # Not by rich, which would wrap the lines: users copy the arguments.
-        typer.echo(line)
-
-
-def _advice(found: Tuning, baseline: str) -> Iterator[str]:
-    """Yield lines about legs that are not beaten, and the recommended arguments."""
-    kept = "the default arguments" if baseline == "the defaults" else baseline
-    for leg in found.not_beaten:
-        gain = found.gains[leg]
-        worse = gain.mean < 0 and gain.significant
-        other = "text_weight" if leg == "vector" else "vector_weight"
-        yield (
-            f"Hybrid is {'worse than' if worse else 'not significantly better than'} the {leg} leg "
-            f"alone ({gain.mean:+.3f}, p = {gain.p_value:.4f}). To use only the {leg} leg: "
-            f"{other}=0"
+        typer.echo(
+            f"Best against {baseline}: {found.gain:+.3f} {NDCG}, standard error {found.error:.3f}"
         )
-    if found.recommended == DEFAULT:
-        yield f"Recommended: {kept}; no setting was better under cross-validation."
-        return
-    given = found.recommended.arguments()
-    yield (
-        f"Recommended ({NDCG} {found.grid[found.recommended]:.3f} on the queries that chose it):"
-    )
-    yield f"  Python:  {_python(given)}"
-    yield "  SQL:     " + ", ".join(f"{name} => {_sql(arg)}" for name, arg in given.items())
-    if not found.gains["default"].significant:
-        yield f"The gain over {baseline} is not significant; more judged queries would help."
+        typer.echo(f"  Python:  {_python(given)}")
+        sql = ", ".join(f"{name} => {_sql(value)}" for name, value in given.items())
+        typer.echo(f"  SQL:     {sql}")
+        _print_moved(console, "best", baseline, found.moved(_MOST_MOVED))
+    if not found.has_enough:
+        typer.echo(
+            f"{len(found.collection.queries)} of {FEWEST} judged questions: a fit to so few gains "
+            "nothing on other questions. Judge more."
+        )
+
+
+def _print_moved(
+    console: Console, ours: str, theirs: str, moved: Sequence[Sequence[tuple[Query, float]]]
+) -> None:
+    for title, changes in zip(("gains", "loses"), moved, strict=True):
+        if changes:
+            console.print()
+            heading = f"{printable(ours)} {title} most against {theirs}:"
+            console.print(heading, style="bold", markup=False)
+        for query, change in changes:
+            console.print(
+                f"  {change:+.3f}  {printable(query.text)}", highlight=False, markup=False
+            )
 
 
 def _print_note(console: Console, text: str) -> None:
@@ -242,19 +233,26 @@ def _models_json(found: ModelComparison) -> dict[str, Any]:
 
 def tuning_json(found: Tuning) -> dict[str, Any]:
     """Return the result of tuning as JSON values."""
+    gained, lost = (
+        [{"question": query.text, "change": change} for query, change in changes]
+        for changes in found.moved(len(found.collection.queries))
+    )
     return {
         **_collection_json(found.collection),
         "measure": NDCG,
-        "legs": found.legs,
-        "default": found.default,
-        "tuned_cross_validated": found.validated,
-        "folds": [settings.arguments() for settings in found.chosen],
-        "tuned_gain": {other: _difference_json(gain) for other, gain in found.gains.items()},
-        "test": metrics.TEST,
-        "legs_not_beaten": list(found.not_beaten),
-        "recommended": found.recommended.arguments(),
+        "in_use": found.mean(DEFAULT),
+        "vector": found.mean(VECTOR),
+        "text": found.mean(TEXT),
+        "best": {"arguments": found.best.arguments(), NDCG: found.mean(found.best)},
+        "gain": found.gain,
+        "standard_error": found.error,
+        "is_better": found.is_better,
+        "has_enough": found.has_enough,
+        "gains": gained,
+        "loses": lost,
         "grid": [
-            {"arguments": settings.arguments(), NDCG: mean} for settings, mean in found.grid.items()
+            {"arguments": settings.arguments(), NDCG: found.mean(settings)}
+            for settings in found.values
         ],
     }
 

@@ -1,25 +1,26 @@
 """The page Judge: which chunks are right for a question, marked with one key each.
 
 The chunks come from several settings, in an order that shows no rank. Questions wait in a list that
-this process keeps; judgments are stored in the database.
+this process keeps, those that tell most about the legs first; judgments are stored in the database.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from second_brain.errors import InvalidInputError
-from second_brain.evaluation import known_items
+from second_brain.errors import InvalidInputError, SecondBrainError
+from second_brain.evaluation import known_items, tuning
 from second_brain.evaluation.collection import CollectionError
-from second_brain.evaluation.judging import candidates
+from second_brain.evaluation.judging import agreement, candidates
 from second_brain.retrieval.answer import SearchResult
 from second_brain.services.corpus_overview import query_report
 from second_brain.services.install import Database
@@ -40,26 +41,30 @@ _MOST_WAITING = 10_000
 _MOST_LISTED = 100
 _MOST_GENERATED = 1000
 _MOST_LOGGED = 100
+_MOST_COMPARED = 100
 _LONGEST = 4096
 _GRADES = {"2": "right", "1": "partly right", "0": "wrong"}
 
 
 @dataclass
 class Waiting:
-    """Questions that wait to be judged, in their order; shared by the threads of this process."""
+    """Questions that wait to be judged, each with how far the legs agree about it (0 to 1).
 
-    questions: dict[str, None] = field(default_factory=dict)
+    The threads of this process share them.
+    """
+
+    questions: dict[str, float] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, questions: Sequence[str]) -> None:
-        """Add questions at the end, each once. Raises InvalidInputError for too many."""
+    def add(self, questions: Mapping[str, float]) -> None:
+        """Add questions, each once. Raises InvalidInputError for too many."""
         with self.lock:
             if len(self.questions) + len(questions) > _MOST_WAITING:
                 raise InvalidInputError(
                     f"at most {_MOST_WAITING:,} questions can wait",
                     remedy="Judge some of them, or empty the list, first.",
                 )
-            self.questions.update(dict.fromkeys(questions))
+            self.questions.update(questions)
 
     def clear(self) -> None:
         """Remove all."""
@@ -67,9 +72,11 @@ class Waiting:
             self.questions.clear()
 
     def left(self, judged: set[str]) -> list[str]:
-        """Return those that are not judged."""
+        """Return those that are not judged, the one with least agreement first."""
         with self.lock:
-            return [question for question in self.questions if question not in judged]
+            # Sorting is stable: equal ones keep their order.
+            ordered = sorted(self.questions, key=self.questions.__getitem__)
+        return [question for question in ordered if question not in judged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +136,16 @@ def show(request: Request) -> Response:
                 "most_listed": _MOST_LISTED,
                 "logged": request.query_params.get("logged"),
             }
-    left = _waiting(request).left({one.question for one in stored if not one.is_generated})
-    context |= {"judging": judging, "left": left, "grades": _GRADES}
+    judged = [one for one in stored if not one.is_generated]
+    context |= {
+        "judging": judging,
+        "left": _waiting(request).left({one.question for one in judged}),
+        "grades": _GRADES,
+        "judged": len({one.question for one in judged if one.grade > 0}),
+        "fewest": tuning.FEWEST,
+        "enough": tuning.ENOUGH,
+        "most_compared": _MOST_COMPARED,
+    }
     template = "judge.html" if judging.question else "judge_start.html"
     return render(request, template, context, page="judge")
 
@@ -178,21 +193,23 @@ async def mark(request: Request) -> Response:
 async def wait(request: Request) -> Response:
     """Add questions to those that wait, one in each line or from the query log, or remove all."""
     form = await submitted(request)
-    judging = Judging.read(form)
+    judging, workbench = Judging.read(form), workbench_of(request)
     if form.get("empty"):
         _waiting(request).clear()
         return RedirectResponse(judging.address(), 303)
     if form.get("log"):
-        logged = await run_in_threadpool(_logged, workbench_of(request), judging.collection)
-        _waiting(request).add(logged)
-        return RedirectResponse(judging.address(logged=len(logged)), 303)
-    lines = [line.strip() for line in form.get("questions", "").splitlines()]
-    questions = [line for line in lines if line]
+        questions = await run_in_threadpool(_logged, workbench, judging.collection)
+        address = judging.address(logged=len(questions))
+    else:
+        lines = [line.strip() for line in form.get("questions", "").splitlines()]
+        questions = [line for line in lines if line]
+        address = judging.address()
     longest = max(map(len, questions), default=0)
     if longest > _LONGEST:
         raise InvalidInputError(f"a question has {longest} characters, at most are {_LONGEST}")
-    _waiting(request).add(questions)
-    return RedirectResponse(judging.address(), 303)
+    agreeing = await run_in_threadpool(_agreement, workbench, questions, judging.collection)
+    _waiting(request).add(dict.fromkeys(questions, 1.0) | agreeing)
+    return RedirectResponse(address, 303)
 
 
 async def generate(request: Request) -> Response:
@@ -220,6 +237,21 @@ def _logged(workbench: Workbench, collection: str) -> list[str]:
     found = [*report.without_hits, *report.unsure, *report.frequent]
     wanted = [collection] if collection else None
     return list(dict.fromkeys(one.question for one in found if one.collections == wanted))
+
+
+def _agreement(workbench: Workbench, questions: Sequence[str], collection: str) -> dict[str, float]:
+    """Return how far the legs agree about the first questions; nothing without an embedder."""
+    compared = list(dict.fromkeys(questions))[:_MOST_COMPARED]
+    if not compared:
+        return {}
+    try:
+        with workbench.connections.reading() as database:
+            embedder = workbench.service(database).embedder()
+            found = agreement(database, embedder, compared, collection or None)
+    except (SecondBrainError, psycopg.Error):
+        # They wait in their order. The page that judges them says what is wrong.
+        return {}
+    return dict(zip(compared, found, strict=True))
 
 
 def _pool(

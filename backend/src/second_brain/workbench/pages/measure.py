@@ -15,11 +15,10 @@ from starlette.routing import Route
 
 from second_brain.errors import ConflictError, InvalidInputError
 from second_brain.evaluation import live, tuning
-from second_brain.evaluation.collection import Query
-from second_brain.evaluation.comparison import Comparison, Mode
+from second_brain.evaluation.collection import Query, Questions
+from second_brain.evaluation.comparison import IN_USE, Comparison, Mode
 from second_brain.evaluation.live import Kind
-from second_brain.evaluation.metrics import Difference
-from second_brain.evaluation.runs import Settings
+from second_brain.evaluation.runs import DEFAULT, Settings
 from second_brain.evaluation.tuning import Tuning
 from second_brain.services.arguments import FUSIONS
 from second_brain.services.corpus_settings import CorpusSettings
@@ -55,8 +54,8 @@ class Moved:
     search: str
     """The address of the search in the mode."""
     reference: str
-    unjudged: int
-    """Of the mode's first ten documents."""
+    unjudged: int = 0
+    """Of the mode's first ten documents, after a run that measures."""
 
 
 def show(request: Request) -> Response:
@@ -89,7 +88,10 @@ def show(request: Request) -> Response:
             "moved": None if comparison is None or versus is None else _moved(comparison, versus),
             "unjudged": [] if comparison is None else _unjudged(comparison),
             "proposal": tuned.tuned and tuned.tuned.forced if tuned else None,
-            "advice": None if tuned is None or tuned.tuned is None else _advice(tuned.tuned),
+            "fit": tuned and tuned.tuned,
+            "fit_rows": _fit_rows(tuned.tuned) if tuned and tuned.tuned else [],
+            "fit_moved": _fit_moved(tuned.tuned) if tuned and tuned.tuned else None,
+            "fewest": tuning.FEWEST,
             "stored": request.query_params.get("stored"),
         },
         page="measure",
@@ -145,7 +147,7 @@ async def apply(request: Request) -> Response:
     chosen = tuned.forced if form.get("force") else tuned.storable
     if chosen is None:
         raise ConflictError(
-            "no setting is significantly better than those in use",
+            "no setting is better by more than the standard error, or the questions are too few",
             remedy="Judge more questions, or store the best settings knowingly.",
         )
 
@@ -188,7 +190,7 @@ def _versus(comparison: Comparison | None, given: str) -> str | None:
 
 def _moved(comparison: Comparison, versus: str) -> tuple[list[Moved], list[Moved]]:
     def moved(changes: Sequence[tuple[Query, float]]) -> list[Moved]:
-        collection = _collection(comparison)
+        collection = _collection(comparison.collection)
         return [
             Moved(
                 query.text,
@@ -233,8 +235,8 @@ def _search(mode: Mode, text: str, collection: str) -> str:
     return question.address("/")
 
 
-def _collection(comparison: Comparison) -> str:
-    return "" if comparison.collection.name == live.ALL else comparison.collection.name
+def _collection(questions: Questions) -> str:
+    return "" if questions.name == live.ALL else questions.name
 
 
 def _asked_in(judgments: Sequence[Judgment]) -> dict[str, int]:
@@ -268,26 +270,31 @@ def _fusion(settings: Sequence[CorpusSettings], collection: str) -> str:
     return named.get(collection) or named.get("") or "rrf"
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What a run of tuning says."""
+def _fit_rows(found: Tuning) -> list[tuple[str, str, float]]:
+    """Return the label, the leg and the nDCG@10 of the settings to show of a fit."""
+    return [
+        ("vector leg first", "vector", found.mean(tuning.VECTOR)),
+        ("text leg first", "text", found.mean(tuning.TEXT)),
+        ("settings in use", "fused", found.mean(DEFAULT)),
+        ("best", "fused", found.mean(found.best)),
+    ]
 
-    lines: Sequence[tuple[str, str, float, Difference | None]]
-    """Label, leg, nDCG@10, and the gain of the tuned settings against it."""
-    is_better: bool
-    is_same: bool
 
-
-def _advice(found: Tuning) -> Advice:
-    return Advice(
-        lines=[
-            ("vector alone", "vector", found.legs["vector"], found.gains["vector"]),
-            ("text alone", "text", found.legs["text"], found.gains["text"]),
-            ("settings in use", "fused", found.default, found.gains["default"]),
-            ("tuned, on held-out questions", "fused", found.validated, None),
-        ],
-        is_better=found.storable is not None,
-        is_same=found.forced is None,
+def _fit_moved(found: Tuning) -> tuple[list[Moved], ...]:
+    """Return the questions that the best settings of a fit win and lose."""
+    collection = _collection(found.collection)
+    best, in_use = Mode("best", settings=found.best), IN_USE
+    return tuple(
+        [
+            Moved(
+                query.text,
+                change,
+                _search(best, query.text, collection),
+                _search(in_use, query.text, collection),
+            )
+            for query, change in changes
+        ]
+        for changes in found.moved(_MOST_MOVED)
     )
 
 

@@ -1,0 +1,113 @@
+"""tune on made corpora: one where a leg is noise, and one where the legs do not differ."""
+
+import json
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import Run
+from conftest import Connection
+from second_brain.evaluation.tuning import VECTOR
+from second_brain.models import CallableEmbedder
+from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.judgments import Judgment
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.write import KnowledgeWriter
+
+COUNT = 24
+WORDS = [f"{first}{second}" for first in ("bri", "lom", "tak", "vun") for second in (
+    "dorf", "esk", "gant", "hild", "jumo", "kepa"
+)]  # fmt: skip
+DIMENSIONS = 16
+PLACES = list(range(COUNT))
+NOISE = Random(3).sample(PLACES, COUNT)
+VECTORS = np.random.default_rng(1).normal(size=(COUNT, DIMENSIONS))
+
+
+@pytest.fixture
+def dimensions() -> int:
+    """Those of the made corpus."""
+    return DIMENSIONS
+
+
+def made(database: Connection, by_text: list[int], by_vector: list[int]) -> CallableEmbedder:
+    """Store a word a document; a question's text is `by_text` of its document, and so on.
+
+    Returns the model of the questions, which stands for one that is not here.
+    """
+    writer = KnowledgeWriter(database)
+    for place, word in enumerate(WORDS):
+        chunk = {"content": word, "embedding": VECTORS[place], "embedding_model": "made"}
+        writer.upsert_document({"external_key": word}, [chunk])
+    asked = {WORDS[by_text[place]]: VECTORS[by_vector[place]] for place in PLACES}
+    writer.set_judgments(
+        [
+            Judgment(question=question, document_key=WORDS[place])
+            for place, question in enumerate(asked)
+        ]
+    )
+    return CallableEmbedder(lambda texts: [asked[text] for text in texts], "made", DIMENSIONS)
+
+
+@pytest.fixture
+def tune(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str) -> Any:
+    """Tune and store as typed, with a model for the questions; return the JSON."""
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+
+    def tune(model: CallableEmbedder) -> dict[str, Any]:
+        commands = "second_brain.evaluation.commands.evaluation"
+        monkeypatch.setattr(f"{commands}.configured_embedder", lambda _name: model)
+        done = run("corpus", "tune", "--apply", "--json")
+        assert done.code == 0, done.err
+        found: dict[str, Any] = json.loads(done.out)
+        return found
+
+    return tune
+
+
+@pytest.mark.parametrize(
+    ("by_text", "by_vector", "right", "noisy"),
+    [(PLACES, NOISE, "text", "vector"), (NOISE, PLACES, "vector", "text")],
+    ids=["vector is noise", "text is noise"],
+)
+def test_where_a_leg_is_noise_the_other_one_is_trusted(
+    database: Connection,
+    tune: Any,
+    by_text: list[int],
+    by_vector: list[int],
+    right: str,
+    noisy: str,
+) -> None:
+    model = made(database, by_text, by_vector)
+    found = tune(model)
+    assert found["best"]["nDCG@10"] == found[right] == 1 > found["in_use"] > found[noisy]
+    assert found["gain"] > found["standard_error"] > 0
+    stored = found["stored"]
+    assert stored[f"{right}_weight"] > 1 > stored[f"{noisy}_weight"]
+    provider = PostgresProvider(database)
+    for place in PLACES:
+        question = WORDS[by_text[place]]
+        hits, _ = provider.find(model.embed([question])[0], question)
+        assert hits[0].metadata["external_key"] == WORDS[place]
+
+
+def test_where_the_legs_do_not_differ_nothing_is_stored(database: Connection, tune: Any) -> None:
+    found = tune(made(database, PLACES, PLACES))
+    assert found["best"]["arguments"] == {}
+    assert (found["is_better"], found["has_enough"], found["stored"]) == (False, True, None)
+    assert KnowledgeWriter(database).settings() == []
+
+
+def test_one_leg_alone_still_answers_a_caller_who_has_only_the_other(database: Connection) -> None:
+    made(database, PLACES, PLACES)
+    KnowledgeWriter(database).set_settings(
+        CorpusSettings(
+            fusion=VECTOR.fusion,
+            vector_weight=VECTOR.vector_weight or 0,
+            text_weight=VECTOR.text_weight or 0,
+        )
+    )
+    hits, _ = PostgresProvider(database).find(None, WORDS[5])
+    assert [hit.metadata["external_key"] for hit in hits] == [WORDS[5]]
