@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.bench_report import line
 from second_brain.evaluation import collection as collections
-from second_brain.evaluation.collection import Collection
+from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.comparison import LEGS, Comparison, Mode, measure
 from second_brain.evaluation.metrics import NDCG
 from second_brain.evaluation.runs import Searcher, Settings
@@ -41,17 +41,21 @@ MODELS = ("minilm384", "wordllama")
 """docs.minilm384.f16.npy and queries.minilm384.f16.npy in the folder, or WordLlama."""
 
 
+def read(directory: Path, embeddings: str, most: int | None = None) -> tuple[Collection, Vectors]:
+    """Read a collection, at most that many of its queries, and its embeddings."""
+    collection = replace(collections.load(directory).sample(most, 0), depth=MATCH_COUNT)
+    if embeddings == "wordllama":
+        return collection, collections.embed(collection, load_embedder(embeddings))
+    files = (directory / f"{of}.{embeddings}.f16.npy" for of in ("docs", "queries"))
+    return collection, collections.read_vectors(collection, *files)
+
+
 @contextmanager
 def loaded(
     directory: Path, embeddings: str, most: int | None = None
 ) -> Iterator[tuple[Collection, Searcher]]:
     """Load a collection into a scratch database, with at most that many of its queries."""
-    collection = replace(collections.load(directory).sample(most, 0), depth=MATCH_COUNT)
-    if embeddings == "wordllama":
-        vectors = collections.embed(collection, load_embedder(embeddings))
-    else:
-        files = (directory / f"{of}.{embeddings}.f16.npy" for of in ("docs", "queries"))
-        vectors = collections.read_vectors(collection, *files)
+    collection, vectors = read(directory, embeddings, most)
     named = directory / "language"
     language = named.read_text("utf-8").strip() if named.is_file() else "english"
     with scratch_database(vectors.dimensions) as connection:

@@ -8,20 +8,20 @@ export type Database = {
       "knowledge_adoption_changes": {
         Row: {
           "adoption_name": string;
-          "id": number;
+          "id": string;
           "key": NonNullable<Json>;
           "noted_at": string;
         };
         ComputedFields: never;
         Insert: {
           "adoption_name": string;
-          "id"?: never;
+          "id"?: string;
           "key": NonNullable<Json>;
           "noted_at"?: string;
         };
         Update: {
           "adoption_name"?: string;
-          "id"?: never;
+          "id"?: string;
           "key"?: NonNullable<Json>;
           "noted_at"?: string;
         };

@@ -34,8 +34,6 @@ from second_brain.workbench.frame import (
 from second_brain.workbench.question import FUSIONS
 from second_brain.workbench.synonyms import Synonym
 
-_STORED_FUSIONS = [one for one in FUSIONS if one != "stored_or_auto"]
-
 _Form: TypeAlias = ImmutableMultiDict[str, str]
 
 
@@ -66,7 +64,7 @@ def show(request: Request) -> Response:
             "settings": settings,
             "found": found,
             "missing": missing,
-            "fusions": _STORED_FUSIONS,
+            "fusions": FUSIONS,
             "is_changed": "changed" in request.query_params,
         },
         page="settings",
