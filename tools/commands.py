@@ -7,7 +7,7 @@ import inspect
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,26 @@ MARKER = "<!-- Below: written by `make commands` from the options of the command
 
 # An option of so many commands has its row above them, unless its name has several meanings there.
 _COMMON = 3
+# What most commands have: a command says which of these it does not have.
+_USUAL = ("--dsn", "--schema", "--json")
+# The help of a command has the other examples.
+_EXAMPLES = 3
+# Where a page says what follows the first paragraph of a command's help.
+_TOLD = {
+    "ingest": "[files](write.md#files)",
+    "adopt": "[adopt a table](adopt.md)",
+    "corpus judgments generate": "[measure relevance](ranking.md#measure-relevance)",
+    "corpus eval": "[measure relevance](ranking.md#measure-relevance)",
+    "corpus tune": "[measure relevance](ranking.md#measure-relevance)",
+    "corpus reembed start": "[another embedding model](install.md#another-embedding-model)",
+    "corpus index build": "[another index](install.md#another-index)",
+    "corpus index drop": "[bulk loading](write.md#bulk-loading)",
+    "server mcp": "[MCP](mcp.md)",
+    "server token": "[tokens](mcp.md#tokens)",
+    "server plan": "[scale](scale.md)",
+    "server schedule": "[scheduled jobs](operate.md#scheduled-jobs)",
+    "server config": "[configuration](#configuration)",
+}
 # What versions of typer call the values.
 _KINDS = {
     **dict.fromkeys(("int", "integer"), "N"),
@@ -59,10 +79,11 @@ def page() -> str:
     often = [option for option, count in counted.items() if count >= _COMMON]
     meanings = Counter(option.flag for option in often)
     common = [option for option in often if meanings[option.flag] == 1]
-    lines = ["## Common options", "", 'The line "Also" of a command names those that it has.', ""]
-    lines += ["| option | meaning |", "|---|---|"]
-    lines += [option.row() for option in common]
-    sections = "\n".join(_section(path, command, common) for path, command in commands)
+    usual = f'Every command has {_named_list(_USUAL)}, except what it names after "Without".'
+    lines = ["## Common options", "", usual, "", *_table(common)]
+    # The section in which the row of an option stands; None: in the table above.
+    rows: dict[Option, str | None] = dict.fromkeys(common)
+    sections = "\n".join(_section(path, command, rows) for path, command in commands)
     return "\n".join([by_hand + MARKER, *lines, "", sections])
 
 
@@ -79,23 +100,43 @@ def _inside(path: str, group: Any) -> Iterator[tuple[str, Any]]:
             yield from _inside(f"{path}{name} ", command)
 
 
-def _section(path: str, command: Any, common: list[Option]) -> str:
+def _section(path: str, command: Any, rows: dict[Option, str | None]) -> str:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     names = "".join(f" {_argument(one)}" for one in arguments)
-    lines = [f"## {path}{names}", "", _text(command.help)]
+    text = command.help
+    if path in _TOLD:
+        text = inspect.cleandoc(text).split("\n\n")[0] + f" See {_TOLD[path]}."
+    lines = [f"## {path}{names}", "", _text(text)]
     options = list(_options(command))
-    if own := [option for option in options if option not in common]:
-        lines += ["", "| option | meaning |", "|---|---|", *(option.row() for option in own)]
-    shared = [option.flag for option in options if option in common]
-    if shared:
-        named = ", ".join(f"`{flag}`" for flag in shared)
-        lines += ["", f"Also {named}."]
+    if own := [option for option in options if option not in rows]:
+        lines += ["", *_table(own)]
+    remarks = []
+    for home in dict.fromkeys([None, *(rows[option] for option in options if option in rows)]):
+        flags = [option.flag for option in options if rows.get(option, path) == home]
+        if named := [flag for flag in flags if home or flag not in _USUAL]:
+            remarks.append(f"{f'As in {home}:' if home else 'Also'} {_named_list(named)}.")
+    anchor = re.sub(r"[^\w\- ]", "", path + names).lower().replace(" ", "-")
+    rows |= dict.fromkeys(own, f"[{path}](#{anchor})")
+    has = {option.flag for option in options}
+    lacks = [flag for flag in _USUAL if flag not in has]
+    if lacks and not hasattr(command, "list_commands"):
+        remarks.append(f"Without {_named_list(lacks)}.")
+    if remarks:
+        lines += ["", _text(" ".join(remarks))]
     examples = [
         line.strip() for line in (command.epilog or "").splitlines() if _EXAMPLE.match(line)
     ]
     if examples:
-        lines += ["", "```sh", *examples, "```"]
+        lines += ["", "```sh", *examples[:_EXAMPLES], "```"]
     return "\n".join([*lines, ""])
+
+
+def _table(options: list[Option]) -> list[str]:
+    return ["| option | meaning |", "|---|---|", *(option.row() for option in options)]
+
+
+def _named_list(flags: Iterable[str]) -> str:
+    return ", ".join(f"`{flag}`" for flag in flags)
 
 
 def _options(command: Any) -> Iterator[Option]:

@@ -33,6 +33,10 @@ def test_the_page_has_the_options_of_each_command() -> None:
         assert commands.page().splitlines() == PAGE.splitlines(), "run `make commands`"
 
 
+def test_each_command_that_another_page_describes_exists() -> None:
+    assert commands._TOLD.keys() <= {path for path, _ in commands._commands()}
+
+
 def test_the_page_has_each_key_with_its_first_variable() -> None:
     documented: dict[str, list[str]] = {}
     secret = []

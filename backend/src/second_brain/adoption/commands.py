@@ -21,7 +21,7 @@ from second_brain.services.install import SCHEMA, Database
 
 _LAYOUTS = StrEnum("_LAYOUTS", {name: name for name in LAYOUTS})  # type: ignore[misc]
 _SHOWN = 60  # characters of a part of a key
-_MAPPED = "a column, an SQL expression over the columns, or none"
+_MAPPED = "COLUMN|SQL|none"
 
 
 app = typer.Typer(rich_markup_mode=None)
@@ -75,16 +75,21 @@ def adopt(
         _LAYOUTS | None, typer.Option("--from", help="A layout that is known.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Key columns, with commas between them.")] = None,
-    content: Annotated[str | None, typer.Option(help=f"The text: {_MAPPED}.")] = None,
-    embedding: Annotated[str | None, typer.Option(help=f"Its embedding: {_MAPPED}.")] = None,
-    metadata: Annotated[str | None, typer.Option(help=f"A JSON object: {_MAPPED}.")] = None,
-    title: Annotated[str | None, typer.Option(help=f"The title: {_MAPPED}.")] = None,
-    url: Annotated[str | None, typer.Option(help=f"The address: {_MAPPED}.")] = None,
-    owner: Annotated[str | None, typer.Option(help=f"The owner's UUID: {_MAPPED}.")] = None,
-    groups: Annotated[
-        str | None, typer.Option(help=f"Groups that may see it, text[]: {_MAPPED}.")
+    content: Annotated[
+        str | None,
+        typer.Option(metavar=_MAPPED, help="The text. SQL: an expression over the columns."),
     ] = None,
-    updated: Annotated[str | None, typer.Option(help=f"The document's date: {_MAPPED}.")] = None,
+    embedding: Annotated[str | None, typer.Option(metavar=_MAPPED, help="Its embedding.")] = None,
+    metadata: Annotated[str | None, typer.Option(metavar=_MAPPED, help="A JSON object.")] = None,
+    title: Annotated[str | None, typer.Option(metavar=_MAPPED, help="The title.")] = None,
+    url: Annotated[str | None, typer.Option(metavar=_MAPPED, help="The address.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar=_MAPPED, help="The owner's UUID.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(metavar=_MAPPED, help="Groups that may see it, text[].")
+    ] = None,
+    updated: Annotated[
+        str | None, typer.Option(metavar=_MAPPED, help="The document's date.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model of the embeddings in the table.")] = None,
     embed: Annotated[
         bool,
