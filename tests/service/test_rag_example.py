@@ -41,6 +41,7 @@ BEN = "00000000-0000-0000-0000-000000000002"
 EVE = "00000000-0000-0000-0000-000000000003"
 QUESTION = "when are the keys rotated?"
 NOTHING = {"collection": "none"}
+OFF_SUBJECT = {"question": "do tulips and violets bloom when the keys wilt?"}
 
 KEYS = "Service role keys are rotated every 90 days."
 OF_ANA = "Ana keeps the keys of the safe in the blue drawer."
@@ -162,9 +163,6 @@ def test_a_stream_sends_each_part_when_the_model_does(
     assert [one["content"] for one in data[0]] == [KEYS, OF_ANA]
     assert data[1:3] == ("Every 90 days", " [1].")
     assert data[3] == {"cited": [1], "finish_reason": "stop", "degraded": None}
-
-
-OFF_SUBJECT = {"question": "do tulips and violets bloom when the keys wilt?"}
 
 
 @pytest.mark.parametrize("body", [{"question": QUESTION, "filters": NOTHING}, OFF_SUBJECT])
