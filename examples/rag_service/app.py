@@ -196,7 +196,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             timeout=given.answer_seconds,
         )
         degraded = found.degraded.part if found.degraded else None
-        answer = Answer(numbered(found.results), degraded, deadline)
+        is_covered = (found.answer_confidence or 0) >= given.least_answer_confidence
+        passages = numbered(found.results) if is_covered else []
+        answer = Answer(passages, degraded, deadline)
         request.state.at_end.push_async_callback(answer.close)
         await answer.begin(client, given.llm_model, body.question)
         return answer

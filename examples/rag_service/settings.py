@@ -5,6 +5,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from second_brain.services.results import OFF_SUBJECT
+
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -29,6 +31,7 @@ class Settings(BaseModel):
     llm_model: Text
     llm_api_key: SecretStr = SecretStr("none")
 
+    least_answer_confidence: Annotated[float, Field(ge=0, le=1)] = OFF_SUBJECT
     answer_seconds: Annotated[float, Field(gt=0, le=600)] = 60
     concurrent_requests: Annotated[int, Field(ge=1, le=1000)] = 20
     database_connections: Annotated[int, Field(ge=1, le=100)] = 4

@@ -385,6 +385,7 @@ HYBRID_ROW = {
     "snippet": None,
     "context": None,
     "total_count": 2,
+    "answer_confidence": 0.9998,
 }
 
 

@@ -212,16 +212,17 @@ def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
     # A caller's own REST client is asked once: nothing says why.
     assert why is None or [one and one["reason"] for one in why] == [None, "no_words", None, None]
     assert (why is None) == (zoo.name == "supabase")
+    given: list[dict[str, Any]] = [{**EMPTY, **query} for query in queries]
+    singly = [zoo.hybrid_search(**query) for query in given]
     assert details == {
         "provider": zoo.name,
         "mode": "hybrid",
         "real_provider": True,
         "raw_count": 10,
         "total_count": [6, None, 3, 6],
+        "answer_confidence": [alone["answer_confidence"] for _, alone in singly],
     }
-    given: list[dict[str, Any]] = [{**EMPTY, **query} for query in queries]
-    singly = [zoo.hybrid_search(**query)[0] for query in given]
-    assert answers == singly
+    assert answers == [hits for hits, _ in singly]
     # Without top_k it is hybrid_search's.
     assert [len(hits) for hits in answers] == [2, 0, 3, 5]
 
@@ -240,6 +241,7 @@ def test_a_fused_batch_is_one_list(zoo: SearchProvider) -> None:
     )
     assert names(results) == "zeta alpha gamma"
     assert (details["raw_count"], details["total_count"]) == (3, 3)
+    assert details["answer_confidence"] == results[0].metadata["answer_confidence"]
 
 
 @pytest.mark.parametrize(

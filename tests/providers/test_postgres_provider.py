@@ -84,6 +84,7 @@ def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpu
         "real_provider": True,
         "raw_count": 3,
         "total_count": 3,
+        "answer_confidence": results[0].metadata["answer_confidence"],
     }
     hit = next(result for result in results if "grass" in result.content)
     assert UUID(hit.id)

@@ -44,6 +44,7 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
         "real_provider": True,
         "raw_count": 1,
         "total_count": 2,
+        "answer_confidence": pytest.approx(0.99, abs=0.01),
     }
     (result,) = results
     assert result.content == ROW["content"]

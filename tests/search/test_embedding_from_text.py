@@ -116,12 +116,21 @@ def test_each_formulation_has_its_own(corpus: Connection) -> None:
     assert {row["id"].int: row["vector_rank"] for row in both} == {1: 1, 2: 2, 3: 1, 4: 1}
 
 
+def test_a_stored_weight_of_0_leaves_out_no_text_that_is_all_there_is(corpus: Connection) -> None:
+    corpus.execute(
+        "insert into public.knowledge_settings (collection, fusion, vector_weight, text_weight)"
+        " values ('knowledge', 'rrf', 1, 0)"
+    )
+    assert numbers(search(corpus, query_text="cat", collections=["knowledge"])) == [1, 2]
+    assert numbers(from_text(corpus, collections=["knowledge"])) == [1, 2, 3, 4]
+
+
 def test_explain_tells_of_it(corpus: Connection) -> None:
     (found,) = corpus.execute(
         "select public.explain_hybrid_search(%s)",
         [json.dumps({"query_text": "cat", "embedding_from_text": True})],
     ).fetchone()  # type: ignore[misc]
-    assert found["vector"]["strategy"] == "compared: few rows"
+    assert found["vector"]["strategy"] == "from the best text hits: compared: few rows"
     assert found["vector"]["rows"] == 4
     assert found["hits"][0]["notes"] == {"embedding": "from the best text hits"}
     assert found["hits"][2]["vector_share"] > 0

@@ -265,7 +265,7 @@ def test_the_first_arguments_keep_their_order_and_defaults() -> None:
 
 
 def test_the_first_result_columns_keep_their_order() -> None:
-    assert list(result_columns().items())[:30] == [
+    assert list(result_columns().items())[:31] == [
         ("id", "uuid"),
         ("content", "text"),
         ("knowledge_type", "text"),
@@ -296,6 +296,7 @@ def test_the_first_result_columns_keep_their_order() -> None:
         ("source_row", "jsonb"),
         ("confidence", "double precision"),
         ("notes", "jsonb"),
+        ("answer_confidence", "double precision"),
     ]
 
 

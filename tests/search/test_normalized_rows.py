@@ -112,6 +112,7 @@ def test_a_missing_id_is_named_by_mode_and_position() -> None:
         ("matched_terms", None, []),
         ("total_count", "many", None),
         ("total_count", [1], None),
+        ("answer_confidence", "NaN", None),
         ("document_date", date(2026, 1, 31), "2026-01-31"),
         ("snippet", None, None),
     ],
@@ -154,12 +155,13 @@ def test_no_row_is_fatal(rows: list[Any], method: Method, top_k: int) -> None:
 
 def test_a_hit_has_a_field_for_each_column_of_the_search() -> None:
     columns = parameters(function("hybrid_search_knowledge_chunks_batch"), True)
-    of_the_list = {"query_index", "total_count", "pool_ended", "notes"}
+    of_the_list = {"query_index", "total_count", "pool_ended", "notes", "answer_confidence"}
     assert Hit.model_fields.keys() == columns.keys() - of_the_list
     said = HitMetadata.__annotations__.keys() - {"is_chunk", "real_provider"}
     assert said == Hit.model_fields.keys() - {"id", "content", "metadata", "confidence"} | {
         "total_count",
         "pool_ended",
+        "answer_confidence",
     }
 
 

@@ -116,7 +116,7 @@ QUERY_NAMES = {
     "expand_neighbors": "neighbor_window",
 }
 OWN_OF_QUERY = {"mode", "tags", "include_memory", "exact_total"}
-OF_SETTINGS = {"pool_size", "rrf_k", "on_bad_embedding"}
+OF_SETTINGS = {"pool_size", "rrf_k", "on_bad_embedding", "embedding_from_text"}
 TOOL_NAMES = {"match_count": "limit", "search_type": "mode", "source_id": "filters"}
 OPTION_NAMES = {"question": "query", "filter_type": "category"}
 OWN_OF_COMMAND = {

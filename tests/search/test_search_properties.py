@@ -131,6 +131,7 @@ def assert_fused_like_reference(
     connection: Connection, corpus: Corpus, arguments: Arguments
 ) -> None:
     rows, hits = search(connection, **arguments), reference(corpus, **arguments)
+    assert len({row["answer_confidence"] for row in rows}) <= 1
     assert [row["total_count"] for row in rows] == [len(hits)] * min(
         len(hits), arguments.get("match_count", 10)
     )

@@ -28,6 +28,7 @@ SCORES = (
     "match_type",
     "total_count",
     "confidence",
+    "answer_confidence",
 )
 # The arguments that select rows.
 ROWS = ("filters", "collections", "date_from")

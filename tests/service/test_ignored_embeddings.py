@@ -1,9 +1,12 @@
-"""What a provider tells of a hit, of an embedding that it ignored, and of its confidence."""
+"""What a provider and the service tell of a hit, of an ignored embedding, and of confidence."""
 
 import pytest
-from retrieving import LEAK, REMINDER, ROTATION, fill
+from retrieving import ALICE, BY_HAND, LEAK, REMINDER, ROTATION, fill, out_of_order
 
+from second_brain.mcp_server.text import as_text
+from second_brain.retrieval import RetrievalService
 from second_brain.services.postgres import PostgresProvider
+from second_brain.services.results import OFF_SUBJECT, off_subject_note
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +85,40 @@ def test_confidence_is_the_share_of_the_best_possible_score(corpus: str) -> None
     for hit in hits:
         best = (0.5 + 1) / 61
         assert hit.confidence == pytest.approx((hit.metadata["rrf_score"] or 0) / best)
+
+
+def test_an_answer_has_one_confidence_on_all_pages_and_past_them(corpus: str) -> None:
+    provider = PostgresProvider(corpus)
+    pages = [
+        provider.hybrid_search([1, 0, 0], "leaked tulips", top_k=2, match_offset=offset)
+        for offset in (0, 2, 9)
+    ]
+    (one,) = {details["answer_confidence"] for _, details in pages}
+    assert 0 < (one or 0) < 1
+    assert {hit.metadata["answer_confidence"] for hits, _ in pages for hit in hits} == {one}
+    # A batch has one for each query, and what has no hit or another function has none.
+    _, batch = provider.hybrid_search_batch([{"query_text": "leaked"}, {"query_text": "zebra"}])
+    first, none = batch["answer_confidence"] or []
+    assert (first or 0) > 0.9
+    assert none is None
+    assert provider.search([1, 0, 0])[1]["answer_confidence"] is None
+    assert provider.fulltext_search("leaked")[1]["answer_confidence"] is None
+
+
+def test_the_service_warns_of_hits_that_are_off_the_subject(corpus: str) -> None:
+    service = RetrievalService(PostgresProvider(corpus), BY_HAND, out_of_order)
+    apt = service.search("leaked key", viewer_id=ALICE)
+    assert (apt.answer_confidence or 0) > 0.9
+    reranked = service.search("leaked key", mode="rerank", viewer_id=ALICE)
+    assert reranked.answer_confidence == apt.answer_confidence
+    off = service.search("leaked tulips bloom with violets", mode="text", viewer_id=ALICE)
+    assert off.results
+    assert 0 < (off.answer_confidence or 0) < OFF_SUBJECT
+    note = off_subject_note(off.answer_confidence)
+    assert note is not None
+    assert (note in as_text(off), "off the subject" in as_text(apt)) == (True, False)
+
+
+def test_the_note_names_a_confidence_below_the_bound_only() -> None:
+    assert off_subject_note(0.123) == ("Answer confidence 0.12: these hits may be off the subject.")
+    assert (off_subject_note(OFF_SUBJECT), off_subject_note(None)) == (None, None)

@@ -10,18 +10,23 @@ import pytest
 from psycopg_pool import ConnectionPool
 from retrieving import (
     BY_HAND,
+    CREDIT_NOTE,
     DOWN,
     LEAK,
+    RECORDER,
+    REMINDER,
     ROTATION,
     Make,
     contents,
     corpus,
     embedded,
+    fill,
     make,
     out_of_order,
 )
 
 from second_brain.errors import (
+    ConfigurationError,
     ConnectionLostError,
     InvalidInputError,
     MissingExtraError,
@@ -30,6 +35,7 @@ from second_brain.errors import (
     UnavailableError,
 )
 from second_brain.models import CallableEmbedder
+from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.retrieval.retrieval import AnyReranker
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.calls import Deadline
@@ -39,16 +45,82 @@ from second_brain.services.supabase import SupabaseProvider
 __all__ = ["corpus", "make"]  # fixtures
 
 
-def test_without_its_embedder_a_hybrid_search_uses_the_text_leg(make: Make, corpus: str) -> None:
+def test_without_its_embedder_a_hybrid_search_asks_by_the_text_hits(
+    make: Make, corpus: str
+) -> None:
     response = make(corpus, DOWN)("leaked key")
-    assert contents(response) == [LEAK, ROTATION]
-    assert (response.mode, response.mode_used) == ("hybrid", "text")
+    assert contents(response)[:2] == [LEAK, ROTATION]
+    assert [hit.match_type for hit in response.results] == ["both", "both"] + 3 * ["vector"]
+    assert (response.mode, response.mode_used) == ("hybrid", "hybrid")
+    assert response.notes == {"embedding": "from the best text hits"}
     assert response.embedding_model is None
     assert response.degraded is not None
     assert (response.degraded.part, response.degraded.kind) == ("embed", "unavailable")
     assert response.degraded.message
     assert response.degraded.remedy
     assert response.degraded.also is None
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "rerank"])
+def test_without_an_embedder_a_search_asks_by_the_text_hits(
+    make: Make, corpus: str, mode: str
+) -> None:
+    response = make(corpus, NO_EMBEDDER, out_of_order)("leaked key", mode=mode, limit=2)
+    assert {*contents(response)} <= {LEAK, ROTATION, REMINDER, RECORDER, CREDIT_NOTE}
+    assert len(response.results) == 2
+    assert response.notes == {"embedding": "from the best text hits"}
+    assert response.mode_used == mode
+    assert response.degraded is not None
+    assert response.degraded.message == "the service is without an embedder"
+
+
+def test_without_an_embedder_a_vector_search_is_refused(make: Make, corpus: str) -> None:
+    with pytest.raises(ConfigurationError, match="without an embedder"):
+        make(corpus, NO_EMBEDDER)("leaked key", mode="vector")
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({"search_on_bad_embedding": "text"}, {}),
+        ({}, {"text_weight": 0}),
+        ({}, {"vector_weight": 0}),
+    ],
+    ids=["a setting", "a vector leg alone", "a text leg alone"],
+)
+def test_nothing_is_made_of_text_hits_where_it_is_not_wanted(
+    make: Make, corpus: str, settings: dict[str, Any], options: dict[str, Any]
+) -> None:
+    response = make(corpus, DOWN, **settings)("leaked key", **options)
+    assert contents(response) == [LEAK, ROTATION]
+    assert (response.mode_used, response.notes) == ("text", None)
+
+
+@pytest.mark.parametrize("question", ["zebra", "zebra -key"])
+def test_without_a_text_hit_there_is_no_vector_leg(make: Make, corpus: str, question: str) -> None:
+    response = make(corpus, NO_EMBEDDER)(question)
+    assert (response.results, response.mode_used) == ([], "text")
+
+
+def test_an_embedder_of_another_model_is_replaced_where_the_setting_says_so(
+    make: Make, corpus: str
+) -> None:
+    other = CallableEmbedder(embedded, "another", 3)
+    response = make(corpus, other, search_on_bad_embedding="from_text")("leaked key")
+    assert response.mode_used == "hybrid"
+    assert response.degraded is not None
+    assert response.degraded.kind == "configuration"
+
+
+def test_a_database_that_makes_no_embedding_answers_by_words(make: Make, dsn: str) -> None:
+    fill(dsn)
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute("alter function knowledge_internal.embedding_of_hits rename to lost")
+    response = make(dsn, DOWN)("leaked key")
+    assert contents(response) == [LEAK, ROTATION]
+    assert response.mode_used == "text"
+    assert response.degraded is not None
+    assert response.degraded.part == "embed"
 
 
 def test_without_its_embedder_a_vector_search_fails(make: Make, corpus: str) -> None:
@@ -60,7 +132,8 @@ def test_without_its_embedder_a_rerank_reads_the_hits_of_the_text_leg(
     make: Make, corpus: str
 ) -> None:
     response = make(corpus, DOWN, out_of_order)("leaked key", mode="rerank")
-    assert contents(response) == [ROTATION, LEAK]
+    assert contents(response) == sorted(contents(response), reverse=True)
+    assert {LEAK, ROTATION} <= {*contents(response)}
     assert response.mode_used == "rerank"
     assert response.degraded is not None
     assert response.degraded.part == "embed"
@@ -80,7 +153,7 @@ def test_an_embedding_that_is_none_is_not_searched_with(
     make: Make, corpus: str, answer: Any, kind: str
 ) -> None:
     response = make(corpus, CallableEmbedder(lambda _: answer, "by-hand", 3))("leaked key")
-    assert response.mode_used == "text"
+    assert response.notes == {"embedding": "from the best text hits"}
     assert response.degraded is not None
     assert response.degraded.kind == kind
 
@@ -124,8 +197,8 @@ def test_without_the_extra_a_rerank_says_what_to_install(
 
 def test_both_failed_parts_are_in_the_answer(make: Make, corpus: str) -> None:
     response = make(corpus, DOWN, scoring_nothing)("leaked key", mode="rerank")
-    assert contents(response) == [LEAK, ROTATION]
-    assert response.mode_used == "text"
+    assert contents(response)[:2] == [LEAK, ROTATION]
+    assert response.mode_used == "hybrid"
     assert response.degraded is not None
     assert response.degraded.part == "embed"
     assert response.degraded.also is not None
@@ -158,7 +231,7 @@ def test_a_stuck_embedder_leaves_time_to_search_by_words(
 
     monkeypatch.setattr("second_brain.retrieval.embedding.EMBEDDING_SHARE", 0.005)
     response = make(corpus, CallableEmbedder(stuck, "by-hand", 3))("leaked key", timeout=60)
-    assert contents(response) == [LEAK, ROTATION]
+    assert contents(response)[:2] == [LEAK, ROTATION]
     assert response.degraded is not None
     assert (response.degraded.part, response.degraded.kind) == ("embed", "timeout")
 

@@ -40,6 +40,7 @@ from second_brain.services.write import KnowledgeWriter
 BEN = "00000000-0000-0000-0000-000000000002"
 EVE = "00000000-0000-0000-0000-000000000003"
 QUESTION = "when are the keys rotated?"
+NOTHING = {"collection": "none"}
 
 KEYS = "Service role keys are rotated every 90 days."
 OF_ANA = "Ana keeps the keys of the safe in the blue drawer."
@@ -163,18 +164,24 @@ def test_a_stream_sends_each_part_when_the_model_does(
     assert data[3] == {"cited": [1], "finish_reason": "stop", "degraded": None}
 
 
-def test_without_passages_the_model_is_not_asked(client: httpx.Client, model: ChatServer) -> None:
+OFF_SUBJECT = {"question": "do tulips and violets bloom when the keys wilt?"}
+
+
+@pytest.mark.parametrize("body", [{"question": QUESTION, "filters": NOTHING}, OFF_SUBJECT])
+def test_the_model_is_not_asked_without_passages_or_off_the_subject(
+    client: httpx.Client, services_dsn: str, model: ChatServer, body: dict[str, Any]
+) -> None:
     model.says("I know it anyway.")
-    body = {"question": QUESTION, "filters": {"collection": "none"}}
     answer = client.post("/ask", json=body).json()
     assert (answer["answer"], answer["passages"]) == (NO_PASSAGES, [])
-    assert answer["finish_reason"] == "no_passages"
-    assert model.requests == []
+    assert (answer["finish_reason"], model.requests) == ("no_passages", [])
+    with running(services_dsn, model, least_answer_confidence=0) as one:
+        assert bool(one.post("/ask", json=body).json()["passages"]) is (body == OFF_SUBJECT)
 
 
 def test_an_answer_says_what_the_search_did_without(services_dsn: str, model: ChatServer) -> None:
     model.says(status=401)
-    body = {"question": QUESTION, "filters": {"collection": "none"}}
+    body = {"question": QUESTION, "filters": NOTHING}
     with running(services_dsn, model, **by_api("wordllama-l2-256", model)) as one:
         assert one.post("/ask", json=body).json()["degraded"] == "embed"
 

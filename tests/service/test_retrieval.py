@@ -88,7 +88,7 @@ def test_a_result_has_every_column_of_the_function(corpus: str) -> None:
         )
         assert cursor.description is not None
         columns = {column.name for column in cursor.description}
-    of_the_answer = {"total_count", "pool_ended", "notes"}
+    of_the_answer = {"total_count", "pool_ended", "notes", "answer_confidence"}
     assert columns - of_the_answer <= SearchResult.model_fields.keys()
     assert of_the_answer <= SearchResponse.model_fields.keys()
 

@@ -156,7 +156,7 @@ def test_a_stuck_awaitable_embedder_leaves_time_to_search_by_words(
 
     monkeypatch.setattr("second_brain.retrieval.embedding.EMBEDDING_SHARE", 0.005)
     response = async_search(corpus, Stuck())("leaked key", timeout=60)
-    assert contents(response) == [LEAK, ROTATION]
+    assert contents(response)[:2] == [LEAK, ROTATION]
     assert response.degraded is not None
     assert response.degraded.kind == "timeout"
 

@@ -76,7 +76,7 @@ def test_a_search_of_the_command_line_sends_few_statements(
         sent.append(statement)
         return real(cursor, statement, *arguments, **options)
 
-    monkeypatch.setattr(search, "configured_embedder", lambda _: BY_HAND)
+    monkeypatch.setattr(search, "question_embedder", lambda _: BY_HAND)
     run = runner(monkeypatch, capsys, tmp_path)
     monkeypatch.setattr(psycopg.Cursor, "execute", execute)
     done = run("search", "invoice", "--dsn", corpus)

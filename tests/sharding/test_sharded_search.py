@@ -13,7 +13,7 @@ from second_brain.services.postgres import PostgresProvider
 pytestmark = pytest.mark.module("shards")
 
 QUESTION = [0.2, -0.5, 0.8]
-SCORES = ("similarity", "text_score", "rrf_score")
+SCORES = ("similarity", "text_score", "rrf_score", "answer_confidence")
 SHOWN = (
     "vector_rank",
     "text_rank",
@@ -108,3 +108,23 @@ def test_the_hits_are_those_of_one_database(
         )
     assert details.get("notes") == of_one.get("notes")
     assert expected
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ({"query_embedding": None, "embedding_from_text": True}, None),
+        ({"query_embedding": [1, 0], "on_bad_embedding": "from_text"}, "ignored: query_embedding"),
+    ],
+)
+def test_text_hits_of_one_database_give_no_embedding(
+    corpus: Corpus, given: dict[str, Any], note: str | None
+) -> None:
+    words: dict[str, Any] = {"query_text": "amber river", "top_k": 10, "fusion": "rrf"}
+    expected, _ = PostgresProvider(corpus.one).find(query_embedding=None, **words)
+    with corpus.provider() as provider:
+        hits, details = provider.find(**words, **given)
+    assert [hit.id for hit in hits] == [hit.id for hit in expected]
+    noted = details.get("notes") or {}
+    assert noted.get("embedding", "").startswith(note or "")
+    assert "best text hits" not in str(noted)

@@ -267,6 +267,7 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
         "next_offset": None,
         "truncated": False,
         "pool_ended": False,
+        "answer_confidence": None,
         "notes": None,
         "degraded": None,
     }
@@ -289,10 +290,19 @@ def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
 
 
 @needs_deno
-def test_a_model_that_fails_leaves_the_words_and_says_so(edge: Edge) -> None:
+def test_after_a_failed_model_the_text_hits_give_the_embedding(edge: Edge) -> None:
     reported = edge.ask({"query": "invoice out of memory"}).json()
-    assert [hit["match_type"] for hit in reported["results"]] == ["text"]
+    assert [hit["match_type"] for hit in reported["results"]] == ["both", "vector"]
+    assert reported["notes"] == {"embedding": "from the best text hits"}
     assert "gte-small failed" in reported["degraded"]
+
+
+@needs_deno
+def test_a_search_without_the_model_is_no_failure(edge: Edge) -> None:
+    reported = edge.ask({"query": "invoice", "embedding": False}).json()
+    assert [hit["match_type"] for hit in reported["results"]] == ["both", "vector"]
+    assert reported["notes"] == {"embedding": "from the best text hits"}
+    assert reported["degraded"] is None
 
 
 @needs_deno

@@ -153,6 +153,16 @@ def test_a_user_finds_by_both_legs_what_the_user_may_see(module: Module) -> None
     assert titles(module.search("invoice", signed(BEN))) == ["salary"]
 
 
+def test_text_hits_give_a_question_its_embedding_where_it_is_wanted(module: Module) -> None:
+    page = module.search("invoice", embedding_from_text=True)
+    assert {hit["match_type"] for hit in page["hits"]} == {"both", "vector"}
+    assert page["notes"] == {"embedding": "from the best text hits"}
+    wrong = {"text": "invoice", "embedding": [1, 0]}
+    replaced = module.search(wrong, on_bad_embedding="from_text")
+    assert titles(replaced) == titles(page)
+    assert replaced["notes"]["embedding"].startswith("ignored: query_embedding has 2 dimensions")
+
+
 def test_the_service_role_names_the_viewer_and_visitors_need_a_grant(module: Module) -> None:
     as_service = {"function": "hybrid_search_knowledge_chunks"}
     found = module.search("invoice", SERVICE_TOKEN, viewer_id=str(BEN), **as_service)

@@ -14,7 +14,7 @@ from rest import Rest
 
 from command_line import Run, runner
 from conftest import Connection
-from judged import COLLECTION, DIMENSIONS, embedder, fill, judge_enough, use_the_worse_leg
+from judged import COLLECTION, DIMENSIONS, embedder, fill, use_the_worse_leg
 from mcp_clients import connected
 from opened_workbench import browser_of
 from postgrest_server import JWT_SECRET
@@ -52,9 +52,8 @@ def run(
 ) -> Run:
     """Run `second-brain` on the judged corpus, with its model."""
     command = runner(monkeypatch, capsys, tmp_path)
-    for module in ("cli.search", "evaluation.commands.evaluation"):
-        name = f"second_brain.{module}.configured_embedder"
-        monkeypatch.setattr(name, lambda _: embedder())
+    for name in ("cli.search.question", "evaluation.commands.evaluation.configured"):
+        monkeypatch.setattr(f"second_brain.{name}_embedder", lambda _: embedder())
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     return command
 
@@ -124,11 +123,9 @@ def answers(callers: Callers) -> dict[str, str | None]:
 def test_what_tune_stores_reaches_every_caller(
     callers: Callers, run: Run, database: Connection
 ) -> None:
-    writer = KnowledgeWriter(database)
-    use_the_worse_leg(writer)
-    judge_enough(writer)
+    use_the_worse_leg(KnowledgeWriter(database))
     assert answers(callers) == dict.fromkeys(callers, "bananas")
     done = run("corpus", "tune", "--collection", COLLECTION, "--apply")
     assert done.code == 0, done.err
-    assert "measured on 24 questions of first" in done.out
+    assert "measured on 8 questions of first" in done.out
     assert answers(callers) == dict.fromkeys(callers, "apples")

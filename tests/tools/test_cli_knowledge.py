@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -257,6 +258,15 @@ def test_chunks_without_an_embedding_are_told_to_those_who_may_see_them(
     assert json.loads(hidden.out)["pending_embeddings"] == 0
 
 
+def test_hits_off_the_subject_are_called_so(zoo: Run) -> None:
+    off = "zebra tulips and violets bloom in gardens"
+    done = zoo("search", off, "--mode", "text")
+    assert "these hits may be off the subject" in done.out.splitlines()[-1]
+    hit = json.loads(zoo("search", off, "--mode", "text", "--json").out)["results"][0]
+    assert 0 < hit["metadata"]["answer_confidence"] < 0.3
+    assert "off the subject" not in zoo("search", "zebra", "--mode", "text").out
+
+
 def test_a_page_says_where_it_stands(zoo: Run) -> None:
     done = zoo("search", "zebra", "--mode", "text", "--limit", "2", "--offset", "1")
     assert done.out.splitlines()[-1] == "Hits 2 to 3 of 4."
@@ -386,6 +396,33 @@ def test_a_search_by_words_needs_no_embedder(
     KnowledgeWriter(database).upsert_document({"external_key": "a"}, [{"content": "a zebra"}])
     (hit,) = hits(brain("search", "zebra", "--mode", "text", "--json"))
     assert hit["content"] == "a zebra"
+
+
+@pytest.mark.parametrize("dimensions", [3])
+@pytest.mark.parametrize("options", [["--embedder", "none"], []], ids=["none", "not installed"])
+def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
+    brain: Run,
+    database: psycopg.Connection[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+) -> None:
+    texts = {"a zebra": [1.0, 0.1, 0.0], "striped horses": [1.0, 0.0, 0.0]}
+    KnowledgeWriter(database).upsert_document(
+        {"external_key": "a"},
+        [
+            {"content": text, "embedding": embedding, "embedding_model": "other-3"}
+            for text, embedding in texts.items()
+        ],
+    )
+    if not options:
+        monkeypatch.setitem(sys.modules, "wordllama", None)
+    done = brain("search", "zebra", "--json", *options)
+    assert [hit["content"] for hit in hits(done)] == [*texts]
+    assert "the embedding of the question is from the best text hits" in done.err
+    refused = brain("search", "zebra", "--mode", "vector", *options)
+    assert (refused.code, refused.out) == (1, "")
+    assert "without an embedder" in refused.err
+    assert "vector leg: not run" not in brain("search", "zebra", "--explain", *options).out
 
 
 @pytest.mark.parametrize("command", [["ingest", "docs"], ["search", "key"]])

@@ -111,8 +111,8 @@ def run_commands(code: str) -> str:
     return "".join(printed)
 
 
-# As search.md says, these pages show an install that stores `auto`.
-SHOW_AUTO = ("frameworks", "mcp", "service")
+# These pages show an install that stores `auto`, as `init` writes it.
+SHOW_AUTO = ("README", "frameworks", "mcp", "service")
 
 
 @pytest.mark.parametrize(

@@ -360,11 +360,11 @@ def test_a_limited_server_shows_no_more_whatever_is_asked(
         )
 
 
-def test_without_the_embedder_words_are_searched_and_the_text_says_so(here: Here) -> None:
+def test_without_the_embedder_text_hits_give_the_embedding_and_the_text_says_so(here: Here) -> None:
     with here(Scope(), model=Broken()) as assistant:
         found = assistant.ask("hybrid_search", query="rotated keys", limit=1)
     first = found.text.splitlines()[0]
-    assert first.startswith("Degraded to text search: embed failed (")
+    assert first.startswith("The embedding of the question is from the best text hits.")
     assert "sk-secret" not in found.text + json.dumps(found.content)
     assert found.contents() == {KEYS}
     assert found.content["degraded"]["part"] == "embed"

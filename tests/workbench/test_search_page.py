@@ -57,6 +57,12 @@ def test_each_leg_has_its_list_and_the_fused_one_stands_beside_it(library: TestC
     assert [mark.get_text() for mark in first.select("mark")] == ["door", "house", "key"]
 
 
+def test_hits_off_the_subject_are_called_so(library: TestClient) -> None:
+    off = _page(library, q="tulips and violets bloom beside a door", legs="text")
+    assert "off the subject" in _text(off, ".note")
+    assert "off the subject" not in _page(library, q=QUESTION).get_text()
+
+
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
 def test_the_bar_of_a_hit_adds_up_to_its_score(library: TestClient, fusion: str) -> None:
     page = _page(library, q=QUESTION, fusion=fusion, vector_weight=2)
@@ -258,7 +264,7 @@ def test_the_copied_calls_find_the_same(
     assert by_python == shown
 
 
-def test_another_embedder_is_told_and_words_are_searched(
+def test_another_embedder_is_told_and_text_hits_give_the_embedding(
     library_dsn: str, three_words: CallableEmbedder
 ) -> None:
     with browser_of(library_dsn, embedder=three_words) as browser:
@@ -267,10 +273,16 @@ def test_another_embedder_is_told_and_words_are_searched(
             "(256 dimensions), and the question would be with three words (3 dim" in page.get_text()
         )
         assert "cars.md" in _keys(page, "text")
+        assert "Its best text hits give it one." in page.get_text()
     with browser_of(library_dsn) as browser:
         page = _page(browser, q="automobile")
         assert "without an embedder" in page.get_text()
         assert "cars.md" in _keys(page, "text")
+        hybrid = _keys(page, "hybrid")
+        assert len(hybrid) > len(_keys(page, "text"))
+        with psycopg.connect(library_dsn) as connection:
+            statement = _text(page, "#as-sql").encode()
+            assert [row[5] for row in connection.execute(statement)] == hybrid
 
 
 class _Elements(HTMLParser):

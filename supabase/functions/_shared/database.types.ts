@@ -762,6 +762,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -798,6 +799,7 @@ export type Database = {
       "hybrid_search_knowledge_chunks_batch": {
         Args: { "fuse"?: boolean; "queries": Json };
         Returns: {
+          "answer_confidence": number;
           "chunk_index": number;
           "collection": string;
           "collections": (string)[];
@@ -1039,6 +1041,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1074,6 +1077,7 @@ export type Database = {
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
@@ -1227,6 +1231,7 @@ export type Database = {
         "source_row": Json | null;
         "confidence": number | null;
         "notes": Json | null;
+        "answer_confidence": number | null;
       };
     };
   };

@@ -55,7 +55,7 @@ type Typed = {
   filters?: Filters | null;
   formulations?: { query_text?: string; query_embedding?: number[] }[];
   fusion?: "rrf" | "relative_score" | "auto";
-  on_bad_embedding?: "error" | "text";
+  on_bad_embedding?: "error" | "text" | "from_text";
   search_mode?: "websearch" | "simple" | "phrase";
 };
 
@@ -103,6 +103,8 @@ export interface SearchPage {
   pool_ended: boolean;
   /** The project's setting Max rows cut the page; `next_offset` continues after the cut. */
   truncated: boolean;
+  /** 0 to 1: how well the first hit of the list fits the question; below 0.3 it may not. */
+  answer_confidence: number | null;
   /** What the search did beside what was asked, such as an ignored embedding. */
   notes: Json | null;
 }
@@ -315,6 +317,7 @@ function page(
     next_offset: isLast ? null : next,
     pool_ended: (first?.pool_ended ?? false) && next >= (total ?? 0),
     truncated: hits.length < Math.min(match_count, (total ?? 0) - match_offset),
+    answer_confidence: first?.answer_confidence ?? null,
     notes: first?.notes ?? null,
   };
 }

@@ -1,6 +1,7 @@
 // search: a question of a signed-in user in, the passages that this user may see out.
 // It embeds the question with gte-small, which Supabase's Edge Functions have built in, and makes
 // one call of search_my_knowledge_chunks with the user's own token. It ranks and filters nothing.
+// Without an embedding, the database makes one of the question's best text hits.
 
 import { createClient } from "@supabase/supabase-js";
 import type { Database, Json } from "../_shared/database.types.ts";
@@ -22,6 +23,7 @@ declare const Supabase: {
 
 interface SearchRequest {
   query: string;
+  embedding: boolean;
   limit: number;
   offset: number;
   filters: Filters | null;
@@ -32,7 +34,7 @@ interface SearchRequest {
 const LONGEST_QUERY = 1000;
 const MOST_RESULTS = 50;
 const MOST_OFFSET = 1000;
-const KEYS = ["query", "limit", "offset", "filters", "public_only", "threshold"];
+const KEYS = ["query", "embedding", "limit", "offset", "filters", "public_only", "threshold"];
 
 const HEADERS = {
   "Access-Control-Allow-Origin": Deno.env.get("ALLOWED_ORIGIN") ?? "*",
@@ -51,7 +53,16 @@ const STATUSES: Partial<Record<SearchErrorKind, number>> = {
   client_timeout: 504,
 };
 
-const model = new Supabase.ai.Session("gte-small");
+let model: InstanceType<typeof Supabase.ai.Session> | undefined;
+
+async function embedded(text: string): Promise<number[] | undefined> {
+  try {
+    model ??= new Supabase.ai.Session("gte-small");
+    return await model.run(text, { mean_pool: true, normalize: true });
+  } catch (error) {
+    console.error("gte-small failed, so the best text hits give the embedding:", error);
+  }
+}
 
 class Refusal extends Error {
   constructor(
@@ -82,6 +93,7 @@ function read(body: unknown): SearchRequest {
   }
   const {
     query,
+    embedding = true,
     limit = 10,
     offset = 0,
     filters = null,
@@ -96,6 +108,9 @@ function read(body: unknown): SearchRequest {
   if (typeof query !== "string" || !query.trim() || query.length > LONGEST_QUERY) {
     throw invalid(`query must be a text of 1 to ${LONGEST_QUERY} characters`);
   }
+  if (typeof embedding !== "boolean") {
+    throw invalid("embedding must be true or false");
+  }
   if (typeof filters !== "object") {
     throw invalid("filters must be an array of conditions or an object");
   }
@@ -107,6 +122,7 @@ function read(body: unknown): SearchRequest {
   }
   return {
     query,
+    embedding,
     limit: whole("limit", limit, 1, MOST_RESULTS),
     offset: whole("offset", offset, 0, MOST_OFFSET),
     filters: filters as Filters | null,
@@ -147,12 +163,7 @@ async function search(request: Request): Promise<Json> {
   }
   const asked = read(await request.json().catch(() => undefined));
 
-  let embedding: number[] | undefined;
-  try {
-    embedding = await model.run(asked.query, { mean_pool: true, normalize: true });
-  } catch (error) {
-    console.error("gte-small failed, so the search is by words alone:", error);
-  }
+  const embedding = asked.embedding ? await embedded(asked.query) : undefined;
 
   const client = createClient<Database>(
     Deno.env.get("SUPABASE_URL")!,
@@ -175,6 +186,7 @@ async function search(request: Request): Promise<Json> {
       public_only: asked.public_only,
       match_threshold: asked.threshold,
       snippet: true,
+      ...(embedding ? {} : { embedding_from_text: true }),
     },
   ).catch((error) => {
     throw refusal(error);
@@ -182,7 +194,9 @@ async function search(request: Request): Promise<Json> {
   return {
     results: hits,
     ...page,
-    degraded: embedding === undefined ? "searched by words alone, gte-small failed" : null,
+    degraded: asked.embedding && !embedding
+      ? "gte-small failed, the embedding is from the best text hits"
+      : null,
   };
 }
 

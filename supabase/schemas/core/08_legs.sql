@@ -823,7 +823,7 @@ begin
     )::knowledge_internal.search_question;
     inferred.analyses[formulation] := null;
     near := knowledge_internal.ranked_list(formulation, collection, inferred);
-    list.vector_strategy := near.vector_strategy;
+    list.vector_strategy := 'from the best text hits: ' || near.vector_strategy;
     list.vector_ids := near.vector_ids;
     list.similarities := near.similarities;
     list.vector_milliseconds := near.vector_milliseconds;

@@ -47,7 +47,8 @@ create type public.knowledge_search_hit as (
   external_key text,
   source_row jsonb,
   confidence double precision,
-  notes jsonb
+  notes jsonb,
+  answer_confidence double precision
 );
 
 comment on type public.knowledge_search_hit is
@@ -61,7 +62,9 @@ comment on type public.knowledge_search_hit is
   'of an adopted table that the document is made of. confidence: the fused score over the highest '
   'possible one, 0 to 1. notes: what the search did beside what was asked, null for nothing; '
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
-  'what was searched instead; deduplicated: how many hits one_per_document merged into others.';
+  'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
+  'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
+  'well its first hit fits the question; low for a question of another subject than the corpus.';
 
 -- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
 create function knowledge_internal.check_range(
@@ -378,6 +381,10 @@ begin
            given.fusion, given.vector_weight, given.text_weight,
            coalesce(given.collections, wanted.collections)
          ) as settled;
+  -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
+  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
+    plan.text_weight := given.text_weight;
+  end if;
   if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
@@ -569,12 +576,20 @@ begin
           select string_agg(
                    concat_ws(
                      '; ', 'ignored: ' || asked.ignored_embedding,
-                     case when asked.is_inferred then 'from the best text hits' end
+                     case when made.is_searched_with then 'from the best text hits' end
                    ),
                    '; ' order by asked.ordinality
                  )
             from unnest(plan.questions) with ordinality as asked
-           where asked.ignored_embedding is not null or asked.is_inferred
+           cross join lateral (
+                   -- Without a text hit that has an embedding, the vector leg is not run.
+                   select asked.is_inferred and exists (
+                            select from unnest(lists) as list
+                             where list.formulation = asked.ordinality
+                               and list.vector_strategy is not null
+                          ) as is_searched_with
+                 ) as made
+           where asked.ignored_embedding is not null or made.is_searched_with
         ),
         'relaxed', (
           select jsonb_agg(distinct part.name)
@@ -675,6 +690,54 @@ begin
             then 2 * best_similarity + best_text
           else 0
         end;
+  end loop;
+  return best;
+end
+$$;
+
+-- How well the first hit of a search fits the question that it fits best, 0 to 1: by its cosine
+-- similarity, and by coverage, the weight of the question's words that it has over that of all.
+-- docs/ranking.md measures it. Null for a chunk that is not here.
+create function knowledge_internal.answer_confidence(
+  plan knowledge_internal.search_plan, first_hit uuid
+) returns double precision
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  hit record;
+  analysis knowledge_internal.query_analysis;
+  fit record;
+  best double precision;
+begin
+  -- Concatenated with nothing, a tsvector outside its row is fetched once.
+  select chunk.embedding, chunk.content_tsv || ''::tsvector as lexemes
+    into hit
+    from public.knowledge_chunks as chunk
+   where chunk.id = first_hit;
+  for place in 1 .. cardinality(plan.questions) loop
+    analysis := plan.analyses[place];
+    -- Of the readings of a word, the best counts.
+    select 1 - (plan.questions[place].embedding operator(extensions.<=>) hit.embedding) as cosine,
+           coalesce(sum(word.found), 0) / sum(word.weight) as coverage
+      into fit
+      from (
+        select max(asked.weight) as weight,
+               max(asked.weight) filter (where hit.lexemes @@ asked.query) as found
+          from unnest(analysis.scored_weights, analysis.lexeme_queries, analysis.readings)
+               as asked (weight, query, reading)
+         group by asked.reading
+      ) as word;
+    best := greatest(
+      best,
+      1 / (
+        1 + exp(
+          -case
+            when fit.cosine is null then 15 * fit.coverage - 6
+            when fit.coverage is null then 30 * fit.cosine - 12.5
+            else 15 * fit.cosine + 8.7 * fit.coverage - 9.2
+          end
+        )
+      )
+    );
   end loop;
   return best;
 end
@@ -932,7 +995,16 @@ begin
              'deduplicated', nullif(page.merged_hits, 0),
              'shares', case when ranked_lists ? 'shares'
                then array[page.vector_share, page.text_share] end
-           )) else notes end
+           )) else notes end,
+         (
+           -- Once, not by row.
+           select coalesce(
+                    (ranked_lists #>> array['chunks', first.id::text, 'answer_confidence'])::float8,
+                    knowledge_internal.answer_confidence(plan, first.id)
+                  )
+             from ordered as first
+            where first.place = 1
+         )
     from page
     left join lateral (
            select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,

@@ -417,7 +417,7 @@ create function public.hybrid_search_knowledge_chunks_batch(
   match_type text, matched_terms text[], title text, source_url text, collection text,
   document_date date, snippet text, context text, total_count bigint, pool_ended boolean,
   heading text, sensitivity text, collections text[], document_chunks integer, external_key text,
-  source_row jsonb, confidence double precision, notes jsonb
+  source_row jsonb, confidence double precision, notes jsonb, answer_confidence double precision
 )
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -1,5 +1,6 @@
 """The options --embedder, with the check that its model matches the corpus, and --viewer-groups."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,10 +10,13 @@ from second_brain.errors import (
     ConfigurationError,
     DimensionMismatchError,
     MigrationMissingError,
+    MissingExtraError,
 )
 from second_brain.models import Embedder, load_embedder
 from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.services.install import SCHEMA, Database
+
+logger = logging.getLogger(__name__)
 
 _MODELS = """
     select distinct sample.embedding_model
@@ -39,6 +43,22 @@ def configured_embedder(name: str) -> Embedder:
     return load_embedder(name, address=address, key=configured.get("embedder-key"))
 
 
+def question_embedder(name: str) -> Embedder:
+    """Load the embedder of questions; NO_EMBEDDER for `none`, or where WordLlama is not installed.
+
+    Without one, a hybrid search makes the embedding of the question of its best text hits.
+    """
+    if name == "none":
+        return NO_EMBEDDER
+    try:
+        return configured_embedder(name)
+    except MissingExtraError as error:
+        if name != "wordllama":
+            raise
+        logger.warning("questions are searched without an embedder: %s. %s", error, error.remedy)
+        return NO_EMBEDDER
+
+
 def refuse_other_embedder(
     database: Database, embedder: Embedder, *, switch_model: bool = False
 ) -> None:
@@ -57,7 +77,7 @@ def refuse_other_embedder(
             f"has {embedder.dimensions}",
             remedy="Use the embedder of the stored chunks, or change the model with "
             "`second-brain corpus reembed start --embedder NAME` (immediate in an empty database). "
-            "A search with --mode text needs no embedder.",
+            "A search with --embedder none needs none.",
         )
     # Embeddings that name no model count as the corpus's: doctor tells of them.
     others = [name for (name,) in database.execute(_MODELS) if name not in (None, embedder.model)]
@@ -65,8 +85,8 @@ def refuse_other_embedder(
         raise ConfigurationError(
             f"the database has embeddings of {', '.join(others)}, which are not comparable with "
             f"those of {embedder.model}",
-            remedy="Use the embedder of the stored chunks, search with --mode text, or ingest all "
-            "documents again with --switch-model.",
+            remedy="Use the embedder of the stored chunks, search with --embedder none, or ingest "
+            "all documents again with --switch-model.",
         )
 
 

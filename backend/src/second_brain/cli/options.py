@@ -90,6 +90,7 @@ RememberOption = Annotated[
 ]
 
 # Models, and what builds the index of their embeddings.
+WITHOUT_EMBEDDER = "none: the best text hits give a question its embedding"
 EmbedderOption = Annotated[
     str,
     typer.Option(
@@ -97,6 +98,15 @@ EmbedderOption = Annotated[
         metavar="NAME",
         help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; NAME@N requests N "
         "dimensions. $SECOND_BRAIN_EMBEDDER.",
+    ),
+]
+QuestionEmbedderOption = Annotated[
+    str,
+    typer.Option(
+        "--embedder",
+        metavar="NAME",
+        help=f"Model of the embeddings: {', '.join(EMBEDDER_NAMES)}; {WITHOUT_EMBEDDER}. "
+        "$SECOND_BRAIN_EMBEDDER.",
     ),
 ]
 MemoryOption = Annotated[

@@ -16,15 +16,15 @@ from rich.text import Text
 from second_brain.cli import configuration
 from second_brain.cli.configuration import SearchMode
 from second_brain.cli.corpus import (
-    configured_embedder,
     explained_refusal,
     groups,
+    question_embedder,
     refuse_other_embedder,
 )
 from second_brain.cli.options import (
     DsnOption,
-    EmbedderOption,
     JsonOption,
+    QuestionEmbedderOption,
     SchemaOption,
     ViewerGroupsOption,
     with_fields,
@@ -47,7 +47,7 @@ from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.models import Embedder, load_embedder
 from second_brain.models.rerankers import RERANKER_NAMES, Reranker, load_reranker
-from second_brain.retrieval.answer import Explanation, SearchResponse, SearchResult
+from second_brain.retrieval.answer import FROM_TEXT, Explanation, SearchResponse, SearchResult
 from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.retrieval.plan import HISTORY, MEMORY, invalid_query
 from second_brain.retrieval.query import AccessOptions, OperatorQuery, SearchQuery
@@ -57,7 +57,7 @@ from second_brain.services.arguments import Fusion, Leg
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import pending_note
+from second_brain.services.results import off_subject_note, pending_note
 
 # Nothing is too dissimilar to be shown: the table says how similar it is.
 _ANY_SIMILARITY = -1.0
@@ -235,7 +235,7 @@ def _search(
             show_default=False,
         ),
     ] = None,
-    embedder_name: EmbedderOption = "wordllama",
+    embedder_name: QuestionEmbedderOption = "wordllama",
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
     **others: Any,
@@ -273,7 +273,7 @@ def _search(
         "public_only": public_only,
     }
     with opened(dsn, schema) as database:
-        embedder = NO_EMBEDDER if mode == "text" else configured_embedder(embedder_name)
+        embedder = NO_EMBEDDER if mode == "text" else question_embedder(embedder_name)
         reranker = load_reranker(reranker_name) if is_reranked else None
         service = _service(
             *(database, embedder, reranker), hybrid_candidate_count=pool_size, rrf_constant=rrf_k
@@ -322,6 +322,8 @@ def _search(
         if total > len(results) and not is_reranked:
             place = f"Hits {results[0].rank} to {results[-1].rank} of {total}."
             console.print(f"\n{place}", style="dim", highlight=False)
+        if unsure := off_subject_note(response.answer_confidence):
+            console.print(f"\n{unsure}", style="yellow", highlight=False)
         if counts:
             console.print()
             console.print(facets_table(counts))
@@ -361,9 +363,14 @@ def _told(answer: Answer) -> Answer:
     """Say on stderr what the search did without."""
     part = answer.degraded
     while part is not None:
-        typer.echo(
-            f"warning: searched without {part.part}: {part.message}. {part.remedy}", err=True
-        )
+        if part.part == "embed" and answer.is_inferred:
+            typer.echo(
+                f"note: the embedding of the question is {FROM_TEXT}: {part.message}", err=True
+            )
+        else:
+            typer.echo(
+                f"warning: searched without {part.part}: {part.message}. {part.remedy}", err=True
+            )
         part = part.also
     return answer
 
@@ -381,6 +388,7 @@ def _hit(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
             **{name: value for name, value in said.items() if name not in lacking},
             "is_chunk": hit.is_chunk,
             "total_count": response.total_count,
+            "answer_confidence": response.answer_confidence,
             "pool_ended": response.pool_ended,
             "real_provider": True,
         },

@@ -43,10 +43,14 @@ def candidates(
 ) -> tuple[list[SearchResult], Degraded | None]:
     """Return the first documents of each leg and each fusion: their best chunks, each once.
 
-    Where the question has no embedding, these are the text leg's, and the reason is returned too.
+    Where the question has no embedding, one of its best text hits takes its place, and the reason
+    is returned too.
     """
     pool: dict[str, SearchResult] = {}
+    degraded: Degraded | None = None
     for mode, fusion in _SETTINGS:
+        if degraded is not None and mode == "vector":
+            continue
         query = OperatorQuery(
             query=question,
             mode=mode,
@@ -58,10 +62,9 @@ def candidates(
         )
         response = service.search(query, viewer_id=viewer_id)
         pool.update((hit.id, hit) for hit in response.results)
-        if response.degraded is not None:
-            break
+        degraded = degraded or response.degraded
     ordered = sorted(pool.values(), key=lambda hit: _place(question, hit.id))
-    return ordered, response.degraded
+    return ordered, degraded
 
 
 def agreement(

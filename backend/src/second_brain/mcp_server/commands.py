@@ -20,8 +20,9 @@ import psycopg
 import typer
 
 from second_brain.cli import configuration
-from second_brain.cli.corpus import configured_embedder, groups
+from second_brain.cli.corpus import groups, question_embedder
 from second_brain.cli.options import (
+    WITHOUT_EMBEDDER,
     CollectionsOption,
     DsnOption,
     PublicOnlyOption,
@@ -117,7 +118,7 @@ def _mcp(
             "--embedder",
             metavar="NAME",
             help=f"Model of the query embeddings: {', '.join(EMBEDDER_NAMES)}; may be repeated, "
-            "then the model of the stored chunks is used.",
+            f"then the model of the stored chunks is used; {WITHOUT_EMBEDDER}.",
         ),
     ] = ["wordllama"],  # noqa: B006
     dsn: DsnOption = None,
@@ -164,7 +165,7 @@ def _mcp(
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
     settings = configuration.load().search_settings()
-    embedders = [configured_embedder(name) for name in embedder_names]
+    embedders = [question_embedder(name) for name in embedder_names]
 
     async def serve(listening: socket.socket | None) -> None:
         async with _connected(

@@ -3,8 +3,8 @@
 import html
 import re
 
-from second_brain.retrieval.answer import SearchResponse, SearchResult
-from second_brain.services.results import pending_note
+from second_brain.retrieval.answer import FROM_TEXT, SearchResponse, SearchResult
+from second_brain.services.results import off_subject_note, pending_note
 
 PASSAGE_BOUND = 1000
 """Characters. The text shows an excerpt of a longer passage; the JSON has all of it."""
@@ -19,14 +19,13 @@ def as_text(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> str:
     notes = []
     failed = response.degraded
     while failed is not None:
-        notes.append(
-            f"Degraded to {response.mode_used} search: {failed.part} failed ({failed.kind}). "
-            f"{sentence(failed.message)} {failed.remedy}"
-        )
+        effect = f"Degraded to {response.mode_used} search: {failed.part} failed ({failed.kind})."
+        if failed.part == "embed" and response.is_inferred:
+            effect = f"The embedding of the question is {FROM_TEXT}."
+        notes.append(f"{effect} {sentence(failed.message)} {failed.remedy}")
         failed = failed.also
-    pending = pending_note(response.pending_embeddings)
-    if pending is not None:
-        notes.append(pending)
+    said = pending_note(response.pending_embeddings), off_subject_note(response.answer_confidence)
+    notes += (note for note in said if note is not None)
     if not response.results:
         why = f" {one_line(response.empty.message)}" if response.empty else ""
         return "\n".join([*notes, f"No results found.{why}"])

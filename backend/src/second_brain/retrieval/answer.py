@@ -9,6 +9,9 @@ from second_brain.retrieval.settings import Mode
 from second_brain.services.emptiness import EmptyReason, past_end
 from second_brain.services.results import MemorySearchResult, Notes, normalize_rows
 
+FROM_TEXT = "from the best text hits"
+"""What the database says of an embedding that it made for a question."""
+
 
 class SearchResult(ResultNames):
     """One hit: what `Hit` has, and where it stands.
@@ -20,6 +23,7 @@ class SearchResult(ResultNames):
 
     `confidence` has one meaning in all modes: the fused score (of one leg, that leg's) divided by
     the highest that the weights and the fusion allow. 1 is the best possible; it is no probability.
+    Whether the answer fits the question at all: `answer_confidence` of the SearchResponse.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,7 +47,8 @@ class QueryTime(BaseModel):
 class Degraded(BaseModel):
     """A part that failed, and that the answer does without.
 
-    `embed`: the question has no embedding, and the text leg answers. `text`: the text leg failed,
+    `embed`: the question has no embedding of its own: one of its best text hits takes its place, or
+    the text leg answers alone (`mode_used`). `text`: the text leg failed,
     and the vector leg answers. `rerank`: the fused order is kept. `kind` is that of a
     `second_brain.errors` class. `also` is a second part that failed.
     """
@@ -78,6 +83,10 @@ class SearchResponse(ResponseNames):
     `query_time_ms` is the whole time in milliseconds, and `timings` has its parts. `notes` says
     what the database did beside what was asked. `empty`, without results, says why.
 
+    `answer_confidence` is 0 to 1: how well the first hit of the fused list fits the question, the
+    same on all pages and after reranking. Below `second_brain.services.results.OFF_SUBJECT`, the
+    question may be about another subject than the corpus. It is None without hits.
+
     `pool_ended`: the list ends on this page although more rows may match, because a leg had as many
     candidates as its pool holds, or the reranker as many as it is given. `truncated`: results are
     missing on this page. `remedy` says what to do about either. `exact_total`, where it is asked
@@ -92,6 +101,7 @@ class SearchResponse(ResponseNames):
 
     results: list[SearchResult]
     total_count: int | None
+    answer_confidence: float | None = None
     mode: Mode
     mode_used: Mode
     limit: int
@@ -110,6 +120,11 @@ class SearchResponse(ResponseNames):
     pending_embeddings: int | None = None
     empty: EmptyAnswer | None = None
 
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the embedding of the question was made of its best text hits."""
+        return FROM_TEXT in str((self.notes or {}).get("embedding"))
+
 
 class Explanation(BaseModel):
     """What the database says of a search: how it finds its hits, what it costs, or why not.
@@ -124,6 +139,12 @@ class Explanation(BaseModel):
     timings: QueryTime
     embedding_model: str | None = None
     degraded: Degraded | None = None
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the embedding of the question was made of its best text hits."""
+        vector = self.answer.get("vector") if isinstance(self.answer, dict) else None
+        return isinstance(vector, dict) and FROM_TEXT in str(vector.get("strategy"))
 
     def hits(self, offset: int = 0) -> list[SearchResult]:
         """Return the hits of an explained search; the first has the rank after `offset`."""

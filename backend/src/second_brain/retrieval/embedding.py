@@ -55,7 +55,7 @@ class _NoEmbedder:
 
 
 NO_EMBEDDER: Embedder = _NoEmbedder()
-"""Stands for an embedder in a service that only searches by text."""
+"""Stands for an embedder in a service without one: text hits give a question its embedding."""
 
 AnyEmbedder: TypeAlias = Embedder | AsyncEmbedder
 

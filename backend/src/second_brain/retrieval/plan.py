@@ -142,24 +142,30 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
     )
 
 
+def weights(query: SearchQuery, settings: SearchSettings) -> tuple[float, float]:
+    """Return the weights of the vector leg and of the text leg."""
+    vector, text = query.vector_weight, query.text_weight
+    return (
+        settings.vector_weight if vector is None else vector,
+        settings.text_weight if text is None else text,
+    )
+
+
 def search_options(
     plan: Plan,
     used: Leg,
     further: Sequence[tuple["NDArray[np.float32] | None", str | None]],
     settings: SearchSettings,
     timeout: float | None,
+    *,
+    embedding_from_text: bool = False,
 ) -> FindOptions:
     """Return the provider's arguments other than the question, by the provider's names.
 
     `further` has the further formulations.
     """
     query, is_hybrid = plan.query, used == "hybrid"
-    weights = [query.vector_weight, query.text_weight]
-    of_settings = [settings.vector_weight, settings.text_weight]
-    vector_weight, text_weight = (
-        default if given is None else given
-        for given, default in zip(weights, of_settings, strict=True)
-    )
+    vector_weight, text_weight = weights(query, settings)
     # What the query has by the provider's name, then what is more than that.
     options = {name: getattr(query, name) for name in _PASSED}
     return cast(
@@ -184,6 +190,7 @@ def search_options(
                 if vector is not None or text is not None
             ]
             or None,
+            "embedding_from_text": embedding_from_text,
             "timeout": timeout,
         },
     )

@@ -52,7 +52,7 @@ from second_brain.retrieval.embedding import (
     matching_embedder,
     model_failure,
 )
-from second_brain.retrieval.plan import Plan, applied_filters, search_options
+from second_brain.retrieval.plan import Plan, applied_filters, search_options, weights
 from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
@@ -101,6 +101,8 @@ class _Found:
     used: Leg
     model: str | None
     degraded: Degraded | None
+    is_inferred: bool = False
+    """Whether the embedding was to be made of the best text hits."""
     scores: list[float] | None = None
     """A reranker's, one for each hit."""
 
@@ -144,7 +146,6 @@ class Retrieval(ABC):
             _MOST_COUNTS, self.settings.search_pending_check_seconds
         )
         self._chosen: tuple[AnyEmbedder, float] | None = None
-        self._may_use_text = self.settings.search_on_bad_embedding == "text"
         self._threads = Threads()
 
     def clear_cache(self) -> None:
@@ -248,6 +249,10 @@ class Retrieval(ABC):
             has_more = has_more or (total or 0) > len(hits)
             total, places = len(hits), places[first : first + plan.limit]
         pool_ended = has_more and first + len(places) >= (total or 0)
+        used = found.used
+        if found.is_inferred and "embedding" not in (details.get("notes") or {}):
+            # No text hit has an embedding, or the provider makes none.
+            used = "text"
         times = watch.times()
         return SearchResponse(
             results=[
@@ -260,11 +265,12 @@ class Retrieval(ABC):
                 for rank, place in enumerate(places, start=first + 1)
             ],
             total_count=total,
+            answer_confidence=details.get("answer_confidence"),
             mode=plan.mode,
-            mode_used=found.used if scores is None else "rerank",
+            mode_used=used if scores is None else "rerank",
             limit=plan.limit,
             offset=first,
-            applied_filters=applied_filters(plan, None if found.model is None else plan.threshold),
+            applied_filters=applied_filters(plan, None if used == "text" else plan.threshold),
             query_time_ms=times.total,
             timings=times,
             embedding_model=found.model,
@@ -326,11 +332,16 @@ class Retrieval(ABC):
     async def _found(
         self, plan: Plan, deadline: Deadline, watch: Watch, ask: Callable[..., Any]
     ) -> _Found:
-        """Embed the question and ask; when one leg fails, ask with the other."""
+        """Embed the question and ask; when one leg fails, ask with the other.
+
+        A question without an embedding gets one of its best text hits.
+        """
         try:
             return await self._asked(plan, deadline, watch, ask)
         except DimensionMismatchError as refusal:
-            may_use_text = plan.retrieval == "hybrid" and self._may_use_text
+            may_use_text = (
+                plan.retrieval == "hybrid" and self.settings.search_on_bad_embedding != "error"
+            )
             try:
                 # The corpus may have changed its model since it was looked up.
                 if await self._is_another_model(deadline, watch):
@@ -340,33 +351,45 @@ class Retrieval(ABC):
                     raise
             if not may_use_text:
                 raise
-            found = await self._asked(replace(plan, retrieval="text"), deadline, watch, ask)
-            return replace(found, degraded=_degraded("embed", refusal))
+            return await self._asked(plan, deadline, watch, ask, refusal)
 
     async def _asked(
-        self, plan: Plan, deadline: Deadline, watch: Watch, ask: Callable[..., Any]
+        self,
+        plan: Plan,
+        deadline: Deadline,
+        watch: Watch,
+        ask: Callable[..., Any],
+        refusal: SecondBrainError | None = None,
     ) -> _Found:
-        model = degraded = None
+        """Ask the provider; after the refusal of an embedding, without one."""
+        model = None
+        degraded = None if refusal is None else _degraded("embed", refusal)
         vectors: list[NDArray[np.float32] | None] = [None] * len(plan.texts)
         used = plan.retrieval
-        if used != "text":
+        if used != "text" and degraded is None:
             with watch.part("embed"):
                 model, vectors, degraded = await self._embedded(plan, deadline)
-        if degraded is not None:
+        is_inferred = degraded is not None and self._may_infer(plan)
+        if degraded is not None and not is_inferred:
             used = "text"
         with watch.part("search"):
             try:
-                answer = await self._answered(plan, used, vectors, deadline, ask)
+                answer = await self._answered(plan, used, vectors, deadline, ask, is_inferred)
             except SecondBrainError as error:
                 if used != "hybrid" or isinstance(error, _NOT_OF_ONE_LEG):
                     raise
-                answer = None
+                used, answer = "text" if is_inferred else "vector", None
                 with contextlib.suppress(SecondBrainError):
-                    answer = await self._answered(plan, "vector", vectors, deadline, ask)
+                    answer = await self._answered(plan, used, vectors, deadline, ask)
                 if answer is None:
                     raise
-                used, degraded = "vector", _degraded("text", error)
-        return _Found(answer, used, model, degraded)
+                degraded, is_inferred = degraded or _degraded("text", error), False
+        return _Found(answer, used, model, degraded, is_inferred)
+
+    def _may_infer(self, plan: Plan) -> bool:
+        """Say whether the best text hits may give a question its embedding."""
+        may_use = self.settings.search_on_bad_embedding != "text"
+        return may_use and min(weights(plan.query, self.settings)) > 0
 
     async def _embedded(
         self, plan: Plan, deadline: Deadline
@@ -376,7 +399,8 @@ class Retrieval(ABC):
         try:
             embedder = await self._embedder(deadline)
         except ConfigurationError as error:
-            if plan.retrieval == "vector" or not self._may_use_text:
+            is_refused = self.settings.search_on_bad_embedding == "error"
+            if plan.retrieval == "vector" or (is_refused and NO_EMBEDDER not in self._embedders):
                 raise
             return None, nothing, _degraded("embed", error)
         try:
@@ -398,13 +422,16 @@ class Retrieval(ABC):
         vectors: "Sequence[NDArray[np.float32] | None]",
         deadline: Deadline,
         ask: Callable[..., Any],
+        is_inferred: bool = False,
     ) -> Any:
         """Return the provider's answer to a search with one leg or both."""
         first, *further = [
             (vector, None if used == "vector" else text)
             for vector, text in zip(vectors, plan.texts, strict=True)
         ]
-        options = search_options(plan, used, further, self.settings, deadline.left())
+        options = search_options(
+            *(plan, used, further, self.settings, deadline.left()), embedding_from_text=is_inferred
+        )
         try:
             return await self._wait(ask(*first, **options))
         except InvalidInputError as error:
@@ -418,7 +445,7 @@ class Retrieval(ABC):
         if NO_EMBEDDER in self._embedders:
             raise ConfigurationError(
                 "the service is without an embedder",
-                remedy="Give an embedder, or search by text.",
+                remedy="Give an embedder, or search in mode hybrid or text.",
             )
         chosen = self._chosen
         if chosen is not None and chosen[1] > time.monotonic():

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from second_brain.errors import ConfigurationError
-from second_brain.services.arguments import Fusion, Leg
+from second_brain.services.arguments import Fusion, Leg, OnBadEmbedding
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,6 @@ Mode = Literal[Leg, "rerank"]
 
 ModeField = Annotated[Mode, BeforeValidator(without_alias)]
 """A field of type Mode that accepts `bm25` for `text`."""
-
-OnBadEmbedding = Literal["error", "text"]
-"""What follows when the corpus cannot be searched with the embedding: refuse, or search by text."""
 
 LoggedSearches = Literal["off", "without_viewer", "all"]
 """Which searches the service adds to the query log in the database."""

@@ -35,6 +35,10 @@ Fusion = Literal["rrf", "relative_score", "auto"]
 
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
+OnBadEmbedding = Literal["error", "text", "from_text"]
+"""What follows an embedding that cannot be searched with: an error, the text leg alone, or an
+embedding made of the best text hits."""
+
 TextMode = Literal["websearch", "simple", "phrase"]
 """How the text leg parses the query; the argument is `search_mode` everywhere."""
 
@@ -170,11 +174,14 @@ class KeywordArguments(_Conditions, total=False):
         Argument(None, "jsonb", "up to 10 further formulations of the query"),
     ]
     on_bad_embedding: Annotated[
-        Literal["error", "text"],
-        Argument("error", "text", "text: ignore an embedding of a wrong size if there is a text"),
+        OnBadEmbedding,
+        Argument("error", "text", "text, from_text: a text replaces an embedding of a wrong size"),
     ]
     prefix_last: Annotated[
         bool, Argument(False, "boolean", "the last word may be the beginning of a word")
+    ]
+    embedding_from_text: Annotated[
+        bool, Argument(False, "boolean", "a text without embedding gets one of its best text hits")
     ]
 
 

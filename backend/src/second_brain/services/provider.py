@@ -103,8 +103,9 @@ class AsyncSearchProvider(AsyncReading):
         scaled to 0..1) or `auto` (the cosine in units of its spread, plus BM25 over the best one).
         None is the setting stored for the collection, else `rrf`. `on_bad_embedding="text"` ignores
         an embedding of another size than the stored ones or of length 0 when there is a text, and
-        the details say so. With `prefix_last`, the last word of the text may be the beginning of a
-        word.
+        the details say so; `from_text` replaces it as `embedding_from_text` does: a text without an
+        embedding gets one of its best text hits. With `prefix_last`, the last word of the text may
+        be the beginning of a word.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
         `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of
@@ -304,8 +305,9 @@ class AsyncSearchProvider(AsyncReading):
         """Search for up to 50 queries in one round trip; return one list of hits for each.
 
         A query is a dict with the argument names of `hybrid_search`. All queries together return
-        at most 1,000 hits. In the details, `total_count` is a list with one entry per query. If one
-        query is rejected, the whole batch is rejected and every list is empty.
+        at most 1,000 hits. In the details, `total_count` and `answer_confidence` are lists with
+        one entry per query. If one query is rejected, the whole batch is rejected and every list is
+        empty.
 
         With `fuse=True`, the queries are formulations of one query and the result is one list. The
         first query may have all arguments, the others only query_text and query_embedding.
@@ -316,7 +318,7 @@ class AsyncSearchProvider(AsyncReading):
             answer = self._batch(asked, fuse, timeout)
             if self._on_error == "raise":
                 answer = self._raising(answer)
-            hits, totals, all_notes, reasons, rows = await answer
+            hits, listings, reasons, rows = await answer
         # The older contract: every failure becomes details, not an exception.
         except Exception as error:
             if self._on_error == "raise":
@@ -325,18 +327,21 @@ class AsyncSearchProvider(AsyncReading):
             if fuse:
                 return [], failed
             no_hits: list[list[MemorySearchResult]] = [[] for _ in asked]
-            return no_hits, cast(BatchDetails, {**failed, "total_count": None})
+            return no_hits, cast(BatchDetails, failed)
         details = self._details("hybrid", rows)
         if fuse:
-            details["total_count"] = totals[0]
-            if all_notes[0] is not None:
-                details["notes"] = all_notes[0]
+            details["total_count"] = listings[0].total_count
+            details["answer_confidence"] = listings[0].answer_confidence
+            if listings[0].notes is not None:
+                details["notes"] = listings[0].notes
             if reasons[0] is not None:
                 details["empty"] = reasons[0]
             return hits[0], details
-        batch_details = cast(BatchDetails, {**details, "total_count": totals})
-        if any(all_notes):
-            batch_details["notes"] = all_notes
+        batch_details = cast(BatchDetails, details)
+        batch_details["total_count"] = [one.total_count for one in listings]
+        batch_details["answer_confidence"] = [one.answer_confidence for one in listings]
+        if any(one.notes for one in listings):
+            batch_details["notes"] = [one.notes for one in listings]
         if any(reasons):
             batch_details["empty"] = reasons
         return hits, batch_details

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypeAlias, TypedDict
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
@@ -21,6 +21,9 @@ Method = Literal["hybrid", "vector", "fulltext"]
 
 Source = Literal["supabase", "postgres", "sharded"]
 """The provider that asked: over PostgREST, over psycopg, or in several databases."""
+
+OFF_SUBJECT = 0.3
+"""Below this `answer_confidence`, the question may be about another subject than the corpus."""
 
 MOST_PENDING = 1000
 """Up to this number, the database counts the chunks without an embedding."""
@@ -92,6 +95,8 @@ class HitMetadata(TypedDict, total=False):
     """Hits of the whole list that a page is cut from."""
     pool_ended: bool | None
     """A leg of the search had as many rows as its pool: rows beyond the list may match."""
+    answer_confidence: float | None
+    """How well the first hit of the whole list fits the question: see `Details`."""
     real_provider: bool
     title: str
     source_url: str
@@ -151,7 +156,8 @@ class MemorySearchResult:
     0 to 1, and 1 is the best possible. Hybrid search: the fused score, of the highest that weights
     and fusion allow (from a database without this column: the fused score, cut to 1). Vector
     search: the cosine similarity, of 1. Full-text search: the BM25 score, of the best hit's. It is
-    no probability, and does not compare between fusions or questions.
+    no probability, and does not compare between fusions or questions: see `answer_confidence` of
+    the details.
     """
 
     id: str
@@ -217,11 +223,15 @@ class Details(ShortDetails):
     """How the hits of a search came about.
 
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
-    through, `real_provider` True when a database answered. `unreadable_metadata` is there only when
-    Python could not read the metadata of some rows: the ids of these rows, whose own metadata is
-    empty here. `exact_total` is there only when it is asked for: the length that the list would
-    have with pools without bound. `notes` is there only when the search did something beside what
-    was asked, `empty` only when there are no hits: why.
+    through. `answer_confidence` is 0 to 1: how well the first hit of that list fits the question,
+    by its cosine similarity and by the share of the question's words that it has. Below
+    OFF_SUBJECT, the question may be about another subject. None without hits, and in answers of
+    `search` and `fulltext_search`. `real_provider` is True when a database answered.
+
+    `unreadable_metadata` is there only when Python could not read the metadata of some rows: the
+    ids of these rows, whose own metadata is empty here. `exact_total` is there only when it is
+    asked for: the length that the list would have with pools without bound. `notes` is there only
+    when the search did something beside what was asked, `empty` only when there are no hits: why.
     """
 
     provider: Source
@@ -229,6 +239,7 @@ class Details(ShortDetails):
     real_provider: bool
     raw_count: int
     total_count: int | None
+    answer_confidence: float | None
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[Notes]
@@ -236,13 +247,14 @@ class Details(ShortDetails):
 
 
 class BatchDetails(ShortDetails):
-    """`Details` of a batch: `total_count`, `notes` and `empty` have an entry for each query."""
+    """`Details` of a batch: what is of one query is a list with an entry for each."""
 
     provider: Source
     mode: Method
     real_provider: bool
     raw_count: int
     total_count: list[int | None] | None
+    answer_confidence: list[float | None] | None
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[list[Notes | None]]
@@ -320,24 +332,42 @@ def normalize_rows(
             "document_date": None if (day := row.get("document_date")) is None else str(day),
             "total_count": integer(row.get("total_count")),
             **({"pool_ended": row["pool_ended"] is True} if "pool_ended" in row else {}),
+            "answer_confidence": _number(row.get("answer_confidence")),
             "real_provider": True,
         }
         results.append(MemorySearchResult(hit.id, hit.content, source, hit.confidence, metadata))
     return results
 
 
-def page_of(rows: Sequence[object]) -> tuple[int | None, Notes | None, bool]:
-    """Return what the first row says of the search, and nothing where there is none.
+class Listing(NamedTuple):
+    """What each row says of the list that it is in."""
 
-    The length of the list that these rows are a page of, what the search did beside what was asked,
-    and whether one of its legs had as many rows as its pool holds.
-    """
+    total_count: int | None
+    answer_confidence: float | None
+    notes: Notes | None
+    has_full_pool: bool
+    """One of the legs had as many rows as its pool holds."""
+
+
+def listing_of(rows: Sequence[object]) -> Listing:
+    """Return what the first row says of the list, and nothing where there is none."""
     first = rows[0] if rows else None
     if not isinstance(first, Mapping):
-        return None, None, False
+        return Listing(None, None, None, False)
     said = first.get("notes")
-    notes = dict(said) if isinstance(said, Mapping) and said else None
-    return integer(first.get("total_count")), notes, first.get("pool_ended") is True
+    return Listing(
+        integer(first.get("total_count")),
+        _number(first.get("answer_confidence")),
+        dict(said) if isinstance(said, Mapping) and said else None,
+        first.get("pool_ended") is True,
+    )
+
+
+def off_subject_note(answer_confidence: float | None) -> str | None:
+    """Return a sentence about hits that may not answer the question; None if they may."""
+    if answer_confidence is None or answer_confidence >= OFF_SUBJECT:
+        return None
+    return f"Answer confidence {answer_confidence:.2f}: these hits may be off the subject."
 
 
 def pending_note(count: int | None) -> str | None:

@@ -30,6 +30,7 @@ from second_brain.services.results import (
     CutRows,
     Details,
     FailureDetails,
+    Listing,
     Method,
     Notes,
     PartialRows,
@@ -37,8 +38,8 @@ from second_brain.services.results import (
     Source,
     UnreadableJson,
     integer,
+    listing_of,
     normalize_rows,
-    page_of,
     query_index,
 )
 
@@ -116,13 +117,15 @@ class Searches(Calls):
         if not rows and offset > 0:
             # No row of an empty page has the length of the list.
             first = await self._call(function, _first_hit(arguments), deadline.left())
-        total, noted, has_pool_ended = page_of(first)
+        listing = listing_of(first)
+        total, noted = listing.total_count, listing.notes
         if not first and _may_ignore(arguments):
             noted = await self._ignored(function, _strictly(arguments), deadline.left())
         details = self._details(method, rows, total)
+        details["answer_confidence"] = listing.answer_confidence
         if noted is not None:
             details["notes"] = noted
-        if has_pool_ended and offset + len(rows) >= (total or 0):
+        if listing.has_full_pool and offset + len(rows) >= (total or 0):
             details["pool_ended"] = True
             details.setdefault("remedy", _remedy_of_pool(arguments))
         if exact_total:
@@ -189,10 +192,8 @@ class Searches(Calls):
 
     async def _batch(
         self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[
-        list[Any], list[int | None], list[Notes | None], list[EmptyReason | None], Sequence[object]
-    ]:
-        """Return the hits, total, notes and reason of emptiness of each query, and the rows."""
+    ) -> tuple[list[Any], list[Listing], list[EmptyReason | None], Sequence[object]]:
+        """Return the hits of each query, what they say of their list or why there are none."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
         sent = list[dict[str, Any]]()
         for place, query in enumerate(queries):
@@ -210,16 +211,14 @@ class Searches(Calls):
             )
             for arguments, answer in zip(sent, answers, strict=False)
         ]
-        pages = [page_of(answer) for answer in answers]
-        noted = [one for _, one, _ in pages]
+        listings = [listing_of(answer) for answer in answers]
         for place, answer in enumerate(answers):
             if not answer and _may_ignore(sent[place]):
                 strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
-                noted[place] = await self._ignored(
-                    BATCH, {"queries": strict, "fuse": fuse}, timeout
-                )
+                noted = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
+                listings[place] = listings[place]._replace(notes=noted)
         reasons = await self._why_each_empty(sent, answers, fuse, deadline)
-        return hits, [total for total, _, _ in pages], noted, reasons, rows
+        return hits, listings, reasons, rows
 
     async def _why_each_empty(
         self,
@@ -267,6 +266,7 @@ class Searches(Calls):
             "real_provider": rows is not None,
             "raw_count": len(rows or ()),
             "total_count": total,
+            "answer_confidence": None,
         }
         unreadable = [
             str(row.get("id"))
@@ -326,7 +326,7 @@ def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _may_ignore(arguments: Mapping[str, Any]) -> bool:
     """Say whether the search may ignore an embedding: an answer without rows has no note of it."""
-    return arguments.get("on_bad_embedding") == "text"
+    return arguments.get("on_bad_embedding") in ("text", "from_text")
 
 
 def _strictly(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from second_brain.services.functions import FUNCTIONS, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.results import CutRows, Source, integer, page_of
+from second_brain.services.results import CutRows, Source, integer, listing_of
 from second_brain.services.writing import AsyncWrites, Writes
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ class _Pages:
         """Return how many rows the list has for this page of it; 0 when no row says."""
         offset = integer(self._arguments.get("match_offset")) or 0
         rows = integer(self._arguments.get("match_count")) or 0
-        return min(rows, (page_of(self._rows)[0] or 0) - offset)
+        return min(rows, (listing_of(self._rows).total_count or 0) - offset)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def create_app(
 ) -> Starlette:
     """Return the application for the install in a schema of a database.
 
-    Without an embedder it searches by words only. With a token it needs a cookie, which the address
+    Without an embedder it embeds no question. With a token it needs a cookie, which the address
     with `?token=` sets; without one it answers requests to loopback addresses only.
     """
     connections = Connections(dsn, schema)
@@ -68,9 +68,9 @@ def create_app(
         lifespan=lifespan,
     )
     shared = None if embedder is None else SharedEmbedder(embedder)
-    # Where the embedder does not fit, a page says so and shows what the words find.
+    # Where the embedder does not fit, a page says so and shows what text hits find.
     settings = SearchSettings(
-        search_on_bad_embedding="text",
+        search_on_bad_embedding="from_text",
         search_default_mode="hybrid",
         use_reranking=False,
         search_cache_enabled=False,

@@ -14,6 +14,7 @@ from second_brain.retrieval.answer import Degraded, SearchResult
 from second_brain.retrieval.query import AccessOptions
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.arguments import Leg
+from second_brain.services.results import off_subject_note
 from second_brain.workbench.question import Question
 
 _MARKS = re.compile(r"<mark>(.*?)</mark>", re.DOTALL)
@@ -29,14 +30,21 @@ class Listed:
 
 @dataclass
 class Asked:
-    """What a question found. `why_no_vector` says why the vector leg was not asked."""
+    """What a question found.
+
+    `why_no_vector` says why the vector leg was not asked, `off_subject` that the hits may not
+    answer the question.
+    """
 
     question: Question
     why_no_vector: str | None = None
+    off_subject: str | None = None
     model: str | None = None
     explained: Mapping[str, Any] | None = None
     milliseconds: dict[str, float] = field(default_factory=dict)
     lists: dict[Leg, Listed] = field(default_factory=dict)
+    is_inferred: bool = False
+    """Whether the embedding of the question was made of its best text hits."""
     shares: dict[str, float] = field(default_factory=dict)
     """By chunk id: the part of the fused score that the vector leg gave, 0 to 1."""
 
@@ -56,12 +64,16 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     asked.explained = explained = found.answer
     asked.model, asked.why_no_vector = found.embedding_model, why_no_vector(found.degraded)
     hits = found.hits(question.offset)
-    whole = Listed(hits, explained["hits"][0]["total_count"] if hits else None)
+    first = explained["hits"][0] if hits else {}
+    whole = Listed(hits, first.get("total_count"))
+    asked.off_subject = off_subject_note(first.get("answer_confidence"))
     times = explained["milliseconds"]
     asked.milliseconds = {"embed": found.timings.embed} if asked.model else {}
     asked.milliseconds |= {leg: times[leg] for leg in ("vector", "text") if times[leg]}
-    if question.mode != "hybrid" or asked.model is None:
-        asked.lists["text" if asked.model is None else question.mode] = whole
+    asked.is_inferred = found.is_inferred
+    has_vector = asked.model is not None or asked.is_inferred
+    if question.mode != "hybrid" or not has_vector:
+        asked.lists[question.mode if has_vector else "text"] = whole
         return asked
     asked.lists["hybrid"] = whole
     asked.milliseconds["hybrid"] = times["hybrid"]
@@ -70,7 +82,7 @@ def ask(service: RetrievalService, question: Question) -> Asked:
         if both > 0:
             asked.shares[row["id"]] = min(max(row["vector_share"] / both, 0), 1)
     legs: tuple[tuple[Leg, float], ...] = (
-        ("vector", question.vector_weight),
+        ("vector", question.vector_weight if asked.model is not None else 0),
         ("text", question.text_weight),
     )
     for leg, weight in legs:

@@ -10,10 +10,11 @@ from urllib.parse import quote
 import typer
 
 from second_brain.cli import configuration
-from second_brain.cli.corpus import configured_embedder
-from second_brain.cli.options import DsnOption, EmbedderOption, SchemaOption
+from second_brain.cli.corpus import question_embedder
+from second_brain.cli.options import DsnOption, QuestionEmbedderOption, SchemaOption
 from second_brain.cli.target import listen, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.services.connections import address
 from second_brain.services.install import SCHEMA
 
@@ -46,10 +47,8 @@ def _workbench(
         ),
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    embedder_name: EmbedderOption = "wordllama",
-    no_embedder: Annotated[
-        bool, typer.Option("--no-embedder", help="Search by words only.")
-    ] = False,
+    embedder_name: QuestionEmbedderOption = "wordllama",
+    no_embedder: Annotated[bool, typer.Option("--no-embedder", help="Search without one.")] = False,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
 ) -> None:
@@ -80,10 +79,11 @@ def _workbench(
         token = secrets.token_urlsafe(24)
     target = resolve_dsn(dsn)
     address(target)  # raises an error for a malformed one
+    embedder = NO_EMBEDDER if no_embedder else question_embedder(embedder_name)
     app = create_app(
         target,
-        embedder=None if no_embedder else configured_embedder(embedder_name),
-        embedder_name=None if no_embedder else embedder_name,
+        embedder=None if embedder is NO_EMBEDDER else embedder,
+        embedder_name=None if embedder is NO_EMBEDDER else embedder_name,
         schema=schema,
         token=token,
     )

@@ -71,7 +71,7 @@ class About:
 
 @dataclass
 class Workbench:
-    """What the pages share. `embedder` is None for a workbench that searches by words only."""
+    """What the pages share. `embedder` is None for a workbench that embeds no question."""
 
     connections: Connections
     embedder: Embedder | None

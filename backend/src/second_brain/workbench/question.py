@@ -129,12 +129,19 @@ class Question(OperatorQuery, Access):
         """Return who asks."""
         return Access(**{name: getattr(self, name) for name in Access.model_fields})
 
-    def python(self, embedder: str | None, schema: str, settings: SearchSettings) -> str:
-        """Return a program that does this search, for None with the text leg alone.
+    def python(
+        self,
+        embedder: str | None,
+        schema: str,
+        settings: SearchSettings,
+        embedding_from_text: bool = False,
+    ) -> str:
+        """Return a program that does this search; without an embedder, it gives the text alone.
 
         It reads the DSN from the environment.
         """
         text = None if self.mode == "vector" else self.query
+        options = self._options(settings, embedding_from_text)
         lines = ["import os", ""]
         if embedder is not None:
             lines.append("from second_brain.models import embed_query, load_embedder")
@@ -150,7 +157,7 @@ class Question(OperatorQuery, Access):
             if embedder is not None
             else "    None,",
             "    None," if text is None else "    question,",
-            *(f"    {name}={value!r}," for name, value in self._options(settings).items()),
+            *(f"    {name}={value!r}," for name, value in options.items()),
             ")",
             "for hit in hits:",
             '    print(hit.metadata["rrf_score"], hit.metadata["external_key"], hit.content[:60])',
@@ -158,7 +165,11 @@ class Question(OperatorQuery, Access):
         return "\n".join(lines) + "\n"
 
     def sql(
-        self, embedding: Sequence[float] | None, install: Install, settings: SearchSettings
+        self,
+        embedding: Sequence[float] | None,
+        install: Install,
+        settings: SearchSettings,
+        embedding_from_text: bool = False,
     ) -> str:
         """Return this search as a statement for psql or the SQL editor."""
         given: dict[str, Any] = {}
@@ -166,7 +177,7 @@ class Question(OperatorQuery, Access):
             given["query_embedding"] = "[" + ",".join(f"{one:.7g}" for one in embedding) + "]"
         if self.mode != "vector":
             given["query_text"] = self.query
-        options = self._options(settings)
+        options = self._options(settings, embedding_from_text)
         given.update((SQL_NAMES.get(name, name), value) for name, value in options.items())
         # The default of match_count is another one than that of top_k.
         given["match_count"] = self.limit
@@ -177,10 +188,13 @@ class Question(OperatorQuery, Access):
             f"       left(content, 60) as beginning\nfrom {function}(\n{arguments}\n);\n"
         )
 
-    def _options(self, settings: SearchSettings) -> dict[str, Any]:
+    def _options(self, settings: SearchSettings, embedding_from_text: bool) -> dict[str, Any]:
         """Return the arguments of a provider for this search that differ from their defaults."""
         plan = planned(self.search(), self.access(), settings)
-        options = converted(search_options(plan, plan.retrieval, (), settings, None))
+        given = search_options(
+            *(plan, plan.retrieval, (), settings, None), embedding_from_text=embedding_from_text
+        )
+        options = converted(given)
         return {
             name: value
             for name, value in options.items()

@@ -46,7 +46,7 @@ comment on table public.knowledge_adoption_problems is
 create table public.knowledge_adoption_changes (
   -- No foreign key: each write of a source would lock the row of its adoption.
   adoption_name text not null,
-  id bigint not null generated always as identity,
+  id uuid not null default gen_random_uuid(),
   key jsonb not null,
   noted_at timestamptz not null default now(),
   primary key (adoption_name, id)
@@ -62,8 +62,6 @@ alter table public.knowledge_adoption_changes enable row level security;
 revoke all
   on table public.knowledge_adoptions, public.knowledge_adoption_problems,
            public.knowledge_adoption_changes
-  from public, anon, authenticated, service_role;
-revoke all on sequence public.knowledge_adoption_changes_id_seq
   from public, anon, authenticated, service_role;
 
 create index knowledge_documents_adoption on public.knowledge_documents
@@ -873,7 +871,7 @@ set datestyle = 'ISO, YMD'
 set timezone = 'UTC' as $$
 declare
   adoption public.knowledge_adoptions;
-  ids bigint[];
+  ids uuid[];
   keys jsonb;
   done bigint := 0;
   deleted bigint;
@@ -888,7 +886,7 @@ begin
       select change.id, change.key
         from public.knowledge_adoption_changes as change
        where change.adoption_name = adoption.name
-       order by change.id
+       order by change.noted_at, change.id
        limit most_rows
          for update skip locked
     )

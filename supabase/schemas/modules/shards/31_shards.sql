@@ -235,6 +235,7 @@ end
 $$;
 
 -- The arguments with one fusion for all, that of the first answer, whatever each database stores.
+-- Embeddings of each database's own text hits would give similarities that do not compare.
 create function knowledge_internal.shared_arguments(search jsonb, readings jsonb)
 returns knowledge_internal.search_arguments
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -245,6 +246,8 @@ begin
   given.fusion := readings #>> '{0,fusion}';
   given.vector_weight := readings #>> '{0,vector_weight}';
   given.text_weight := readings #>> '{0,text_weight}';
+  given.embedding_from_text := false;
+  given.on_bad_embedding := replace(given.on_bad_embedding, 'from_text', 'text');
   return given;
 end
 $$;
@@ -360,15 +363,13 @@ create function public.knowledge_candidates(search jsonb, readings jsonb) return
 -- definer: callers have no grant on the tables, the arguments decide which rows are read.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  lists knowledge_internal.ranked_list[];
+  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(
+    knowledge_internal.shared_arguments(search, readings),
+    shared => knowledge_internal.shared_question(readings)
+  );
+  lists constant knowledge_internal.ranked_list[] := knowledge_internal.ranked_lists(plan);
   chunks jsonb;
 begin
-  lists := knowledge_internal.ranked_lists(
-    knowledge_internal.planned_search(
-      knowledge_internal.shared_arguments(search, readings),
-      shared => knowledge_internal.shared_question(readings)
-    )
-  );
   select coalesce(
            jsonb_object_agg(
              chunk.id,
@@ -377,6 +378,7 @@ begin
                  'document_id', chunk.document_id, 'external_key', document.external_key,
                  'chunk_index', chunk.chunk_index, 'collection', chunk.collection,
                  'document_date', chunk.document_date,
+                 'answer_confidence', knowledge_internal.answer_confidence(plan, chunk.id),
                  'written_at', coalesce(document.updated_at, chunk.updated_at)
                )
              )

@@ -168,8 +168,8 @@ def _copies(workbench: Workbench, asked: Asked) -> dict[str, str]:
         name = workbench.embedder_name
         embedding = embed_query(workbench.embedder, question.query).tolist()
     return {
-        "python": question.python(name, connections.schema, settings),
-        "sql": question.sql(embedding, connections.install, settings),
+        "python": question.python(name, connections.schema, settings, asked.is_inferred),
+        "sql": question.sql(embedding, connections.install, settings, asked.is_inferred),
     }
 
 

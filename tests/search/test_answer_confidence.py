@@ -1,0 +1,127 @@
+"""answer_confidence: one number for a whole answer, by the first hit's cosine and its words."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from searching import Row, numbers, search, store
+
+from conftest import Connection
+
+EAST, NORTH, NORTH_EAST = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.6, 0.8, 0.0]
+CORPUS: tuple[dict[str, Any], ...] = (
+    {"content": "alpha beta", "embedding": EAST},
+    {"content": "alpha gamma", "embedding": NORTH},
+    {"content": "alpha delta", "embedding": NORTH_EAST},
+    {"content": "epsilon alpha epsilon"},
+)
+
+
+@pytest.fixture
+def corpus(knowledge: Connection) -> Connection:
+    store(knowledge, *CORPUS)
+    return knowledge
+
+
+def of_answer(rows: list[Row]) -> float:
+    (found,) = {row["answer_confidence"] for row in rows}
+    assert isinstance(found, float)
+    return found
+
+
+def logistic(evidence: float) -> float:
+    return 1 / (1 + math.exp(-evidence))
+
+
+def coverage(text: str, words: str) -> float:
+    """Return the idf of the words of a question that a text has over the idf of all."""
+
+    def idf(word: str) -> float:
+        frequency = sum(word in one["content"].split() for one in CORPUS)
+        return math.log(1 + (len(CORPUS) - frequency + 0.5) / (frequency + 0.5))
+
+    asked = words.split()
+    return sum(idf(word) for word in asked if word in text.split()) / sum(map(idf, asked))
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("words", ["alpha beta", "gamma beta", "alpha unheard", "beta beta alpha"])
+def test_it_is_the_formula_over_the_first_hit(corpus: Connection, fusion: str, words: str) -> None:
+    rows = search(corpus, query_embedding=NORTH_EAST, query_text=words, fusion=fusion)
+    first = CORPUS[rows[0]["id"].int - 1]
+    cosine = sum(a * b for a, b in zip(NORTH_EAST, first["embedding"], strict=True))
+    covered = coverage(first["content"], words)
+    assert of_answer(rows) == pytest.approx(logistic(15 * cosine + 8.7 * covered - 9.2))
+
+
+def test_without_a_leg_it_is_the_formula_of_the_other(corpus: Connection) -> None:
+    nearest = search(corpus, query_embedding=[0.8, 0.6, 0.0])
+    assert numbers(nearest)[0] == 3
+    assert of_answer(nearest) == pytest.approx(logistic(30 * 0.96 - 12.5))
+    worded = search(corpus, query_text="gamma unheard")
+    covered = coverage("alpha gamma", "gamma unheard")
+    assert of_answer(worded) == pytest.approx(logistic(15 * covered - 6))
+    # The likeness to the text hits says nothing of the question.
+    inferred = search(corpus, query_text="gamma unheard", embedding_from_text=True)
+    assert of_answer(inferred) == of_answer(worded)
+    # A hit without an embedding, and a question without words.
+    unembedded = search(corpus, query_embedding=EAST, query_text="epsilon", text_weight=9)
+    assert numbers(unembedded)[0] == 4
+    assert of_answer(unembedded) == pytest.approx(logistic(15 - 6))
+    assert of_answer(search(corpus, query_embedding=EAST, query_text="the")) == pytest.approx(
+        logistic(30 - 12.5)
+    )
+
+
+def test_it_rises_with_the_cosine_and_with_the_words_found(corpus: Connection) -> None:
+    asked = {"query_text": "beta", "vector_weight": 1e-9}
+    angles = (0.0, 0.5, 1.0, 1.5, 2.0)
+    nearer = [
+        of_answer(search(corpus, query_embedding=[math.cos(x), math.sin(x), 0], **asked))
+        for x in angles
+    ]
+    assert nearer == sorted(nearer, reverse=True)
+    assert len({*nearer}) == len(angles)
+    words = ("beta", "beta unheard", "beta unheard unseen")
+    fewer = [of_answer(search(corpus, query_embedding=EAST, query_text=one)) for one in words]
+    assert fewer == sorted(fewer, reverse=True)
+    assert len({*fewer}) == len(words)
+
+
+def test_a_first_hit_of_the_text_leg_alone_has_its_cosine(corpus: Connection) -> None:
+    rows = search(
+        corpus, query_embedding=EAST, query_text="delta", match_threshold=0.9, text_weight=9
+    )
+    assert (numbers(rows)[0], rows[0]["similarity"]) == (3, None)
+    assert of_answer(rows) == pytest.approx(logistic(15 * 0.6 + 8.7 - 9.2))
+
+
+@pytest.mark.parametrize("further", [{}, {"one_per_document": True}, {"recency_half_life": 30}])
+def test_it_is_the_same_on_all_pages(corpus: Connection, further: dict[str, Any]) -> None:
+    asked = {"query_embedding": NORTH_EAST, "query_text": "alpha gamma", **further}
+    whole = of_answer(search(corpus, **asked))
+    pages = [search(corpus, **asked, match_count=1, match_offset=place) for place in range(4)]
+    assert [of_answer(page) for page in pages] == [whole] * 4
+    assert whole not in {of_answer(search(corpus, **(asked | {"query_text": "unheard"})))}
+
+
+def test_of_several_formulations_the_one_that_fits_best_counts(corpus: Connection) -> None:
+    ways = json.dumps([{"query_text": "beta"}, {"query_embedding": NORTH}])
+    rows = search(corpus, query_text="beta unheard", formulations=ways, text_weight=9)
+    assert numbers(rows)[0] == 1
+    assert of_answer(rows) == pytest.approx(logistic(15 - 6))
+
+
+def test_explain_and_a_batch_say_the_same(corpus: Connection) -> None:
+    asked = {"query_embedding": EAST, "query_text": "beta unheard"}
+    expected = of_answer(search(corpus, **asked))
+    (explained,) = corpus.execute(
+        "select public.explain_hybrid_search(%s)", [json.dumps(asked)]
+    ).fetchone()  # type: ignore[misc]
+    assert of_answer(explained["hits"]) == pytest.approx(expected)
+    rows = corpus.execute(
+        "select answer_confidence from public.hybrid_search_knowledge_chunks_batch(%s)",
+        [json.dumps([asked])],
+    ).fetchall()
+    assert {one for (one,) in rows} == {expected}
