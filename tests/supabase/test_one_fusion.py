@@ -14,7 +14,7 @@ from rest import Rest
 
 from command_line import Run, runner
 from conftest import Connection
-from judged import COLLECTION, DIMENSIONS, embedder, fill, use_the_worse_leg
+from judged import COLLECTION, DIMENSIONS, embedder, fill, judge_enough, use_the_worse_leg
 from mcp_clients import connected
 from opened_workbench import browser_of
 from postgrest_server import JWT_SECRET
@@ -123,9 +123,11 @@ def answers(callers: Callers) -> dict[str, str | None]:
 def test_what_tune_stores_reaches_every_caller(
     callers: Callers, run: Run, database: Connection
 ) -> None:
-    use_the_worse_leg(KnowledgeWriter(database))
+    writer = KnowledgeWriter(database)
+    use_the_worse_leg(writer)
+    judge_enough(writer)
     assert answers(callers) == dict.fromkeys(callers, "bananas")
     done = run("corpus", "tune", "--collection", COLLECTION, "--apply")
     assert done.code == 0, done.err
-    assert "measured on 8 questions of first" in done.out
+    assert "measured on 24 questions of first" in done.out
     assert answers(callers) == dict.fromkeys(callers, "apples")

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation.collection import CollectionError, Query, Questions
+from second_brain.evaluation.commands.output import print_tuning
 from second_brain.evaluation.metrics import PERMUTATIONS, compare, judge
 from second_brain.evaluation.runs import DEFAULT, Settings
-from second_brain.evaluation.tuning import GRID, Tuning, choose
+from second_brain.evaluation.tuning import GRID, TEXT, VECTOR, Tuning, choose
 from second_brain.services.corpus_settings import CorpusSettings
 
 __all__ = ["fruit"]  # a fixture
@@ -267,14 +268,22 @@ def test_a_gain_above_its_standard_error_is_stored_with_weights_that_add_up_to_2
     assert lost == []
 
 
-def test_a_gain_within_its_standard_error_is_not_stored() -> None:
-    found = tuned(20, {DEFAULT: lambda _: 0.5, BETTER: lambda row: 0.9 if row == 0 else 0.485})
+def test_a_gain_within_its_standard_error_is_not_stored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    legs: dict[Settings, Callable[[int], float]] = dict.fromkeys((VECTOR, TEXT), lambda _: 0.1)
+    once = {DEFAULT: lambda _: 0.5, BETTER: lambda row: 0.9 if row == 0 else 0.485}
+    found = tuned(20, once | legs)
     assert found.best == BETTER
     assert 0 < found.gain < found.error
     assert found.storable is None
     assert found.forced is not None
     gained, lost = found.moved(30)
     assert (len(gained), len(lost)) == (1, 19)
+    print_tuning(found, "the settings in use")
+    said = capsys.readouterr().out
+    assert "not above its standard error: keep the settings in use" in said
+    assert "a fit to so few" not in said
 
 
 @pytest.mark.parametrize(("queries", "is_stored"), [(19, False), (20, True)])

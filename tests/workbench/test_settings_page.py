@@ -83,7 +83,7 @@ def test_settings_are_stored_and_removed_and_keep_the_name_of_the_model(
     page = _confirm(workbench, SETTINGS)
     assert "The change is stored" in page.get_text()
     (stored,) = writer.settings()
-    assert stored.model_dump(exclude={"updated_at"}) == {
+    assert stored.arguments() == {
         "collection": "notes",
         "fusion": "relative_score",
         "vector_weight": 0.5,

@@ -124,6 +124,8 @@ def print_tuning(found: Tuning, baseline: str) -> None:
         sql = ", ".join(f"{name} => {_sql(value)}" for name, value in given.items())
         typer.echo(f"  SQL:     {sql}")
         _print_moved(console, "best", baseline, found.moved(_MOST_MOVED))
+    if found.forced is not None and not found.is_better:
+        typer.echo(f"The gain is not above its standard error: keep {baseline}.")
     if not found.has_enough:
         typer.echo(
             f"{len(found.collection.queries)} of {FEWEST} judged questions: a fit to so few gains "
