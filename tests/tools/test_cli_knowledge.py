@@ -407,18 +407,16 @@ def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
     options: list[str],
 ) -> None:
     texts = {"a zebra": [1.0, 0.1, 0.0], "striped horses": [1.0, 0.0, 0.0]}
-    KnowledgeWriter(database).upsert_document(
-        {"external_key": "a"},
-        [
-            {"content": text, "embedding": embedding, "embedding_model": "other-3"}
-            for text, embedding in texts.items()
-        ],
-    )
+    chunks = [
+        {"content": text, "embedding": embedding, "embedding_model": "other-3"}
+        for text, embedding in texts.items()
+    ]
+    KnowledgeWriter(database).upsert_document({"external_key": "a"}, chunks)
     if not options:
         monkeypatch.setitem(sys.modules, "wordllama", None)
     done = brain("search", "zebra", "--json", *options)
     assert [hit["content"] for hit in hits(done)] == [*texts]
-    assert "the embedding of the question is from the best text hits" in done.err
+    assert "embedding of the question is from the best text hits" in done.err
     refused = brain("search", "zebra", "--mode", "vector", *options)
     assert (refused.code, refused.out) == (1, "")
     assert "without an embedder" in refused.err

@@ -363,14 +363,10 @@ def _told(answer: Answer) -> Answer:
     """Say on stderr what the search did without."""
     part = answer.degraded
     while part is not None:
+        told = f"warning: searched without {part.part}: {part.message}. {part.remedy}"
         if part.part == "embed" and answer.is_inferred:
-            typer.echo(
-                f"note: the embedding of the question is {FROM_TEXT}: {part.message}", err=True
-            )
-        else:
-            typer.echo(
-                f"warning: searched without {part.part}: {part.message}. {part.remedy}", err=True
-            )
+            told = f"note: the embedding of the question is {FROM_TEXT}: {part.message}"
+        typer.echo(told, err=True)
         part = part.also
     return answer
 

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from second_brain.errors import SecondBrainError, safe_message
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
 from second_brain.services.emptiness import EmptyReason, past_end
@@ -171,3 +172,15 @@ def result(
     return SearchResult(
         **columns, rank=rank, rerank_score=rerank_score, original_rank=original_rank
     )
+
+
+def degraded_by(
+    part: Literal["embed", "text", "rerank"],
+    failure: SecondBrainError,
+    before: Degraded | None = None,
+) -> Degraded:
+    """Return what a failure of a part means for the answer, with what failed before it."""
+    degraded = Degraded(
+        part=part, kind=failure.kind, message=safe_message(failure), remedy=failure.remedy
+    )
+    return degraded if before is None else before.model_copy(update={"also": degraded})

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from second_brain.errors import (
     AuthenticationError,
@@ -24,7 +24,6 @@ from second_brain.errors import (
     SecondBrainError,
     UnavailableError,
     redacted,
-    safe_message,
     translate,
 )
 from second_brain.lru import Lru
@@ -41,6 +40,7 @@ from second_brain.retrieval.answer import (
     Degraded,
     Explanation,
     SearchResponse,
+    degraded_by,
     empty_answer,
     result,
 )
@@ -291,7 +291,7 @@ class Retrieval(ABC):
         # Whatever failed, the fused order remains.
         except Exception as error:  # noqa: BLE001
             failure = model_failure(error, "the reranker")
-            return replace(found, degraded=_degraded("rerank", failure, before=found.degraded))
+            return replace(found, degraded=degraded_by("rerank", failure, before=found.degraded))
 
     async def _counted(self, running: Any, options: RowOptions, deadline: Deadline) -> int | None:
         try:
@@ -363,15 +363,17 @@ class Retrieval(ABC):
     ) -> _Found:
         """Ask the provider; after the refusal of an embedding, without one."""
         model = None
-        degraded = None if refusal is None else _degraded("embed", refusal)
+        degraded = None if refusal is None else degraded_by("embed", refusal)
         vectors: list[NDArray[np.float32] | None] = [None] * len(plan.texts)
         used = plan.retrieval
         if used != "text" and degraded is None:
             with watch.part("embed"):
                 model, vectors, degraded = await self._embedded(plan, deadline)
-        is_inferred = degraded is not None and self._may_infer(plan)
-        if degraded is not None and not is_inferred:
-            used = "text"
+        is_inferred = False
+        if degraded is not None:
+            is_inferred = self.settings.search_on_bad_embedding != "text"
+            is_inferred = is_inferred and min(weights(plan.query, self.settings)) > 0
+            used = "hybrid" if is_inferred else "text"
         with watch.part("search"):
             try:
                 answer = await self._answered(plan, used, vectors, deadline, ask, is_inferred)
@@ -383,13 +385,8 @@ class Retrieval(ABC):
                     answer = await self._answered(plan, used, vectors, deadline, ask)
                 if answer is None:
                     raise
-                degraded, is_inferred = degraded or _degraded("text", error), False
+                degraded, is_inferred = degraded or degraded_by("text", error), False
         return _Found(answer, used, model, degraded, is_inferred)
-
-    def _may_infer(self, plan: Plan) -> bool:
-        """Say whether the best text hits may give a question its embedding."""
-        may_use = self.settings.search_on_bad_embedding != "text"
-        return may_use and min(weights(plan.query, self.settings)) > 0
 
     async def _embedded(
         self, plan: Plan, deadline: Deadline
@@ -402,7 +399,7 @@ class Retrieval(ABC):
             is_refused = self.settings.search_on_bad_embedding == "error"
             if plan.retrieval == "vector" or (is_refused and NO_EMBEDDER not in self._embedders):
                 raise
-            return None, nothing, _degraded("embed", error)
+            return None, nothing, degraded_by("embed", error)
         try:
             vectors = await embed_question(embedder, plan.texts, self._compute, deadline)
         # Whatever failed, the question's words remain to search with.
@@ -412,7 +409,7 @@ class Retrieval(ABC):
                 if failure is error:
                     raise
                 raise failure from redacted(error)
-            return None, nothing, _degraded("embed", failure)
+            return None, nothing, degraded_by("embed", failure)
         return embedder.model, vectors, None
 
     async def _answered(
@@ -511,14 +508,3 @@ def _cross_encoder(settings: SearchSettings) -> Reranker:
         return made[0](question, texts)
 
     return reranker
-
-
-def _degraded(
-    part: Literal["embed", "text", "rerank"],
-    failure: SecondBrainError,
-    before: Degraded | None = None,
-) -> Degraded:
-    degraded = Degraded(
-        part=part, kind=failure.kind, message=safe_message(failure), remedy=failure.remedy
-    )
-    return degraded if before is None else before.model_copy(update={"also": degraded})
