@@ -52,6 +52,8 @@ EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 @pytest.fixture(scope="module")
 def handbook(shared_dsn: str) -> str:
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        # As `migrate` does in a new install.
+        connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
         connection.execute(
             "insert into public.knowledge_sources (id, name) values (%s, 'handbook')", [HANDBOOK]
         )

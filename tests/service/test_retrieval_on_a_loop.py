@@ -33,6 +33,7 @@ from second_brain.errors import (
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 
 __all__ = ["corpus", "make"]  # fixtures
@@ -41,7 +42,8 @@ __all__ = ["corpus", "make"]  # fixtures
 def test_one_service_serves_many_threads(corpus: str) -> None:
     questions = ["leaked key", "invoice", "recorder", "reminder"] * 8
     with ConnectionPool(corpus, min_size=1, max_size=4, open=True) as pool:
-        service = RetrievalService(PostgresProvider(pool), BY_HAND)
+        settings = SearchSettings(search_fusion="auto")
+        service = RetrievalService(PostgresProvider(pool), BY_HAND, settings=settings)
         with ThreadPoolExecutor(8) as threads:
             found = list(threads.map(lambda one: contents(service.search(one))[0], questions))
     assert found == [LEAK, CREDIT_NOTE, RECORDER, REMINDER] * 8

@@ -131,7 +131,8 @@ def test_a_degraded_search_is_a_warning(corpus: str, lines: list[logging.LogReco
     line = last(lines)
     assert line.levelno == logging.WARNING
     assert (line.__dict__["degraded"], line.__dict__["degraded_kind"]) == ("embed", "error")
-    assert line.__dict__["mode_used"] == "text"
+    # The embedding is that of the best text hits.
+    assert line.__dict__["mode_used"] == "hybrid"
     assert "very-secret" not in str(line.__dict__)
 
 

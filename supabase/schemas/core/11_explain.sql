@@ -110,7 +110,7 @@ begin
   if source is null then
     return;
   end if;
-  execute 'select array(select distinct to_jsonb(value)::text from (' || source
+  execute 'select array(select distinct left(to_jsonb(value)::text, 200) from (' || source
     || ') as listed (value) where value is not null order by 1 limit ' || most_values || ')'
     into known using seen, collections, condition.path, parent;
   if is_key and parent = '{}' then
@@ -207,7 +207,8 @@ begin
       case when nearest <> '{}' then '' else '.' end,
       ' Leave out this argument, or give a value that a row has.'
     ),
-    'argument', argument, 'field', field, 'value', value,
+    'argument', argument, 'field', field,
+    'value', case when length(value::text) <= 200 then value end,
     'nearest', nullif(nearest, '{}'), 'known', nullif(instead.known[:5], '{}')
   ));
 end

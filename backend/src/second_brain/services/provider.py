@@ -306,7 +306,7 @@ class AsyncSearchProvider(AsyncReading):
 
         A query is a dict with the argument names of `hybrid_search`. All queries together return
         at most 1,000 hits. In the details, `total_count` and `answer_confidence` are lists with
-        one entry per query. If one query is rejected, the whole batch is rejected and every list is
+        an entry for each query. If one query is rejected, the whole batch is, and every list is
         empty.
 
         With `fuse=True`, the queries are formulations of one query and the result is one list. The
@@ -331,7 +331,8 @@ class AsyncSearchProvider(AsyncReading):
         details = self._details("hybrid", rows)
         if fuse:
             details["total_count"] = listings[0].total_count
-            details["answer_confidence"] = listings[0].answer_confidence
+            if listings[0].answer_confidence is not None:
+                details["answer_confidence"] = listings[0].answer_confidence
             if listings[0].notes is not None:
                 details["notes"] = listings[0].notes
             if reasons[0] is not None:
@@ -339,7 +340,8 @@ class AsyncSearchProvider(AsyncReading):
             return hits[0], details
         batch_details = cast(BatchDetails, details)
         batch_details["total_count"] = [one.total_count for one in listings]
-        batch_details["answer_confidence"] = [one.answer_confidence for one in listings]
+        if any(one.answer_confidence is not None for one in listings):
+            batch_details["answer_confidence"] = [one.answer_confidence for one in listings]
         if any(one.notes for one in listings):
             batch_details["notes"] = [one.notes for one in listings]
         if any(reasons):

@@ -225,8 +225,8 @@ class Details(ShortDetails):
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
     through. `answer_confidence` is 0 to 1: how well the first hit of that list fits the question,
     by its cosine similarity and by the share of the question's words that it has. Below
-    OFF_SUBJECT, the question may be about another subject. None without hits, and in answers of
-    `search` and `fulltext_search`. `real_provider` is True when a database answered.
+    OFF_SUBJECT, the question may be about another subject. It is not there without hits, nor in
+    answers of `search` and `fulltext_search`. `real_provider` is True when a database answered.
 
     `unreadable_metadata` is there only when Python could not read the metadata of some rows: the
     ids of these rows, whose own metadata is empty here. `exact_total` is there only when it is
@@ -239,7 +239,7 @@ class Details(ShortDetails):
     real_provider: bool
     raw_count: int
     total_count: int | None
-    answer_confidence: float | None
+    answer_confidence: NotRequired[float]
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[Notes]
@@ -254,7 +254,7 @@ class BatchDetails(ShortDetails):
     real_provider: bool
     raw_count: int
     total_count: list[int | None] | None
-    answer_confidence: list[float | None] | None
+    answer_confidence: NotRequired[list[float | None]]
     unreadable_metadata: NotRequired[list[str]]
     exact_total: NotRequired[int]
     notes: NotRequired[list[Notes | None]]

@@ -122,7 +122,8 @@ class Searches(Calls):
         if not first and _may_ignore(arguments):
             noted = await self._ignored(function, _strictly(arguments), deadline.left())
         details = self._details(method, rows, total)
-        details["answer_confidence"] = listing.answer_confidence
+        if listing.answer_confidence is not None:
+            details["answer_confidence"] = listing.answer_confidence
         if noted is not None:
             details["notes"] = noted
         if listing.has_full_pool and offset + len(rows) >= (total or 0):
@@ -266,7 +267,6 @@ class Searches(Calls):
             "real_provider": rows is not None,
             "raw_count": len(rows or ()),
             "total_count": total,
-            "answer_confidence": None,
         }
         unreadable = [
             str(row.get("id"))
