@@ -1,7 +1,6 @@
 """Timeouts, lost connections and round trips, over real connections that are broken on purpose.
 
-Each test that takes a `side` runs twice: with the blocking provider and with the one for an event
-loop. `Wire` stands between client and server; `pgbouncer` is the real one, where there is one.
+`side` is the blocking provider and the one for a loop; `Wire` stands between client and server.
 """
 
 import asyncio

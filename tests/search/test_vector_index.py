@@ -11,10 +11,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
-from typer.testing import CliRunner
 
 from conftest import Connect, Connection, Server, copy_of
-from second_brain.cli.commands import app
 from second_brain.database import maintenance, vector_index
 from second_brain.database.maintenance import Progress
 from second_brain.database.vector_index import IndexSettings
@@ -444,25 +442,6 @@ def test_superseded_chunks_do_not_make_a_corpus_large(dsn: str, connect: Connect
     assert explained(connection)[0] == "compared: few rows"
 
 
-def test_missing_settings_come_from_the_current_index(dsn: str) -> None:
-    def built(*options: str) -> tuple[str, int | None, int | None]:
-        command("corpus", "index", "build", *options, "--dsn", dsn)
-        with psycopg.connect(dsn) as connection:
-            (one,) = [
-                one
-                for one in vector_index.show(Database(connection))
-                if one.name == vector_index.VECTOR_INDEX
-            ]
-        return one.kind, one.m, one.ef_construction
-
-    assert built("--kind", "vector", "--m", "8", "--ef-construction", "40") == ("vector", 8, 40)
-    assert built() == ("vector", 8, 40)
-    assert built("--m", "12") == ("vector", 12, 40)
-    assert built("--kind", "halfvec") == ("halfvec", 12, 40)
-    vector_index.drop(dsn)
-    assert built() == ("halfvec", 16, 64)
-
-
 def test_dropping_while_searches_run_loses_no_result(dsn: str) -> None:
     with searching(dsn) as answers:
         vector_index.drop(dsn)
@@ -493,18 +472,3 @@ def test_long_embeddings_are_found_through_the_index_and_compared_in_full(
         )
         strategy, hits = explained(connection, query)
         assert (strategy, hits) == ("index", nearest(connection, query))
-
-
-def command(*arguments: str) -> str:
-    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def test_the_commands_show_build_and_drop(dsn: str) -> None:
-    assert "halfvec" in command("corpus", "index", "show", "--dsn", dsn)
-    built = command("corpus", "index", "build", "--kind", "vector", "--m", "8", "--dsn", dsn)
-    assert "building the vector index" in built
-    assert "vector" in built.splitlines()[-2]
-    assert "index build" in command("corpus", "index", "drop", "--dsn", dsn)
-    assert "No index" in command("corpus", "index", "show", "--dsn", dsn)

@@ -233,7 +233,7 @@ def corpus(shared_dsn: str) -> str:
 
 def cross_encoder(trial: Trial) -> Any:
     """Return the model and the length of the reranker that the service makes when it has none."""
-    with patch("second_brain.retrieval.retrieval.CrossEncoderReranker") as made:
+    with patch("second_brain.retrieval.embedding.CrossEncoderReranker") as made:
         service: Any = RetrievalService(trial.provider, BY_HAND, None, trial.service.settings)
         service._reranker("question", ["text"])
     (name,), options = made.call_args

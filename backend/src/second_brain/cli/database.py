@@ -286,10 +286,8 @@ def _embedder_dimensions(dsn: str, embedder_name: str, schema: str) -> int | Non
     try:
         embedder = configured_embedder(embedder_name)
     except MissingExtraError as error:
-        raise ConfigurationError(
-            f"--dimensions is not given, and {error}",
-            remedy=f"Pass --dimensions, or: {error.remedy}",
-        ) from error
+        said, remedy = f"--dimensions is not given, and {error}", f"Pass it, or: {error.remedy}"
+        raise ConfigurationError(said, remedy=remedy) from error
     typer.echo(f"Embeddings of {embedder.dimensions} dimensions, for {embedder.model}", err=True)
     return embedder.dimensions
 
@@ -499,5 +497,4 @@ def _uninstall(
         typer.confirm(f"Delete the {found.subject}?", abort=True, err=True)
     uninstall.apply(target, schema, module=module, cascade=cascade)
     typer.echo(f"The {found.subject} is removed.")
-    for line in found.remarks:
-        typer.echo(line, err=True)
+    typer.echo("".join(f"{line}\n" for line in found.remarks), nl=False, err=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -15,6 +16,8 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.models import Embedder, embed_queries, is_async, unit_vectors
+from second_brain.models.rerankers import CrossEncoderReranker, Reranker
+from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.calls import Deadline
 from second_brain.services.results import EmbeddingModel
 
@@ -134,3 +137,23 @@ def model_failure(error: Exception, what: str) -> SecondBrainError:
         failure = SecondBrainError(f"{type(error).__name__}: {message}")
     failure.remedy = f"Look into {what}: the message is its own."
     return failure
+
+
+def cross_encoder(settings: SearchSettings) -> Reranker:
+    """Return the cross-encoder of the settings, made now where these ask for reranking."""
+    make = partial(
+        CrossEncoderReranker,
+        settings.crossencoder_model,
+        max_length=settings.crossencoder_max_length,
+    )
+    if settings.use_reranking or settings.default_mode == "rerank":
+        return make()
+    made, lock = list[CrossEncoderReranker](), threading.Lock()
+
+    def reranker(question: str, texts: Sequence[str]) -> list[float]:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0](question, texts)
+
+    return reranker

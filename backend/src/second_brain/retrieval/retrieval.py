@@ -6,7 +6,6 @@ Ranking, fusion and filters are the database's, and retries the provider's.
 import contextlib
 import json
 import logging
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +28,6 @@ from second_brain.errors import (
 from second_brain.lru import Lru
 from second_brain.models import Encoder, as_embedder, is_async, unit_vectors
 from second_brain.models.rerankers import (
-    CrossEncoderReranker,
     Reranker,
     ScoreCache,
     merged_scores,
@@ -48,6 +46,7 @@ from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.embedding import (
     NO_EMBEDDER,
     AnyEmbedder,
+    cross_encoder,
     embed_question,
     matching_embedder,
     model_failure,
@@ -133,7 +132,7 @@ class Retrieval(ABC):
         self._embedders: list[AnyEmbedder] = [as_embedder(one) for one in given]
         if not self._embedders:
             raise ConfigurationError("no embedder is given", remedy="Give at least one embedder.")
-        self._reranker: AnyReranker = reranker or _cross_encoder(self.settings)
+        self._reranker: AnyReranker = reranker or cross_encoder(self.settings)
         self._known_scores = ScoreCache(self.settings.rerank_cache_max_entries)
         self._cache = (
             ResultCache(
@@ -488,23 +487,3 @@ class Retrieval(ABC):
             made = rerank_scores(lambda *_: given, question, missing)
             self._known_scores.keep(question, missing, made)
         return merged_scores(passages, known, missing, made)
-
-
-def _cross_encoder(settings: SearchSettings) -> Reranker:
-    """Return the cross-encoder of the settings, made now where these ask for reranking."""
-    make = partial(
-        CrossEncoderReranker,
-        settings.crossencoder_model,
-        max_length=settings.crossencoder_max_length,
-    )
-    if settings.use_reranking or settings.default_mode == "rerank":
-        return make()
-    made, lock = list[CrossEncoderReranker](), threading.Lock()
-
-    def reranker(question: str, texts: Sequence[str]) -> list[float]:
-        with lock:
-            if not made:
-                made.append(make())
-        return made[0](question, texts)
-
-    return reranker
