@@ -61,7 +61,7 @@ def test_a_search_with_hits_needs_no_reason(corpus: Connection) -> None:
         (
             {"filters": {"tem": "search"}},
             "filter",
-            'no visible row has this key; did you mean "team"?',
+            'filters.tem: no visible row has metadata.tem; did you mean "team"?',
         ),
         ({"filters": {"langauge": "german"}}, "filter", 'did you mean "language"?'),
         ({"filters": {"team": "serch"}}, "filter", 'did you mean "search"?'),

@@ -102,3 +102,11 @@ def test_a_search_leads_to_show(run: Run) -> None:
     done = run("search", "yellow bananas")
     assert "Read the first hit: second-brain corpus show docs:fruit.md\n" in done.err
     assert "Bananas are yellow and long." in run("corpus", "show", "docs:fruit.md").out
+
+
+def test_a_search_does_not_name_show_where_its_module_is_missing(run: Run, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop function public.describe_knowledge_document")
+    done = run("search", "yellow bananas")
+    assert "Fruit" in done.out
+    assert "corpus show" not in done.err

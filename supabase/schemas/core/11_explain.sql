@@ -190,7 +190,7 @@ begin
     'reason', case argument when 'collections' then 'collection' else 'filter' end,
     'message', concat(
       case
-        when instead.is_key then format('%s: no visible row has this key', argument)
+        when instead.is_key then format('%s: no visible row has %s', argument, field)
         else format(
           '%s: no visible row passes %s', argument,
           left(concat_ws(' ', field, alone #>> '{filters,0,op}', value), 200)

@@ -91,6 +91,13 @@ _QUESTIONS = (
 )
 
 
+# `corpus show` needs this function of the module insight.
+_HAS_SHOW = """
+select from pg_catalog.pg_proc as function
+  join pg_catalog.pg_namespace as schema on schema.oid = function.pronamespace
+ where schema.nspname = %s and function.proname = 'describe_knowledge_document'
+"""
+
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -300,6 +307,7 @@ def _search(
             response = _told(service.search(query, **access))
             counts = service.facets(query, facets, **access) if facets else []
         results = response.results
+        has_show = database.connection.execute(_HAS_SHOW, [schema]).fetchone() is not None
         if not results and not as_json:
             why = f" {response.empty.message}" if response.empty else ""
             typer.echo(printable(f"Nothing found.{why}"), err=True)
@@ -327,7 +335,8 @@ def _search(
         if counts:
             console.print()
             console.print(facets_table(counts))
-        typer.echo(f"Read the first hit: {show_command(results[0], schema)}", err=True)
+        if has_show:
+            typer.echo(f"Read the first hit: {show_command(results[0], schema)}", err=True)
     if note := pending_note(response.pending_embeddings):
         typer.echo(note, err=True)
 
@@ -363,7 +372,8 @@ def _told(answer: Answer) -> Answer:
     """Say on stderr what the search did without."""
     part = answer.degraded
     while part is not None:
-        told = f"warning: searched without {part.part}: {part.message}. {part.remedy}"
+        without = "an embedding" if part.part == "embed" else part.part
+        told = f"warning: searched without {without}: {part.message}. {part.remedy}"
         if part.part == "embed" and answer.is_inferred:
             told = f"note: the embedding of the question is {FROM_TEXT}: {part.message}"
         typer.echo(told, err=True)
