@@ -202,7 +202,8 @@ begin
             then array_to_string(instead.known, ' to ') else 'none' end
         when nearest <> '{}' then '; did you mean ' || nearest[1] || '?'
         when instead.known <> '{}'
-          then '; they have ' || array_to_string(instead.known[:5], ', ')
+          then case when instead.is_key then '; known are ' else '; they have ' end
+            || array_to_string(instead.known[:5], ', ')
       end,
       case when nearest <> '{}' then '' else '.' end,
       ' Leave out this argument, or give a value that a row has.'
