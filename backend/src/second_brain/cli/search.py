@@ -91,13 +91,6 @@ _QUESTIONS = (
 )
 
 
-# `corpus show` needs this function of the module insight.
-_HAS_SHOW = """
-select from pg_catalog.pg_proc as function
-  join pg_catalog.pg_namespace as schema on schema.oid = function.pronamespace
- where schema.nspname = %s and function.proname = 'describe_knowledge_document'
-"""
-
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -307,7 +300,6 @@ def _search(
             response = _told(service.search(query, **access))
             counts = service.facets(query, facets, **access) if facets else []
         results = response.results
-        has_show = database.connection.execute(_HAS_SHOW, [schema]).fetchone() is not None
         if not results and not as_json:
             why = f" {response.empty.message}" if response.empty else ""
             typer.echo(printable(f"Nothing found.{why}"), err=True)
@@ -335,8 +327,8 @@ def _search(
         if counts:
             console.print()
             console.print(facets_table(counts))
-        if has_show:
-            typer.echo(f"Read the first hit: {show_command(results[0], schema)}", err=True)
+        shown_by = show_command(results[0], schema)
+        typer.echo(f"Read the first hit (module insight): {shown_by}", err=True)
     if note := pending_note(response.pending_embeddings):
         typer.echo(note, err=True)
 

@@ -307,14 +307,14 @@ def _names(value: Any, name: str) -> Any:
     return json_form(value, name)
 
 
-def _text(value: Any, name: str) -> Any:
-    if not isinstance(value, str):
-        raise InvalidInputError(f"{name} must be a text, not {type(value).__name__}")
-    return json_form(value, name)
-
-
-def _embedding(value: Any, name: str) -> Any:
-    if isinstance(value, str) and not value.lstrip().startswith("["):
+def _question(value: Any, name: str) -> Any:
+    """Read the words of a question or its embedding, which may be a text of pgvector's form."""
+    is_text = isinstance(value, str)
+    if name == "query_text":
+        if not is_text:
+            raise InvalidInputError(f"{name} must be a text, not {type(value).__name__}")
+        return json_form(value, name)
+    if is_text and not value.lstrip().startswith("["):
         raise InvalidInputError(
             f"{name} must be a list of numbers, not {value[:100]!r}",
             remedy="Give the words of the question as query_text.",
@@ -353,8 +353,7 @@ _date = _parsed(date.fromisoformat, "an ISO date such as 2026-01-31")
 _uuid = _parsed(UUID, "a UUID")
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    "query_embedding": _embedding,
-    "query_text": _text,
+    **dict.fromkeys(("query_embedding", "query_text"), _question),
     "filters": lambda value, _: conditions(value),
     **dict.fromkeys(("collections", "viewer_groups"), _names),
     **dict.fromkeys(("date_from", "date_to"), _date),
