@@ -1,8 +1,10 @@
 """Translation of errors by code and exception, and secrets that a message must not contain."""
 
+import copy
 import json
 import re
 import string
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -116,6 +118,19 @@ def test_an_exception_has_its_class(error: Exception, kind: type[errors.SecondBr
 def test_an_error_of_ours_stays_as_it_is() -> None:
     error = errors.ConflictError("again")
     assert translate(error) is error
+
+
+def test_a_traceback_shows_the_remedy() -> None:
+    error = errors.MissingExtraError("numpy", "retrieval")
+    assert traceback.format_exception(error)[-1] == f"{error.remedy}\n"
+    error.remedy = "Another."
+    assert (
+        traceback.format_exception(copy.copy(errors.SecondBrainError("a", remedy="b")))[-1] == "b\n"
+    )
+    assert (traceback.format_exception(error)[-1], str(error)) == (
+        "Another.\n",
+        "numpy is not installed",
+    )
 
 
 def test_an_empty_exception_still_says_something() -> None:

@@ -175,6 +175,40 @@ def test_there_are_forty() -> None:
     assert len(CASES) == 40
 
 
+def write(document: Any, chunks: Any) -> Callable[[str], object]:
+    def written(dsn: str) -> object:
+        with psycopg.connect(dsn) as connection:
+            return KnowledgeWriter(connection).upsert_document(document, chunks)
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (
+            lambda dsn: PostgresProvider(dsn).hybrid_search("keys", [1, 0, 0]),  # type: ignore[arg-type]
+            "query_embedding must be a list of numbers, not 'keys'",
+        ),
+        (
+            lambda dsn: PostgresProvider(dsn).fulltext_search([1, 0, 0]),  # type: ignore[arg-type]
+            "query_text must be a text, not list",
+        ),
+        (
+            lambda dsn: PostgresProvider(dsn).hybrid_search(None, "keys", limit=3),  # type: ignore[call-arg]
+            r"unexpected argument 'limit', not one of .*, top_k,",
+        ),
+        (write({"external_key": "a"}, ["text"]), r"chunks\[0\] must be a dict, not str"),
+        (write("a", []), "document must be a dict, not str"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(
+    corpus: str, ask: Callable[[str], object], told: str
+) -> None:
+    with pytest.raises((SecondBrainError, TypeError), match=told):
+        ask(corpus)
+
+
 def test_a_failure_is_raised_or_returned_as_it_is_asked_for(corpus: str) -> None:
     with pytest.raises(SecondBrainError):
         PostgresProvider(NOWHERE).hybrid_search(None, "keys")

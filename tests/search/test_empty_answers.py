@@ -61,8 +61,9 @@ def test_a_search_with_hits_needs_no_reason(corpus: Connection) -> None:
         (
             {"filters": {"tem": "search"}},
             "filter",
-            'no visible row has this key; did you mean "team"?',
+            'filters.tem: no visible row has metadata.tem; did you mean "team"?',
         ),
+        ({"filters": {"xyz": 1}}, "filter", 'has metadata.xyz; known are "'),
         ({"filters": {"langauge": "german"}}, "filter", 'did you mean "language"?'),
         ({"filters": {"team": "serch"}}, "filter", 'did you mean "search"?'),
         ({"filters": {"year": "2024"}}, "filter", "did you mean 2024?"),

@@ -100,5 +100,6 @@ def test_what_is_not_stored_is_said_with_the_remedy(run: Run) -> None:
 
 def test_a_search_leads_to_show(run: Run) -> None:
     done = run("search", "yellow bananas")
-    assert "Read the first hit: second-brain corpus show docs:fruit.md\n" in done.err
+    told = "Read the first hit (module insight): second-brain corpus show docs:fruit.md\n"
+    assert told in done.err
     assert "Bananas are yellow and long." in run("corpus", "show", "docs:fruit.md").out

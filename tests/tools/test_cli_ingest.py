@@ -297,6 +297,8 @@ def test_an_interrupted_run_says_what_is_done_and_goes_on(
         raise KeyboardInterrupt
 
     at_fruit.append(interrupt)
+    done = brain("ingest", "docs/fruit.md")
+    assert (done.code, "nothing to do" in done.out) == (130, False)
     done = brain("ingest", "docs")
     assert done.code == 130
     assert done.err.splitlines()[-1] == TOLD
@@ -336,5 +338,5 @@ def test_delete_removes_a_document_and_says_when_there_is_none(brain: Run) -> No
     done = brain("corpus", "delete", "docs:keys.md", "docs:none.md")
     assert done.code == 1
     assert done.out == "docs:keys.md: deleted, 1 chunk\n"
-    assert done.err.splitlines()[1:] == ["docs:none.md: no such document"]
+    assert done.err.splitlines()[1:] == ["docs:none.md: no such document; `search --json` has keys"]
     assert len(hits(brain("search", "x", "--mode", "vector", "--json"))) == 2

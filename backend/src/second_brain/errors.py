@@ -39,6 +39,16 @@ class SecondBrainError(Exception):
         self.code = code
         self.remedy = remedy or self.default_remedy
 
+    @property
+    def remedy(self) -> str:
+        """What to do. A traceback shows it below the message."""
+        return self._remedy
+
+    @remedy.setter
+    def remedy(self, remedy: str) -> None:
+        self._remedy = remedy
+        self.__notes__ = [remedy]
+
 
 class InvalidInputError(SecondBrainError, ValueError):
     """An argument that the function, or the conversion to its type, refused.

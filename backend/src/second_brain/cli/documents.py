@@ -166,7 +166,7 @@ def _delete(
                 typer.echo(f"{key}: deleted, {number(deleted[key], 'chunk')}")
             else:
                 missing.append(key)
-                typer.echo(f"{key}: no such document", err=True)
+                typer.echo(f"{key}: no such document; `search --json` has keys", err=True)
     if as_json:
         print_json({"deleted": deleted, "missing": missing})
     if missing:

@@ -327,7 +327,8 @@ def _search(
         if counts:
             console.print()
             console.print(facets_table(counts))
-        typer.echo(f"Read the first hit: {show_command(results[0], schema)}", err=True)
+        shown_by = show_command(results[0], schema)
+        typer.echo(f"Read the first hit (module insight): {shown_by}", err=True)
     if note := pending_note(response.pending_embeddings):
         typer.echo(note, err=True)
 
@@ -363,7 +364,8 @@ def _told(answer: Answer) -> Answer:
     """Say on stderr what the search did without."""
     part = answer.degraded
     while part is not None:
-        told = f"warning: searched without {part.part}: {part.message}. {part.remedy}"
+        without = "an embedding" if part.part == "embed" else part.part
+        told = f"warning: searched without {without}: {part.message}. {part.remedy}"
         if part.part == "embed" and answer.is_inferred:
             told = f"note: the embedding of the question is {FROM_TEXT}: {part.message}"
         typer.echo(told, err=True)

@@ -394,7 +394,8 @@ def _print_interruption(
             "skipped.",
             err=True,
         )
-    _print_summary(reports)
+    if reports:
+        _print_summary(reports)
 
 
 def _print_summary(reports: Sequence[DocumentReport], *, dry_run: bool = False) -> None:
@@ -403,7 +404,8 @@ def _print_summary(reports: Sequence[DocumentReport], *, dry_run: bool = False) 
     prefix = "dry run, nothing is written: " if dry_run else ""
     documents = number(len(reports), "document")
     typer.echo(f"{prefix}{documents}: {', '.join(named) or 'nothing to do'}")
-    typer.echo(f"chunks: {_counted(_chunk_counts(reports))}")
+    if counts := _counted(_chunk_counts(reports)):
+        typer.echo(f"chunks: {counts}")
     if repeated := sum(report.repeated_lines for report in reports):
         pages = sum(report.repeated_lines > 0 for report in reports)
         typer.echo(f"left out {number(repeated, 'repeated line')} of {number(pages, 'page')}")

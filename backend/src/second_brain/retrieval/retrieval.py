@@ -441,7 +441,7 @@ class Retrieval(ABC):
         if NO_EMBEDDER in self._embedders:
             raise ConfigurationError(
                 "the service is without an embedder",
-                remedy="Give an embedder, or search in mode hybrid or text.",
+                remedy="Give one; the modes hybrid and text search without it.",
             )
         chosen = self._chosen
         if chosen is not None and chosen[1] > time.monotonic():

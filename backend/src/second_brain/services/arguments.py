@@ -1,7 +1,7 @@
 """The arguments of a search, each listed once: types, defaults, help, and the names in SQL.
 
-The database checks embeddings, bounds and filters. This module rejects only invalid dates, UUIDs
-and lists, because the error of Postgres would not contain the name of the argument.
+The database checks embeddings, bounds and filters. This module rejects only invalid dates, UUIDs,
+lists and texts, because the error of Postgres would not contain the name of the argument.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -269,7 +269,10 @@ def named(
     known = {*DEFAULTS, "timeout"} - set(without)
     for name in given:
         if name not in known:
-            raise UnknownArgumentError(f"{caller} got an unexpected argument {name!r:.100}")
+            raise UnknownArgumentError(
+                f"{caller} got an unexpected argument {name!r:.100}, not one of "
+                + ", ".join(sorted(known))
+            )
     arguments = {**DEFAULTS, **given} if filled else dict(given)
     timeout = arguments.pop("timeout", None)
     return {
@@ -304,6 +307,21 @@ def _names(value: Any, name: str) -> Any:
     return json_form(value, name)
 
 
+def _question(value: Any, name: str) -> Any:
+    """Read the words of a question or its embedding, which may be a text of pgvector's form."""
+    is_text = isinstance(value, str)
+    if name == "query_text":
+        if not is_text:
+            raise InvalidInputError(f"{name} must be a text, not {type(value).__name__}")
+        return json_form(value, name)
+    if is_text and not value.lstrip().startswith("["):
+        raise InvalidInputError(
+            f"{name} must be a list of numbers, not {value[:100]!r}",
+            remedy="Give the words of the question as query_text.",
+        )
+    return _plain(value)
+
+
 def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str], Any]:
     def read(value: Any, name: str) -> Any:
         if not isinstance(value, str):
@@ -316,7 +334,7 @@ def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str
     return read
 
 
-def _plain(value: object, name: str = "") -> Any:
+def _plain(value: object) -> Any:
     """Return arrays as lists of Python numbers.
 
     The database rejects invalid vectors, with a better message than one about JSON.
@@ -335,7 +353,7 @@ _date = _parsed(date.fromisoformat, "an ISO date such as 2026-01-31")
 _uuid = _parsed(UUID, "a UUID")
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    "query_embedding": _plain,
+    **dict.fromkeys(("query_embedding", "query_text"), _question),
     "filters": lambda value, _: conditions(value),
     **dict.fromkeys(("collections", "viewer_groups"), _names),
     **dict.fromkeys(("date_from", "date_to"), _date),

@@ -67,6 +67,17 @@ class AsyncWrites(Calls):
                 f"chunks must be a list of chunks, not {type(chunks).__name__}",
                 remedy='Give each chunk as {"content": text}, or [] for a document without chunks.',
             )
+        chunks = list(chunks)
+        for name, value in (
+            ("document", document),
+            *((f"chunks[{place}]", chunk) for place, chunk in enumerate(chunks)),
+        ):
+            if not isinstance(value, Mapping):
+                raise InvalidInputError(
+                    f"{name} must be a dict, not {type(value).__name__}",
+                    remedy='Give the document as {"external_key": text}, a chunk as '
+                    '{"content": text}.',
+                )
         arguments = {
             "document": dict(document),
             "chunks": list(map(_with_embedding_as_text, chunks)),
