@@ -40,7 +40,16 @@ def test_a_model_is_required_for_the_embeddings_of_the_table(run: Run, source: s
     done = run("adopt", "public.documents", "--dsn", source)
     assert done.code == 1
     assert "--model is not given" in done.err
-    assert run("adopt", "public.documents", "--embed", "--dsn", source).code == 0
+    done = run("adopt", "public.documents", "--embed", "--dsn", source)
+    assert (done.code, "--model" in done.err) == (0, False)
+
+
+def test_a_model_that_is_not_used_is_a_warning(run: Run, source: str) -> None:
+    used = run("adopt", "public.documents", "--model", "m", "--dsn", source)
+    assert "--model is not used" not in used.err
+    done = run("adopt", "public.documents", "--model", "m", "--embed", "--dsn", source)
+    assert done.code == 0, done.err
+    assert "warning: --model is not used" in done.err
 
 
 def test_a_difference_is_an_exit_code_of_1_until_it_is_repaired(run: Run, source: str) -> None:
@@ -189,7 +198,9 @@ def test_the_same_adoption_is_written_once(run: Run, source: str, tmp_path: Path
 
 def test_later_and_carry_over(run: Run, source: str) -> None:
     adoption = ("adopt", "public.documents", "--model", "m", "--later", "--apply")
-    assert run(*adoption, "--dsn", source).code == 0
+    done = run(*adoption, "--dsn", source)
+    assert done.code == 0, done.err
+    assert "After writes: second-brain adopt --carry-over documents" in done.err
     assert run("adopt", "--backfill", "--dsn", source).code == 0
     with psycopg.connect(source) as connection:
         connection.execute("insert into public.documents (content) values ('Later.')")

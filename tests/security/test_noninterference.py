@@ -213,6 +213,7 @@ def searched(draw: random.Random, modules: tuple[str, ...]) -> Row:
         "collections": draw.choice([None, None, ["one"], ["one", "two"]]),
         "formulations": draw.choice([None, None, [{"query_text": question(draw)}]]),
         "one_per_document": draw.random() < 0.2,
+        "embedding_from_text": draw.random() < 0.4,
     }
     return {name: value for name, value in arguments.items() if value is not None}
 

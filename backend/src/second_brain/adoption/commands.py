@@ -195,6 +195,12 @@ def adopt(
                     remedy="Name the model that made them, as the searches name it: --model NAME. "
                     "Or use --embed to embed the texts again.",
                 )
+            if model is not None and not proposed.field("embedding"):
+                typer.echo(
+                    "warning: --model is not used: no embeddings of the table are adopted. "
+                    "A worker embeds the texts: second-brain corpus embed",
+                    err=True,
+                )
             choices = migration.Choices(
                 name=name or migration.default_name(proposed.table.name),
                 collection=collection or migration.Choices.collection,
@@ -238,6 +244,12 @@ def _write(
                 err=True,
             )
     typer.echo(f"Then: second-brain adopt --backfill {choices.name}{more}", err=True)
+    if choices.is_later:
+        typer.echo(
+            f"After writes: second-brain adopt --carry-over {choices.name}{more}, or the job of "
+            "second-brain server schedule",
+            err=True,
+        )
 
 
 def _chosen(database: Database, name: str | None) -> Sequence[str]:
