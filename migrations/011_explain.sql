@@ -191,7 +191,7 @@ begin
     'reason', case argument when 'collections' then 'collection' else 'filter' end,
     'message', concat(
       case
-        when instead.is_key then format('%s: no visible row has this key', argument)
+        when instead.is_key then format('%s: no visible row has %s', argument, field)
         else format(
           '%s: no visible row passes %s', argument,
           left(concat_ws(' ', field, alone #>> '{filters,0,op}', value), 200)
@@ -203,7 +203,8 @@ begin
             then array_to_string(instead.known, ' to ') else 'none' end
         when nearest <> '{}' then '; did you mean ' || nearest[1] || '?'
         when instead.known <> '{}'
-          then '; they have ' || array_to_string(instead.known[:5], ', ')
+          then case when instead.is_key then '; known are ' else '; they have ' end
+            || array_to_string(instead.known[:5], ', ')
       end,
       case when nearest <> '{}' then '' else '.' end,
       ' Leave out this argument, or give a value that a row has.'
