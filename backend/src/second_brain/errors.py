@@ -1,7 +1,6 @@
 """Errors by kind, and the one place that turns what a database or an HTTP client raises into them.
 
-An error here names what went wrong, the code that PostgreSQL (SQLSTATE) or PostgREST (PGRST…)
-gave, and what to do about it. It is not a place for retrying or logging.
+An error names what went wrong, the code of PostgreSQL or PostgREST, and what to do about it.
 """
 
 import inspect
@@ -447,14 +446,12 @@ def http_status(error: Exception, *, has_users_token: bool = False) -> int:
 def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBrainError:
     # `details` stays out: PostgreSQL prints whole rows there ("Failing row contains …").
     remedy = _REMEDIES.get(code or "")
-    if code in ("42883", "PGRST202"):
-        # The list of arguments is longer than a message.
+    if code in ("42883", "PGRST202"):  # the list of arguments is longer than a message
         message = _LONG_ARGUMENTS.sub("(…)", message)
     if hint and (code == "42501" or hint.startswith("To add it: ")):
         # Our functions say there what to do.
         remedy, hint = hint, None
-    if code == "42883":
-        # Postgres asks for casts.
+    if code == "42883":  # Postgres asks for casts
         hint = None
     text = safe_message(f"{message} ({hint})" if hint else message)
     if code == "22023" and _UNKNOWN_ROLE.search(message):
@@ -487,8 +484,7 @@ def _from_psycopg(error: "psycopg.Error") -> SecondBrainError:
     if error.sqlstate is not None:
         message = error.diag.message_primary or str(error)
         return _from_code(error.sqlstate, message, hint=error.diag.message_hint)
-    # libpq quotes pieces of the connection string (of a password with an @ in it, as the host's
-    # name).
+    # libpq quotes pieces of the connection string: of a password with an @, as the host's name.
     original = str(error)
     text = safe_message(QUOTED.sub('"…"', original))
     if isinstance(error, psycopg.DataError) or "cannot adapt" in original:
