@@ -60,7 +60,8 @@ def test_a_search_of_a_provider_is_short(provider: PostgresProvider) -> None:
 def test_a_search_of_the_service_is_short(provider: PostgresProvider) -> None:
     service = RetrievalService(provider, BY_HAND)
     passed = functions(lambda: service.search("invoice"))
-    assert len(passed) <= 97, sorted(passed)
+    # Up to three more where another test has turned on logs or spans.
+    assert len(passed) <= 100, sorted(passed)
 
 
 def test_a_search_of_the_command_line_sends_few_statements(
