@@ -1,4 +1,4 @@
-"""Random corpora and an oracle, in Python alone, of what a viewer may see of them."""
+"""Corpora: three chunks, and random ones with an oracle of what a viewer may see of them."""
 
 import json
 import random
@@ -15,6 +15,21 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from second_brain.services.functions import packed
+
+SAVANNA: list[dict[str, object]] = [
+    {
+        "content": "The zebra crossing is striped.",
+        "embedding_model": "m",
+        "embedding": [1.0, 0.0, 0.0],
+    },
+    {
+        "content": "A zebra eats grass on the plain.",
+        "embedding_model": "m",
+        "embedding": [0.8, 0.6, 0.0],
+    },
+    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
+]
+"""Three chunks whose similarities to [1, 0, 0] are 1, 0.8 and 0."""
 
 USERS = [UUID(int=number) for number in range(1, 5)]
 VOCABULARY = ("alpha", "beta", "gamma", "delta")

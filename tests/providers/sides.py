@@ -11,33 +11,16 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from conftest import Connection
+from corpora import SAVANNA
 from second_brain.services.connections import async_connection_pool, connection_pool
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.write import KnowledgeWriter
-
-CHUNKS: list[dict[str, object]] = [
-    {
-        "content": "The zebra crossing is striped.",
-        "embedding_model": "m",
-        "embedding": [1.0, 0.0, 0.0],
-    },
-    {
-        "content": "A zebra eats grass on the plain.",
-        "embedding_model": "m",
-        "embedding": [0.8, 0.6, 0.0],
-    },
-    {
-        "content": "The lion sleeps.",
-        "embedding_model": "m",
-        "embedding": [0.0, 0.0, 1.0],
-    },
-]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def corpus(shared: Connection) -> None:
     document = {"external_key": "savanna", "title": "Savanna", "visibility": "public"}
-    KnowledgeWriter(shared).upsert_document(document, CHUNKS)
+    KnowledgeWriter(shared).upsert_document(document, SAVANNA)
 
 
 class Side(ABC):

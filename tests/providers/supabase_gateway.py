@@ -23,6 +23,7 @@ import jwt
 import psycopg
 import pytest
 
+from corpora import SAVANNA
 from postgrest_server import JWT_SECRET, PostgREST
 from second_brain.services.functions import FUNCTIONS
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
@@ -296,7 +297,7 @@ class Real(Rest):
     def given(self, recorded: Answer, *statements: str) -> None:
         """See Rest."""
         with psycopg.connect(self.owner, autocommit=True) as connection:
-            KnowledgeWriter(connection).upsert_document(DOCUMENT, CHUNKS)
+            KnowledgeWriter(connection).upsert_document(DOCUMENT, SAVANNA)
             for statement in statements:
                 connection.execute(statement.encode())
         self.server.start()
@@ -346,19 +347,6 @@ DOCUMENT = {
     "visibility": "public",
     "metadata": {"team": "search"},
 }
-CHUNKS: list[dict[str, object]] = [
-    {
-        "content": "The zebra crossing is striped.",
-        "embedding_model": "m",
-        "embedding": [1.0, 0.0, 0.0],
-    },
-    {
-        "content": "A zebra eats grass on the plain.",
-        "embedding_model": "m",
-        "embedding": [0.8, 0.6, 0.0],
-    },
-    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
-]
 ROW = {
     "id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0001",
     "content": "A zebra eats grass on the plain.",

@@ -12,9 +12,9 @@ import pytest
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
-from sides import CHUNKS
 
 from conftest import Connect, Connection
+from corpora import SAVANNA
 from second_brain import errors
 from second_brain.services.arguments import (
     DEFAULTS,
@@ -44,7 +44,7 @@ def corpus(shared_service: Connection) -> UUID:
         "document_date": date(2026, 1, 31),
         "metadata": {"team": "search", "rrf_score": "a lie", "snippet": "<script>"},
     }
-    return KnowledgeWriter(shared_service).upsert_document(document, CHUNKS).document_id
+    return KnowledgeWriter(shared_service).upsert_document(document, SAVANNA).document_id
 
 
 def contents(results: list[Any]) -> list[str]:
@@ -70,7 +70,7 @@ def test_an_embedding_may_come_in_any_of_these_forms(
         embedding, threshold=0.5
     )
     assert "fallback_reason" not in details
-    assert contents(results) == [CHUNKS[0]["content"], CHUNKS[1]["content"]]
+    assert contents(results) == [SAVANNA[0]["content"], SAVANNA[1]["content"]]
     assert [result.confidence for result in results] == pytest.approx([1.0, 0.8])
 
 
@@ -124,7 +124,7 @@ def test_fulltext_confidence_is_the_share_of_the_best_rank(
         "zebra grass"
     )
     assert details["mode"] == "fulltext"
-    assert contents(results)[0] == CHUNKS[1]["content"]
+    assert contents(results)[0] == SAVANNA[1]["content"]
     best, second = (hit.metadata["text_score"] or 0.0 for hit in results[:2])
     assert [hit.confidence for hit in results[:2]] == pytest.approx([1, second / best])
     assert 0 < results[1].confidence < 1

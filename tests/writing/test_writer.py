@@ -13,24 +13,11 @@ import pytest
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
 
+from corpora import SAVANNA
 from second_brain import errors
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter, UpsertCounts
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-CHUNKS: list[dict[str, object]] = [
-    {
-        "content": "The zebra crossing is striped.",
-        "embedding_model": "m",
-        "embedding": [1.0, 0.0, 0.0],
-    },
-    {
-        "content": "A zebra eats grass on the plain.",
-        "embedding_model": "m",
-        "embedding": [0.8, 0.6, 0.0],
-    },
-    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
-]
 
 
 class Waiting:
@@ -68,7 +55,7 @@ def writer(request: pytest.FixtureRequest, service_role: Connection, dsn: str) -
 @pytest.fixture
 def corpus(writer: Any) -> UUID:
     document = {"external_key": "savanna", "title": "Savanna"}
-    document_id: UUID = writer.upsert_document(document, CHUNKS).document_id
+    document_id: UUID = writer.upsert_document(document, SAVANNA).document_id
     return document_id
 
 
@@ -90,7 +77,7 @@ def test_a_writer_takes_a_connection_and_no_dsn(kind: Any, dsn: str) -> None:
 
 
 def test_an_upsert_counts_what_it_changed(writer: Any, corpus: UUID) -> None:
-    changed: list[dict[str, object]] = [*CHUNKS[:1], {"content": "A zebra runs."}]
+    changed: list[dict[str, object]] = [*SAVANNA[:1], {"content": "A zebra runs."}]
     assert writer.upsert_document(
         {"external_key": "savanna", "title": "Savanna"}, changed
     ) == UpsertCounts(
@@ -175,7 +162,7 @@ def test_a_stored_text_needs_no_second_embedding(writer: Any, service_role: Conn
 
 def test_deleting_returns_how_much_went(writer: Any, corpus: UUID) -> None:
     owner = uuid4()
-    writer.upsert_document({"external_key": "mine", "owner_id": owner}, CHUNKS[:2])
+    writer.upsert_document({"external_key": "mine", "owner_id": owner}, SAVANNA[:2])
     deleted = writer.delete_owner(owner)
     assert (deleted.documents_deleted, deleted.chunks_deleted) == (1, 2)
     assert writer.delete_document("savanna") == 3
@@ -183,7 +170,7 @@ def test_deleting_returns_how_much_went(writer: Any, corpus: UUID) -> None:
 
 
 def test_a_purge_removes_what_was_superseded(writer: Any, corpus: UUID) -> None:
-    writer.upsert_document({"external_key": "savanna", "title": "Savanna"}, CHUNKS[:1])
+    writer.upsert_document({"external_key": "savanna", "title": "Savanna"}, SAVANNA[:1])
     assert writer.purge(timedelta(days=1)) == 0
     assert writer.purge(timedelta(0)) == 2
 
@@ -192,7 +179,7 @@ def test_a_writer_joins_the_callers_transaction(dsn: str, database: Connection) 
     with psycopg.connect(dsn) as connection:
         connection.execute("select 1")
         writer = KnowledgeWriter(connection)
-        writer.upsert_document({"external_key": "a"}, CHUNKS)
+        writer.upsert_document({"external_key": "a"}, SAVANNA)
         with pytest.raises(errors.InvalidInputError):
             writer.upsert_document({}, [])
         assert connection.info.transaction_status == TransactionStatus.INTRANS
@@ -213,7 +200,7 @@ def test_an_async_writer_joins_the_callers_transaction(dsn: str, database: Conne
         async with await psycopg.AsyncConnection.connect(dsn) as connection:
             await connection.execute("select 1")
             writer = AsyncKnowledgeWriter(connection)
-            await writer.upsert_document({"external_key": "a"}, CHUNKS)
+            await writer.upsert_document({"external_key": "a"}, SAVANNA)
             with pytest.raises(errors.InvalidInputError):
                 await writer.upsert_document({}, [])
             assert connection.info.transaction_status == TransactionStatus.INTRANS
@@ -236,7 +223,7 @@ def test_a_timeout_ends_with_its_write_in_the_callers_transaction(dsn: str) -> N
     with psycopg.connect(dsn) as connection:
         connection.execute("set local statement_timeout = '7s'")
         writer = KnowledgeWriter(connection)
-        writer.upsert_document({"external_key": "a"}, CHUNKS, timeout=30)
+        writer.upsert_document({"external_key": "a"}, SAVANNA, timeout=30)
         assert connection.execute("show statement_timeout").fetchone() == ("7s",)
         with pytest.raises(errors.InvalidInputError):
             writer.upsert_document({}, [], timeout=30)

@@ -54,7 +54,10 @@ class _NoEmbedder:
     model = "no embedder"
 
     def embed(self, texts: Sequence[str]) -> "NDArray[np.float32]":
-        raise NotImplementedError
+        raise ConfigurationError(
+            "the service is without an embedder",
+            remedy="Give one; the modes hybrid and text search without it.",
+        )
 
 
 NO_EMBEDDER: Embedder = _NoEmbedder()

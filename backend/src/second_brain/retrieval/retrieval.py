@@ -395,8 +395,7 @@ class Retrieval(ABC):
         try:
             embedder = await self._embedder(deadline)
         except ConfigurationError as error:
-            is_refused = self.settings.search_on_bad_embedding == "error"
-            if plan.retrieval == "vector" or (is_refused and NO_EMBEDDER not in self._embedders):
+            if plan.retrieval == "vector" or self.settings.search_on_bad_embedding == "error":
                 raise
             return None, nothing, degraded_by("embed", error)
         try:
@@ -439,10 +438,7 @@ class Retrieval(ABC):
     async def _embedder(self, deadline: Deadline) -> AnyEmbedder:
         """Return the embedder of the corpus's model, which is looked up once in a while."""
         if NO_EMBEDDER in self._embedders:
-            raise ConfigurationError(
-                "the service is without an embedder",
-                remedy="Give one; the modes hybrid and text search without it.",
-            )
+            return NO_EMBEDDER
         chosen = self._chosen
         if chosen is not None and chosen[1] > time.monotonic():
             return chosen[0]
