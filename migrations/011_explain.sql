@@ -154,7 +154,7 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
   )
 $$;
 
--- The answer for an argument that no row passes which the scope shows.
+-- The answer for an argument that none of the rows passes that the scope shows.
 create function knowledge_internal.unmet_restriction(
   argument text, alone jsonb, path text[], seen knowledge_internal.row_scope, collections text[]
 ) returns jsonb
