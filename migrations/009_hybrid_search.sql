@@ -1,7 +1,7 @@
 -- 009_hybrid_search: the search.
 -- Adds: types search_arguments and knowledge_search_hit, the functions that check and plan a
--- search, and hybrid_search_knowledge_chunks, which fuses the ranked rows of the legs. Locks
--- nothing that exists.
+-- search, and hybrid_search_knowledge_chunks, which runs it and shows the rows. Locks nothing that
+-- exists.
 -- Written from supabase/schemas/core/09_hybrid_search.sql by `make baseline`: edit that file.
 
 -- The arguments of hybrid_search_knowledge_chunks, in its order.
@@ -13,7 +13,9 @@ create type knowledge_internal.search_arguments as (
   public_only boolean, one_per_document boolean, neighbor_window integer,
   recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
   viewer_groups text[], on_bad_embedding text, prefix_last boolean,
-  embedding_from_text boolean
+  embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
+  max_per_document integer, merge_duplicates boolean, min_confidence double precision,
+  snippets integer, order_by text
 );
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -49,7 +51,8 @@ create type public.knowledge_search_hit as (
   source_row jsonb,
   confidence double precision,
   notes jsonb,
-  answer_confidence double precision
+  answer_confidence double precision,
+  duplicates integer
 );
 
 comment on type public.knowledge_search_hit is
@@ -65,7 +68,8 @@ comment on type public.knowledge_search_hit is
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
-  'well its first hit fits the question; low for a question of another subject than the corpus.';
+  'well its first hit fits the question; low for a question of another subject than the corpus. '
+  'duplicates: with merge_duplicates, how many hits that say the same it stands for beside itself.';
 
 -- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
 create function knowledge_internal.check_range(
@@ -130,6 +134,16 @@ begin
       then 'prefix_last must be true or false, not null'
     when given.embedding_from_text is null
       then 'embedding_from_text must be true or false, not null'
+    when (given.diversity between 0 and 1) is not true
+      then 'diversity must be between 0 and 1, not %s'
+    when given.max_per_document not between 1 and 1000
+      then 'max_per_document must be between 1 and 1000, not %s'
+    when given.merge_duplicates is null
+      then 'merge_duplicates must be true or false, not null'
+    when given.min_confidence not between 0 and 1
+      then 'min_confidence must be between 0 and 1, not %s'
+    when (given.snippets between 1 and 3) is not true
+      then 'snippets must be between 1 and 3, not %s'
   end;
   if problem is not null then
     raise exception '%', format(
@@ -386,6 +400,13 @@ begin
   if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
     plan.text_weight := given.text_weight;
   end if;
+  plan.arrangement := row(
+    nullif(given.one_per_document, false), given.max_per_document,
+    nullif(given.merge_duplicates, false), nullif(given.diversity, 0), given.min_confidence,
+    case when given.recency_half_life is not null
+      then jsonb_build_array(jsonb_build_object('half_life', given.recency_half_life)) end,
+    given.order_by
+  )::knowledge_internal.arrangement;
   if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
@@ -644,106 +665,6 @@ begin
 end
 $$;
 
--- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
--- the text leg missed, the least of a full pool, else 0: then it has no word.
-create type knowledge_internal.score_range as (
-  least_similarity double precision, best_similarity double precision,
-  least_text_score double precision, best_text_score double precision,
-  missing_text_score double precision, identifier_bonus double precision
-);
-
--- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
-create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
-returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return coalesce(
-    (score - least_score) / nullif(best_score - least_score, 0::float8),
-    case when score is null then 0 else 1 end
-  );
-end
-$$;
-
--- The fused score of a row that is the best of every list that it can be in.
-create function knowledge_internal.best_fused_score(
-  plan knowledge_internal.search_plan, rrf_k double precision
-) returns double precision
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  best_similarity constant float8 := plan.vector_weight * case plan.fusion
-    when 'rrf' then 1 / (rrf_k + 1) when 'auto' then 1 / plan.cosine_scale else 1 end;
-  best_text constant float8 := plan.text_weight * case plan.fusion
-    when 'rrf' then 1 / (rrf_k + 1) else 1 end;
-  best float8 := 0;
-begin
-  for place in 1 .. cardinality(plan.questions) loop
-    best := best
-      + case
-          when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
-            then 0
-          else best_similarity
-        end
-      + case when plan.questions[place].query_text is null then 0 else best_text end
-      + case
-          when plan.fusion = 'auto'
-            and (plan.analyses[place].bonuses).identifier_bonus is not null
-            then 2 * best_similarity + best_text
-          else 0
-        end;
-  end loop;
-  return best;
-end
-$$;
-
--- How well the first hit of a search fits the question that it fits best, 0 to 1: by its cosine
--- similarity, and by coverage, the weight of the question's words that it has over that of all.
--- docs/ranking.md measures it. Null for a chunk that is not here.
-create function knowledge_internal.answer_confidence(
-  plan knowledge_internal.search_plan, first_hit uuid
-) returns double precision
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  hit record;
-  analysis knowledge_internal.query_analysis;
-  fit record;
-  best double precision;
-begin
-  -- Concatenated with nothing, a tsvector outside its row is fetched once.
-  select chunk.embedding, chunk.content_tsv || ''::tsvector as lexemes
-    into hit
-    from public.knowledge_chunks as chunk
-   where chunk.id = first_hit;
-  for place in 1 .. cardinality(plan.questions) loop
-    analysis := plan.analyses[place];
-    -- Of the readings of a word, the best counts.
-    select 1 - (plan.questions[place].embedding operator(extensions.<=>) hit.embedding) as cosine,
-           coalesce(sum(word.found), 0) / sum(word.weight) as coverage
-      into fit
-      from (
-        select max(asked.weight) as weight,
-               max(asked.weight) filter (where hit.lexemes @@ asked.query) as found
-          from unnest(analysis.scored_weights, analysis.lexeme_queries, analysis.readings)
-               as asked (weight, query, reading)
-         group by asked.reading
-      ) as word;
-    best := greatest(
-      best,
-      1 / (
-        1 + exp(
-          -case
-            when fit.cosine is null then 15 * fit.coverage - 6
-            when fit.coverage is null then 30 * fit.cosine - 12.5
-            else 15 * fit.cosine + 8.7 * fit.coverage - 9.2
-          end
-        )
-      )
-    );
-  end loop;
-  return best;
-end
-$$;
-
 -- A definer: service_role has no rights on the internal schema.
 create function public.hybrid_search_knowledge_chunks(
   query_embedding extensions.vector default null,
@@ -773,6 +694,14 @@ create function public.hybrid_search_knowledge_chunks(
   on_bad_embedding text default 'error',
   prefix_last boolean default false,
   embedding_from_text boolean default false,
+  like_ids uuid[] default null,
+  boosts jsonb default null,
+  diversity double precision default 0,
+  max_per_document integer default null,
+  merge_duplicates boolean default false,
+  min_confidence double precision default null,
+  snippets integer default 1,
+  order_by text default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
@@ -791,13 +720,18 @@ declare
   asked knowledge_internal.asked_words;
   notes jsonb;
   best_score double precision;
+  rows knowledge_internal.fused_row[];
+  merged integer;
+  first_confidence double precision;
 begin
   plan := knowledge_internal.planned_search(
     row(
       query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
       filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
       viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text
+      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
+      like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
+      order_by
     )::knowledge_internal.search_arguments,
     shared => case when ranked_lists ? 'shared' then jsonb_populate_record(
       null::knowledge_internal.shared_question, ranked_lists -> 'shared'
@@ -814,10 +748,9 @@ begin
   notes := knowledge_internal.search_notes(plan, lists);
   best_score := knowledge_internal.best_fused_score(plan, rrf_k);
 
-  return query
   with
-  -- The two rankings. Each question is ranked by itself in each collection.
-  lists as materialized (
+  -- Each question is ranked by itself in each collection.
+  list as materialized (
     select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
            row(
              found.similarities[cardinality(found.similarities)], found.similarities[1],
@@ -836,18 +769,17 @@ begin
            )
   ),
   vector_results as (
-    select lists.list_id, lists.score_range, hit.id, hit.similarity, hit.vector_rank
-      from lists
-     cross join lateral unnest(lists.vector_ids, lists.similarities)
+    select list.list_id, list.score_range, hit.id, hit.similarity, hit.vector_rank
+      from list
+     cross join lateral unnest(list.vector_ids, list.similarities)
              with ordinality as hit (id, similarity, vector_rank)
   ),
   text_results as (
-    select lists.list_id, lists.score_range, hit.id, hit.text_score, hit.text_rank
-      from lists
-     cross join lateral unnest(lists.text_ids, lists.text_scores)
+    select list.list_id, list.score_range, hit.id, hit.text_score, hit.text_rank
+      from list
+     cross join lateral unnest(list.text_ids, list.text_scores)
              with ordinality as hit (id, text_score, text_rank)
   ),
-  -- Fusion.
   combined as (
     select list_id, id, vector_results.vector_rank, text_results.text_rank,
            vector_results.similarity, text_results.text_score,
@@ -894,68 +826,40 @@ begin
                     end as of_text
            ) as share
      group by combined.id
-  ),
-  -- Page. A document takes the place and the score of its best hit, and shows its best chunk.
-  ordered as (
-    select scored.*, chunk.chunk_index, chunk.collection, aged.score,
-           coalesce(case when one_per_document then chunk.document_id end, scored.id) as unit,
-           row_number() over (
-             order by aged.score desc, least(scored.vector_rank, scored.text_rank), scored.id
-           ) as place
-      from scored
-      left join lateral (
-             -- Each condition here is checked once, before any row is looked up.
-             select found.chunk_index, found.collection, found.document_id, found.document_date
-               from public.knowledge_chunks as found
-              where (one_per_document or recency_half_life is not null)
-                and ranked_lists -> 'chunks' is null -- the lists of explain have none
-                and found.id = scored.id
-             offset 0
-           ) as stored on true
-     cross join lateral (
-             select case when ranked_lists is not null
-                      then ranked_lists #> array['chunks', scored.id::text] end as facts
-           ) as sent
-     cross join lateral (
-             select coalesce(stored.chunk_index, (sent.facts ->> 'chunk_index')::integer)
-                      as chunk_index,
-                    coalesce(stored.collection, sent.facts ->> 'collection') as collection,
-                    coalesce(stored.document_id, (sent.facts ->> 'document_id')::uuid)
-                      as document_id,
-                    coalesce(stored.document_date, (sent.facts ->> 'document_date')::date)
-                      as document_date
-           ) as chunk
-     cross join lateral (
-             select case when recency_half_life is null then scored.rrf_score
-                      -- A score below 0 would rise with its age.
-                      when chunk.document_date is null or scored.rrf_score < 0
-                        then scored.rrf_score
-                      else scored.rrf_score * 0.5 ^ least(
-                        greatest((now() at time zone 'UTC')::date - chunk.document_date, 0)
-                          / greatest(recency_half_life, 1e-6),
-                        500
-                      ) end
-           ) as aged (score)
-  ),
-  units as (
-    select distinct on (ordered.unit)
-           ordered.*,
-           max(ordered.score) over (partition by ordered.unit) as unit_score,
-           array_agg(ordered.collection) over (partition by ordered.unit) as collections,
-           count(*) over (partition by ordered.unit) as hits,
-           min(ordered.place) over (partition by ordered.unit) as unit_place
-      from ordered
-     order by ordered.unit, ordered.chunk_index is null, ordered.place
-  ),
-  page as materialized (
-    select units.*, count(*) over () as total_count,
-           sum(units.hits) over () - count(*) over () as merged_hits
-      from units
-     order by units.unit_place
-     limit match_count offset match_offset
+  )
+  select array_agg(
+           row(
+             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
+             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
+             null, null, null
+           )::knowledge_internal.fused_row
+           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+         )
+    into rows
+    from scored;
+  if not (plan.arrangement is null) then
+    select found.arranged, found.merged
+      into rows, merged
+      from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
+  end if;
+
+  first_confidence := coalesce(
+    (ranked_lists #>> array['chunks', rows[1].id::text, 'answer_confidence'])::float8,
+    knowledge_internal.answer_confidence(plan, rows[1].id)
+  );
+  return query
+  with page as materialized (
+    select hit.*
+      from unnest(rows) with ordinality as hit (
+             id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
+             collections, factors, duplicates, place
+           )
+     where hit.place > match_offset
+     order by hit.place
+     limit match_count
   )
   select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
-         chunk.source_origin, chunk.metadata, page.unit_score, page.vector_rank, page.text_rank,
+         chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
          case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
            else 'both' end,
@@ -968,18 +872,13 @@ begin
          end,
          case when neighbor_window > 0
            then coalesce(surroundings.facts ->> 'context', chunk.content) end,
-         page.total_count,
+         cardinality(rows)::bigint,
          plan.pool in (
-           select greatest(cardinality(lists.vector_ids), cardinality(lists.text_ids), 0)
-             from lists
+           select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
+             from unnest(lists) as list
          ),
          chunk.heading, chunk.sensitivity,
-         case when one_per_document
-           then nullif(array(
-             select distinct found.name from unnest(page.collections) as found (name)
-              where found.name is not null order by 1
-           ), '{}')
-           else array[chunk.collection] end,
+         case when one_per_document then page.collections else array[chunk.collection] end,
          coalesce(
            (surroundings.facts -> 'document_chunks')::integer,
            (
@@ -990,22 +889,15 @@ begin
            )
          ),
          document.external_key, document.source_row,
-         greatest(0, least(1, page.unit_score / best_score)),
-         case when page.merged_hits > 0 or ranked_lists ? 'shares' then
+         greatest(0, least(1, page.score / best_score)),
+         case when merged > 0 or ranked_lists ? 'shares' then
            coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
-             'deduplicated', nullif(page.merged_hits, 0),
+             'deduplicated', nullif(merged, 0),
              'shares', case when ranked_lists ? 'shares'
                then array[page.vector_share, page.text_share] end
            )) else notes end,
-         (
-           -- Once, not by row.
-           select coalesce(
-                    (ranked_lists #>> array['chunks', first.id::text, 'answer_confidence'])::float8,
-                    knowledge_internal.answer_confidence(plan, first.id)
-                  )
-             from ordered as first
-            where first.place = 1
-         )
+         first_confidence,
+         page.duplicates
     from page
     left join lateral (
            select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
@@ -1028,7 +920,7 @@ begin
     left join public.knowledge_documents as document
       on document.id = chunk.document_id
      and coalesce((surroundings.facts -> 'shows_document')::boolean, true)
-   order by page.unit_place;
+   order by page.place;
 end
 $$;
 

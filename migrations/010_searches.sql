@@ -17,7 +17,8 @@ declare
       "match_count": 10, "match_threshold": 0, "vector_weight": 1, "text_weight": 1,
       "search_mode": "websearch", "pool_size": 50, "rrf_k": 60, "public_only": false,
       "one_per_document": false, "neighbor_window": 0, "match_offset": 0, "snippet": false,
-      "on_bad_embedding": "error", "prefix_last": false, "embedding_from_text": false
+      "on_bad_embedding": "error", "prefix_last": false, "embedding_from_text": false,
+      "diversity": 0, "merge_duplicates": false, "snippets": 1
     }'
   );
   names constant jsonb := to_jsonb(given);
@@ -78,8 +79,9 @@ begin
            given.date_to, given.collections, given.viewer_id, given.public_only,
            given.one_per_document, given.neighbor_window, given.recency_half_life,
            given.match_offset, given.snippet, given.formulations, given.viewer_groups,
-           given.on_bad_embedding, given.prefix_last, given.embedding_from_text,
-           search.ranked_lists
+           given.on_bad_embedding, given.prefix_last, given.embedding_from_text, given.like_ids,
+           given.boosts, given.diversity, given.max_per_document, given.merge_duplicates,
+           given.min_confidence, given.snippets, given.order_by, search.ranked_lists
          ) as hit;
 end
 $$;
@@ -196,7 +198,11 @@ create function public.search_my_knowledge_chunks(
   recency_half_life double precision default null, match_offset integer default 0,
   snippet boolean default false, formulations jsonb default null,
   on_bad_embedding text default 'error', prefix_last boolean default false,
-  embedding_from_text boolean default false
+  embedding_from_text boolean default false, like_ids uuid[] default null,
+  boosts jsonb default null, diversity double precision default 0,
+  max_per_document integer default null, merge_duplicates boolean default false,
+  min_confidence double precision default null, snippets integer default 1,
+  order_by text default null
 ) returns setof public.knowledge_search_hit
 -- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -206,7 +212,9 @@ declare
     filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
     knowledge_internal.signed_in_viewer('search_my_knowledge_chunks'), public_only,
     one_per_document, neighbor_window, recency_half_life, match_offset, snippet, formulations,
-    knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last, embedding_from_text
+    knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last,
+    embedding_from_text, like_ids, boosts, diversity, max_per_document, merge_duplicates,
+    min_confidence, snippets, order_by
   )::knowledge_internal.search_arguments;
 begin
   perform knowledge_internal.check_cost(given);
@@ -237,7 +245,11 @@ create function public.search_public_knowledge_chunks(
   neighbor_window integer default 0, recency_half_life double precision default null,
   match_offset integer default 0, snippet boolean default false, formulations jsonb default null,
   on_bad_embedding text default 'error', prefix_last boolean default false,
-  embedding_from_text boolean default false
+  embedding_from_text boolean default false, like_ids uuid[] default null,
+  boosts jsonb default null, diversity double precision default 0,
+  max_per_document integer default null, merge_duplicates boolean default false,
+  min_confidence double precision default null, snippets integer default 1,
+  order_by text default null
 ) returns setof public.knowledge_search_hit
 -- definer: a visitor may not read the tables of the search, nor call it for all rows.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -246,7 +258,8 @@ declare
     query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
     filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
     null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
-    formulations, null, on_bad_embedding, prefix_last, embedding_from_text
+    formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
+    diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by
   )::knowledge_internal.search_arguments;
 begin
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.
@@ -418,7 +431,8 @@ create function public.hybrid_search_knowledge_chunks_batch(
   match_type text, matched_terms text[], title text, source_url text, collection text,
   document_date date, snippet text, context text, total_count bigint, pool_ended boolean,
   heading text, sensitivity text, collections text[], document_chunks integer, external_key text,
-  source_row jsonb, confidence double precision, notes jsonb, answer_confidence double precision
+  source_row jsonb, confidence double precision, notes jsonb, answer_confidence double precision,
+  duplicates integer
 )
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -72,7 +72,7 @@ def test_only_names_dimension_and_the_new_schema_differ_from_the_plain_files() -
     back = naming.rename(text, names, SCHEMA, "public")
     back = back.replace("extensions.vector(5)", "extensions.vector(1024)")
     begin = back.index("\n-- The schema of this install.")
-    end = back.index("service_role;\n", begin) + len("service_role;\n")
+    end = back.index("service_role;\n\n", begin) + len("service_role;\n\n")
     assert back[:begin] + back[end:] == "".join(one.sql for one in plain)
 
 

@@ -196,7 +196,7 @@ def test_the_baseline_is_refused_once_a_migration_is_frozen(
 def test_a_migration_is_written_from_the_difference_and_leads_to_the_state(
     checkout: Checkout, databases: Databases
 ) -> None:
-    documents = checkout.state / "core" / "02_documents.sql"
+    documents = checkout.state / "core" / "01_documents.sql"
     storage = "alter column metadata set storage"
     edit(documents, f"{storage} main", f"{storage} plain")
     edit(documents, "toast_tuple_target = 1536", "toast_tuple_target = 1600, fillfactor = 90")

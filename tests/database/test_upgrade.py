@@ -224,7 +224,7 @@ def test_declaring_replaces_what_is_ours_and_nothing_else(tmp_path: Path) -> Non
     first, *_ = migrations.declare(tmp_path, 384)
     first.write_text("-- older\n")
     gone = tmp_path / "second_brain_99_gone.sql"
-    other = tmp_path / "second_brain_kb_01_extensions.sql"
+    other = tmp_path / "second_brain_kb_01_documents.sql"
     gone.write_text("select 1;")
     other.write_text("select 1;")
     assert migrations.declare(tmp_path, 384) == [first, gone]

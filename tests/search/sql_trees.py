@@ -120,12 +120,24 @@ def plpgsql(definition: Function) -> list[tuple[str, Any]]:
 
 
 @cache
-def retrieval() -> Query:
+def shown() -> Query:
     """Return the only query whose rows the RPC returns."""
     (query,) = (
         tree["query"]["PLpgSQL_expr"]["query"]
         for kind, tree in plpgsql(function(RPC))
         if kind == "stmt_return_query"
+    )
+    return parse_sql(query)[0].stmt
+
+
+def retrieval() -> Query:
+    """Return the only query of the RPC that fuses the legs."""
+    (query,) = (
+        query
+        for kind, tree in plpgsql(function(RPC))
+        if kind == "stmt_execsql"
+        for query in [tree["sqlstmt"]["PLpgSQL_expr"]["query"]]
+        if "full outer join" in query
     )
     return parse_sql(query)[0].stmt
 

@@ -84,7 +84,7 @@ def test_one_place_names_the_dimension() -> None:
         for one in nodes(statements, ast.TypeName)
         if dotted(one.names).split(".")[-1] in {"vector", "halfvec"} and one.typmods
     ]
-    assert sized == [("002_documents.sql", 1024)]
+    assert sized == [("001_documents.sql", 1024)]
     text = " ".join(word for one in migrations.find() for word in words(one.sql))
     assert re.findall(r"\b(?:vector|halfvec) \( (\d+) \)", text) == ["1024"]
 

@@ -497,4 +497,4 @@ def test_no_migration_but_the_first_touches_the_projects_function() -> None:
             re.IGNORECASE,
         )
     ]
-    assert touching == ["002_documents.sql"]
+    assert touching == ["001_documents.sql"]

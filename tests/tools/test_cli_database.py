@@ -333,8 +333,8 @@ def test_an_install_of_another_schema_is_migrated_examined_and_handed_out(
     assert run("doctor", "--dsn", plain_dsn, *schema).code == 0
     assert "are missing" in run("doctor", "--dsn", plain_dsn).out
     written = run("init", "--dimensions", "3", "--declarative", *schema).out.split()
-    assert any(name.endswith("_second_brain_knowledge_de_001_extensions.sql") for name in written)
-    assert "supabase/schemas/second_brain_knowledge_de_01_extensions.sql" in written
+    assert any(name.endswith("_second_brain_knowledge_de_001_documents.sql") for name in written)
+    assert "supabase/schemas/second_brain_knowledge_de_01_documents.sql" in written
     assert all((folder / name).exists() for name in written)
     refused = run("migrate", "--dsn", plain_dsn, "--schema", "select")
     assert (refused.code, "schema must not be 'select'" in refused.err) == (1, True)

@@ -759,20 +759,27 @@ export type Database = {
       };
       "hybrid_search_knowledge_chunks": {
         Args: {
+          "boosts"?: Json;
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "diversity"?: number;
           "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
           "fusion"?: string;
+          "like_ids"?: (string)[];
           "match_count"?: number;
           "match_offset"?: number;
           "match_threshold"?: number;
+          "max_per_document"?: number;
+          "merge_duplicates"?: boolean;
+          "min_confidence"?: number;
           "neighbor_window"?: number;
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
+          "order_by"?: string;
           "pool_size"?: number;
           "prefix_last"?: boolean;
           "public_only"?: boolean;
@@ -783,6 +790,7 @@ export type Database = {
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
+          "snippets"?: number;
           "text_weight"?: number;
           "vector_weight"?: number;
           "viewer_groups"?: (string)[];
@@ -809,6 +817,7 @@ export type Database = {
           "document_chunks": number;
           "document_date": string;
           "document_id": string;
+          "duplicates": number;
           "external_key": string;
           "heading": string;
           "id": string;
@@ -1038,20 +1047,27 @@ export type Database = {
       };
       "search_my_knowledge_chunks": {
         Args: {
+          "boosts"?: Json;
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "diversity"?: number;
           "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
           "fusion"?: string;
+          "like_ids"?: (string)[];
           "match_count"?: number;
           "match_offset"?: number;
           "match_threshold"?: number;
+          "max_per_document"?: number;
+          "merge_duplicates"?: boolean;
+          "min_confidence"?: number;
           "neighbor_window"?: number;
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
+          "order_by"?: string;
           "pool_size"?: number;
           "prefix_last"?: boolean;
           "public_only"?: boolean;
@@ -1061,6 +1077,7 @@ export type Database = {
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
+          "snippets"?: number;
           "text_weight"?: number;
           "vector_weight"?: number;
         };
@@ -1074,20 +1091,27 @@ export type Database = {
       };
       "search_public_knowledge_chunks": {
         Args: {
+          "boosts"?: Json;
           "collections"?: (string)[];
           "date_from"?: string;
           "date_to"?: string;
+          "diversity"?: number;
           "embedding_from_text"?: boolean;
           "filter_type"?: string;
           "filters"?: Json;
           "formulations"?: Json;
           "fusion"?: string;
+          "like_ids"?: (string)[];
           "match_count"?: number;
           "match_offset"?: number;
           "match_threshold"?: number;
+          "max_per_document"?: number;
+          "merge_duplicates"?: boolean;
+          "min_confidence"?: number;
           "neighbor_window"?: number;
           "on_bad_embedding"?: string;
           "one_per_document"?: boolean;
+          "order_by"?: string;
           "pool_size"?: number;
           "prefix_last"?: boolean;
           "query_embedding"?: string;
@@ -1096,6 +1120,7 @@ export type Database = {
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
+          "snippets"?: number;
           "text_weight"?: number;
           "vector_weight"?: number;
         };
@@ -1232,6 +1257,7 @@ export type Database = {
         "confidence": number | null;
         "notes": Json | null;
         "answer_confidence": number | null;
+        "duplicates": number | null;
       };
     };
   };

@@ -170,6 +170,18 @@ def _search(
             "--collection or --filters names them.",
         ),
     ] = False,
+    like_ids: Annotated[
+        list[UUID] | None,
+        typer.Option(
+            "--like", help="Hits like this chunk or document; may be repeated.", show_default=False
+        ),
+    ] = None,
+    boosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Factors of the score, as a list of objects.", show_default=False
+        ),
+    ] = None,
     viewer_id: Annotated[
         UUID | None,
         typer.Option(help="Only what this user owns, and what is public.", show_default=False),
@@ -259,6 +271,8 @@ def _search(
         category=filter_type,
         filters=_parsed(filters, "--filters"),
         collections=collections or None,
+        like_ids=like_ids or None,
+        boosts=_parsed(boosts, "--boosts"),
         include_memory=include_memory,
         date_from=date_from and date_from.date(),
         date_to=date_to and date_to.date(),

@@ -69,7 +69,7 @@ _STORE_FUSION = """
 insert into public.knowledge_settings (collection, fusion) values ('', '{fusion}');
 """
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
-# Added to the first file for another schema than public; Supabase does the same for public.
+# After the head of the first file for another schema than public; Supabase does the same for public.
 _CREATE_SCHEMA = """
 -- The schema of this install.
 create schema if not exists {schema};
@@ -167,7 +167,8 @@ def render(
             for one in rendered
         ]
         create = _CREATE_SCHEMA.format(schema=schema)
-        rendered[0] = replace(rendered[0], sql=rendered[0].sql + create)
+        after_head = re.sub(r"\A((?:--.*\n)*)", rf"\1{create}\n", rendered[0].sql, count=1)
+        rendered[0] = replace(rendered[0], sql=after_head)
     if not naming.is_plain(vector_schema):
         raise InvalidInputError(
             f"the schema of pgvector must be a name that needs no quotes, not {vector_schema!r}",

@@ -184,6 +184,14 @@ class SearchQuery(QueryNames):
         default=None, description="Search the collection memory too."
     )
     prefix_last: bool = _field("prefix_last")
+    like_ids: tuple[UUID, ...] | None = _field("like_ids")
+    boosts: tuple[dict[str, Any], ...] | None = _field("boosts")
+    diversity: float = _field("diversity", ge=0, le=1)
+    max_per_document: int | None = _field("max_per_document", ge=1, le=1000)
+    merge_duplicates: bool = _field("merge_duplicates")
+    min_confidence: float | None = _field("min_confidence", ge=0, le=1)
+    snippets: int = _field("snippets", ge=1, le=3)
+    order_by: str | None = _field("order_by")
 
     @property
     def text_mode(self) -> TextMode:
@@ -240,3 +248,11 @@ class QueryOptions(AccessOptions, total=False):
     bm25_weight: float | None
     include_memory: bool | None
     prefix_last: bool
+    like_ids: Sequence[UUID | str] | None
+    boosts: Sequence[Mapping[str, object]] | None
+    diversity: float
+    max_per_document: int | None
+    merge_duplicates: bool
+    min_confidence: float | None
+    snippets: int
+    order_by: str | None

@@ -183,6 +183,32 @@ class KeywordArguments(_Conditions, total=False):
     embedding_from_text: Annotated[
         bool, Argument(False, "boolean", "a text without embedding gets one of its best text hits")
     ]
+    like_ids: Annotated[
+        Sequence[UUID | str] | None,
+        Argument(None, "uuid[]", "up to 20 chunks or documents that the hits should be like"),
+    ]
+    boosts: Annotated[
+        Sequence[Mapping[str, object]] | None,
+        Argument(None, "jsonb", "up to 10 factors of the score, by conditions, numbers or dates"),
+    ]
+    diversity: Annotated[
+        float,
+        Argument(0.0, "double precision", "how much hits should differ from those above, 0 to 1"),
+    ]
+    max_per_document: Annotated[
+        int | None, Argument(None, "integer", "the most hits of each document")
+    ]
+    merge_duplicates: Annotated[
+        bool, Argument(False, "boolean", "hits that say the same are shown once")
+    ]
+    min_confidence: Annotated[
+        float | None,
+        Argument(None, "double precision", "the least answer_confidence of each hit, 0 to 1"),
+    ]
+    snippets: Annotated[int, Argument(1, "integer", "the passages of a snippet, 1 to 3")]
+    order_by: Annotated[
+        str | None, Argument(None, "text", "a field with a date or number, such as document_date")
+    ]
 
 
 class _Timeout(TypedDict, total=False):
@@ -356,6 +382,7 @@ _READERS: Mapping[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("query_embedding", "query_text"), _question),
     "filters": lambda value, _: conditions(value),
     **dict.fromkeys(("collections", "viewer_groups"), _names),
+    "like_ids": lambda value, name: [_uuid(one, name) for one in _names(value, name)],
     **dict.fromkeys(("date_from", "date_to"), _date),
     **dict.fromkeys(("viewer_id", "document_id", "chunk_id"), _uuid),
 }

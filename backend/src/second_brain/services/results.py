@@ -91,6 +91,8 @@ class HitMetadata(TypedDict, total=False):
     document_date: str | None
     snippet: str | None
     context: str | None
+    duplicates: int | None
+    """With merge_duplicates, how many hits that say the same it stands for beside itself."""
     total_count: int | None
     """Hits of the whole list that a page is cut from."""
     pool_ended: bool | None
@@ -108,7 +110,8 @@ class Hit(BaseModel):
     `metadata` is the row's own. `chunk_index` is None for a whole document, which is stored without
     a position in it. `heading` is the title and the section path, which are searched with the text.
     `collections` are all in which the search found it, `document_chunks` is how many chunks its
-    document has, `snippet` is HTML. `source_row` is the row of an adopted table: `adoption`,
+    document has, `snippet` is HTML, `duplicates` is how many hits that say the same it stands for
+    beside itself, with `merge_duplicates`. `source_row` is the row of an adopted table: `adoption`,
     `table`, `key`, `types`. For `confidence` see MemorySearchResult.
     """
 
@@ -140,6 +143,7 @@ class Hit(BaseModel):
     document_date: date | None
     snippet: str | None
     context: str | None
+    duplicates: int | None
     confidence: float
 
     @property

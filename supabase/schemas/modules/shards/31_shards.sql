@@ -374,10 +374,8 @@ begin
            jsonb_object_agg(
              chunk.id,
              jsonb_strip_nulls(
-               jsonb_build_object(
-                 'document_id', chunk.document_id, 'external_key', document.external_key,
-                 'chunk_index', chunk.chunk_index, 'collection', chunk.collection,
-                 'document_date', chunk.document_date,
+               to_jsonb(fact) || jsonb_build_object(
+                 'external_key', document.external_key,
                  'answer_confidence', knowledge_internal.answer_confidence(plan, chunk.id),
                  'written_at', coalesce(document.updated_at, chunk.updated_at)
                )
@@ -386,12 +384,16 @@ begin
            '{}'
          )
     into chunks
-    from (
-      select unnest(list.vector_ids || list.text_ids) as id from unnest(lists) as list
-      union
-      select null
-    ) as found
-    join public.knowledge_chunks as chunk on chunk.id = found.id
+    from unnest(
+           knowledge_internal.row_facts(
+             array(
+               select distinct unnest(list.vector_ids || list.text_ids)
+                 from unnest(lists) as list
+             ),
+             plan
+           )
+         ) as fact
+    join public.knowledge_chunks as chunk on chunk.id = fact.id
     left join public.knowledge_documents as document on document.id = chunk.document_id;
   return jsonb_build_object('lists', lists, 'chunks', chunks);
 end

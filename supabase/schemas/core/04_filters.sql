@@ -1,4 +1,4 @@
--- 005_filters: the rows that a search may return.
+-- 004_filters: the rows that a search may return.
 -- Adds: types filter_condition, chunk_filter and row_scope, functions that compile the filters of a
 -- search, and row_scope, the one home of the conditions on rows. Locks nothing that exists.
 

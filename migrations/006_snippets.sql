@@ -1,7 +1,7 @@
--- 007_snippets: the excerpt of a hit, with its matching words marked.
+-- 006_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: functions searchable_lexemes, matched_parts, combining_marks, lexeme_occurrences,
 -- best_passage, snippet, marked_snippet. Locks nothing that exists.
--- Written from supabase/schemas/core/07_snippets.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/06_snippets.sql by `make baseline`: edit that file.
 
 -- The lexemes of a text without a heading, as in content_tsv.
 create function knowledge_internal.searchable_lexemes(configuration regconfig, source text)

@@ -1,6 +1,6 @@
--- 003_text_analysis: from text to lexemes, and from lexemes to the document side of BM25.
+-- 002_text_analysis: from text to lexemes, and from lexemes to the document side of BM25.
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
--- Written from supabase/schemas/core/03_text_analysis.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/02_text_analysis.sql by `make baseline`: edit that file.
 
 -- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:
 -- PostgreSQL 17 plans an SQL function again at every call.

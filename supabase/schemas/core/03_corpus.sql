@@ -1,4 +1,4 @@
--- 004_corpus: what is known of the whole corpus: its size, statistics and settings.
+-- 003_corpus: what is known of the whole corpus: its size, statistics and settings.
 -- Adds: tables knowledge_corpus_statistics, knowledge_lexeme_statistics and knowledge_settings, and
 -- the functions that read and set them. Locks nothing that exists.
 

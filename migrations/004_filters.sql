@@ -1,7 +1,7 @@
--- 005_filters: the rows that a search may return.
+-- 004_filters: the rows that a search may return.
 -- Adds: types filter_condition, chunk_filter and row_scope, functions that compile the filters of a
 -- search, and row_scope, the one home of the conditions on rows. Locks nothing that exists.
--- Written from supabase/schemas/core/05_filters.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/04_filters.sql by `make baseline`: edit that file.
 
 -- One condition. field: a column, metadata or metadata.<key>. kind: text, uuid, integer, date,
 -- timestamp or json, which is metadata. path: the keys after metadata. location: the same, with the

@@ -1,11 +1,19 @@
--- 008_legs: the two legs: the rows that a question finds, ranked.
+-- 007_legs: the two legs: the rows that a question finds, ranked.
 -- Adds: types search_question, search_plan and ranked_list, and the functions that find rows by the
 -- vector index and by words, and rank them. Locks nothing that exists.
+-- Written from supabase/schemas/core/07_legs.sql by `make baseline`: edit that file.
 
 -- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
 -- where on_bad_embedding allows that. is_inferred: its embedding is made of its best text hits.
 create type knowledge_internal.search_question as (
   embedding extensions.vector, query_text text, ignored_embedding text, is_inferred boolean
+);
+
+-- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life
+-- among them.
+create type knowledge_internal.arrangement as (
+  one_per_document boolean, max_per_document integer, merge_duplicates boolean,
+  diversity double precision, min_confidence double precision, boosts jsonb, order_by text
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
@@ -17,7 +25,8 @@ create type knowledge_internal.search_question as (
 -- all), and compared_exactly of them returned. Text leg: scored_exactly candidates get their exact
 -- BM25; with at most most_read_by_filter matching rows (most_compared, where the vector leg
 -- compares them too) all of them are candidates. sampled_collections: the collections of the rows
--- of a sample that match, each for sample_weight chunks.
+-- of a sample that match, each for sample_weight chunks. arrangement: null where the fused list
+-- stays as it is.
 create type knowledge_internal.search_plan as (
   questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
   scope knowledge_internal.row_scope, collections text[], fusion text,
@@ -26,7 +35,8 @@ create type knowledge_internal.search_plan as (
   is_empty boolean, pool integer, index_rows integer, ef_search integer, scan_tuples integer,
   chunk_count double precision, dimensions integer, most_compared double precision,
   compared_by_bits integer, compared_exactly integer, scored_exactly integer,
-  most_read_by_filter double precision, sample_weight double precision, sampled_collections text[]
+  most_read_by_filter double precision, sample_weight double precision, sampled_collections text[],
+  arrangement knowledge_internal.arrangement
 );
 
 -- The rows that the legs found for one question in one collection (null: in all), best first.

@@ -1,4 +1,4 @@
--- 003_text_analysis: from text to lexemes, and from lexemes to the document side of BM25.
+-- 002_text_analysis: from text to lexemes, and from lexemes to the document side of BM25.
 -- Adds: functions of schema knowledge_internal, knowledge_content_hash. Locks nothing that exists.
 
 -- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:

@@ -1,7 +1,7 @@
--- 004_corpus: what is known of the whole corpus: its size, statistics and settings.
+-- 003_corpus: what is known of the whole corpus: its size, statistics and settings.
 -- Adds: tables knowledge_corpus_statistics, knowledge_lexeme_statistics and knowledge_settings, and
 -- the functions that read and set them. Locks nothing that exists.
--- Written from supabase/schemas/core/04_corpus.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/03_corpus.sql by `make baseline`: edit that file.
 
 -- Extension point: the table that stores the chunks, for all who read its catalogue entries. For
 -- another table than knowledge_chunks, the search makes no generic plans.

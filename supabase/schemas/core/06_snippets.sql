@@ -1,4 +1,4 @@
--- 007_snippets: the excerpt of a hit, with its matching words marked.
+-- 006_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: functions searchable_lexemes, matched_parts, combining_marks, lexeme_occurrences,
 -- best_passage, snippet, marked_snippet. Locks nothing that exists.
 

@@ -1,7 +1,8 @@
--- 006_query_analysis: what a query's text asks for, and how its words are weighed.
+-- 005_query_analysis: what a query's text asks for, and how its words are weighed.
 -- Adds: the types of a read query, the functions that read one, and two extension points for its
 -- words.
 -- Locks nothing that exists.
+-- Written from supabase/schemas/core/05_query_analysis.sql by `make baseline`: edit that file.
 
 -- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
 -- word in lower case; typed_lexeme: its lexeme, null for a stop word; share: of its weight.

@@ -1,0 +1,252 @@
+-- 008_fusion: the rows of the legs in one list, and how that list is arranged.
+-- Adds: types score_range, fused_row and row_facts, and the functions for scores of fused rows
+-- and for arranging them. Locks nothing that exists.
+
+-- A row of the fused list. collections: with one_per_document, those of all rows of its document;
+-- factors: of each boost; duplicates: with merge_duplicates, how many rows it stands for beside
+-- itself.
+create type knowledge_internal.fused_row as (
+  id uuid, vector_rank bigint, text_rank bigint, similarity double precision,
+  text_score double precision, vector_share double precision, text_share double precision,
+  score double precision, collections text[], factors double precision[], duplicates integer
+);
+
+-- What an arrangement needs to know of a row beside its ranks and scores; null for what it does not
+-- need.
+create type knowledge_internal.row_facts as (
+  id uuid, document_id uuid, chunk_index integer, collection text, factors double precision[]
+);
+
+-- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
+-- the text leg missed, the least of a full pool, else 0: then it has no word.
+create type knowledge_internal.score_range as (
+  least_similarity double precision, best_similarity double precision,
+  least_text_score double precision, best_text_score double precision,
+  missing_text_score double precision, identifier_bonus double precision
+);
+
+-- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
+create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
+returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return coalesce(
+    (score - least_score) / nullif(best_score - least_score, 0::float8),
+    case when score is null then 0 else 1 end
+  );
+end
+$$;
+
+-- The fused score of a row that is the best of every list that it can be in.
+create function knowledge_internal.best_fused_score(
+  plan knowledge_internal.search_plan, rrf_k double precision
+) returns double precision
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  best_similarity constant float8 := plan.vector_weight * case plan.fusion
+    when 'rrf' then 1 / (rrf_k + 1) when 'auto' then 1 / plan.cosine_scale else 1 end;
+  best_text constant float8 := plan.text_weight * case plan.fusion
+    when 'rrf' then 1 / (rrf_k + 1) else 1 end;
+  best float8 := 0;
+begin
+  for place in 1 .. cardinality(plan.questions) loop
+    best := best
+      + case
+          when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
+            then 0
+          else best_similarity
+        end
+      + case when plan.questions[place].query_text is null then 0 else best_text end
+      + case
+          when plan.fusion = 'auto'
+            and (plan.analyses[place].bonuses).identifier_bonus is not null
+            then 2 * best_similarity + best_text
+          else 0
+        end;
+  end loop;
+  return best;
+end
+$$;
+
+-- How well the first hit of a search fits the question that it fits best, 0 to 1: by its cosine
+-- similarity, and by coverage, the weight of the question's words that it has over that of all.
+-- docs/ranking.md measures it. Null for a chunk that is not here.
+create function knowledge_internal.answer_confidence(
+  plan knowledge_internal.search_plan, first_hit uuid
+) returns double precision
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  hit record;
+  analysis knowledge_internal.query_analysis;
+  fit record;
+  best double precision;
+begin
+  -- Concatenated with nothing, a tsvector outside its row is fetched once.
+  select chunk.embedding, chunk.content_tsv || ''::tsvector as lexemes
+    into hit
+    from public.knowledge_chunks as chunk
+   where chunk.id = first_hit;
+  for place in 1 .. cardinality(plan.questions) loop
+    analysis := plan.analyses[place];
+    -- Of the readings of a word, the best counts.
+    select 1 - (plan.questions[place].embedding operator(extensions.<=>) hit.embedding) as cosine,
+           coalesce(sum(word.found), 0) / sum(word.weight) as coverage
+      into fit
+      from (
+        select max(asked.weight) as weight,
+               max(asked.weight) filter (where hit.lexemes @@ asked.query) as found
+          from unnest(analysis.scored_weights, analysis.lexeme_queries, analysis.readings)
+               as asked (weight, query, reading)
+         group by asked.reading
+      ) as word;
+    best := greatest(
+      best,
+      1 / (
+        1 + exp(
+          -case
+            when fit.cosine is null then 15 * fit.coverage - 6
+            when fit.coverage is null then 30 * fit.cosine - 12.5
+            else 15 * fit.cosine + 8.7 * fit.coverage - 9.2
+          end
+        )
+      )
+    );
+  end loop;
+  return best;
+end
+$$;
+
+-- What the database with these rows says of them, for an arrangement.
+create function knowledge_internal.row_facts(ids uuid[], plan knowledge_internal.search_plan)
+returns knowledge_internal.row_facts[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  half_life constant float8 := (plan.arrangement).boosts #>> '{0,half_life}';
+begin
+  return array(
+    select row(
+             chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection,
+             case when half_life is not null then array[
+               0.5 ^ least(
+                 greatest((now() at time zone 'UTC')::date - chunk.document_date, 0)
+                   / greatest(half_life, 1e-6),
+                 500
+               )
+             ] end
+           )::knowledge_internal.row_facts
+      from unnest(ids) as listed (id)
+     cross join lateral (
+             select stored.id, stored.document_id, stored.chunk_index, stored.collection,
+                    stored.document_date
+               from public.knowledge_chunks as stored
+              where stored.id = listed.id
+             offset 0
+           ) as chunk
+  );
+end
+$$;
+
+-- The rows with their scores boosted, best first. A missing factor changes nothing.
+create function knowledge_internal.boosted_rows(
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
+) returns knowledge_internal.fused_row[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(
+    select row(
+             hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
+             hit.vector_share, hit.text_share, boosted.score, hit.collections, fact.factors,
+             hit.duplicates
+           )::knowledge_internal.fused_row
+      from unnest(fused) as hit
+      left join unnest(facts) as fact on fact.id = hit.id
+     cross join lateral (
+             select exp(coalesce(sum(ln(nullif(factor.value, 0))), 0)) as product
+               from unnest(fact.factors) as factor (value)
+           ) as boost
+     cross join lateral (
+             -- A score below 0 would rise with a factor below 1.
+             select case when hit.score < 0 then hit.score / boost.product
+                      else hit.score * boost.product end as score
+           ) as boosted
+     order by boosted.score desc, least(hit.vector_rank, hit.text_rank), hit.id
+  );
+end
+$$;
+
+-- The rows with each document once: it stands where its best row stands, with the score of that
+-- row, and shows its best chunk.
+create function knowledge_internal.document_rows(
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
+) returns knowledge_internal.fused_row[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(
+    select row(
+             best.id, best.vector_rank, best.text_rank, best.similarity, best.text_score,
+             best.vector_share, best.text_share, best.unit_score,
+             (
+               select array_agg(distinct found.name order by found.name)
+                 from unnest(best.collections) as found (name)
+                where found.name is not null
+             ),
+             best.factors, best.duplicates
+           )::knowledge_internal.fused_row
+      from (
+        select distinct on (ordered.unit)
+               ordered.*,
+               max(ordered.score) over (partition by ordered.unit) as unit_score,
+               array_agg(ordered.collection) over (partition by ordered.unit) as collections,
+               min(ordered.place) over (partition by ordered.unit) as unit_place
+          from (
+            select hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
+                   hit.vector_share, hit.text_share, hit.score, hit.factors, hit.duplicates,
+                   hit.place, fact.chunk_index, fact.collection,
+                   coalesce(fact.document_id, hit.id) as unit
+              from unnest(fused) with ordinality as hit (
+                     id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
+                     score, collections, factors, duplicates, place
+                   )
+              left join unnest(facts) as fact on fact.id = hit.id
+          ) as ordered
+         order by ordered.unit, ordered.chunk_index is null, ordered.place
+      ) as best
+     order by best.unit_place
+  );
+end
+$$;
+
+-- The list of a search, arranged. sent: the facts of its rows by their ids, from the databases that
+-- have them; null: this one has them. merged: how many rows stand in others of their documents.
+create function knowledge_internal.arranged_rows(
+  fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan, sent jsonb,
+  out arranged knowledge_internal.fused_row[], out merged integer
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  asked constant knowledge_internal.arrangement := plan.arrangement;
+  facts constant knowledge_internal.row_facts[] := case
+    when sent is null then knowledge_internal.row_facts(
+      array(select hit.id from unnest(fused) as hit), plan
+    )
+    else array(
+      select jsonb_populate_record(
+               null::knowledge_internal.row_facts,
+               entry.value || jsonb_build_object('id', entry.key)
+             )
+        from jsonb_each(sent) as entry
+    )
+  end;
+begin
+  arranged := fused;
+  if asked.boosts is not null then
+    arranged := knowledge_internal.boosted_rows(arranged, facts);
+  end if;
+  if asked.one_per_document then
+    merged := cardinality(arranged);
+    arranged := knowledge_internal.document_rows(arranged, facts);
+    merged := merged - cardinality(arranged);
+  end if;
+end
+$$;
