@@ -126,8 +126,7 @@ def set_fields(
     with opened(dsn, schema) as database, showing_progress() as on_progress:
         writer = KnowledgeWriter(database.connection, schema=schema)
         if given:
-            all_stored = {one.collection: one for one in writer.settings()}
-            stored = all_stored.get(collection, CorpusSettings(collection=collection))
+            stored = CorpusSettings(collection=collection).among(writer.settings())
             writer.set_fields(stored.model_copy(update=given))
         stale = left = writer.rewrite_chunks(0)
         while left:

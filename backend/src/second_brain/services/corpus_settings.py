@@ -1,7 +1,8 @@
 """How a collection is searched where a caller gives no fusion. Writers read and store it."""
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -57,6 +58,10 @@ class CorpusSettings(BaseModel):
         if self.text_keys is not None:
             said.append(f"metadata {', '.join(self.text_keys) or 'none'}")
         return ", ".join(said) or None
+
+    def among(self, stored: Iterable[Self]) -> Self:
+        """Return the stored settings of the same collection; itself without any."""
+        return next((one for one in stored if one.collection == self.collection), self)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `set_knowledge_settings`, without `measured_on`."""
