@@ -213,6 +213,7 @@ def test_a_batch_leaves_what_another_transaction_has_locked(
     other = connect()
     with other.transaction():
         other.execute("select from public.knowledge_chunks where content = 'beta' for update")
+        committed.execute("set lock_timeout = '5s'")
         assert rewrite(committed) == 1
     assert rewrite(committed) == 0
 
