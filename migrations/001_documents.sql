@@ -315,6 +315,7 @@ create table public.knowledge_chunks (
   metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
   content_hash text not null,
   version integer not null default 1 check (version >= 1),
+  field_stamp integer,
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now()
 );
@@ -322,7 +323,7 @@ create table public.knowledge_chunks (
 comment on table public.knowledge_chunks is
   'A passage of a document. Searches return only chunks with status active, and a change of the '
   'document is copied only to these. The database sets text_length, content_tsv, embedding_bits, '
-  'bm25 and content_hash.';
+  'bm25, content_hash and field_stamp.';
 comment on column public.knowledge_chunks.heading is
   'Title and section path; searched together with content.';
 -- A cosine distance of a zero vector is NaN, which passes every threshold.
@@ -334,6 +335,8 @@ comment on column public.knowledge_chunks.metadata is
   'The keys of the document, overwritten by the keys of the chunk.';
 comment on column public.knowledge_chunks.content_hash is
   'knowledge_content_hash(heading, content): equal hashes mean equal text.';
+comment on column public.knowledge_chunks.field_stamp is
+  'With which field weights the words were written; null: with the defaults.';
 comment on column public.knowledge_chunks.version is
   'Increases by 1 each time the chunk at this position of its document is replaced.';
 

@@ -105,6 +105,11 @@ def test_sampling_comes_near_to_enumerating() -> None:
     assert sampled.p_value == pytest.approx(enumerated.p_value, abs=0.015)
 
 
+def test_more_questions_than_a_float_has_powers_of_2_are_sampled() -> None:
+    found = compare(*differences([0.1, -0.1] * 550), permutations=100)
+    assert (found.exact, found.permutations) == (False, 100)
+
+
 def test_a_sampled_p_value_is_never_0_and_the_same_for_the_same_seed() -> None:
     ours, theirs = differences([0.1] * 60)
     found = compare(ours, theirs, seed=7)

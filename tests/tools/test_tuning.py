@@ -111,3 +111,65 @@ def test_one_leg_alone_still_answers_a_caller_who_has_only_the_other(database: C
     )
     hits, _ = PostgresProvider(database).find(None, WORDS[5])
     assert [hit.metadata["external_key"] for hit in hits] == [WORDS[5]]
+
+
+def titled(database: Connection, extra: int = 0) -> CallableEmbedder:
+    """Store documents whose word is in the title alone, beside chunks that say it in passing."""
+    model = made(database, PLACES, PLACES)
+    writer = KnowledgeWriter(database)
+    for word in WORDS:
+        chunk = {"content": f"passing {word}", "heading": "aside", "embedding": None}
+        writer.upsert_document({"external_key": f"{word} aside"}, [chunk])
+        writer.upsert_document(
+            {"external_key": word, "title": f"{word} {word}"},
+            [{"content": f"part {number}", "heading": f"{number}"} for number in range(2)],
+        )
+    filler = "insert into public.knowledge_chunks (content) select 'x' from generate_series(1, %s)"
+    database.execute(filler, [extra])
+    database.execute("update public.knowledge_chunks set embedding = null")
+    return model
+
+
+@pytest.fixture
+def tune_fields(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str) -> Any:
+    """Try field weights as typed, with a model for the questions."""
+    monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
+    commands = "second_brain.evaluation.commands.evaluation"
+
+    def tune_fields(model: CallableEmbedder, *options: str) -> Any:
+        monkeypatch.setattr(f"{commands}.configured_embedder", lambda _name: model)
+        return run("corpus", "tune", "--fields", *options)
+
+    return tune_fields
+
+
+def test_weights_of_the_title_are_tried_and_nothing_is_changed(
+    database: Connection, tune_fields: Any
+) -> None:
+    model = titled(database)
+    read = "select id, content_tsv::text from public.knowledge_chunks order by id"
+    before = database.execute(read).fetchall()
+    found = json.loads(tune_fields(model, "--json").out)
+    assert found["in_use"] < 1
+    assert found["gains"][str(found["best"])]["gain"] == pytest.approx(1 - found["in_use"])
+    assert database.execute(read).fetchall() == before
+    assert KnowledgeWriter(database).settings() == []
+    said = tune_fields(model).out.splitlines()[-1]
+    best = found["best"]
+    assert said == (
+        f"second-brain corpus settings fields --heading-weight {best} --title-weight {best}"
+    )
+
+
+def test_where_no_weight_gains_what_is_in_use_stays(database: Connection, tune_fields: Any) -> None:
+    assert "Keep what is in use" in tune_fields(made(database, PLACES, PLACES)).out
+
+
+def test_field_weights_are_not_tried_on_a_large_corpus_or_stored(
+    database: Connection, tune_fields: Any
+) -> None:
+    model = titled(database, extra=1000)
+    done = tune_fields(model)
+    assert done.code == 1
+    assert "more than 1,000 chunks" in done.err
+    assert "excludes it" in tune_fields(model, "--apply").err

@@ -80,8 +80,10 @@ def test_settings_are_stored_and_removed_and_keep_the_name_of_the_model(
 ) -> None:
     writer = KnowledgeWriter(corpus)
     writer.set_settings(CorpusSettings(collection="notes", embedding_model="three words"))
+    writer.set_fields(CorpusSettings(collection="notes", title_weight=2))
     page = _confirm(workbench, SETTINGS)
     assert "The change is stored" in page.get_text()
+    assert "title 2" in page.get_text()
     (stored,) = writer.settings()
     assert stored.arguments() == {
         "collection": "notes",

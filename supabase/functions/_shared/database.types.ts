@@ -115,6 +115,7 @@ export type Database = {
           "embedding": string | null;
           "embedding_bits": unknown;
           "embedding_model": string | null;
+          "field_stamp": number | null;
           "heading": string | null;
           "id": string;
           "knowledge_type": string;
@@ -145,6 +146,7 @@ export type Database = {
           "embedding"?: string | null;
           "embedding_bits"?: unknown;
           "embedding_model"?: string | null;
+          "field_stamp"?: number | null;
           "heading"?: string | null;
           "id"?: string;
           "knowledge_type"?: string;
@@ -174,6 +176,7 @@ export type Database = {
           "embedding"?: string | null;
           "embedding_bits"?: unknown;
           "embedding_model"?: string | null;
+          "field_stamp"?: number | null;
           "heading"?: string | null;
           "id"?: string;
           "knowledge_type"?: string;
@@ -521,8 +524,11 @@ export type Database = {
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
+          "heading_weight": number | null;
           "measured": Json | null;
+          "text_keys": (string)[] | null;
           "text_weight": number;
+          "title_weight": number | null;
           "updated_at": string;
           "vector_weight": number;
         };
@@ -531,8 +537,11 @@ export type Database = {
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
+          "heading_weight"?: number | null;
           "measured"?: Json | null;
+          "text_keys"?: (string)[] | null;
           "text_weight"?: number;
+          "title_weight"?: number | null;
           "updated_at"?: string;
           "vector_weight"?: number;
         };
@@ -540,8 +549,11 @@ export type Database = {
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
+          "heading_weight"?: number | null;
           "measured"?: Json | null;
+          "text_keys"?: (string)[] | null;
           "text_weight"?: number;
+          "title_weight"?: number | null;
           "updated_at"?: string;
           "vector_weight"?: number;
         };
@@ -904,8 +916,11 @@ export type Database = {
           "collection": string;
           "embedding_model": string;
           "fusion": string;
+          "heading_weight": number;
           "measured": Json;
+          "text_keys": (string)[];
           "text_weight": number;
+          "title_weight": number;
           "updated_at": string;
           "vector_weight": number;
         }[];
@@ -1011,6 +1026,7 @@ export type Database = {
       "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
+      "rewrite_knowledge_chunks": { Args: { "most"?: number }; Returns: number };
       "sample_knowledge_embeddings": {
         Args: { "most"?: number };
         Returns: {
@@ -1132,6 +1148,32 @@ export type Database = {
           isSetofReturn: true;
         };
       };
+      "set_knowledge_fields": {
+        Args: {
+          "collection"?: string;
+          "heading_weight"?: number;
+          "text_keys"?: (string)[];
+          "title_weight"?: number;
+        };
+        Returns: {
+          "collection": string;
+          "embedding_model": string | null;
+          "fusion": string | null;
+          "heading_weight": number | null;
+          "measured": Json | null;
+          "text_keys": (string)[] | null;
+          "text_weight": number;
+          "title_weight": number | null;
+          "updated_at": string;
+          "vector_weight": number;
+        };
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_settings";
+          isOneToOne: true;
+          isSetofReturn: false;
+        };
+      };
       "set_knowledge_judgments": { Args: { "judgments": Json }; Returns: number };
       "set_knowledge_settings": {
         Args: {
@@ -1147,8 +1189,11 @@ export type Database = {
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
+          "heading_weight": number | null;
           "measured": Json | null;
+          "text_keys": (string)[] | null;
           "text_weight": number;
+          "title_weight": number | null;
           "updated_at": string;
           "vector_weight": number;
         };

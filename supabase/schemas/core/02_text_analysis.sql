@@ -255,11 +255,13 @@ begin
 end
 $$;
 
--- Lexemes of a heading and its content with their positions; the heading counts twice, which
--- improved nDCG on each of three test collections. Inner words have label C, which keeps them out
--- of the length of the text.
-create function knowledge_internal.lexemes(configuration regconfig, heading text, content text)
-returns tsvector
+-- Lexemes of a heading, its content and other texts with their positions. A heading counts as often
+-- as its weight says; two improved nDCG on each of three test collections. Inner words have label
+-- C, which keeps them out of the length of the text.
+create function knowledge_internal.lexemes(
+  configuration regconfig, heading text, content text, heading_weight integer default 2,
+  others text[] default '{}'
+) returns tsvector
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- A word that no text contains. ts_delete removes it and leaves a gap in the positions, so that
@@ -267,7 +269,12 @@ declare
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
   source constant text := knowledge_internal.normalised(
-    concat_ws(boundary, heading, content, heading)
+    array_to_string(
+      array[case when heading_weight > 0 then heading end, content]
+        || array_fill(heading, array[greatest(heading_weight - 1, 0)])
+        || others,
+      boundary
+    )
   );
   words text := concat_ws(
     boundary, knowledge_internal.apart(source), knowledge_internal.joined(source)

@@ -1,6 +1,6 @@
 -- 012_writing: what is written: documents, chunks, and what the database adds to them.
--- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_
--- and purge_. Locks both tables against writes while a trigger is created.
+-- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_,
+-- purge_ and rewrite_. Locks both tables against writes while a trigger is created.
 
 -- The trigger functions are definers: roles that may write chunks or documents have no rights on
 -- the internal functions and tables.
@@ -36,13 +36,17 @@ $$;
 
 -- Runs before a chunk is written: copies the columns of its document to a new or restored chunk,
 -- analyses text and embedding, and sets hash and time. An update of the text that gives no new
--- embedding removes the old one. An update that sets content_tsv to null analyses the text again.
--- For an insert, the columns of old are null.
+-- embedding removes the old one. An update analyses the text again if it sets content_tsv to null,
+-- or changes the fields that are searched or their texts. For an insert, the columns of old are
+-- null.
 create function knowledge_internal.complete_chunk() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   document public.knowledge_documents;
   is_restored constant boolean := new.status = 'active' and old.status <> 'active';
+  fields knowledge_internal.text_fields;
+  title text;
+  is_analysed boolean;
   mean_length float8;
   side record;
 begin
@@ -83,12 +87,25 @@ begin
     else knowledge_internal.embedding_bits(new.embedding)
   end;
 
-  if tg_op = 'INSERT'
-     or new.content is distinct from old.content
-     or new.heading is distinct from old.heading
-     or new.language is distinct from old.language
-     or new.content_tsv is null
+  is_analysed := tg_op = 'INSERT'
+    or new.content is distinct from old.content
+    or new.heading is distinct from old.heading
+    or new.language is distinct from old.language
+    or new.document_id is distinct from old.document_id
+    or new.content_tsv is null
+    or is_restored;
+  if is_analysed
+     or new.collection <> old.collection
+     or new.metadata is distinct from old.metadata
   then
+    fields := knowledge_internal.text_fields(new.collection);
+    is_analysed := is_analysed
+      or fields.stamp is distinct from old.field_stamp
+      or knowledge_internal.searched_texts(new.metadata, fields.text_keys)
+           <> knowledge_internal.searched_texts(old.metadata, fields.text_keys);
+  end if;
+
+  if is_analysed then
     new.content_hash := public.knowledge_content_hash(new.heading, new.content);
     -- The embedding is of the old text, unless this update gives another one.
     if tg_op = 'UPDATE'
@@ -99,8 +116,18 @@ begin
       new.embedding_model := null;
       new.embedding_bits := null;
     end if;
+    if fields.title_weight > 0 then
+      select parent.title into title from public.knowledge_documents as parent
+       where parent.id = new.document_id
+         -- Neither the title itself nor a path that begins with it.
+         and starts_with(new.heading || ' > ', parent.title || ' > ') is not true;
+    end if;
+    new.field_stamp := fields.stamp;
     new.content_tsv := knowledge_internal.lexemes(
-      knowledge_internal.text_configuration(new.language), new.heading, new.content
+      knowledge_internal.text_configuration(new.language), new.heading, new.content,
+      fields.heading_weight,
+      array_fill(title, array[fields.title_weight])
+        || knowledge_internal.searched_texts(new.metadata, fields.text_keys)
     );
     select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
     side := knowledge_internal.document_side(
@@ -111,6 +138,7 @@ begin
     new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
   else
     new.content_hash := old.content_hash;
+    new.field_stamp := old.field_stamp;
     new.content_tsv := old.content_tsv;
     new.text_length := old.text_length;
     new.bm25 := old.bm25;
@@ -202,6 +230,26 @@ create trigger pass_document_on
     )
   )
   execute function knowledge_internal.pass_document_on();
+
+-- Runs after the title of a document was changed: analyses its chunks again where it is searched.
+create function knowledge_internal.pass_title_on() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- As in pass_document_on.
+set enable_seqscan = off as $$
+begin
+  update public.knowledge_chunks as chunk
+     set content_tsv = null
+   where chunk.document_id = new.id
+     and chunk.status = 'active'
+     and (knowledge_internal.text_fields(chunk.collection)).title_weight > 0;
+  return null;
+end
+$$;
+
+create trigger pass_title_on
+  after update on public.knowledge_documents
+  for each row when (old.title is distinct from new.title)
+  execute function knowledge_internal.pass_title_on();
 
 -- Each public function is a definer: service_role has no rights on the internal schema, and no row
 -- level security hides a row from it.
@@ -980,5 +1028,52 @@ revoke all on all functions in schema knowledge_internal from public;
 -- A policy runs with the rights of the role that queries, and needs no usage on the schema.
 grant execute on function
   knowledge_internal.current_viewer(), knowledge_internal.current_viewer_groups() to authenticated;
+
+create function public.rewrite_knowledge_chunks(most integer default 1000) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  chunks_left bigint;
+begin
+  perform knowledge_internal.check_range('most', most, 0, 100000);
+  with collection as materialized (
+    select settings.collection, (knowledge_internal.text_fields(settings.collection)).stamp
+      from public.knowledge_settings as settings
+  ),
+  stale as materialized (
+    select chunk.id
+      from public.knowledge_chunks as chunk
+      left join collection on collection.collection = chunk.collection
+     where chunk.status = 'active'
+       and chunk.field_stamp is distinct from case
+             when collection.collection is null
+               then (select others.stamp from collection as others where others.collection = '')
+             else collection.stamp
+           end
+  ),
+  -- skip locked: a writer changes this chunk now, and writes it with the new fields.
+  rewritten as (
+    update public.knowledge_chunks as chunk
+       set content_tsv = null
+      from (
+             select free.id
+               from public.knowledge_chunks as free
+              where free.id in (select stale.id from stale limit most)
+                for no key update skip locked
+           ) as locked
+     where chunk.id = locked.id
+    returning chunk.id
+  )
+  select (select count(*) from stale) - (select count(*) from rewritten) into chunks_left;
+  return chunks_left;
+end
+$$;
+
+comment on function public.rewrite_knowledge_chunks(integer) is
+  'Rewrites the words of at most that many active chunks that were written with other fields than '
+  'set_knowledge_fields has stored, and returns how many are left: call it until that is 0. Chunks '
+  'that another transaction has locked wait for the next call. Embeddings stay. With 0 it only '
+  'counts. Raises 22023 for most out of 0 to 100000.';
+revoke all on function public.rewrite_knowledge_chunks(integer) from public, anon, authenticated;
+grant execute on function public.rewrite_knowledge_chunks(integer) to service_role;
 
 notify pgrst, 'reload schema';

@@ -104,7 +104,7 @@ def compare(
     differences = np.array([ours[query] - theirs[query] for query in ours])
     # A query with a difference of 0 does not change the sum.
     moved = differences[np.abs(differences) > 10.0**-_DIGITS]
-    exact = 2.0 ** len(moved) <= permutations
+    exact = 2 ** len(moved) <= permutations
     count = 2 ** len(moved) if exact else permutations
     p_value = 1.0
     if len(moved) > 1:

@@ -1,4 +1,4 @@
-"""The fit of a corpus's fusion and weights to its judged questions.
+"""The fit of a corpus's fusion and weights, or of its field weights, to its judged questions.
 
 The RPC runs every question with every setting, so what is measured is what a caller gets, and no
 formula of a fusion stands here.
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import stdev
 
+from second_brain.errors import ConfigurationError
 from second_brain.evaluation.collection import Query, Questions
 from second_brain.evaluation.comparison import Ask, moved
 from second_brain.evaluation.metrics import NDCG, judge, mean
-from second_brain.evaluation.runs import DEFAULT, Run, Settings, rankings
+from second_brain.evaluation.runs import DEFAULT, Run, Searcher, Settings, rankings
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.write import KnowledgeWriter
 
@@ -40,6 +41,18 @@ GRID = (
     TEXT,
 )
 """The settings to try, those in use first."""
+
+
+FIELD_WEIGHTS = (1, 2, 3)
+"""How often heading and title count, to try."""
+MOST_CHUNKS = 1000
+"""Of a corpus whose field weights are tried. A search of no more counts the statistics itself."""
+_COUNT = """
+select count(*)
+  from (
+    select from public.knowledge_chunks as chunk where chunk.status = 'active' limit %(most)s + 1
+  ) as one
+"""
 
 
 @dataclass(frozen=True)
@@ -103,20 +116,81 @@ def tune(
 
     `advance` is called after each of `searches(collection)` searches.
     """
-
-    def ndcg(settings: Settings) -> dict[str, float]:
-        run: Run = {}
-        for query in collection.queries:
-            run[query.id] = answer(query, "hybrid", settings, _DEPTH)
-            advance()
-        return judge(collection.qrels, rankings(run), (NDCG,))[NDCG]
-
-    return choose(collection, {settings: ndcg(settings) for settings in GRID})
+    return choose(
+        collection, {settings: _ndcg(answer, collection, settings, advance) for settings in GRID}
+    )
 
 
 def searches(collection: Questions) -> int:
     """Return the number of searches of `tune`."""
     return len(GRID) * len(collection.queries)
+
+
+def _ndcg(
+    answer: Ask,
+    collection: Questions,
+    settings: Settings,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    run: Run = {}
+    for query in collection.queries:
+        run[query.id] = answer(query, "hybrid", settings, _DEPTH)
+        advance()
+    return judge(collection.qrels, rankings(run), (NDCG,))[NDCG]
+
+
+@dataclass(frozen=True)
+class FieldGains:
+    """The nDCG@10 with the field weights in use, and the gain of each of FIELD_WEIGHTS.
+
+    A gain is a mean of paired differences, with its standard error.
+    """
+
+    collection: Questions
+    in_use: float
+    gains: dict[int, tuple[float, float]]
+
+    @property
+    def best(self) -> int | None:
+        """The weight with the highest gain, if that is above its standard error."""
+        best = max(self.gains, key=lambda weight: self.gains[weight][0])
+        gain, error = self.gains[best]
+        return best if gain > error and len(self.collection.queries) >= FEWEST else None
+
+
+def try_fields(searcher: Searcher, collection: Questions, name: str) -> FieldGains:
+    """Search with each of FIELD_WEIGHTS for heading and title alike, in the collection `name`.
+
+    The chunks are rewritten in transactions that are rolled back; writers of these chunks wait for
+    each. Raises ConfigurationError for a corpus of more than MOST_CHUNKS.
+    """
+    connection = searcher.database.connection
+    writer = KnowledgeWriter(connection, schema=searcher.database.install.schema)
+    row = searcher.database.execute(_COUNT, {"most": MOST_CHUNKS}).fetchone()
+    if row is None or row[0] > MOST_CHUNKS:
+        raise ConfigurationError(
+            f"the corpus has more than {MOST_CHUNKS:,} chunks, too many to rewrite for a trial",
+            remedy="Run `second-brain corpus eval` before and after `second-brain corpus settings "
+            "fields --title-weight 2`.",
+        )
+    before = _ndcg(searcher.answer, collection, DEFAULT)
+    stored = CorpusSettings(collection=name).among(writer.settings())
+    gains = {}
+    for weight in FIELD_WEIGHTS:
+        with connection.transaction(force_rollback=True):
+            tried = {"heading_weight": weight, "title_weight": weight}
+            writer.set_fields(stored.model_copy(update=tried))
+            if writer.rewrite_chunks(MOST_CHUNKS):
+                raise ConfigurationError("other transactions have locked chunks: try again later")
+            after = _ndcg(searcher.answer, collection, DEFAULT)
+        gains[weight] = _gain(after, before)
+    return FieldGains(collection, mean(before), gains)
+
+
+def _gain(after: dict[str, float], before: dict[str, float]) -> tuple[float, float]:
+    """Return the mean of the paired differences, and its standard error."""
+    differences = [after[query] - before[query] for query in before]
+    return sum(differences) / len(differences), stdev(differences) / sqrt(len(differences))
 
 
 def choose(collection: Questions, values: dict[Settings, dict[str, float]]) -> Tuning:
@@ -130,14 +204,8 @@ def choose(collection: Questions, values: dict[Settings, dict[str, float]]) -> T
     sums = {one: sum(found[query] for query in queries) for one, found in values.items()}
     # The same numbers have another sum in another order: these are equal.
     best = max(sums, key=lambda one: round(sums[one], 9))
-    differences = [values[best][query] - values[DEFAULT][query] for query in queries]
-    return Tuning(
-        collection=collection,
-        values=values,
-        best=best,
-        gain=sum(differences) / len(queries),
-        error=stdev(differences) / sqrt(len(queries)),
-    )
+    gain, error = _gain(values[best], values[DEFAULT])
+    return Tuning(collection=collection, values=values, best=best, gain=gain, error=error)
 
 
 def store(

@@ -1,9 +1,13 @@
 """How a collection is searched where a caller gives no fusion. Writers read and store it."""
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+
+FIELDS = ("heading_weight", "title_weight", "text_keys")
+"""The settings that `set_knowledge_fields` stores: what is searched as text."""
 
 
 class Measured(BaseModel):
@@ -22,7 +26,9 @@ class CorpusSettings(BaseModel):
     """The settings of a collection; the collection `""` stands for all others.
 
     `fusion` is None for that of all collections, else rrf. The caller's weights multiply these
-    weights. `changes` are sentences: what has changed since the settings were measured.
+    weights. `heading_weight`, `title_weight` and `text_keys` say what is searched as text; None for
+    that of all collections, else 2, 0 and no metadata key. `changes` are sentences: what has
+    changed since the settings were measured.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,6 +38,9 @@ class CorpusSettings(BaseModel):
     vector_weight: float = 1.0
     text_weight: float = 1.0
     embedding_model: str | None = None
+    heading_weight: int | None = None
+    title_weight: int | None = None
+    text_keys: list[str] | None = None
     updated_at: datetime | None = None
     measured: Measured | None = None
     changes: list[str] = Field(default=[])
@@ -41,6 +50,23 @@ class CorpusSettings(BaseModel):
         """Say what has changed since the settings were measured; None where nothing has."""
         return "; ".join(self.changes) or None
 
+    @property
+    def fields(self) -> str | None:
+        """Say how often heading, title and metadata count; None where nothing is stored."""
+        weights = {"heading": self.heading_weight, "title": self.title_weight}
+        said = [f"{name} {weight}" for name, weight in weights.items() if weight is not None]
+        if self.text_keys is not None:
+            said.append(f"metadata {', '.join(self.text_keys) or 'none'}")
+        return ", ".join(said) or None
+
+    def among(self, stored: Iterable[Self]) -> Self:
+        """Return the stored settings of the same collection; itself without any."""
+        return next((one for one in stored if one.collection == self.collection), self)
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `set_knowledge_settings`, without `measured_on`."""
-        return self.model_dump(exclude={"updated_at", "measured", "changes"})
+        return self.model_dump(exclude={"updated_at", "measured", "changes", *FIELDS})
+
+    def field_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `set_knowledge_fields`."""
+        return self.model_dump(include={"collection", *FIELDS})

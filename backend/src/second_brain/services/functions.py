@@ -112,6 +112,10 @@ set_knowledge_settings(
   collection text, fusion text, vector_weight double precision, text_weight double precision,
   embedding_model text, measured_on text
 ) row
+set_knowledge_fields(
+  collection text, heading_weight integer, title_weight integer, text_keys text[]
+) row
+rewrite_knowledge_chunks(most integer) value
 reset_knowledge_settings(collection text) value
 set_knowledge_judgments(judgments jsonb) value
 delete_knowledge_judgments(

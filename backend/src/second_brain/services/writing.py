@@ -128,6 +128,23 @@ class AsyncWrites(Calls):
         arguments = {**settings.arguments(), "measured_on": measured_on}
         return await self._read(CorpusSettings, function, arguments, timeout)
 
+    async def set_fields(
+        self, settings: CorpusSettings, *, timeout: float | None = None
+    ) -> CorpusSettings:
+        """Store only `heading_weight`, `title_weight` and `text_keys` of a collection.
+
+        Chunks that are written later have them; `rewrite_chunks` rewrites those that there are.
+        """
+        function, arguments = "set_knowledge_fields", settings.field_arguments()
+        return await self._read(CorpusSettings, function, arguments, timeout)
+
+    async def rewrite_chunks(self, most: int = 1000, *, timeout: float | None = None) -> int:
+        """Rewrite the words of that many chunks that have other fields; return how many are left.
+
+        Call it until it returns 0; each call is a transaction.
+        """
+        return await self._read(int, "rewrite_knowledge_chunks", {"most": most}, timeout)
+
     async def settings(self, *, timeout: float | None = None) -> list[CorpusSettings]:
         """Return the stored settings in the order of their collections."""
         return await self._read(list[CorpusSettings], "list_knowledge_settings", {}, timeout)
@@ -205,6 +222,8 @@ class Writes(Calls):
     delete_owner = blocking(AsyncWrites.delete_owner)
     purge = blocking(AsyncWrites.purge)
     set_settings = blocking(AsyncWrites.set_settings)
+    set_fields = blocking(AsyncWrites.set_fields)
+    rewrite_chunks = blocking(AsyncWrites.rewrite_chunks)
     settings = blocking(AsyncWrites.settings)
     reset_settings = blocking(AsyncWrites.reset_settings)
     set_judgments = blocking(AsyncWrites.set_judgments)

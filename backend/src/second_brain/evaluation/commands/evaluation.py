@@ -21,6 +21,7 @@ from second_brain.evaluation import metrics, report, scratch, tuning
 from second_brain.evaluation.collection import Questions, Vectors, embed_questions
 from second_brain.evaluation.commands.output import (
     print_comparison,
+    print_fields,
     print_models,
     print_tuning,
     progress,
@@ -281,6 +282,10 @@ def _tune(
         bool,
         typer.Option("--force", help="With --apply: store them all the same."),
     ] = False,
+    fields: Annotated[
+        bool,
+        typer.Option("--fields", help="Try weights of heading and title instead; stores nothing."),
+    ] = False,
     collection: Annotated[
         str | None,
         typer.Option(
@@ -313,16 +318,21 @@ def _tune(
     With --apply, every search whose caller gives no fusion uses them. `second-brain corpus
     settings` shows and removes them.
     """
-    if force and not apply:
-        raise typer.BadParameter("--force needs --apply")
+    if (force and not apply) or (fields and apply):
+        raise typer.BadParameter("--force needs --apply, and --fields excludes it")
     directory, file = _told_apart(directory)
     folder = _Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
-    folder.refuse_other_options({"--questions": kind}, {"--target": target})
+    of_corpus = {"--questions": kind, "--fields": fields or None}
+    folder.refuse_other_options(of_corpus, {"--target": target})
     if directory is not None and collection is not None and not apply:
         raise typer.BadParameter("--collection needs --apply")
     applied_to = resolve_dsn(target) if apply and directory is not None else None
     corpus = _Corpus(collection, kind, schema, file)
     with _asked(folder, corpus, dsn, embedder_name, (max_queries, seed), least=2) as asked:
+        if fields:
+            gains = tuning.try_fields(asked.searcher, asked.questions, collection or "")
+            print_fields(gains, collection or "", as_json=as_json)
+            return
         with progress("Searching", tuning.searches(asked.questions)) as advance:
             found = tuning.tune(asked.searcher.answer, asked.questions, advance=advance)
         chosen = (found.forced if force else found.storable) if apply else None

@@ -19,7 +19,7 @@ from second_brain.evaluation.comparison import CONDENSED, RERANK, Comparison, So
 from second_brain.evaluation.embedding_models import ModelComparison
 from second_brain.evaluation.metrics import NDCG, Difference
 from second_brain.evaluation.runs import DEFAULT, RERANKED
-from second_brain.evaluation.tuning import FEWEST, TEXT, VECTOR, Tuning
+from second_brain.evaluation.tuning import FEWEST, TEXT, VECTOR, FieldGains, Tuning
 
 _MOST_MOVED = 5
 
@@ -131,6 +131,41 @@ def print_tuning(found: Tuning, baseline: str) -> None:
             f"{len(found.collection.queries)} of {FEWEST} judged questions: a fit to so few gains "
             "nothing on other questions. Judge more."
         )
+
+
+def print_fields(found: FieldGains, name: str, *, as_json: bool) -> None:
+    """Print what heading and title gain by each weight, and the command that stores the best."""
+    if as_json:
+        print_json(
+            {
+                **_collection_json(found.collection),
+                "measure": NDCG,
+                "in_use": found.in_use,
+                "gains": {
+                    weight: {"gain": gain, "standard_error": error}
+                    for weight, (gain, error) in found.gains.items()
+                },
+                "best": found.best,
+            }
+        )
+        return
+    console = new_console()
+    _print_heading(console, found.collection)
+    table = new_table("heading and title count", right=(NDCG, "gain", "standard error"))
+    table.add_row("as in use", f"{found.in_use:.3f}")
+    for weight, (gain, error) in found.gains.items():
+        table.add_row(str(weight), f"{found.in_use + gain:.3f}", f"{gain:+.3f}", f"{error:.3f}")
+    _print_table(console, table)
+    if found.best is None:
+        typer.echo(
+            f"Keep what is in use: no gain above its standard error over {FEWEST} questions."
+        )
+        return
+    where = f" --collection '{name}'" if name else ""
+    typer.echo(
+        f"second-brain corpus settings fields --heading-weight {found.best} "
+        f"--title-weight {found.best}{where}"
+    )
 
 
 def _print_moved(

@@ -109,8 +109,8 @@ def _store_settings(form: _Form) -> Change:
 def _remove_settings(form: _Form) -> Change:
     collection = form.get("collection", "").strip()
     return Change(
-        f"This removes what is stored for {_where(collection)}: fusion, weights, and the name of "
-        "the embedding model. Every search that names no fusion changes at once.",
+        f"This removes what is stored for {_where(collection)}: fusion, weights, fields, and the "
+        "name of the embedding model. Every search that names no fusion changes at once.",
         lambda database: writer_of(database).reset_settings(collection),
     )
 
