@@ -53,6 +53,13 @@ const STATUSES: Partial<Record<SearchErrorKind, number>> = {
   client_timeout: 504,
 };
 
+// What the caller of this function can do, where that is not what the caller of the database can.
+const OWN_REMEDIES: Partial<Record<SearchErrorKind, string>> = {
+  permission_denied: "Sign in, and send the user's own access token.",
+  authentication_failed: "Sign in again, and send the user's own access token.",
+  timeout: "Use a narrower filter, or raise the statement_timeout of the role authenticated.",
+};
+
 let model: InstanceType<typeof Supabase.ai.Session> | undefined;
 
 async function embedded(text: string): Promise<number[] | undefined> {
@@ -140,6 +147,8 @@ function refusal(error: unknown): unknown {
     const cause = "Try again; the function's log has the cause.";
     return new Refusal(502, kind, "the search failed", cause);
   }
+  const own = OWN_REMEDIES[kind];
+  if (own) return new Refusal(status, kind, message, own);
   if (kind === "dimension_mismatch") {
     const advice = "embed the corpus with it, in a column of that size.";
     return new Refusal(status, kind, message, `gte-small has 384 dimensions: ${advice}`);
