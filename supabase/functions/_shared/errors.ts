@@ -142,9 +142,11 @@ export function searchError(failure: Failure, status: number): SecondBrainError 
   const named = NO_SUCH_OBJECT.includes(code ?? "") ? NAMED.exec(text)?.[1] : undefined;
   const module = named && MODULES[named];
   if (module) {
-    return new ModuleMissingError(`${message}; it is of the module ${module}`, {
-      remedy: `Install it: second-brain init --with ${module}, and supabase db push. If it is ` +
-        "there, reload PostgREST with notify pgrst, 'reload schema'.",
+    const told = `${message}; it is of the module ${module}, which is not installed or too old`;
+    return new ModuleMissingError(told, {
+      remedy: `Install it: \`second-brain migrate --with ${module}\`, or \`second-brain init ` +
+        `--with ${module}\` and \`supabase db push\`. If it is there, reload PostgREST with ` +
+        "`notify pgrst, 'reload schema'`.",
       code,
       status,
     });
