@@ -1,15 +1,21 @@
 """The npm package clients/js: its own tests, on PGlite in Node, and what `npm pack` puts into it."""
 
 import json
+import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 from test_frontend import PACKAGE, ROOT, deno, needs_deno
 
+from tools import playground
+
 NPM = shutil.which("npm")
 BUILT_FOR = [ROOT / "node_modules" / name for name in ("typescript", "@electric-sql/pglite")]
+CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
+PATIENCE = 120_000  # milliseconds
 LARGEST = 18_000  # bytes of the .tgz
 
 needs_npm = pytest.mark.skipif(
@@ -47,7 +53,31 @@ def test_the_package_has_code_and_types_of_each_entry_and_is_small() -> None:
     assert packed["size"] <= LARGEST
 
 
+@needs_npm
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is absent: set CHROMIUM_BIN")
+def test_the_playground_searches_in_the_browser() -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    npm("run", "--silent", "build")
+    complaints: list[str] = []
+    with playground.serve() as server, playwright.sync_playwright() as started:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(base_url=f"http://127.0.0.1:{server.server_port}")
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(request.url))
+        page.goto("/")
+        page.wait_for_selector("li mark", timeout=PATIENCE)
+        first = page.text_content("li")
+        page.fill("input[type=search]", "nosuchword")
+        page.wait_for_function("document.querySelectorAll('li').length === 0", timeout=PATIENCE)
+        browser.close()
+        server.shutdown()
+    assert "permissions.md: rank 1 by words" in first
+    assert complaints == []
+
+
 @needs_deno
 def test_it_is_formatted(tmp_path: Path) -> None:
-    folders = [str(PACKAGE / name) for name in ("src", "test")]
+    folders = [str(PACKAGE / name) for name in ("src", "test", "build.js")]
+    folders.append(str(ROOT / "docs" / "playground" / "playground.js"))
     deno("fmt", "--check", "--line-width=100", *folders, home=tmp_path)
