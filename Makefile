@@ -54,7 +54,7 @@ demo: $(FOR_DEMO) ## hybrid search over the standard library's documentation, si
 workbench: $(FOR_WORKBENCH) ## see the legs of a search in the browser, judge and measure
 	$(BIN)/second-brain workbench --open
 
-playground: $(INSTALLED) node_modules/.bin/supabase ## search docs/ in the browser, with Postgres in WebAssembly: http://127.0.0.1:8765
+playground: $(INSTALLED) node_modules/.bin/supabase ## search docs/ in the browser, on Postgres in WebAssembly
 	npm run --silent build --workspace clients/js
 	$(BIN)/python -m tools.playground
 
@@ -137,7 +137,7 @@ size: $(INSTALLED) ## print the size of the SQL, and write it into supabase/sche
 commands: $(INSTALLED) ## write docs/commands.md after a change of a command's options
 	$(BIN)/python -m tools.commands
 
-cli: node_modules/.bin/supabase ## install the Supabase CLI, Deno and the packages of clients/js from npm; their tests are skipped without
+cli: node_modules/.bin/supabase ## install the Supabase CLI, Deno and what clients/js needs from npm; without, their tests are skipped
 
 node_modules/.bin/supabase: package.json clients/js/package.json
 	npm install --no-audit --no-fund

@@ -43,14 +43,17 @@ def _part(types: str, *path: str) -> str:
     """Return a type of an object type in the CLI's file, by the names that lead to it."""
     for name in path:
         found = re.search(rf'^( *)"?{name}"?: (.*\n(?:\1[ }}].*\n)*)', types, re.MULTILINE)
-        assert found is not None, f"database.types.ts has no {name}"
+        if found is None:
+            raise ValueError(f"database.types.ts has no {name}")
         types = found[2]
     return types.rstrip().removesuffix(";")
 
 
 def _arguments(name: str) -> str:
     """Return the type of the arguments of a function that searches."""
-    left_out = [one for one in FUNCTIONS[_SEARCHES[0]].arguments if one not in FUNCTIONS[name].arguments]
+    left_out = [
+        one for one in FUNCTIONS[_SEARCHES[0]].arguments if one not in FUNCTIONS[name].arguments
+    ]
     names = " | ".join(map(json.dumps, left_out))
     return f"Omit<SearchArguments, {names}>" if names else "SearchArguments"
 
@@ -61,8 +64,7 @@ def text(types: str) -> str:
         ((error.kind, code) for code, error in (errors._CLASSES | errors._STATE_CLASSES).items())
     )
     arguments = {
-        one.sql_name: {"type": one.sql_type, "help": one.help}
-        for one in ARGUMENTS.values()
+        one.sql_name: {"type": one.sql_type, "help": one.help} for one in ARGUMENTS.values()
     }
     modules = {name: module_of(name) for name in sorted(FUNCTIONS) if name.startswith("facet_")}
     kinds = [one.kind for one in error_classes()]
@@ -95,7 +97,8 @@ def text(types: str) -> str:
             "export interface Argument { type: string; help: string }",
             "",
             "/** The arguments of a search: their SQL types and their meaning. */",
-            f"export const ARGUMENTS: Record<keyof SearchArguments, Argument> = {json.dumps(arguments)};",
+            "export const ARGUMENTS: Record<keyof SearchArguments, Argument> = "
+            f"{json.dumps(arguments)};",
             "",
             "/** The columns that a condition of a filter can name. */",
             f"export const FILTER_COLUMNS = {json.dumps(COLUMNS)} as const;",
@@ -113,7 +116,7 @@ def text(types: str) -> str:
             "export const REMEDIES_OF_CODES: Record<string, string> = "
             f"{json.dumps(errors._REMEDIES)};",
             "",
-            "/** SQLSTATEs (whole, or the two characters of their class), PostgREST's codes, statuses. */",
+            "/** SQLSTATEs (whole, or two characters of a class), PostgREST's codes, statuses. */",
             "export const CODES: Partial<Record<ErrorKind, string>> = "
             + json.dumps(
                 {

@@ -6,6 +6,7 @@ where it is: the migrations, the package clients/js, and PGlite from node_module
 
 import json
 import sys
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -103,7 +104,5 @@ if __name__ == "__main__":
         sys.exit("clients/js is not built: npm run build --workspace clients/js")
     with serve(8765) as server:
         print(f"http://127.0.0.1:{server.server_port} (Ctrl+C ends it)", flush=True)
-        try:
+        with suppress(KeyboardInterrupt):
             server.serve_forever()
-        except KeyboardInterrupt:
-            pass

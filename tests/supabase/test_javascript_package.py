@@ -1,4 +1,4 @@
-"""The npm package clients/js: its own tests, on PGlite in Node, and what `npm pack` puts into it."""
+"""The npm package clients/js: its own tests on PGlite, what `npm pack` packs, the playground."""
 
 import json
 import os

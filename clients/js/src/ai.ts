@@ -1,4 +1,4 @@
-// A tool for the Vercel AI SDK: the model asks, the database answers as the setup of the search says.
+// A tool for the Vercel AI SDK: the model asks, and the search answers as its setup says.
 
 import { jsonSchema, type Tool, tool } from "ai";
 import {

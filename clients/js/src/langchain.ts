@@ -224,7 +224,7 @@ export interface RetrieverConfig<F extends SearchFunction> extends BaseRetriever
   options?: SearchOptions<F>;
 }
 
-/** A retriever over any corpus: its documents have the chunk's metadata and the columns of the hit. */
+/** A retriever over any corpus; its documents have the row's metadata and the hit's columns. */
 export class SecondBrainRetriever<F extends SearchFunction = "search_my_knowledge_chunks">
   extends BaseRetriever {
   lc_namespace = ["second_brain", "retrievers"];

@@ -247,7 +247,7 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
   "54001": "Nest the JSON less deeply.",
 };
 
-/** SQLSTATEs (whole, or the two characters of their class), PostgREST's codes, statuses. */
+/** SQLSTATEs (whole, or two characters of a class), PostgREST's codes, statuses. */
 export const CODES: Partial<Record<ErrorKind, string>> = {
   authentication_failed: "28000 28P01 401 403 PGRST300 PGRST301 PGRST302 PGRST303",
   configuration: "3D000",
