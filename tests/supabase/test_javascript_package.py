@@ -65,7 +65,7 @@ def test_the_playground_searches_in_the_browser() -> None:
         page = browser.new_page(base_url=f"http://127.0.0.1:{server.server_port}")
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(request.url))
-        page.goto("/")
+        page.goto("/", timeout=PATIENCE)
         page.wait_for_selector("li mark", timeout=PATIENCE)
         first = page.text_content("li")
         page.fill("input[type=search]", "nosuchword")
