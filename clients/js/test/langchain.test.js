@@ -150,6 +150,8 @@ describe("the vector store of LangChain.js", () => {
     );
     const given = await store.similaritySearchVectorWithScore(embedding(1), 1);
     assert.equal(given[0][0].id, "invoice");
+    const opposite = await store.similaritySearchVectorWithScore(embedding(-1), 3);
+    assert.deepEqual(opposite.at(-1).map((one) => one.id ?? one), ["invoice", -1]);
   });
 
   test("the keys of an object are metadata and a list has conditions", async () => {
