@@ -4,6 +4,7 @@
 // Without an embedding, the database makes one of the question's best text hits.
 
 import { createClient } from "@supabase/supabase-js";
+import { REMEDIES } from "../_shared/contract.ts";
 import type { Database, Json } from "../_shared/database.types.ts";
 import {
   type Filters,
@@ -147,7 +148,9 @@ function refusal(error: unknown): unknown {
     const cause = "Try again; the function's log has the cause.";
     return new Refusal(502, kind, "the search failed", cause);
   }
-  const own = OWN_REMEDIES[kind];
+  // The database's own advice about a missing right says more.
+  const isAdvised = kind === "permission_denied" && remedy !== REMEDIES[kind];
+  const own = isAdvised ? undefined : OWN_REMEDIES[kind];
   if (own) return new Refusal(status, kind, message, own);
   if (kind === "dimension_mismatch") {
     const advice = "embed the corpus with it, in a column of that size.";
