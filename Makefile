@@ -24,7 +24,7 @@ else $$install --quiet; fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo workbench test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
+.PHONY: help install demo workbench playground test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full benchmark-adoption figures soak benchmark-quality benchmark-before-after clean
 
@@ -53,6 +53,10 @@ demo: $(FOR_DEMO) ## hybrid search over the standard library's documentation, si
 
 workbench: $(FOR_WORKBENCH) ## see the legs of a search in the browser, judge and measure
 	$(BIN)/second-brain workbench --open
+
+playground: $(INSTALLED) node_modules/.bin/supabase ## search docs/ in the browser, on Postgres in WebAssembly
+	npm run --silent build --workspace clients/js
+	$(BIN)/python -m tools.playground
 
 test: $(INSTALLED) ## the test suite, on an embedded Postgres; what is marked large also with every corpus searched as a large one
 	$(BIN)/pytest -n 2
@@ -133,9 +137,9 @@ size: $(INSTALLED) ## print the size of the SQL, and write it into supabase/sche
 commands: $(INSTALLED) ## write docs/commands.md after a change of a command's options
 	$(BIN)/python -m tools.commands
 
-cli: node_modules/.bin/supabase ## install the Supabase CLI from npm; its tests are skipped without it
+cli: node_modules/.bin/supabase ## install the Supabase CLI, Deno and what clients/js needs from npm; without, their tests are skipped
 
-node_modules/.bin/supabase: package.json
+node_modules/.bin/supabase: package.json clients/js/package.json
 	npm install --no-audit --no-fund
 	@touch $@
 

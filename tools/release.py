@@ -22,7 +22,8 @@ DIMENSIONS = 1024
 """Of the embeddings in the SQL files, as in `migrations/`."""
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
-_VERSION_LINE = re.compile(r'^version = ".*"$', re.MULTILINE)
+_VERSION_LINE = re.compile(r'^(version =|  "version":) ".*?"', re.MULTILINE)
+_WITH_VERSION = ("pyproject.toml", "clients/js/package.json")
 
 
 class Step(NamedTuple):
@@ -34,7 +35,7 @@ class Step(NamedTuple):
 
 def steps(root: Path, version: str, today: date) -> list[Step]:
     """Return the steps in order. Each raises ConfigurationError or CalledProcessError."""
-    changelog, project = root / "CHANGELOG.md", root / "pyproject.toml"
+    changelog = root / "CHANGELOG.md"
     tag = f"v{version}"
 
     def run(*command: str) -> None:
@@ -44,10 +45,11 @@ def steps(root: Path, version: str, today: date) -> list[Step]:
         changelog.write_text(dated(changelog.read_text("utf-8"), version, today), "utf-8")
 
     def write_version() -> None:
-        project.write_text(with_version(project.read_text("utf-8"), version), "utf-8")
+        for project in (root / name for name in _WITH_VERSION):
+            project.write_text(with_version(project.read_text("utf-8"), version), "utf-8")
 
     def commit() -> None:
-        run("git", "add", "CHANGELOG.md", "pyproject.toml", "tools/released.sha256")
+        run("git", "add", "CHANGELOG.md", *_WITH_VERSION, "tools/released.sha256")
         run("git", "commit", "--quiet", "--message", f"Release {version}")
         run("git", "tag", "--annotate", tag, "--message", f"second-brain {version}")
 
@@ -59,7 +61,7 @@ def steps(root: Path, version: str, today: date) -> list[Step]:
         ),
         Step("make ci", lambda: run("make", "ci")),
         Step(f"set the date of {version} in CHANGELOG.md", write_changelog),
-        Step(f"set version = {version} in pyproject.toml", write_version),
+        Step(f"set version {version} in {' and '.join(_WITH_VERSION)}", write_version),
         Step("freeze the migrations in tools/released.sha256", lambda: freeze(Checkout(root))),
         Step("build the wheel and the sdist into dist/, and check them", lambda: build(root)),
         Step("write the SQL files into dist/", lambda: write_sql(root / "dist", version)),
@@ -117,10 +119,10 @@ def dated(changelog: str, version: str, today: date) -> str:
 
 
 def with_version(project: str, version: str) -> str:
-    """Return pyproject.toml with another version."""
-    written, count = _VERSION_LINE.subn(f'version = "{version}"', project)
+    """Return pyproject.toml or package.json with another version."""
+    written, count = _VERSION_LINE.subn(rf'\1 "{version}"', project)
     if count != 1:
-        raise ConfigurationError(f"pyproject.toml has {count} lines with a version, not 1")
+        raise ConfigurationError(f"a project has {count} lines with a version, not 1")
     return written
 
 

@@ -3,7 +3,6 @@
 
 import { createClient } from "@supabase/supabase-js";
 import {
-  FILTER_COLUMNS,
   hybridSearch,
   SearchError,
   searchError,
@@ -37,6 +36,17 @@ async function outcome(call: Call): Promise<unknown> {
   }
 }
 
+/** The error, and the classes that it is of. */
+function told(error: SearchError): unknown {
+  const classes = [];
+  for (let one = Object.getPrototypeOf(error); one !== Error.prototype;) {
+    classes.push(one.constructor.name);
+    one = Object.getPrototypeOf(one);
+  }
+  const { kind, message, remedy } = error;
+  return { kind, message, remedy, classes };
+}
+
 let text = "";
 for await (const part of Deno.stdin.readable.pipeThrough(new TextDecoderStream())) {
   text += part;
@@ -45,9 +55,7 @@ for await (const part of Deno.stdin.readable.pipeThrough(new TextDecoderStream()
   for (const line of lines) {
     const asked = JSON.parse(line);
     const answer = asked.failures
-      ? asked.failures.map((one: [Record<string, string>, number]) => searchError(...one).kind)
-      : asked.columns
-      ? FILTER_COLUMNS
+      ? asked.failures.map((one: [Record<string, string>, number]) => told(searchError(...one)))
       : await outcome(asked);
     console.log(JSON.stringify(answer));
   }

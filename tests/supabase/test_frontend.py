@@ -28,10 +28,13 @@ from test_supabase_cli import PROGRAM, url
 
 from conftest import Connect, Connection, Server, copy_of
 from postgrest_server import JWT_SECRET
+from tools import contract
 
 ROOT = Path(__file__).parents[2]
 FUNCTION = ROOT / "supabase" / "functions" / "search" / "index.ts"
 TYPES = ROOT / "supabase" / "functions" / "_shared" / "database.types.ts"
+CONTRACT = TYPES.with_name("contract.ts")
+PACKAGE = ROOT / "clients" / "js"
 WRITTEN_BY = (
     "// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/supabase/test_frontend.py"
 )
@@ -97,6 +100,30 @@ def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None
 
 
 @needs_deno
+def test_the_contract_is_that_of_python(tmp_path: Path) -> None:
+    written = contract.text(TYPES.read_text("utf-8"))
+    text = deno(
+        "fmt", "--no-config", "--ext=ts", "--line-width=100", "-", home=tmp_path, given=written
+    )
+    if os.environ.get("UPDATE_GOLDEN"):
+        CONTRACT.write_text(text, "utf-8")
+    assert text == CONTRACT.read_text("utf-8")
+
+
+def project(place: Path) -> str:
+    """Make a folder a project with supabase-js and the package; return the option for Deno.
+
+    The package is its source: nothing needs to be built.
+    """
+    shutil.copy(TYPES, place)
+    (place / "node_modules").symlink_to(ROOT / "node_modules")
+    given = json.loads((FUNCTION.parent / "deno.json").read_text("utf-8"))["imports"]
+    imports = {**given, "second-brain": f"file://{PACKAGE}/src/index.ts"}
+    (place / "deno.json").write_text(json.dumps({"imports": imports}), "utf-8")
+    return f"--config={place / 'deno.json'}"
+
+
+@needs_deno
 def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
     deno("check", *OFFLINE, str(FUNCTION), home=tmp_path)
     deno("fmt", "--check", "--line-width=100", str(FUNCTION), home=tmp_path)
@@ -111,14 +138,11 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
         for code in re.findall(r"^```ts\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
     ]
     assert examples
-    shutil.copy(ROOT / "package.json", tmp_path)
-    shutil.copy(TYPES, tmp_path)
-    shutil.copy(TYPES.parent / "hybrid_search.ts", tmp_path)
-    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
+    config = project(tmp_path)
     for number, example in enumerate(examples):
         file = tmp_path / f"example_{number}.ts"
         file.write_text(example, "utf-8")
-        deno("check", *OFFLINE, str(file), home=tmp_path / "deno")
+        deno("check", *OFFLINE, config, str(file), home=tmp_path / "deno")
 
 
 @pytest.mark.parametrize("dimensions", [256])

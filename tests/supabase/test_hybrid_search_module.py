@@ -6,7 +6,6 @@ With POSTGREST_BIN a real PostgREST answers, else `rest.py` calls the same SQL f
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -21,12 +20,23 @@ import psycopg
 import pytest
 from postgrest.exceptions import APIError
 from rest import Rest
-from test_frontend import ANA, ANON_KEY, BEN, DENO, OFFLINE, ROOT, deno, needs_deno, signed
+from test_frontend import (
+    ANA,
+    ANON_KEY,
+    BEN,
+    DENO,
+    OFFLINE,
+    ROOT,
+    deno,
+    needs_deno,
+    project,
+    signed,
+)
 
 from conftest import Connection, Server, copy_of
 from postgrest_server import JWT_SECRET, PostgREST, free_port
 from second_brain import errors
-from second_brain.filters import COLUMNS
+from second_brain.errors import SecondBrainError
 
 pytestmark = needs_deno
 
@@ -255,27 +265,39 @@ def test_no_answer_in_time_no_server_and_an_aborted_search(module: Module) -> No
     assert module.search("invoice", port=free_port())["kind"] == "unavailable"
 
 
-def test_codes_have_the_kinds_that_they_have_in_python(module: Module) -> None:
-    # A search writes nothing and names no database and no table.
-    others = {"23502", "23503", "23514", "23505", "SB001", "3D000", "PGRST205"}
-    codes = [*(errors._CLASSES.keys() - others), "08006", "53300", "54023", "XX000", "P0001"]
-    messages = ["refused", "different vector dimensions 3 and 4", 'role "x" does not exist']
-    given = [(code, message) for code in codes for message in messages]
-    kinds = module.send(
+def test_codes_have_the_classes_and_remedies_of_python(module: Module) -> None:
+    codes = [*errors._CLASSES, "08006", "53300", "54023", "XX000", "P0001"]
+    messages = [
+        "refused",
+        "different vector dimensions 3 and 4",
+        'role "x" does not exist',
+        "function public.facet_knowledge_chunks(jsonb) does not exist",
+    ]
+    given = [
+        (code, message, hint)
+        for code in codes
+        for message in messages
+        for hint in (None, "To add it: do this.", "Perhaps so.")
+        # PostgREST says a status where it has no code, without a hint.
+        if hint is None or len(code) > 3
+    ]
+    told = module.send(
         failures=[
             [{"message": message}, int(code)]
             if len(code) == 3
-            else [{"code": code, "message": message}, 400]
-            for code, message in given
+            else [{"code": code, "message": message, "hint": hint}, 400]
+            for code, message, hint in given
         ]
     )
-    known = [errors.translate(APIError({"code": code, "message": text})) for code, text in given]
-    expected = [error.kind for error in known]
-    assert dict(zip(given, kinds, strict=True)) == dict(zip(given, expected, strict=True))
-
-
-def test_the_columns_of_filters_are_those_of_python(module: Module) -> None:
-    assert module.send(columns=True) == list(COLUMNS)
+    for one, answer in zip(given, told, strict=True):
+        known = errors.translate(APIError(dict(zip(("code", "message", "hint"), one, strict=True))))
+        classes = [kind for kind in type(known).__mro__ if issubclass(kind, SecondBrainError)]
+        assert answer == {
+            "kind": known.kind,
+            "message": str(known),
+            "remedy": known.remedy,
+            "classes": [kind.__name__ for kind in classes],
+        }, one
 
 
 def test_the_example_of_the_page_prints_what_stands_below_it(
@@ -289,20 +311,17 @@ def test_the_example_of_the_page_prints_what_stands_below_it(
     database.execute((ROOT / "docs" / "examples.sql").read_bytes())
     rest = Rest(dsn, ANON_KEY)
     threading.Thread(target=rest.serve_forever, daemon=True).start()
-    client = f"""createClient<Database>(
+    client = f"""createClient(
       "http://127.0.0.1:{rest.server_port}", "{ANON_KEY}",
       {{ accessToken: () => Promise.resolve("{signed(ANA)}") }},
     )"""
-    code, changes = re.subn(r"createClient<Database>\(.*?\)", lambda _: client, found[1])
+    code, changes = re.subn(r"createClient\(.*?\)", lambda _: client, found[1])
     assert changes == 1
-    for name in ("database.types.ts", "hybrid_search.ts"):
-        shutil.copy(MODULE.parent / name, tmp_path)
-    shutil.copy(ROOT / "package.json", tmp_path)
-    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
+    config = project(tmp_path)
     (tmp_path / "example.ts").write_text(code, "utf-8")
     try:
         printed = deno(
-            *("run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),
+            *("run", *OFFLINE, config, "--allow-net=127.0.0.1", "--allow-env"),
             str(tmp_path / "example.ts"),
             home=tmp_path / "deno",
         )

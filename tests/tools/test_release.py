@@ -1,5 +1,6 @@
 """The release command: what it prints, what it refuses, what it writes. `make ci` does not run."""
 
+import json
 import subprocess
 import tomllib
 from datetime import date
@@ -25,6 +26,10 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "migrations" / "001_tables.sql").write_text("-- 001_tables: tables.\n", "utf-8")
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, "utf-8")
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.2"\n', "utf-8")
+    (tmp_path / "clients" / "js").mkdir(parents=True)
+    (tmp_path / "clients" / "js" / "package.json").write_text(
+        '{\n  "version": "1.2.2"\n}\n', "utf-8"
+    )
     (tmp_path / "Makefile").write_text("ci:\n\t@true\n", "utf-8")
     git(tmp_path, "init", "--quiet", "--initial-branch=main")
     git(tmp_path, "config", "user.name", "Tester")
@@ -59,6 +64,8 @@ def test_a_release_sets_version_and_date_freezes_and_tags(checkout: Path) -> Non
     assert tomllib.loads((checkout / "pyproject.toml").read_text("utf-8")) == {
         "project": {"version": "1.2.3"}
     }
+    package = (checkout / "clients" / "js" / "package.json").read_text("utf-8")
+    assert json.loads(package) == {"version": "1.2.3"}
     assert "## 1.2.3 (2026-01-31)\n\n- A change." in (checkout / "CHANGELOG.md").read_text("utf-8")
     assert "001_tables.sql" in (checkout / "tools" / "released.sha256").read_text("utf-8")
     assert git(checkout, "tag") == "v1.2.3"
@@ -105,3 +112,6 @@ def test_a_version_is_three_numbers(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_project_has_one_version() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     assert 'version = "98.76.54"' in release.with_version(project, "98.76.54")
+    package = (ROOT / "clients" / "js" / "package.json").read_text("utf-8")
+    assert json.loads(package)["version"] == tomllib.loads(project)["project"]["version"]
+    assert json.loads(release.with_version(package, "98.76.54"))["version"] == "98.76.54"

@@ -4,6 +4,7 @@
 // Without an embedding, the database makes one of the question's best text hits.
 
 import { createClient } from "@supabase/supabase-js";
+import { REMEDIES } from "../_shared/contract.ts";
 import type { Database, Json } from "../_shared/database.types.ts";
 import {
   type Filters,
@@ -51,6 +52,13 @@ const STATUSES: Partial<Record<SearchErrorKind, number>> = {
   migration_missing: 500,
   timeout: 504,
   client_timeout: 504,
+};
+
+// What the caller of this function can do, where that is not what the caller of the database can.
+const OWN_REMEDIES: Partial<Record<SearchErrorKind, string>> = {
+  permission_denied: "Sign in, and send the user's own access token.",
+  authentication_failed: "Sign in again, and send the user's own access token.",
+  timeout: "Use a narrower filter, or raise the statement_timeout of the role authenticated.",
 };
 
 let model: InstanceType<typeof Supabase.ai.Session> | undefined;
@@ -140,6 +148,10 @@ function refusal(error: unknown): unknown {
     const cause = "Try again; the function's log has the cause.";
     return new Refusal(502, kind, "the search failed", cause);
   }
+  // The database's own advice about a missing right says more.
+  const isAdvised = kind === "permission_denied" && remedy !== REMEDIES[kind];
+  const own = isAdvised ? undefined : OWN_REMEDIES[kind];
+  if (own) return new Refusal(status, kind, message, own);
   if (kind === "dimension_mismatch") {
     const advice = "embed the corpus with it, in a column of that size.";
     return new Refusal(status, kind, message, `gte-small has 384 dimensions: ${advice}`);

@@ -1,0 +1,263 @@
+// second-brain: search, facets and writing with a supabase-js client that the caller passes.
+// It ranks and filters nothing: each method is one call of an SQL function.
+
+import type { DocumentColumns, Upserted } from "../../../supabase/functions/_shared/contract.ts";
+import {
+  callFunction,
+  type CallOptions,
+  ConfigurationError,
+  hybridSearch,
+  InvalidInputError,
+  type Json,
+  type Question,
+  questionArguments,
+  type SearchClient,
+  type SearchFunction,
+  type SearchOptions,
+  type SearchPage,
+  searchPages,
+  UnexpectedAnswerError,
+} from "../../../supabase/functions/_shared/hybrid_search.ts";
+
+export type { Upserted } from "../../../supabase/functions/_shared/contract.ts";
+export * from "../../../supabase/functions/_shared/hybrid_search.ts";
+
+/** Texts to embeddings of the corpus's model, one for each, in their order. */
+export type Embed = (
+  texts: string[],
+  purpose: "query" | "document",
+) => Promise<ArrayLike<number>[]>;
+
+/** A model of Supabase's Edge Functions: `new Supabase.ai.Session("gte-small")`. */
+export interface EmbeddingSession {
+  run(text: string, options: { mean_pool: true; normalize: true }): Promise<unknown>;
+}
+
+export interface Setup<F extends SearchFunction = SearchFunction> extends CallOptions {
+  /** What `search` calls: as the signed-in user (the default), as a visitor, as service role. */
+  function?: F;
+  /** Embeds questions, and chunks of `upsert`; without it, searches are by text. */
+  embed?: Embed | EmbeddingSession;
+  /** The name that is stored with the embeddings of `upsert`. */
+  model?: string;
+}
+
+/** A document: its key and what is known of it. */
+export type KnowledgeDocument = Omit<
+  DocumentColumns,
+  "id" | "content_hash" | "created_at" | "updated_at" | "source_row"
+>;
+
+/** A chunk of a document. */
+export interface KnowledgeChunk {
+  content: string;
+  heading?: string | null;
+  embedding?: ArrayLike<number> | null;
+  embedding_model?: string | null;
+  collection?: string;
+  metadata?: Json;
+}
+
+/** How many of the matching chunks have a value. */
+export interface FacetCount {
+  facet: string;
+  value: string | number | boolean;
+  count: number;
+}
+
+/** Why a search found nothing: see `explain_empty_knowledge_search` in the reference. */
+export type EmptyExplanation = { [key: string]: Json | undefined };
+
+// The functions that count and explain what a function that searches finds.
+const BESIDE = {
+  search_my_knowledge_chunks: {
+    facets: "facet_my_knowledge_chunks",
+    empty: "explain_my_empty_knowledge_search",
+  },
+  search_public_knowledge_chunks: {
+    facets: null,
+    empty: "explain_public_empty_knowledge_search",
+  },
+  hybrid_search_knowledge_chunks: {
+    facets: "facet_knowledge_chunks",
+    empty: "explain_empty_knowledge_search",
+  },
+} as const;
+
+/** The search of one client. All methods reject with a SecondBrainError. */
+export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
+  readonly client: SearchClient;
+  readonly setup: Setup<F>;
+
+  constructor(client: SearchClient, setup: Setup<F> = {}) {
+    this.client = client;
+    this.setup = setup;
+  }
+
+  /** Search with the function of the setup, and return the page at `match_offset`. */
+  async search<G extends SearchFunction = F>(
+    question: Question,
+    options?: SearchOptions<G>,
+  ): Promise<SearchPage> {
+    const given = this.#options(options);
+    return hybridSearch<G>(this.client, await this.#embedded(question), given);
+  }
+
+  /** Search as the user of the client's token: own rows, rows of the user's groups, public ones. */
+  searchMine(
+    question: Question,
+    options?: SearchOptions<"search_my_knowledge_chunks">,
+  ): Promise<SearchPage> {
+    return this.search(question, { ...options, function: "search_my_knowledge_chunks" });
+  }
+
+  /** Search public rows as a visitor; the project must have granted it. */
+  searchPublic(
+    question: Question,
+    options?: SearchOptions<"search_public_knowledge_chunks">,
+  ): Promise<SearchPage> {
+    return this.search(question, { ...options, function: "search_public_knowledge_chunks" });
+  }
+
+  /** Search page after page. */
+  async *pages<G extends SearchFunction = F>(
+    question: Question,
+    options?: SearchOptions<G>,
+  ): AsyncGenerator<SearchPage, void, undefined> {
+    const given = this.#options(options);
+    yield* searchPages<G>(this.client, await this.#embedded(question), given);
+  }
+
+  /**
+   * Count the values of columns and metadata keys in the chunks that match, most frequent first.
+   * Without a question (null), in all chunks that pass the filters. It needs the module facets.
+   */
+  async facets<G extends SearchFunction = F>(
+    question: Question | null,
+    facets: string[],
+    options?: SearchOptions<G> & { facet_limit?: number },
+  ): Promise<FacetCount[]> {
+    const { facet_limit, ...others } = this.#options(options);
+    const { name, search, call } = await this.#described(
+      question ?? {},
+      others as SearchOptions<G>,
+    );
+    const counting = BESIDE[name].facets;
+    if (!counting) throw new InvalidInputError(`there are no facets of ${name}`);
+    const given = { search, facets, ...(facet_limit === undefined ? {} : { facet_limit }) };
+    return this.#rows<FacetCount>(await callFunction(this.client, counting, given, call));
+  }
+
+  /** Say why a search found nothing. */
+  async explainEmpty<G extends SearchFunction = F>(
+    question: Question,
+    options?: SearchOptions<G>,
+  ): Promise<EmptyExplanation> {
+    const { name, search, call } = await this.#described(question, this.#options(options));
+    const said = await callFunction(this.client, BESIDE[name].empty, { search }, call);
+    return said as EmptyExplanation;
+  }
+
+  /**
+   * Store a document and all its chunks in one transaction, as service role. A chunk without an
+   * embedding gets one from `embed`, if there is one. `fields`: merge or replace.
+   */
+  async upsert(
+    document: KnowledgeDocument,
+    chunks: KnowledgeChunk[],
+    options: CallOptions & { fields?: "merge" | "replace" } = {},
+  ): Promise<Upserted> {
+    const { fields, ...call } = { ...this.#call(), ...options };
+    const given = {
+      document,
+      chunks: await this.#withEmbeddings(chunks),
+      ...(fields === undefined ? {} : { fields }),
+    };
+    const answer = await callFunction(this.client, "upsert_knowledge_document", given, call);
+    const [done] = this.#rows<Upserted>(answer);
+    if (!done) throw new UnexpectedAnswerError("the answer does not say what was stored");
+    return done;
+  }
+
+  /** Delete the document with this external_key for good, as service role; count its chunks. */
+  async delete(external_key: string, options: CallOptions = {}): Promise<number> {
+    const given = { document_key: external_key };
+    const call = { ...this.#call(), ...options };
+    return await callFunction(this.client, "delete_knowledge_document", given, call) as number;
+  }
+
+  /** Embed texts with `embed`. */
+  async embeddings(
+    texts: string[],
+    purpose: "query" | "document",
+  ): Promise<ArrayLike<number>[]> {
+    const { embed } = this.setup;
+    if (!embed) throw new ConfigurationError("createSearch() got no embed");
+    if (typeof embed === "function") return await embed(texts, purpose);
+    const found: ArrayLike<number>[] = [];
+    // The runtime of Edge Functions runs one at a time.
+    for (const text of texts) {
+      found.push(await embed.run(text, { mean_pool: true, normalize: true }) as number[]);
+    }
+    return found;
+  }
+
+  #call(): CallOptions {
+    const { signal, timeout } = this.setup;
+    return { signal, timeout };
+  }
+
+  #options<G extends SearchFunction, O extends SearchOptions<G>>(options?: O): O {
+    return { function: this.setup.function, ...this.#call(), ...options } as O;
+  }
+
+  /** Add the embedding of a text; `embedding: null` searches by the text alone. */
+  async #embedded(question: Question): Promise<Question> {
+    const { text, embedding } = typeof question === "string"
+      ? { text: question, embedding: undefined }
+      : question;
+    if (!this.setup.embed || embedding !== undefined || !text?.trim()) return question;
+    const [found] = await this.embeddings([text], "query");
+    return { text, embedding: found };
+  }
+
+  /** A search as one object, as functions take it that count or explain searches. */
+  async #described<G extends SearchFunction>(question: Question, options: SearchOptions<G>) {
+    const { function: name = "search_my_knowledge_chunks" as G, signal, timeout, ...given } =
+      options;
+    const search = { ...given, ...questionArguments(await this.#embedded(question)) };
+    return { name: name as SearchFunction, search, call: { signal, timeout } };
+  }
+
+  async #withEmbeddings(chunks: KnowledgeChunk[]): Promise<Json[]> {
+    const bare = this.setup.embed ? chunks.filter((one) => one.embedding === undefined) : [];
+    if (bare.length > 0 && !this.setup.model) {
+      throw new ConfigurationError("createSearch() got embed without model, the model's name");
+    }
+    const found = bare.length > 0
+      ? await this.embeddings(bare.map((one) => one.content), "document")
+      : [];
+    return chunks.map((one) => {
+      const place = bare.indexOf(one);
+      const embedding = place < 0 ? one.embedding : found[place];
+      if (!embedding) return one as unknown as Json;
+      const numbers = Array.from(embedding);
+      return { embedding_model: this.setup.model, ...one, embedding: numbers } as unknown as Json;
+    });
+  }
+
+  #rows<Row>(data: unknown): Row[] {
+    if (!Array.isArray(data)) {
+      throw new UnexpectedAnswerError("the answer does not consist of rows");
+    }
+    return data;
+  }
+}
+
+/** Return the search of a supabase-js client, or of its `schema("...")`. */
+export function createSearch<F extends SearchFunction = "search_my_knowledge_chunks">(
+  client: SearchClient,
+  setup: Setup<F> = {},
+): Search<F> {
+  return new Search(client, setup);
+}

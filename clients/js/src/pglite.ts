@@ -1,0 +1,131 @@
+// A client for the search on PGlite, a Postgres in the browser or in Node: it has what the package
+// uses of supabase-js, and answers as PostgREST does.
+
+import type { SearchClient } from "./index.ts";
+
+/** What is used of a PGlite. */
+export interface Database {
+  transaction<Result>(run: (transaction: Queries) => Promise<Result>): Promise<Result>;
+}
+
+interface Queries {
+  query<Row>(sql: string, given?: unknown[]): Promise<{ rows: Row[] }>;
+}
+
+export interface PgliteOptions {
+  /** Default: service_role. */
+  role?: "anon" | "authenticated" | "service_role";
+  /** The claims of the token, such as `{ sub: "UUID of the user" }`. */
+  claims?: Record<string, unknown>;
+  /** The schema of the install, by default public. */
+  schema?: string;
+}
+
+interface Answer {
+  data: unknown;
+  error: { message: string; code: string | null; hint: string | null } | null;
+  status: number;
+}
+
+type Ask = (transaction: Queries) => Promise<Answer>;
+
+const FUNCTION = `
+select proretset as "isSet"
+  from pg_proc
+ where pronamespace = $1::text::regnamespace and proname = $2
+`;
+
+/** A client with the functions, and with rows of a table by the values of a column. */
+export interface PgliteClient extends SearchClient {
+  from(table: string): {
+    select(columns: string): { in(column: string, values: string[]): Promise<Answer> };
+  };
+}
+
+/** Return a client that calls the functions of a PGlite as a role. */
+export function pgliteClient(
+  database: Database,
+  { role = "service_role", claims = {}, schema = "public" }: PgliteOptions = {},
+): PgliteClient {
+  const asked = async (ask: Ask, signal?: AbortSignal): Promise<Answer> => {
+    if (signal?.aborted) return aborted(signal);
+    try {
+      const answer = await database.transaction(async (transaction) => {
+        const token = JSON.stringify({ ...claims, role });
+        await transaction.query("select set_config('request.jwt.claims', $1, true)", [token]);
+        await transaction.query("select set_config('role', $1, true)", [role]);
+        return await ask(transaction);
+      });
+      // PGlite cannot cancel a statement.
+      return signal?.aborted ? aborted(signal) : answer;
+    } catch (error) {
+      return failed(error);
+    }
+  };
+  return {
+    rpc(name: string, given: Record<string, unknown>) {
+      const ask = called(schema, name, given);
+      return { abortSignal: (signal: AbortSignal) => asked(ask, signal) };
+    },
+    from(table: string) {
+      return {
+        select: (columns: string) => ({
+          in: (column: string, values: string[]) =>
+            asked(async (transaction) => {
+              const names = columns.split(",").map(quoted).join(", ");
+              const { rows } = await transaction.query(
+                `select ${names} from ${quoted(schema)}.${quoted(table)}
+                  where ${quoted(column)} = any ($1::text[])`,
+                [values],
+              );
+              return { data: rows, error: null, status: 200 };
+            }),
+        }),
+      };
+    },
+  };
+}
+
+function called(schema: string, name: string, given: Record<string, unknown>): Ask {
+  return async (transaction) => {
+    const { rows: [known] } = await transaction.query<{ isSet: boolean }>(FUNCTION, [schema, name]);
+    if (!known) {
+      const message = `Could not find the function ${schema}.${name} in the schema cache`;
+      return { data: null, error: { code: "PGRST202", message, hint: null }, status: 404 };
+    }
+    // An argument that is undefined is not in the JSON that supabase-js sends.
+    const names = Object.keys(given).filter((one) => given[one] !== undefined);
+    const list = names.map((one, place) => `${quoted(one)} => $${place + 1}`).join(", ");
+    const { rows: [row] } = await transaction.query<{ answer: string }>(
+      `select coalesce(json_agg(answer), '[]')::text as answer
+         from ${quoted(schema)}.${quoted(name)}(${list}) as answer`,
+      names.map((one) => given[one]),
+    );
+    const data = JSON.parse(row!.answer);
+    return { data: known.isSet ? data : data[0] ?? null, error: null, status: 200 };
+  };
+}
+
+function quoted(name: string): string {
+  return `"${name.trim().replaceAll('"', '""')}"`;
+}
+
+function aborted(signal: AbortSignal): Answer {
+  const { name, message } = signal.reason ?? { name: "AbortError", message: "" };
+  return {
+    data: null,
+    error: { code: null, message: `${name}: ${message}`, hint: null },
+    status: 0,
+  };
+}
+
+function failed(error: unknown): Answer {
+  const { code = null, message, hint = null } = error as {
+    code?: string;
+    message: string;
+    hint?: string;
+  };
+  if (!code) throw error;
+  const status = code === "42501" ? 403 : 400;
+  return { data: null, error: { code, message, hint }, status };
+}

@@ -1,0 +1,103 @@
+// The tool of the AI SDK, called by generateText.
+
+import { asSchema, generateText, isStepCount } from "ai";
+import assert from "node:assert/strict";
+import { before, describe, test } from "node:test";
+import { searchTool } from "second-brain/ai";
+import { ANA, asService, asUser, BEN, emptied, installed } from "./database.js";
+import { modelThatAsks } from "./model.js";
+
+describe("the tool of the AI SDK", () => {
+  let database;
+
+  before(async () => {
+    database = await installed();
+    await emptied(database);
+    await asService(database).upsert(
+      { external_key: "billing", title: "Billing", owner_id: ANA, document_date: "2026-02-01" },
+      [{ content: "An invoice is due after 14 days." }],
+    );
+  });
+
+  const answer = (search, input, options) =>
+    generateText({
+      model: modelThatAsks(input),
+      prompt: "When is an invoice due?",
+      tools: { search: searchTool(search, options) },
+      stopWhen: isStepCount(2),
+    });
+
+  test("a model finds what the user may see", async () => {
+    const { text, steps } = await answer(asUser(database, ANA), {
+      query: "invoice",
+      match_count: 1,
+    });
+    assert.equal(text, "An invoice is due after 14 days.");
+    const [{ output }] = steps[0].toolResults;
+    assert.deepEqual(Object.keys(output.results[0]).slice(0, 4), [
+      "id",
+      "title",
+      "heading",
+      "content",
+    ]);
+    assert.equal(output.total_count, 1);
+    const { execute } = searchTool(asUser(database, BEN));
+    assert.deepEqual((await execute({ query: "invoice" }, {})).results, []);
+  });
+
+  test("the model sees a refusal", async () => {
+    const { text } = await answer(asUser(database, ANA), { query: "invoice", match_count: 0 });
+    assert.match(text, /match_count must be between 1 and 1000/);
+  });
+
+  test("its schema has the chosen arguments, with the types and help of the one list", async () => {
+    const tool = searchTool(asUser(database, ANA), {
+      description: "The handbook.",
+      arguments: ["date_from", "collections", "one_per_document", "recency_half_life"],
+    });
+    const { properties, required, additionalProperties } = await asSchema(tool.inputSchema)
+      .jsonSchema;
+    assert.deepEqual(properties, {
+      query: { type: "string", description: "the words of the query, for the text leg" },
+      date_from: {
+        type: "string",
+        format: "date",
+        description: "only documents of this date or later",
+      },
+      collections: {
+        type: "array",
+        items: { type: "string" },
+        description: "only these collections, each ranked by itself, then fused",
+      },
+      one_per_document: {
+        type: "boolean",
+        description: "only the best chunk of each document",
+      },
+      recency_half_life: {
+        type: "number",
+        description: "the age in days that halves a score",
+      },
+    });
+    assert.deepEqual([required, additionalProperties], [["query"], false]);
+    assert.match(tool.description, /^The handbook\. .*0\.3/);
+  });
+
+  test("what the model sets replaces the options, and who asks is not the model's to set", async () => {
+    const options = { date_from: "2026-03-01" };
+    const { execute } = searchTool(asUser(database, ANA), { options });
+    assert.equal((await execute({ query: "invoice" }, {})).results.length, 0);
+    assert.equal(
+      (await execute({ query: "invoice", date_from: "2026-01-01" }, {})).results.length,
+      1,
+    );
+    for (const name of ["viewer_id", "public_only", "query_text", "nothing"]) {
+      assert.throws(() => searchTool(asUser(database, ANA), { arguments: [name] }), TypeError);
+    }
+  });
+
+  test("an aborted generation aborts the search", async () => {
+    const { execute } = searchTool(asUser(database, ANA));
+    const abortSignal = AbortSignal.abort(new Error("stopped"));
+    await assert.rejects(execute({ query: "invoice" }, { abortSignal }), /stopped/);
+  });
+});

@@ -1,0 +1,59 @@
+// A PGlite with all migrations as they are, and the search of each role on it.
+
+import { PGlite } from "@electric-sql/pglite";
+import { vector } from "@electric-sql/pglite-pgvector";
+import { readdir, readFile } from "node:fs/promises";
+import { createSearch } from "second-brain";
+import { pgliteClient } from "second-brain/pglite";
+
+export const ROOT = new URL("../../../", import.meta.url);
+export const ANA = "00000000-0000-4000-8000-000000000001";
+export const BEN = "00000000-0000-4000-8000-000000000002";
+const DIMENSIONS = 1024; // of the migrations
+
+let running;
+
+/** All tests of a process share one: it takes seconds to start. */
+export function installed() {
+  return running ??= install();
+}
+
+async function install() {
+  const database = await PGlite.create({ extensions: { vector } });
+  for (const text of [await prelude(), ...await migrations()]) await database.exec(text);
+  return database;
+}
+
+export function prelude() {
+  return readFile(new URL("backend/src/second_brain/database/prelude.sql", ROOT), "utf8");
+}
+
+export async function migrations() {
+  const folder = new URL("migrations/", ROOT);
+  const names = (await readdir(folder)).filter((name) => name.endsWith(".sql")).sort();
+  return await Promise.all(names.map((name) => readFile(new URL(name, folder), "utf8")));
+}
+
+/** An embedding with these first numbers. */
+export function embedding(...numbers) {
+  return [...numbers, ...Array(DIMENSIONS - numbers.length).fill(0)];
+}
+
+export function asService(database, setup = {}) {
+  return createSearch(pgliteClient(database), {
+    function: "hybrid_search_knowledge_chunks",
+    ...setup,
+  });
+}
+
+export function asUser(database, sub, setup = {}) {
+  return createSearch(pgliteClient(database, { role: "authenticated", claims: { sub } }), setup);
+}
+
+export function asVisitor(database) {
+  return createSearch(pgliteClient(database, { role: "anon" }));
+}
+
+export async function emptied(database) {
+  await database.exec("truncate public.knowledge_documents, public.knowledge_chunks cascade");
+}

@@ -1,0 +1,270 @@
+// Written by tools/contract.py: UPDATE_GOLDEN=1 pytest tests/supabase/test_frontend.py
+
+export type Json = string | number | boolean | null | { [key: string]: Json | undefined } | Json[];
+
+/** The arguments of a search. */
+export type SearchArguments = Omit<{
+  collections?: (string)[];
+  date_from?: string;
+  date_to?: string;
+  embedding_from_text?: boolean;
+  filter_type?: string;
+  filters?: Json;
+  formulations?: Json;
+  fusion?: string;
+  match_count?: number;
+  match_offset?: number;
+  match_threshold?: number;
+  neighbor_window?: number;
+  on_bad_embedding?: string;
+  one_per_document?: boolean;
+  pool_size?: number;
+  prefix_last?: boolean;
+  public_only?: boolean;
+  query_embedding?: string;
+  query_text?: string;
+  ranked_lists?: Json;
+  recency_half_life?: number;
+  rrf_k?: number;
+  search_mode?: string;
+  snippet?: boolean;
+  text_weight?: number;
+  vector_weight?: number;
+  viewer_groups?: (string)[];
+  viewer_id?: string;
+}, "ranked_lists">;
+
+/** The functions that search, with what each takes. */
+export type Searches = {
+  hybrid_search_knowledge_chunks: SearchArguments;
+  search_my_knowledge_chunks: Omit<SearchArguments, "viewer_id" | "viewer_groups">;
+  search_public_knowledge_chunks: Omit<
+    SearchArguments,
+    "viewer_id" | "viewer_groups" | "public_only"
+  >;
+};
+
+/** What `upsert_knowledge_document` did. */
+export type Upserted = {
+  chunks_added: number;
+  chunks_changed: number;
+  chunks_removed: number;
+  chunks_unchanged: number;
+  document_id: string;
+  embeddings_missing: number;
+  embeddings_reused: number;
+}[][number];
+
+/** The columns of a hit. */
+export type HitColumns = {
+  id: string | null;
+  content: string | null;
+  knowledge_type: string | null;
+  document_id: string | null;
+  chunk_index: number | null;
+  source_origin: string | null;
+  metadata: Json | null;
+  rrf_score: number | null;
+  vector_rank: number | null;
+  text_rank: number | null;
+  similarity: number | null;
+  text_score: number | null;
+  match_type: string | null;
+  matched_terms: (string)[] | null;
+  title: string | null;
+  source_url: string | null;
+  collection: string | null;
+  document_date: string | null;
+  snippet: string | null;
+  context: string | null;
+  total_count: number | null;
+  pool_ended: boolean | null;
+  heading: string | null;
+  sensitivity: string | null;
+  collections: (string)[] | null;
+  document_chunks: number | null;
+  external_key: string | null;
+  source_row: Json | null;
+  confidence: number | null;
+  notes: Json | null;
+  answer_confidence: number | null;
+};
+
+/** The columns of a document, as they can be written. */
+export type DocumentColumns = {
+  allowed_groups?: (string)[] | null;
+  author?: string | null;
+  collection?: string;
+  content_hash?: string | null;
+  created_at?: string;
+  document_date?: string | null;
+  external_key: string;
+  id?: string;
+  knowledge_type?: string;
+  language?: string;
+  metadata?: NonNullable<Json>;
+  owner_id?: string | null;
+  sensitivity?: string | null;
+  source_id?: string | null;
+  source_origin?: string;
+  source_row?: Json | null;
+  source_url?: string | null;
+  title?: string | null;
+  updated_at?: string;
+  visibility?: string;
+};
+
+export interface Argument {
+  type: string;
+  help: string;
+}
+
+/** The arguments of a search: their SQL types and their meaning. */
+export const ARGUMENTS: Record<keyof SearchArguments, Argument> = {
+  query_embedding: {
+    type: "extensions.vector",
+    help: "the embedding of the query, for the vector leg",
+  },
+  query_text: { type: "text", help: "the words of the query, for the text leg" },
+  match_count: { type: "integer", help: "the most hits" },
+  match_threshold: {
+    type: "double precision",
+    help: "the lowest cosine similarity (-1 to 1) in the vector leg",
+  },
+  vector_weight: { type: "double precision", help: "the weight of the vector leg in the fusion" },
+  text_weight: { type: "double precision", help: "the weight of the text leg in the fusion" },
+  filter_type: { type: "text", help: "only this knowledge_type" },
+  search_mode: { type: "text", help: "how the text is read: websearch, simple or phrase" },
+  pool_size: { type: "integer", help: "the candidates of each leg" },
+  filters: { type: "jsonb", help: "conditions on columns and metadata keys" },
+  date_from: { type: "date", help: "only documents of this date or later" },
+  date_to: { type: "date", help: "only documents of this date or earlier" },
+  collections: {
+    type: "text[]",
+    help: "only these collections, each ranked by itself, then fused",
+  },
+  rrf_k: { type: "double precision", help: "the constant of reciprocal rank fusion" },
+  fusion: { type: "text", help: "rrf, relative_score, auto; none: as stored, else rrf" },
+  one_per_document: { type: "boolean", help: "only the best chunk of each document" },
+  neighbor_window: {
+    type: "integer",
+    help: "the chunks before and after a hit in its context, 0 to 5",
+  },
+  recency_half_life: { type: "double precision", help: "the age in days that halves a score" },
+  match_offset: { type: "integer", help: "the hits to skip" },
+  snippet: { type: "boolean", help: "an excerpt of each hit in HTML, with <mark>" },
+  formulations: { type: "jsonb", help: "up to 10 further formulations of the query" },
+  on_bad_embedding: {
+    type: "text",
+    help: "text, from_text: a text replaces an embedding of a wrong size",
+  },
+  prefix_last: { type: "boolean", help: "the last word may be the beginning of a word" },
+  embedding_from_text: {
+    type: "boolean",
+    help: "a text without embedding gets one of its best text hits",
+  },
+  viewer_id: { type: "uuid", help: "the user who asks: their own rows and public ones" },
+  viewer_groups: { type: "text[]", help: "the groups of the user who asks" },
+  public_only: { type: "boolean", help: "only public rows" },
+};
+
+/** The columns that a condition of a filter can name. */
+export const FILTER_COLUMNS = [
+  "chunk_index",
+  "collection",
+  "created_at",
+  "document_date",
+  "document_id",
+  "embedding_model",
+  "knowledge_type",
+  "language",
+  "owner_id",
+  "sensitivity",
+  "source_id",
+  "source_origin",
+  "updated_at",
+  "visibility",
+] as const;
+
+/** Below this `answer_confidence`, the question may be off the subject. */
+export const OFF_SUBJECT = 0.3;
+
+export type ErrorKind =
+  | "authentication_failed"
+  | "client_timeout"
+  | "configuration"
+  | "conflict"
+  | "dimension_mismatch"
+  | "error"
+  | "invalid_input"
+  | "migration_missing"
+  | "module_missing"
+  | "permission_denied"
+  | "tenant_moved"
+  | "timeout"
+  | "unavailable"
+  | "unexpected_answer";
+
+/** What to do after an error of a kind. */
+export const REMEDIES: Record<ErrorKind, string> = {
+  authentication_failed: "Check that the key or password is this project's and has not expired.",
+  client_timeout:
+    "Raise timeout if the network is slow; otherwise look whether the server, or a proxy before it, still answers. The connection was given up.",
+  configuration: "Correct the setting that the message names.",
+  conflict: "Repeat the call.",
+  dimension_mismatch:
+    "Embed with the model that embedded the corpus, or change the corpus's: `second-brain corpus reembed start --embedder NAME`.",
+  error: "Run `second-brain doctor` against the database, and look the code up in its log.",
+  invalid_input: "Correct the argument that the message names.",
+  migration_missing:
+    "Apply the migrations (`supabase db push` or `second-brain migrate`); if they are there, reload PostgREST with `notify pgrst, 'reload schema'`.",
+  module_missing:
+    "Apply the migrations (`supabase db push` or `second-brain migrate`); if they are there, reload PostgREST with `notify pgrst, 'reload schema'`.",
+  permission_denied:
+    "For a signed-in user call search_my_knowledge_chunks (search_my_knowledge in Python) with the user's token. All other searches are for a server with the service role (service_role); if it has that role, apply the migrations again.",
+  tenant_moved: "Ask the directory again where the tenant is: `Tenants.write` does this by itself.",
+  timeout:
+    "Lower pool_size, narrow the filter, or raise timeout and the role's statement_timeout; `second-brain doctor` says whether an index is missing or the tables were never analysed.",
+  unavailable:
+    "Try again shortly; if it stays, check the address and that the project is not paused.",
+  unexpected_answer: "Check that the URL is the Supabase project's own and that no proxy answers.",
+};
+
+/** What to do after an error with a code, where that is more than its kind says. */
+export const REMEDIES_OF_CODES: Record<string, string> = {
+  "PGRST203":
+    "Two overloads of the function fit: drop the older one (psql's `\\df` lists both), then `notify pgrst, 'reload schema'`.",
+  "PGRST106": "Add the schema of the install (default: public) to the API's exposed schemas.",
+  "PGRST303": "Get a new token: this one has expired or its claims do not hold.",
+  "PGRST003": "Lower the number of calls at once, or raise PostgREST's db-pool.",
+  "25006": "Write to the primary: this connection is read only.",
+  "25P02": "Roll the connection's transaction back: an earlier statement in it failed.",
+  "3D000": "Check the database's name in the connection string.",
+  "53100":
+    "The database's disk is full. Enlarge it, or free space: remove old versions with `second-brain purge`, then run `vacuum`. Nothing of this call was stored.",
+  "53300": "Lower the number of connections, or go through the connection pooler.",
+  "54000": "Shorten the text or the vector.",
+  "54001": "Nest the JSON less deeply.",
+};
+
+/** SQLSTATEs (whole, or two characters of a class), PostgREST's codes, statuses. */
+export const CODES: Partial<Record<ErrorKind, string>> = {
+  authentication_failed: "28000 28P01 401 403 PGRST300 PGRST301 PGRST302 PGRST303",
+  configuration: "3D000",
+  conflict: "23505 40001 40P01 55P03",
+  invalid_input:
+    "22000 22001 22003 22007 22008 2201W 2201X 22021 22023 22P02 22P05 23502 23503 23514 413 42846 54 54000 54001 PGRST102",
+  migration_missing: "3F000 42703 42704 42883 42P01 PGRST106 PGRST202 PGRST203 PGRST205",
+  permission_denied: "42501",
+  tenant_moved: "SB001",
+  timeout: "57014",
+  unavailable:
+    "08 502 503 504 520 521 522 523 524 53 57P01 57P02 57P03 PGRST000 PGRST001 PGRST002 PGRST003",
+  unexpected_answer: "301 302 307 308 404",
+};
+
+/** The module of each function of the package that is not of core. */
+export const MODULES: Record<string, string> = {
+  facet_knowledge_chunks: "facets",
+  facet_my_knowledge_chunks: "facets",
+};
