@@ -4,20 +4,27 @@ export type Json = string | number | boolean | null | { [key: string]: Json | un
 
 /** The arguments of a search. */
 export type SearchArguments = Omit<{
+  boosts?: Json;
   collections?: (string)[];
   date_from?: string;
   date_to?: string;
+  diversity?: number;
   embedding_from_text?: boolean;
   filter_type?: string;
   filters?: Json;
   formulations?: Json;
   fusion?: string;
+  like_ids?: (string)[];
   match_count?: number;
   match_offset?: number;
   match_threshold?: number;
+  max_per_document?: number;
+  merge_duplicates?: boolean;
+  min_confidence?: number;
   neighbor_window?: number;
   on_bad_embedding?: string;
   one_per_document?: boolean;
+  order_by?: string;
   pool_size?: number;
   prefix_last?: boolean;
   public_only?: boolean;
@@ -28,6 +35,7 @@ export type SearchArguments = Omit<{
   rrf_k?: number;
   search_mode?: string;
   snippet?: boolean;
+  snippets?: number;
   text_weight?: number;
   vector_weight?: number;
   viewer_groups?: (string)[];
@@ -88,6 +96,7 @@ export type HitColumns = {
   confidence: number | null;
   notes: Json | null;
   answer_confidence: number | null;
+  duplicates: number | null;
 };
 
 /** The columns of a document, as they can be written. */
@@ -163,6 +172,20 @@ export const ARGUMENTS: Record<keyof SearchArguments, Argument> = {
     type: "boolean",
     help: "a text without embedding gets one of its best text hits",
   },
+  like_ids: { type: "uuid[]", help: "up to 20 chunks or documents that the hits should be like" },
+  boosts: { type: "jsonb", help: "up to 10 factors of the score, by conditions, numbers or dates" },
+  diversity: {
+    type: "double precision",
+    help: "how much hits should differ from those above, 0 to 1",
+  },
+  max_per_document: { type: "integer", help: "the most hits of each document" },
+  merge_duplicates: { type: "boolean", help: "hits that say the same are shown once" },
+  min_confidence: {
+    type: "double precision",
+    help: "the least answer_confidence of each hit, 0 to 1",
+  },
+  snippets: { type: "integer", help: "the passages of a snippet, 1 to 3" },
+  order_by: { type: "text", help: "a field with a date or number, such as document_date" },
   viewer_id: { type: "uuid", help: "the user who asks: their own rows and public ones" },
   viewer_groups: { type: "text[]", help: "the groups of the user who asks" },
   public_only: { type: "boolean", help: "only public rows" },
