@@ -200,7 +200,8 @@ def connected(client: AbstractAsyncContextManager[Client]) -> Iterator[Assistant
 
 
 def environment(**variables: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **variables}
+    kept = ("PATH", "HOME", "PYTHONPATH")
+    return {name: os.environ[name] for name in kept if name in os.environ} | variables
 
 
 Here = Callable[..., AbstractContextManager[Assistant]]
