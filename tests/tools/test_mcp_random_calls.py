@@ -178,7 +178,7 @@ def test_no_call_returns_what_its_user_may_not_see(brain: Brain, calls: int) -> 
             seen[user] |= found & visible
     print(f"{calls} calls, rows of other users: {len(leaked)}")
     assert leaked == []
-    # The calls reach half or more of what the users may see: own rows, public ones and those of groups.
+    # The calls reach half of what the users may see, or more: own rows, public ones, of groups.
     for user, words in seen.items():
         visible = {one.word for one in brain.stored if one.is_visible(user)}
         assert len(words) >= 0.5 * len(visible), user
