@@ -154,6 +154,23 @@ def test_an_answer_without_a_token_leads_to_the_projects_sign_in(
             assert metadata["bearer_methods_supported"] == ["header"]
 
 
+def test_a_proxy_on_this_machine_may_send_its_own_host_and_no_other(
+    project: Project, corpus: str
+) -> None:
+    variables = {"SECOND_BRAIN_DSN": corpus, "SUPABASE_URL": project.url}
+    public = ("--public-url", "https://mcp.example.org/mcp")
+    with http_server("--supabase-users", *public, **variables) as served:
+        for name, host, is_allowed in (
+            ("Host", "mcp.example.org", True),
+            ("Origin", "https://mcp.example.org", True),
+            ("Host", "evil.example", False),
+            ("Origin", "https://evil.example", False),
+        ):
+            headers = {"Authorization": f"Bearer {project.token()}", name: host}
+            status = httpx.post(served.url, json={}, headers=headers).status_code
+            assert (status not in (403, 421)) is is_allowed, (name, host)
+
+
 def test_a_server_with_one_token_names_no_sign_in(corpus: str) -> None:
     with http_server(SECOND_BRAIN_DSN=corpus, SECOND_BRAIN_MCP_TOKEN="a token") as served:
         refused = httpx.post(served.url, json={})
