@@ -75,7 +75,7 @@ def test_its_arguments_are_those_of_the_server(running: Running) -> None:
         assert given.keys() <= HybridSearch.model_fields.keys()
         own = HybridSearch.model_json_schema()["properties"]
         for name, bounds in given.items():
-            for key in ("minLength", "maxLength", "minimum", "maximum"):
+            for key in ("minLength", "maxLength", "minimum", "maximum", "default"):
                 assert bounds.get(key) == own[name].get(key), (name, key)
         few = assistant.ask("hybrid_search", query="invoice", limit=1)
         assert (len(few.content["results"]), few.content["total_count"]) == (1, 2)

@@ -33,7 +33,9 @@ const HEADERS = {
   "Access-Control-Expose-Headers": "WWW-Authenticate",
 };
 
-const QUESTION = fromJsonSchema<SearchRequest>({
+const FEW = 5;
+
+const QUESTION = fromJsonSchema<Partial<SearchRequest>>({
   type: "object",
   properties: {
     query: {
@@ -46,7 +48,7 @@ const QUESTION = fromJsonSchema<SearchRequest>({
       type: "integer",
       minimum: 1,
       maximum: MOST_RESULTS,
-      default: 10,
+      default: FEW,
       description: "The most results.",
     },
     filters: {
@@ -97,7 +99,7 @@ const handler = createMcpHandler(({ authInfo }) => {
     annotations: { readOnlyHint: true, idempotentHint: true, openWorldHint: false },
   }, async (asked) => {
     try {
-      const found = await search(`Bearer ${authInfo?.token}`, read(asked));
+      const found = await search(`Bearer ${authInfo?.token}`, read({ limit: FEW, ...asked }));
       // In JSON, a passage cannot look like another result.
       const text = JSON.stringify(found, (_, value) => value ?? undefined);
       return { content: [{ type: "text", text }], structuredContent: { ...found } };
