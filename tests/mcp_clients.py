@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -200,7 +201,8 @@ def connected(client: AbstractAsyncContextManager[Client]) -> Iterator[Assistant
 
 
 def environment(**variables: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **variables}
+    kept = ("PATH", "HOME", "PYTHONPATH")
+    return {name: os.environ[name] for name in kept if name in os.environ} | variables
 
 
 Here = Callable[..., AbstractContextManager[Assistant]]
@@ -224,12 +226,18 @@ def http_server(*options: str, **variables: str) -> Iterator["Served"]:
             is_open = TOKEN_NAME not in variables and not options
             assert ("no token" in found[2]) == is_open
             served = Served(found[1])
+            # Read while it runs: a full pipe would stop the server.
+            logged: list[str] = []
+            reader = threading.Thread(target=logged.extend, args=[process.stderr])
+            reader.start()
             yield served
         finally:
             process.terminate()
-            printed, logged = process.communicate()
-        served.log = logged
-        assert printed == ""
+            process.wait()
+        reader.join()
+        assert process.stdout
+        assert process.stdout.read() == ""
+        served.log = "".join(logged)
 
 
 @asynccontextmanager

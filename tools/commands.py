@@ -36,7 +36,7 @@ _TOLD = {
     "corpus index build": "[another index](install.md#another-index)",
     "corpus index drop": "[bulk loading](write.md#bulk-loading)",
     "server mcp": "[MCP](mcp.md)",
-    "server token": "[tokens](mcp.md#tokens)",
+    "server token": "[users of Supabase](mcp.md#users-of-supabase)",
     "server plan": "[scale](scale.md)",
     "server schedule": "[scheduled jobs](operate.md#scheduled-jobs)",
     "server config": "[configuration](#configuration)",

@@ -1,4 +1,4 @@
-"""Stands for Supabase's gateway and PostgREST, for functions under Deno.
+"""Stands for Supabase's gateway, PostgREST and Auth, for functions under Deno.
 
 A real PostgREST answers where there is one; else the server calls the SQL function as it would.
 """
@@ -41,6 +41,33 @@ class Rest(ThreadingHTTPServer):
         # A status, and a body: a text, or a value that is sent as JSON.
         self.failure: tuple[int, Any] | None = None
         self.called: list[str] = []
+        # The private keys that sign tokens beside the secret, by their names.
+        self.keys: dict[str, Any] = {}
+
+    def claims(self, authorization: str) -> dict[str, Any]:
+        """Return what a valid token says; its key has one algorithm."""
+        token = authorization.removeprefix("Bearer ")
+        key = self.keys.get(jwt.get_unverified_header(token).get("kid", ""))
+        if key is None:
+            return jwt.decode(token, JWT_SECRET, ["HS256"], options={"verify_aud": False})
+        return jwt.decode(token, key.public_key(), ["ES256"], options={"verify_aud": False})
+
+    def auth(self, path: str, headers: Any) -> tuple[int, object]:
+        """Answer as Supabase Auth does: its public keys, or the user of a token."""
+        if path.endswith("/.well-known/jwks.json"):
+            publish = jwt.algorithms.ECAlgorithm.to_jwk
+            return 200, {
+                "keys": [
+                    {**json.loads(publish(key.public_key())), "kid": kid, "alg": "ES256"}
+                    for kid, key in self.keys.items()
+                ]
+            }
+        assert path == "/auth/v1/user"
+        try:
+            claims = self.claims(headers["Authorization"])
+        except jwt.PyJWTError as error:
+            return 403, {"code": 403, "error_code": "bad_jwt", "msg": str(error)}
+        return 200, {"id": claims["sub"], "aud": claims.get("aud"), "role": claims["role"]}
 
     def answer(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         """Answer as PostgREST would."""
@@ -67,7 +94,7 @@ class Rest(ThreadingHTTPServer):
 
     def _call(self, function: str, token: str, arguments: dict[str, Any]) -> tuple[int, object]:
         try:
-            claims = jwt.decode(token.removeprefix("Bearer "), JWT_SECRET, algorithms=["HS256"])
+            claims = self.claims(token)
         except jwt.ExpiredSignatureError:
             return 401, {"code": "PGRST303", "message": "JWT expired", "hint": None}
         with psycopg.connect(self._dsn) as connection:
@@ -108,9 +135,15 @@ class Rest(ThreadingHTTPServer):
 class _Request(BaseHTTPRequestHandler):
     server: Rest
 
+    def do_GET(self) -> None:
+        status, told = self.server.auth(self.path, self.headers)
+        self._send(status, json.dumps(told).encode())
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        status, content = self.server.answer(self.path, self.headers, body)
+        self._send(*self.server.answer(self.path, self.headers, body))
+
+    def _send(self, status: int, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,9 @@ def project(place: Path) -> str:
 @needs_deno
 def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
     deno("check", *OFFLINE, str(FUNCTION), home=tmp_path)
-    deno("fmt", "--check", "--line-width=100", str(FUNCTION), home=tmp_path)
-    deno("lint", str(FUNCTION), home=tmp_path)
+    files = str(FUNCTION), str(TYPES.parent / "user_search.ts")
+    deno("fmt", "--check", "--line-width=100", *files, home=tmp_path)
+    deno("lint", *files, home=tmp_path)
 
 
 @needs_deno
@@ -203,53 +205,74 @@ def store(owner: Connection, key: str, user: UUID, content: str, axis: int) -> N
     )
 
 
-@pytest.fixture(scope="module")
-def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
-    """The function under Deno, over a database with a chunk about money and one about cats."""
+@contextmanager
+def deployed(
+    function: Path, rest: Rest, place: Path, *preloads: Path, **environment: str
+) -> Iterator[str]:
+    """Run a function under Deno beside what stands for its project, and yield its address."""
+    preloads = (ROOT / "tests" / "supabase" / "edge_runtime.ts", *preloads)
+    process = subprocess.Popen(
+        [
+            *(str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),
+            *(f"--preload={one}" for one in preloads),
+            str(function),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DENO_DIR": str(place),
+            "DENO_SERVE_ADDRESS": "tcp:127.0.0.1:0",
+            "NO_COLOR": "1",
+            "SUPABASE_URL": f"http://127.0.0.1:{rest.server_port}",
+            "SUPABASE_ANON_KEY": ANON_KEY,
+            **environment,
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    said = ""
+    for line in process.stderr:
+        said += line
+        if listening := re.search(r"Listening on (\S+)", line):
+            break
+    else:
+        pytest.fail(said)
+    drain = threading.Thread(target=process.stderr.read, daemon=True)
+    drain.start()
+    try:
+        yield listening[1]
+    finally:
+        process.terminate()
+        process.wait()
+        drain.join()
+        process.stderr.close()
+
+
+@contextmanager
+def project(server: Server) -> Iterator[tuple[Rest, Connection]]:
+    """Yield what stands for a project, with a chunk about money, one about cats, one of Ben's."""
     for dsn in copy_of(server, server.template(384)):
         rest = Rest(dsn, ANON_KEY)
         threading.Thread(target=rest.serve_forever, daemon=True).start()
-        process = subprocess.Popen(
-            [
-                *(str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),
-                *(f"--preload={ROOT / 'tests' / 'supabase' / 'edge_runtime.ts'}", str(FUNCTION)),
-            ],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "DENO_DIR": str(tmp_path_factory.mktemp("deno")),
-                "DENO_SERVE_ADDRESS": "tcp:127.0.0.1:0",
-                "NO_COLOR": "1",
-                "SUPABASE_URL": f"http://127.0.0.1:{rest.server_port}",
-                "SUPABASE_ANON_KEY": ANON_KEY,
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr
-        said = ""
-        for line in process.stderr:
-            said += line
-            if listening := re.search(r"Listening on (\S+)", line):
-                break
-        else:
-            pytest.fail(said)
-        drain = threading.Thread(target=process.stderr.read, daemon=True)
-        drain.start()
         try:
             with psycopg.connect(dsn, autocommit=True) as owner:
                 store(owner, "billing", ANA, "An invoice is due after 14 days.", 0)
                 store(owner, "pets", ANA, "Cats sleep for most of the day.", 1)
                 store(owner, "salary", BEN, "The invoice of another user.", 0)
-                yield Edge(listening[1], rest, owner)
+                yield rest, owner
         finally:
-            process.terminate()
-            process.wait()
-            drain.join()
-            process.stderr.close()
             rest.shutdown()
             rest.server_close()
+
+
+@pytest.fixture(scope="module")
+def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    """The function under Deno."""
+    place = tmp_path_factory.mktemp("deno")
+    with project(server) as (rest, owner), deployed(FUNCTION, rest, place) as url:
+        yield Edge(url, rest, owner)
 
 
 @pytest.fixture

@@ -1,112 +1,36 @@
 """Users of a Supabase project over MCP: whose access token is accepted, and as which viewer."""
 
 import asyncio
-import base64
-import hmac
-import json
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import httpx
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from command_line import Run
-from mcp_clients import ANA, HOSTILE, RECORDER, call_by_hand, connected, http_server
-from mcp_clients import with_token as client_with_token
+from mcp_clients import ANA, http_server
+from mcp_users import (
+    KEY,
+    OTHER_KEY,
+    PUBLIC,
+    RSA_KEY,
+    SECRET,
+    Project,
+    by_hand,
+    project,
+    published,
+)
 from second_brain.errors import ConfigurationError
 from second_brain.mcp_server import Scope, SupabaseUsers
+from second_brain.mcp_server.supabase_users import signed_token
 from second_brain.mcp_server.tokens import ScopedAccess
 
+__all__ = ["project"]  # a fixture
+
 pytest_plugins = ("mcp_fixtures",)
-
-KEY = ec.generate_private_key(ec.SECP256R1())
-OTHER_KEY = ec.generate_private_key(ec.SECP256R1())
-SHARED = b"a secret of more than thirty-two bytes"
-PUBLIC = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-
-class Project:
-    """Stands for a Supabase project that publishes the public keys of its tokens."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.keys: list[dict[str, Any]] = [
-            published("first", KEY),
-            published("rsa", RSA_KEY),
-            # Of a kind that is never used: anyone could sign with it.
-            {"kty": "oct", "kid": "shared", "k": base64url(SHARED)},
-        ]
-        self.downloads = 0
-
-    def claims(self, **changed: Any) -> dict[str, Any]:
-        """Return what Supabase writes into the token of a signed-in user; None leaves it out."""
-        claims = {
-            "iss": f"{self.url}/auth/v1",
-            "sub": ANA,
-            "aud": "authenticated",
-            "role": "authenticated",
-            "exp": int(time.time()) + 60,
-            **changed,
-        }
-        return {name: value for name, value in claims.items() if value is not None}
-
-    def token(
-        self, key: Any = KEY, kid: str = "first", algorithm: str = "ES256", **changed: Any
-    ) -> str:
-        """Return a signed token."""
-        return jwt.encode(self.claims(**changed), key, algorithm, headers={"kid": kid})
-
-
-def by_hand(claims: dict[str, Any], secret: bytes) -> str:
-    """Return a token signed with HS256; PyJWT itself refuses to sign with a public key."""
-    header = {"alg": "HS256", "typ": "JWT", "kid": "first"}
-    parts = [base64url(json.dumps(one).encode()) for one in (header, claims)]
-    signed = hmac.digest(secret, ".".join(parts).encode(), "sha256")
-    return ".".join([*parts, base64url(signed)])
-
-
-def base64url(text: bytes) -> str:
-    return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
-
-
-def published(kid: str, key: Any) -> dict[str, Any]:
-    kind: Any = jwt.algorithms.ECAlgorithm
-    if isinstance(key, rsa.RSAPrivateKey):
-        kind = jwt.algorithms.RSAAlgorithm
-    return {**json.loads(kind.to_jwk(key.public_key())), "kid": kid}
-
-
-@pytest.fixture(scope="module")
-def project() -> Iterator[Project]:
-    served = Project()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/auth/v1/.well-known/jwks.json"
-            served.downloads += 1
-            body = json.dumps({"keys": served.keys}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        served.url = f"http://127.0.0.1:{server.server_port}"
-        yield served
-        server.shutdown()
-        thread.join()
 
 
 def scope(users: SupabaseUsers, token: str) -> Scope | None:
@@ -117,13 +41,46 @@ def scope(users: SupabaseUsers, token: str) -> Scope | None:
 
 def test_the_user_of_a_token_is_the_viewer(project: Project) -> None:
     users = SupabaseUsers(f"{project.url}/", collections=("memory",), may_remember=True)
-    allowed = Scope(("memory",), viewer_id=UUID(ANA), may_remember=True)
+    allowed = Scope(("memory",), viewer_id=UUID(ANA), viewer_groups=(), may_remember=True)
     assert scope(users, project.token()) == allowed
     assert scope(users, project.token(RSA_KEY, "rsa", "RS256")) == allowed
 
 
-def test_a_token_that_is_not_a_signed_in_users_is_refused(project: Project) -> None:
-    users = SupabaseUsers(project.url)
+def test_the_secret_of_a_project_signs_tokens_too(project: Project) -> None:
+    users = SupabaseUsers(project.url, secret=SECRET)
+    for token in (
+        project.token(SECRET, "any", "HS256"),
+        signed_token(project.url, SECRET, UUID(ANA), [], timedelta(days=1)),
+        project.token(),
+    ):
+        assert scope(users, token) == Scope(viewer_id=UUID(ANA), viewer_groups=())
+    with pytest.raises(ConfigurationError, match="it needs 32"):
+        SupabaseUsers(project.url, secret="short")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "groups"),
+    [
+        ({"app_metadata": {"groups": ["growers", 1, None]}}, ("growers",)),
+        ({"app_metadata": {"groups": "growers"}}, ()),
+        ({"app_metadata": ["growers"]}, ()),
+        # What users can write themselves.
+        ({"user_metadata": {"groups": ["growers"]}, "groups": ["growers"]}, ()),
+    ],
+)
+def test_groups_are_those_of_the_metadata_that_users_cannot_write(
+    project: Project, metadata: dict[str, Any], groups: tuple[str, ...]
+) -> None:
+    allowed = scope(SupabaseUsers(project.url), project.token(**metadata))
+    assert allowed is not None
+    assert allowed.viewer_groups == groups
+
+
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["keys alone", "with a secret"])
+def test_a_token_that_is_not_a_signed_in_users_is_refused(
+    project: Project, secret: str | None
+) -> None:
+    users = SupabaseUsers(project.url, secret=secret)
     header, claims, signature = project.token().split(".")
     refused = {
         "expired": project.token(exp=int(time.time()) - 1),
@@ -137,14 +94,18 @@ def test_a_token_that_is_not_a_signed_in_users_is_refused(project: Project) -> N
         "of nobody": project.token(sub=None),
         "signed with another key": project.token(OTHER_KEY),
         "with the name of another kind of key": project.token(kid="rsa"),
-        "signed with the secret of a shared key": project.token(SHARED, "shared", "HS256"),
+        "signed with another secret": project.token(f"not {SECRET}", "shared", "HS256"),
         # As if the public key, which everybody knows, were a secret.
         "signed with the public key": by_hand(project.claims(), PUBLIC),
         "signed with nothing": project.token(None, "first", "none"),
         "with an unknown key": project.token(kid="second"),
+        "signed with the published part of the secret": by_hand(project.claims(), b"shared"),
+        "of HS256 with the algorithm of a key": project.token(algorithm="ES256", kid="shared"),
         "changed": f"{header}.{claims}.{signature[::-1]}",
         "no token": "sb_ana",
     }
+    if secret is None:
+        refused["signed with a secret"] = project.token(SECRET, "shared", "HS256")
     assert {name for name, token in refused.items() if scope(users, token) is not None} == set()
 
 
@@ -168,30 +129,95 @@ def test_a_project_that_is_down_refuses_its_users(closed_port: int) -> None:
     assert scope(users, jwt.encode({}, KEY, "ES256", headers={"kid": "first"})) is None
 
 
-def test_users_call_the_server_with_their_tokens(project: Project, corpus: str) -> None:
+@pytest.mark.parametrize("public", [None, "https://mcp.example.org/brain/mcp"])
+def test_an_answer_without_a_token_leads_to_the_projects_sign_in(
+    project: Project, corpus: str, public: str | None
+) -> None:
     variables = {"SECOND_BRAIN_DSN": corpus, "SUPABASE_URL": project.url}
-    with http_server("--supabase-users", **variables) as served:
-        with connected(client_with_token(served.url, project.token())) as ana:
-            found = ana.ask("hybrid_search", query="cameras, heron or keys", limit=50)
-        with call_by_hand(served.url, "fetch", project.token(role="anon"), id=ANA) as refused:
+    options = [] if public is None else ["--public-url", public]
+    with http_server("--supabase-users", *options, **variables) as served:
+        url = public or served.url
+        origin, _, path = url.removeprefix("https://").removeprefix("http://").partition("/")
+        host = {} if public is None else {"Host": origin}
+        for headers in ({}, {"Authorization": f"Bearer {project.token(role='anon')}"}):
+            refused = httpx.post(served.url, json={}, headers=headers | host)
             assert refused.status_code == 401
-    assert RECORDER in found.contents()
-    assert HOSTILE not in found.contents()
+            scheme, _, given = refused.headers["www-authenticate"].partition(" ")
+            assert scheme == "Bearer"
+            place = f"{url.removesuffix(f'/{path}')}/.well-known/oauth-protected-resource/{path}"
+            assert f'resource_metadata="{place}"' in given
+        here = served.url.removesuffix("/mcp")
+        for suffix in ("", f"/{path}"):
+            metadata = httpx.get(f"{here}/.well-known/oauth-protected-resource{suffix}").json()
+            assert metadata["resource"] == url
+            assert metadata["authorization_servers"] == [f"{project.url}/auth/v1"]
+            assert metadata["bearer_methods_supported"] == ["header"]
+
+
+def test_a_proxy_on_this_machine_may_send_its_own_host_and_no_other(
+    project: Project, corpus: str
+) -> None:
+    variables = {"SECOND_BRAIN_DSN": corpus, "SUPABASE_URL": project.url}
+    public = ("--public-url", "https://mcp.example.org/mcp")
+    with http_server("--supabase-users", *public, **variables) as served:
+        for name, host, is_allowed in (
+            ("Host", "mcp.example.org", True),
+            ("Origin", "https://mcp.example.org", True),
+            ("Host", "evil.example", False),
+            ("Origin", "https://evil.example", False),
+        ):
+            headers = {"Authorization": f"Bearer {project.token()}", name: host}
+            status = httpx.post(served.url, json={}, headers=headers).status_code
+            assert (status not in (403, 421)) is is_allowed, (name, host)
+
+
+def test_a_server_with_one_token_names_no_sign_in(corpus: str) -> None:
+    with http_server(SECOND_BRAIN_DSN=corpus, SECOND_BRAIN_MCP_TOKEN="a token") as served:
+        refused = httpx.post(served.url, json={})
+        place = f"{served.url.removesuffix('/mcp')}/.well-known/oauth-protected-resource"
+        assert httpx.get(place).status_code == 404
+    assert "resource_metadata" not in refused.headers["www-authenticate"]
+
+
+HTTP = ["--transport", "http"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "variables", "complaint"),
     [
-        (["--viewer-id", ANA], "each caller has a viewer"),
-        (["--tokens", "tokens.toml"], "each caller has a viewer"),
-        ([], "needs the address of the project"),
+        ([*HTTP, "--viewer-id", ANA], {}, "each caller has a viewer"),
+        (HTTP, {"SECOND_BRAIN_PUBLIC_ONLY": "true"}, "each caller has a viewer"),
+        (HTTP, {"SECOND_BRAIN_MCP_TOKEN": "a"}, "are both given"),
+        ([], {}, "--supabase-users is for callers over HTTP"),
+        (HTTP, {}, "need the address of their project"),
+        (HTTP, {"SUPABASE_URL": "http://a", "SUPABASE_JWT_SECRET": ""}, "it needs 32"),
     ],
 )
 def test_what_contradicts_the_users_is_refused(
-    run: Run, arguments: list[str], complaint: str
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    variables: dict[str, str],
+    complaint: str,
 ) -> None:
-    given = ["--transport", "http", "--supabase-users", *arguments]
-    assert complaint in run("server", "mcp", *given).err
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert complaint in run("server", "mcp", "--supabase-users", *arguments).err
+
+
+def test_the_command_makes_a_token_that_the_server_accepts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "needs a user and a secret" in run("server", "token", "--viewer-id", ANA).err
+    monkeypatch.setenv("SUPABASE_URL", "https://a.supabase.co")
+    monkeypatch.setenv("SUPABASE_JWT_SECRET", SECRET)
+    options = ["--viewer-id", ANA, "--viewer-groups", "growers", "--days", "1"]
+    token = run("server", "token", *options).out.strip()
+    users = SupabaseUsers("https://a.supabase.co", secret=SECRET)
+    assert scope(users, token) == Scope(viewer_id=UUID(ANA), viewer_groups=("growers",))
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert 0 < claims["exp"] - time.time() <= 86_400
+    assert scope(SupabaseUsers("https://b.supabase.co", secret=SECRET), token) is None
 
 
 def test_notes_that_users_could_not_see_are_refused() -> None:

@@ -106,6 +106,7 @@ KEYS = (
     *(
         Key(name, str, (variable,), "none", is_secret=True, limits_rows=True)
         for name, variable in (
+            ("supabase-jwt-secret", "SUPABASE_JWT_SECRET"),
             ("mcp-token", "SECOND_BRAIN_MCP_TOKEN"),
             ("workbench-token", "SECOND_BRAIN_WORKBENCH_TOKEN"),
         )

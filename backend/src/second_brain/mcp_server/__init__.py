@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from second_brain.mcp_server.scope import Scope
     from second_brain.mcp_server.server import create_server
     from second_brain.mcp_server.supabase_users import SupabaseUsers
-    from second_brain.mcp_server.tokens import OneToken, TokenFile
+    from second_brain.mcp_server.tokens import OneToken
     from second_brain.mcp_server.transports import serve_http, serve_stdio
 
 __all__ = [
     "OneToken",
     "Scope",
     "SupabaseUsers",
-    "TokenFile",
     "create_server",
     "serve_http",
     "serve_stdio",
@@ -29,7 +28,6 @@ _HOMES = {
     "OneToken": "tokens",
     "Scope": "scope",
     "SupabaseUsers": "supabase_users",
-    "TokenFile": "tokens",
     "create_server": "server",
     "serve_http": "transports",
     "serve_stdio": "transports",

@@ -8,12 +8,11 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from uuid import UUID
 
 import psycopg
@@ -40,12 +39,16 @@ from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import AsyncPostgresProvider
 from second_brain.services.provider import AsyncSearchProvider
 from second_brain.services.supabase import AsyncSupabaseProvider
+from second_brain.services.viewer_groups import viewer_groups as groups_of
 from second_brain.services.write import AsyncKnowledgeWriter
 
 if TYPE_CHECKING:
     from mcp.server.auth.provider import TokenVerifier
 
-    from second_brain.mcp_server.tools import Writers
+    from second_brain.mcp_server.tools import Groups, Writers
+
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]]
+"""Opens a connection for one call."""
 
 VIEWER = "SECOND_BRAIN_VIEWER_ID"
 TOKEN = "SECOND_BRAIN_MCP_TOKEN"  # noqa: S105
@@ -58,13 +61,12 @@ Examples:
   second-brain server mcp
   second-brain server mcp --collection knowledge --collection memory --public-only
   second-brain server mcp --viewer-id 00000000-0000-0000-0000-000000000001 --remember
-  second-brain server mcp --transport http --port 8000 --tokens tokens.toml
   SUPABASE_URL=https://PROJECT.supabase.co second-brain server mcp --transport http --supabase-users
 """
 
 _EXAMPLES_OF_TOKEN = """\b
 Example:
-  second-brain server token ana --viewer-id 00000000-0000-0000-0000-000000000001 >> tokens.toml
+  second-brain server token --viewer-id 00000000-0000-0000-0000-000000000001 --days 90
 """  # noqa: S105
 
 
@@ -95,23 +97,21 @@ def _mcp(
     viewer_groups: ViewerGroupsOption = None,
     public_only: PublicOnlyOption = False,
     may_remember: RememberOption = False,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="TOML file with the digests of the callers' tokens and what each may see; needs "
-            "--transport http.",
-            dir_okay=False,
-        ),
-    ] = None,
     supabase_users: Annotated[
         bool,
         typer.Option(
             "--supabase-users",
             help="Callers send the access token of a signed-in user of the project at "
-            "$SUPABASE_URL; needs --transport http.",
+            "$SUPABASE_URL; needs --transport http. $SUPABASE_JWT_SECRET: also tokens of HS256.",
         ),
     ] = False,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The address that callers use, such as https://mcp.example.org/mcp of a proxy.",
+        ),
+    ] = None,
     embedder_names: Annotated[
         list[str],
         typer.Option(
@@ -130,10 +130,9 @@ def _mcp(
     remember and forget store and delete notes of one user. Without --viewer-id, --viewer-groups
     and --public-only they show every row. Over http, everyone who can reach the port can search. So
     the server listens only on this machine, unless callers need a token: the one of
-    SECOND_BRAIN_MCP_TOKEN; with --tokens one of the file, where each token has its own user; with
-    --supabase-users that of a signed-in user. The database is chosen as in the other commands;
-    without one, the Supabase project of SUPABASE_URL and SUPABASE_KEY is used, without notes. Logs
-    go to standard error.
+    SECOND_BRAIN_MCP_TOKEN, or with --supabase-users that of a signed-in user. The database is
+    chosen as in the other commands; without one, the Supabase project of SUPABASE_URL and
+    SUPABASE_KEY is used, without notes. Logs go to standard error.
     """
     _require_sdk()
     from second_brain import mcp_server
@@ -147,21 +146,14 @@ def _mcp(
     )
     token = _token()
     verifier: TokenVerifier | None = None if token is None else mcp_server.OneToken(token)
-    if tokens is not None:
-        _refuse_beside("--tokens", transport, token, scope.is_limited or supabase_users)
-        if may_remember or collections:
-            raise ConfigurationError(
-                "the file of --tokens says what each caller may see and store, and options say it "
-                "too",
-                remedy="Leave out --collection and --remember.",
-            )
-        verifier = mcp_server.TokenFile(tokens)
-    elif supabase_users:
-        _refuse_beside("--supabase-users", transport, token, scope.is_limited)
+    if supabase_users:
+        _refuse_beside_users(transport, token, scope.is_limited)
         verifier = mcp_server.SupabaseUsers(
-            _project(), collections=scope.collections, may_remember=may_remember
+            _project(),
+            secret=configuration.load().get("supabase-jwt-secret"),
+            collections=scope.collections,
+            may_remember=may_remember,
         )
-    is_shared = tokens is not None or supabase_users
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("second_brain").setLevel(logging.INFO)
     settings = configuration.load().search_settings()
@@ -172,21 +164,27 @@ def _mcp(
             dsn,
             schema,
             pooled=listening is not None,
-            limited=is_shared or scope.is_limited,
-        ) as (provider, writers):
-            if may_remember and writers is None:
+            limited=supabase_users or scope.is_limited,
+        ) as (provider, connect):
+            if may_remember and connect is None:
                 raise ConfigurationError(
                     "notes need a database connection, and the Supabase project's API is none",
                     remedy="Give --dsn or SECOND_BRAIN_DSN, or leave out --remember.",
                 )
             service = AsyncRetrievalService(provider, embedders, settings=settings)
             server = mcp_server.create_server(
-                service, provider, None if is_shared else scope, writers=writers
+                service,
+                provider,
+                None if supabase_users else scope,
+                writers=None if connect is None else _writers(connect, schema),
+                groups=None if connect is None else _groups(connect, schema),
             )
             if listening is None:
                 await mcp_server.serve_stdio(server)
             else:
-                await mcp_server.serve_http(server, listening, verifier=verifier)
+                await mcp_server.serve_http(
+                    server, listening, verifier=verifier, public_url=public_url
+                )
 
     if transport is Transport.stdio:
         # The default handler ends the process at Ctrl-C; Python's would wait for the input thread.
@@ -199,35 +197,26 @@ def _mcp(
 
 @app.command("token", epilog=_EXAMPLES_OF_TOKEN)
 def _mcp_token(
-    name: Annotated[str, typer.Argument(help="Name of the token, such as that of its user.")],
     viewer: ViewerOption = None,
     viewer_groups: ViewerGroupsOption = None,
-    collections: CollectionsOption = None,
-    public_only: PublicOnlyOption = False,
-    may_remember: RememberOption = False,
-    days: Annotated[int | None, typer.Option(min=1, help="Days until the token expires.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="Days until the token expires.")] = 30,
 ) -> None:
-    """Make a token for `second-brain server mcp --tokens`, and print its lines of the file.
+    """Print an access token of a user, signed with the secret of SUPABASE_JWT_SECRET.
 
-    The token itself is printed to standard error and stored nowhere: the file has its digest.
+    `second-brain server mcp --supabase-users` and the API of the project at SUPABASE_URL accept it.
     """
     _require_sdk()
-    from second_brain.mcp_server.tokens import new_token, token_lines
+    from second_brain.mcp_server.supabase_users import signed_token
 
-    token, digest = new_token()
-    expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days)
-    given: dict[str, Any] = {
-        "name": name,
-        "sha256": digest,
-        "viewer_id": _viewer(viewer),
-        "viewer_groups": groups(viewer_groups),
-        "collections": collections,
-        "public_only": public_only,
-        "may_remember": may_remember,
-        "expires": expires,
-    }
-    typer.echo(token_lines(given), nl=False)
-    typer.echo(f"The token, which is shown only now: {token}", err=True)
+    user = _viewer(viewer)
+    secret = configuration.load().get("supabase-jwt-secret")
+    if user is None or secret is None:
+        raise ConfigurationError(
+            "a token needs a user and a secret",
+            remedy="Give --viewer-id, and set SUPABASE_JWT_SECRET.",
+        )
+    lifetime = timedelta(days)
+    typer.echo(signed_token(_project(), secret, user, groups(viewer_groups) or (), lifetime))
 
 
 def _require_sdk() -> None:
@@ -239,23 +228,23 @@ def _require_sdk() -> None:
         raise MissingExtraError("mcp", "mcp") from error
 
 
-def _refuse_beside(
-    option: str, transport: Transport, token: str | None, names_viewer: bool
-) -> None:
-    """Raise an error for what contradicts an option that gives each caller a viewer."""
+def _refuse_beside_users(transport: Transport, token: str | None, names_viewer: bool) -> None:
+    """Raise an error for what contradicts --supabase-users."""
     if transport is not Transport.http:
         raise ConfigurationError(
-            f"{option} is for callers over HTTP", remedy="Add --transport http, or leave it out."
+            "--supabase-users is for callers over HTTP",
+            remedy="Add --transport http, or leave it out.",
         )
     if token is not None:
         raise ConfigurationError(
-            f"{option} and {TOKEN} are both given", remedy=f"Leave out {option}, or unset {TOKEN}."
+            f"--supabase-users and {TOKEN} are both given",
+            remedy=f"Leave out --supabase-users, or unset {TOKEN}.",
         )
     if names_viewer:
         raise ConfigurationError(
-            f"with {option} each caller has a viewer, and something else names one too",
-            remedy="Give one of --tokens and --supabase-users, without --viewer-id, "
-            f"--viewer-groups and --public-only, and unset variables such as {VIEWER}.",
+            "with --supabase-users each caller has a viewer, and something else names one too",
+            remedy="Leave out --viewer-id, --viewer-groups and --public-only, and unset variables "
+            f"such as {VIEWER}.",
         )
 
 
@@ -263,7 +252,7 @@ def _project() -> str:
     address = configuration.load().get("supabase-url")
     if address is None:
         raise ConfigurationError(
-            "--supabase-users needs the address of the project", remedy="Set SUPABASE_URL."
+            "the tokens of users need the address of their project", remedy="Set SUPABASE_URL."
         )
     return str(address)
 
@@ -271,11 +260,8 @@ def _project() -> str:
 @asynccontextmanager
 async def _connected(
     dsn: str | None, schema: str, *, pooled: bool, limited: bool
-) -> "AsyncIterator[tuple[AsyncSearchProvider, Writers | None]]":
-    """Open a provider, and what opens writers: over SQL, else over a Supabase project's API.
-
-    Over the API there are no writers.
-    """
+) -> AsyncIterator[tuple[AsyncSearchProvider, Connect | None]]:
+    """Open a provider over SQL, and what opens connections; else over a Supabase project's API."""
     if is_rest_configured(dsn):
         typer.echo("Database: the Supabase project of $SUPABASE_URL", err=True)
         async with AsyncSupabaseProvider(schema=schema, multi_tenant=limited) as provider:
@@ -284,23 +270,35 @@ async def _connected(
     address = resolve_dsn(dsn)
     if pooled:
         async with async_connection_pool(address) as pool:
-
-            @asynccontextmanager
-            async def pooled_writer() -> AsyncIterator[AsyncKnowledgeWriter]:
-                async with pool.connection() as connection:
-                    yield AsyncKnowledgeWriter(connection, schema=schema)
-
-            yield AsyncPostgresProvider(pool, schema=schema, multi_tenant=limited), pooled_writer
+            searches = AsyncPostgresProvider(pool, schema=schema, multi_tenant=limited)
+            yield searches, pool.connection
         return
 
     @asynccontextmanager
-    async def writer() -> AsyncIterator[AsyncKnowledgeWriter]:
+    async def connect() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         with explained(address):
             connection = await psycopg.AsyncConnection.connect(address, autocommit=True)
         async with connection:
+            yield connection
+
+    yield AsyncPostgresProvider(address, schema=schema, multi_tenant=limited), connect
+
+
+def _writers(connect: Connect, schema: str) -> "Writers":
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncKnowledgeWriter]:
+        async with connect() as connection:
             yield AsyncKnowledgeWriter(connection, schema=schema)
 
-    yield AsyncPostgresProvider(address, schema=schema, multi_tenant=limited), writer
+    return opened
+
+
+def _groups(connect: Connect, schema: str) -> "Groups":
+    async def asked(claims: Mapping[str, Any]) -> list[str]:
+        async with connect() as connection:
+            return await groups_of(connection, claims, schema=schema)
+
+    return asked
 
 
 def _viewer(given: str | None) -> UUID | None:
@@ -336,8 +334,8 @@ def _listening(host: str, port: int, *, protected: bool) -> socket.socket:
     if not protected and host not in _THIS_MACHINE:
         raise ConfigurationError(
             f"without a token, other machines that can reach {host} could search",
-            remedy=f"Set {TOKEN} to a token that callers must send, give --tokens, or listen on "
-            "127.0.0.1.",
+            remedy=f"Set {TOKEN} to a token that callers must send, give --supabase-users, or "
+            "listen on 127.0.0.1.",
         )
     listening, at = listen(host, port)
     access = "callers need a token" if protected else "callers need no token"

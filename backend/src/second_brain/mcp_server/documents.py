@@ -82,7 +82,8 @@ async def read_resource(context: Context, uri: str) -> types.ReadResourceResult:
     named = _named(uri)
     document = None if named is None else await _read(context, *named)
     if document is None:
-        raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:100]!r} here")
+        message = f"there is no resource {uri[:100]!r} here"
+        raise MCPError(types.INVALID_PARAMS, message, {"uri": uri})
     text, meta, following = document.text, None, document.metadata.get("next_offset")
     if following is not None:
         rest = f"{_URI}{document.id}?offset={following}"

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from second_brain.mcp_server.scope import Scope
 from second_brain.mcp_server.searching import FindDocuments, HybridSearch, SearchKnowledgeBase
 from second_brain.mcp_server.text import sentence
 from second_brain.mcp_server.tokens import ScopedAccess
-from second_brain.mcp_server.tools import Answer, Context, Tool, Writers
+from second_brain.mcp_server.tools import Answer, Context, Groups, Tool, Writers
 from second_brain.retrieval.service import AsyncRetrievalService
 from second_brain.services.provider import AsyncSearchProvider
 
@@ -57,12 +58,14 @@ def create_server(
     scope: Scope | None,
     *,
     writers: Writers | None = None,
+    groups: Groups | None = None,
 ) -> Server[Any]:
     """Return a server with the tools, for `serve_stdio` or `serve_http`.
 
     `provider` reads documents; it is the one of the service. Without a `scope`, each caller has
-    that of their token, and a request without one is refused. `writers` opens the writer that
-    stores notes, for a scope with `may_remember`.
+    that of their token, and a request without one is refused; `groups` then gives the groups of its
+    user at each call, in place of those in the token. `writers` opens the writer that stores notes,
+    for a scope with `may_remember`.
     """
     if scope is not None and scope.may_remember and writers is None:
         raise ConfigurationError(
@@ -73,10 +76,19 @@ def create_server(
         has_notes = allowed.may_remember and writers is not None
         return {**_TOOLS, **_NOTES} if has_notes else _TOOLS
 
+    def scope_of(request: ServerRequestContext[Any]) -> Scope:
+        return _access(request).scope if scope is None else scope
+
+    async def scope_now(request: ServerRequestContext[Any]) -> Scope:
+        if scope is not None or groups is None:
+            return scope_of(request)
+        access = _access(request)
+        return replace(access.scope, viewer_groups=tuple(await groups(access.claims or {})))
+
     async def run(
         request: ServerRequestContext[Any], work: Callable[[Context], Awaitable[Outcome]]
     ) -> Outcome:
-        allowed = _scope_of_token(request) if scope is None else scope
+        allowed = await scope_now(request)
         async with reported_steps(request.session) as begin:
             context = Context(service, provider, allowed, writers, begin, request.protocol_version)
 
@@ -88,7 +100,6 @@ def create_server(
     async def list_tools(
         request: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        allowed = _scope_of_token(request) if scope is None else scope
         return types.ListToolsResult(
             tools=[
                 types.Tool(
@@ -99,14 +110,14 @@ def create_server(
                     output_schema=tool.output.model_json_schema(),
                     annotations=tool.annotations,
                 )
-                for name, tool in tools(allowed).items()
+                for name, tool in tools(scope_of(request)).items()
             ]
         )
 
     async def call_tool(
         request: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        known = tools(_scope_of_token(request) if scope is None else scope)
+        known = tools(scope_of(request))
         tool = known.get(params.name, _OTHER_NAMES.get(params.name))
         if tool is None:
             raise MCPError(
@@ -172,13 +183,13 @@ def create_server(
     )
 
 
-def _scope_of_token(request: ServerRequestContext[Any]) -> Scope:
-    """Return the scope of the token of this request, whatever session it belongs to."""
+def _access(request: ServerRequestContext[Any]) -> ScopedAccess:
+    """Return what the token of this request allows, whatever session it belongs to."""
     user = None if request.request is None else request.request.scope.get("user")
     access = getattr(user, "access_token", None)
     if not isinstance(access, ScopedAccess):
         raise MCPError(types.INVALID_REQUEST, "the request has no token that names a viewer")
-    return access.scope
+    return access
 
 
 def _logged(called: str, error: Exception) -> SecondBrainError:

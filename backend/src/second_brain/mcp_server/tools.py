@@ -1,10 +1,10 @@
 """What all tools share: their arguments, their answer, and what they work with."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import mcp_types as types
 from pydantic import BaseModel, ConfigDict
@@ -18,6 +18,9 @@ from second_brain.services.write import AsyncKnowledgeWriter
 
 Writers: TypeAlias = Callable[[], AbstractAsyncContextManager[AsyncKnowledgeWriter]]
 """Opens a writer for one call."""
+
+Groups: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Sequence[str]]]
+"""Takes the claims of a verified token, and returns the groups of its user."""
 
 BeginStep: TypeAlias = Callable[[str, int], None]
 """Takes a step that begins, and how many steps the call has."""
