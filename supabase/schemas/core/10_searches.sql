@@ -141,6 +141,14 @@ begin
           'at most %s characters of JSON for visitors', true
         ),
         (
+          'boosts', coalesce(length(arguments.boosts::text), 0), 0, 2000,
+          'at most %s characters of JSON for visitors', true
+        ),
+        (
+          'boosts', coalesce(length(arguments.boosts::text), 0), 0, longest_texts,
+          'at most %s characters of JSON', false
+        ),
+        (
           'formulations', jsonb_array_length(formulations), 0, 2,
           'an array of at most %s objects for visitors', true
         ),
