@@ -101,7 +101,7 @@ def factor(row: Row, boost: dict[str, Any], asked_at: datetime) -> float:
             "sqrt": math.sqrt(max(number, 0)),
             "log1p": math.log1p(max(number, 0)),
         }[boost["modifier"]]
-        return max(0, min(1e6, 1 + boost["weight"] * read))
+        return float(max(0, min(1e6, 1 + boost["weight"] * read)))
     origin: float | None
     if isinstance(boost["origin"], int | float):
         origin = boost["origin"]
