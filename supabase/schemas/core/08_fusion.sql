@@ -331,10 +331,7 @@ begin
     'select array('
     '  select row(%s::float8[], %s)::knowledge_internal.row_measures'
     '    from unnest($3) with ordinality as listed (id, place)'
-    '    left join lateral ('
-    '           select stored.* from public.knowledge_chunks as stored'
-    '            where stored.id = listed.id offset 0'
-    '         ) as chunk on true'
+    '    left join public.knowledge_chunks as chunk on chunk.id = listed.id'
     '   order by listed.place)',
     coalesce(
       (
@@ -408,28 +405,34 @@ begin
 end
 $$;
 
--- The rows with their scores boosted, best first.
+-- The rows with their scores boosted, best first. greatest_boost: the greatest product of the
+-- factors of a row, at least 1.
 create function knowledge_internal.boosted_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
-) returns knowledge_internal.fused_row[]
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[],
+  out boosted knowledge_internal.fused_row[], out greatest_boost double precision
+)
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return array(
-    select row(
+  select array_agg(
+           row(
              hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
-             hit.vector_share, hit.text_share, boosted.score, hit.collections, fact.factors,
+             hit.vector_share, hit.text_share, aged.score, hit.collections, fact.factors,
              hit.duplicates
            )::knowledge_internal.fused_row
-      from unnest(fused) as hit
-      left join unnest(facts) as fact on fact.id = hit.id
-     cross join lateral (
-             -- A score below 0 would rise with a factor below 1.
-             select case when hit.score < 0 then hit.score
-                      else hit.score * knowledge_internal.boost_product(fact.factors)
-                    end as score
-           ) as boosted
-     order by boosted.score desc, least(hit.vector_rank, hit.text_rank), hit.id
-  );
+           order by aged.score desc, least(hit.vector_rank, hit.text_rank), hit.id
+         ),
+         greatest(max(boost.product), 1)
+    into boosted, greatest_boost
+    from unnest(fused) as hit
+    left join unnest(facts) as fact on fact.id = hit.id
+   cross join lateral (
+           select knowledge_internal.boost_product(fact.factors) as product offset 0
+         ) as boost
+   cross join lateral (
+           -- A score below 0 would rise with a factor below 1.
+           select case when hit.score < 0 then hit.score else hit.score * boost.product end as score
+           offset 0
+         ) as aged;
 end
 $$;
 
@@ -492,7 +495,7 @@ $$;
 
 -- The list of a search, arranged. sent: the facts of its rows by their ids, from the databases that
 -- have them; null: this one has them. merged: how many rows stand in others of their documents.
--- greatest_boost: the product of the factors of the row that has the greatest, at least 1.
+-- greatest_boost: as in boosted_rows.
 create function knowledge_internal.arranged_rows(
   fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan, sent jsonb,
   out arranged knowledge_internal.fused_row[], out merged integer,
@@ -516,11 +519,9 @@ declare
 begin
   arranged := fused;
   if asked.boosts is not null then
-    arranged := knowledge_internal.boosted_rows(arranged, facts);
-    greatest_boost := (
-      select greatest(max(knowledge_internal.boost_product(hit.factors)), 1)
-        from unnest(arranged) as hit
-    );
+    select done.boosted, done.greatest_boost
+      into arranged, greatest_boost
+      from knowledge_internal.boosted_rows(arranged, facts) as done;
   end if;
   if asked.one_per_document then
     merged := cardinality(arranged);
