@@ -12,8 +12,8 @@ ME = UUID(int=1)
 LONGEST_REFUSAL = 2_000  # characters
 
 TYPES: dict[str, LiteralString] = {
-    **dict.fromkeys(("query_text", "filter_type", "search_mode", "fusion"), "text"),
-    **dict.fromkeys(("filters", "formulations", "queries", "search"), "jsonb"),
+    **dict.fromkeys(("query_text", "filter_type", "search_mode", "fusion", "order_by"), "text"),
+    **dict.fromkeys(("filters", "formulations", "queries", "search", "boosts"), "jsonb"),
     **dict.fromkeys(("match_count", "pool_size", "neighbor_window", "match_offset"), "integer"),
     **dict.fromkeys(
         ("match_threshold", "vector_weight", "text_weight", "rrf_k", "recency_half_life"), "float8"

@@ -447,7 +447,7 @@ def test_every_text_for_another_type_is_answered_or_refused(
 PROVIDER_ARGUMENTS = (
     *("query_embedding", "query_text", "top_k", "threshold", "filter_type", "search_mode"),
     *("rrf_k", "fusion", "filters", "date_from", "collections", "viewer_id", "public_only"),
-    *("neighbor_window", "recency_half_life", "formulations"),
+    *("neighbor_window", "recency_half_life", "formulations", "boosts", "order_by"),
 )
 
 

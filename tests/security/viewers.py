@@ -36,6 +36,7 @@ TYPES = {
     "query_embedding": "extensions.vector",
     "filters": "jsonb",
     "formulations": "jsonb",
+    "boosts": "jsonb",
     "queries": "jsonb",
     "search": "jsonb",
 }
@@ -228,6 +229,15 @@ formulation_lists = st.lists(
     min_size=1,
     max_size=2,
 )
+boost_forms = st.sampled_from(
+    [
+        {"filters": [{"field": "owner_id", "op": "exists", "value": True}], "factor": 2},
+        {"filters": {"visibility": "private"}, "factor": 0.1},
+        {"filters": [{"field": "sensitivity", "op": "ne", "value": "public"}], "factor": 3},
+        {"field": "chunk_index", "modifier": "log1p", "weight": 0.5},
+        {"field": "document_date", "decay": "gauss", "origin": "2022-01-01", "scale": 500},
+    ]
+)
 other_conditions = st.sampled_from(
     [
         {"field": "metadata.tag", "op": "ne", "value": "alpha"},
@@ -266,6 +276,8 @@ def requests(draw: st.DrawFn) -> Row:
     for name, values in (
         ("collections", st.sampled_from([["one"], ["one", "two"], ["two", "none"]])),
         ("recency_half_life", st.sampled_from([0.5, 365.0])),
+        ("boosts", st.lists(boost_forms, min_size=1, max_size=3)),
+        ("order_by", st.sampled_from(["document_date asc", "chunk_index"])),
         ("date_from", st.sampled_from(["2020-01-01", "2025-01-01"])),
         ("formulations", formulation_lists),
     ):

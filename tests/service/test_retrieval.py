@@ -360,6 +360,15 @@ def test_hits_come_in_the_form_that_was_asked_for(make: Make, corpus: str) -> No
     assert search("rotated keys", mode="text", search_mode="phrase").results == []
 
 
+def test_boosts_and_an_order_reach_the_search(make: Make, corpus: str) -> None:
+    search = make(corpus)
+    finance = {"filters": {"team": "finance"}, "factor": 9}
+    assert search("leaked key", boosts=[finance]).results[0].content in (CREDIT_NOTE, REMINDER)
+    # A reranker would replace the order.
+    oldest = search("leaked key", order_by="document_date asc", mode="rerank")
+    assert (contents(oldest)[0], oldest.mode_used) == (RECORDER, "hybrid")
+
+
 def test_formulations_are_embedded_with_the_question(make: Make, corpus: str) -> None:
     search = make(corpus)
     alone = search("leaked key", mode="vector", min_similarity=0.9)

@@ -13,6 +13,10 @@ from second_brain.services.postgres import PostgresProvider
 pytestmark = pytest.mark.module("shards")
 
 QUESTION = [0.2, -0.5, 0.8]
+BOOSTS = [
+    {"filters": {"collection": "memory"}, "factor": 1.5},
+    {"field": "document_date", "decay": "gauss", "origin": "2026-06-01", "scale": 40},
+]
 SCORES = ("similarity", "text_score", "rrf_score", "answer_confidence")
 SHOWN = (
     "vector_rank",
@@ -75,6 +79,8 @@ def test_each_database_has_a_part(corpus: Corpus) -> None:
         ),
         ("relative_score", {"one_per_document": True, "neighbor_window": 1}),
         ("auto", {"recency_half_life": 30.0}),
+        ("auto", {"boosts": BOOSTS, "one_per_document": True}),
+        ("rrf", {"boosts": BOOSTS, "order_by": "document_date asc"}),
         ("auto", {"collections": ["knowledge", "memory"]}),
         ("auto", {"formulations": [{"query_text": "river"}, {"query_embedding": [1, 0, 0]}]}),
         ("auto", {"viewer_id": OWNERS[0]}),

@@ -176,6 +176,7 @@ def test_the_address_holds_the_state() -> None:
         viewer_groups=("a", "b"),
         public_only=True,
         recency_half_life=30.0,
+        order_by="document_date asc",
     )
     read, problems = read_question(QueryParams(given.address("/").partition("?")[2]))
     assert (read, problems) == (given, [])

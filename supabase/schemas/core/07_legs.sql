@@ -8,11 +8,20 @@ create type knowledge_internal.search_question as (
   embedding extensions.vector, query_text text, ignored_embedding text, is_inferred boolean
 );
 
--- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life
--- among them.
+-- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as
+-- given; free_distance: offset; rate: from decay_to.
+create type knowledge_internal.boost as (
+  value_sql text, wanted knowledge_internal.chunk_filter, location jsonpath,
+  factor double precision, weight double precision, origin double precision,
+  scale double precision, free_distance double precision, rate double precision
+);
+
+-- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life,
+-- which is the last.
 create type knowledge_internal.arrangement as (
   one_per_document boolean, max_per_document integer, merge_duplicates boolean,
-  diversity double precision, min_confidence double precision, boosts jsonb, order_by text
+  diversity double precision, min_confidence double precision,
+  boosts knowledge_internal.boost[], order_by knowledge_internal.boost
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto

@@ -141,6 +141,14 @@ begin
           'at most %s characters of JSON for visitors', true
         ),
         (
+          'boosts', coalesce(length(arguments.boosts::text), 0), 0, 2000,
+          'at most %s characters of JSON for visitors', true
+        ),
+        (
+          'boosts', coalesce(length(arguments.boosts::text), 0), 0, longest_texts,
+          'at most %s characters of JSON', false
+        ),
+        (
           'formulations', jsonb_array_length(formulations), 0, 2,
           'an array of at most %s objects for visitors', true
         ),
@@ -224,11 +232,11 @@ $$;
 comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
-  'frequencies of BM25 are those of all chunks. Two limits bound the cost of a call: pool_size (at '
+  'frequencies of BM25 are those of all chunks. Limits bound the cost of a call: pool_size (at '
   'least match_count) times collections times questions 2,500, and 8,192 characters of all '
-  'questions. source_row is null unless the role may select this column of knowledge_documents. '
-  'Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
-  'argument out of bounds.';
+  'questions and of boosts. source_row is null unless the role may select this column of '
+  'knowledge_documents. Raises 42501 if nobody is signed in or the user id is not a UUID, and '
+  '22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -271,9 +279,9 @@ comment on function public.search_public_knowledge_chunks is
   'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
   'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
   'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
-  'times collections times questions 750, texts of 1,000 characters, filters of 2,000. The '
-  'document frequencies of BM25 are those of all chunks. source_row is null unless the role may '
-  'select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
+  'times collections times questions 750, texts of 1,000 characters, filters and boosts of 2,000. '
+  'The document frequencies of BM25 are those of all chunks. source_row is null unless the role '
+  'may select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 

@@ -129,6 +129,11 @@ class HybridSearch(_Search):
     prefix_last: bool = Field(
         False, description="The last word of the query may be the beginning of a word."
     )
+    order_by: str | None = Field(
+        None,
+        description="Show the results by a date or number instead of by score, such as "
+        '"document_date desc" or "metadata.price asc".',
+    )
     filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, BeforeValidator(_read)] = (
         Field(
             None,
@@ -151,6 +156,7 @@ class HybridSearch(_Search):
             limit=self.limit,
             expand_neighbors=self.expand_neighbors,
             prefix_last=self.prefix_last,
+            order_by=self.order_by,
             one_per_document=True,
             mode="rerank" if settings.use_reranking else "hybrid",
         )

@@ -109,6 +109,8 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
         retrieval = mode
     elif retrieval is None:
         retrieval = "hybrid" if settings.use_hybrid_search else "vector"
+    if query.order_by is not None:
+        mode = retrieval  # A reranker would replace this order.
     most = settings.max_hybrid_search_results
     limit = min(query.limit or settings.default_limit(mode), most)
     window = limit

@@ -114,9 +114,10 @@ class AsyncSearchProvider(AsyncReading):
         `formulations` are up to 10 further formulations of the same query.
 
         Arguments that select hits: `one_per_document`, `recency_half_life` (the age in days that
-        halves a score), `match_offset` (hits to skip). Arguments that add to a hit's metadata:
-        `neighbor_window` adds the chunks up to this distance (0 to 5) as `context`, `snippet` adds
-        an excerpt in HTML with `<mark>`.
+        halves a score), `boosts` (factors of the score), `order_by` (a number or date, such as
+        `document_date desc`), `match_offset` (hits to skip). Arguments that add to a hit's
+        metadata: `neighbor_window` adds the chunks up to this distance (0 to 5) as `context`,
+        `snippet` adds an excerpt in HTML with `<mark>`.
 
         The details say when the pools ended the list (`pool_ended`). With `exact_total=True` they
         have the length that it would have with pools without bound, which a second call counts.

@@ -29,6 +29,7 @@ MOST_PENDING = 1000
 """Up to this number, the database counts the chunks without an embedding."""
 
 REMEDIES = {
+    "boosts": "Give boosts that raise it more, or none.",
     "collection": "Name its collection, or none.",
     "date": "Give dates that include its own, or none.",
     "earlier_page": "Lower match_offset.",
@@ -40,6 +41,7 @@ REMEDIES = {
     "no_embedding": "Run `second-brain corpus embed --once`, or ingest its document again.",
     "no_words": "Ask with a word that it has.",
     "not_stored": "Check the name, or ingest the document.",
+    "order": "Ask without order_by, or for the next page.",
     "permission": "Give it an owner or groups that the viewer has, or make its document public.",
     "pool": "Raise pool_size to this rank, or leave out other rows by a filter.",
     "recency": "Give a longer recency_half_life, or none.",

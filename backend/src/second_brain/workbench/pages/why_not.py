@@ -27,6 +27,7 @@ _LONG_FRACTION = re.compile(r"(\d+\.\d{4})\d+")
 
 TITLES = {
     "collection": "Another collection",
+    "boosts": "Below the page by the boosts",
     "date": "Outside the dates",
     "earlier_page": "On an earlier page",
     "excluded_words": "It has a word that the question excludes",
@@ -37,6 +38,7 @@ TITLES = {
     "no_embedding": "It has no embedding",
     "no_words": "It has no word of the question",
     "not_stored": "Not in the database",
+    "order": "Below the page by order_by",
     "permission": "The viewer may not see it",
     "pool": "Outside the pool",
     "recency": "Too old for this half-life",

@@ -1,0 +1,496 @@
+"""Boosts and order_by: factors of the fused score, and the order of what is found."""
+
+import math
+import random
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from psycopg.types.json import Jsonb
+from searching import NORTH, Row, call, chunk, numbers, refused, search, store
+
+from conftest import Connect, Connection
+
+RPC = "hybrid_search_knowledge_chunks"
+TODAY = datetime.now(UTC).date()
+LIKES: list[Any] = [None, 0, 3, 250, -7, 0.5, 1e300, "12", True, [5], {"a": 1}]
+POSTED: list[Any] = [
+    *(None, "2026-02-30", "soon", 20000, ["2026-01-01"], "20260101"),
+    *("2026-01-31", "2020-05-05T10:00:00+02:00", "2026-03-01 12:30"),
+]
+
+
+def ago(days: int) -> date:
+    return TODAY - timedelta(days=days)
+
+
+@pytest.fixture
+def corpus(knowledge: Connection) -> Connection:
+    """Sixty chunks with the same word, and values of all types."""
+    draw = random.Random(3)
+    store(
+        knowledge,
+        *(
+            {
+                "content": f"alpha {'beta ' * draw.randrange(3)}{number}",
+                "embedding": [1, draw.random(), draw.random()],
+                "chunk_index": draw.randrange(9),
+                "document_id": None,
+                "metadata": {
+                    "likes": draw.choice(LIKES),
+                    "deep": {"posted": draw.choice(POSTED)},
+                    "team": draw.choice(["red", "blue", None]),
+                },
+            }
+            for number in range(60)
+        ),
+    )
+    for number in range(1, 61):
+        knowledge.execute(
+            "update public.knowledge_chunks set document_date = %s where id = %s",
+            [draw.choice([None, ago(-3), ago(0), ago(1), ago(40), ago(4000)]), chunk(number)],
+        )
+    return knowledge
+
+
+ASKED: dict[str, Any] = {
+    "query_embedding": [1, 0.2, 0.4],
+    "query_text": "alpha beta",
+    "match_count": 100,
+    "pool_size": 100,
+}
+
+
+def scores(rows: list[Row]) -> dict[UUID, float]:
+    return {row["id"]: row["rrf_score"] for row in rows}
+
+
+def days(value: Any) -> float | None:
+    """Return the days since 1970 of an ISO date, or None."""
+    if not isinstance(value, str) or len(value) < 10 or value[4] != "-":
+        return None
+    try:
+        read = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() / 86400
+
+
+def midnight(day: date) -> float:
+    return datetime.combine(day, time(), UTC).timestamp() / 86400
+
+
+def value_of(row: Row, field: str) -> Any:
+    value: Any = row
+    for key in field.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def factor(row: Row, boost: dict[str, Any], asked_at: datetime) -> float:
+    """Return what a boost multiplies the score of a row by, written once more."""
+    if "filters" in boost:
+        return float(boost["factor"]) if row["metadata"]["team"] in boost["filters"]["team"] else 1
+    value = value_of(row, boost["field"])
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if "modifier" in boost:
+        number = max(-1e100, min(1e100, value)) if is_number else 0
+        read = {
+            "linear": number,
+            "sqrt": math.sqrt(max(number, 0)),
+            "log1p": math.log1p(max(number, 0)),
+        }[boost["modifier"]]
+        return float(max(0, min(1e6, 1 + boost["weight"] * read)))
+    origin: float | None
+    if isinstance(boost["origin"], int | float):
+        origin = boost["origin"]
+        number = max(-1e100, min(1e100, value)) if is_number else None
+    else:
+        is_date = isinstance(value, date)
+        number = midnight(value) if is_date else days(value)
+        now = midnight(TODAY) if is_date else asked_at.timestamp() / 86400
+        origin = now if boost["origin"] == "now" else days(boost["origin"])
+    if number is None:
+        return 1
+    assert origin is not None
+    distance = origin - number if boost["origin"] == "now" else abs(origin - number)
+    distance = max(distance - boost.get("offset", 0), 0) / boost["scale"]
+    left = boost.get("decay_to", 0.5)
+    if boost["decay"] == "linear":
+        return float(max(1 - (1 - left) * distance, 0))
+    power = distance**2 if boost["decay"] == "gauss" else distance
+    return float(max(left**power, 0.5**500))
+
+
+def drawn_boost(draw: random.Random) -> dict[str, Any]:
+    form = draw.choice(["filters", "modifier", "number", "date"])
+    if form == "filters":
+        teams = draw.sample(["red", "blue", "green"], 2)
+        return {"filters": {"team": teams}, "factor": draw.choice([0, 0.5, 2, 1000])}
+    if form == "modifier":
+        return {
+            "field": draw.choice(["metadata.likes", "chunk_index"]),
+            "modifier": draw.choice(["log1p", "sqrt", "linear"]),
+            "weight": draw.choice([0.2, -0.2, 3, 1e6]),
+        }
+    field, origin, scale = (
+        (draw.choice(["metadata.likes", "chunk_index"]), draw.choice([0, 4.5]), 3)
+        if form == "number"
+        else (
+            draw.choice(["document_date", "metadata.deep.posted"]),
+            draw.choice(["now", "2026-01-31", "2026-01-31T12:00:00Z"]),
+            draw.choice([30, 1000]),
+        )
+    )
+    boost = {
+        "field": field,
+        "decay": draw.choice(["gauss", "exp", "linear"]),
+        "origin": origin,
+        "scale": scale,
+    }
+    further = {"offset": draw.choice([0, 2]), "decay_to": draw.choice([0.1, 0.9])}
+    return boost | dict(draw.sample(sorted(further.items()), draw.randrange(3)))
+
+
+def with_team_lists(boost: dict[str, Any]) -> dict[str, Any]:
+    """Return a boost whose filter is in the form of conditions."""
+    if "filters" not in boost:
+        return boost
+    teams = boost["filters"]["team"]
+    return boost | {"filters": [{"field": "metadata.team", "op": "in", "value": teams}]}
+
+
+def test_a_score_is_multiplied_by_each_factor(corpus: Connection) -> None:
+    draw = random.Random(5)
+    ((asked_at,),) = corpus.execute("select now()").fetchall()
+    plain = search(corpus, **ASKED)
+    assert len(plain) == 60
+    for _ in range(60):
+        boosts = [drawn_boost(draw) for _ in range(draw.randint(1, 4))]
+        given = [with_team_lists(one) for one in boosts]
+        rows = search(corpus, **ASKED, boosts=Jsonb(given))
+        boosted = scores(rows)
+        for row in plain:
+            product = math.prod(factor(row, one, asked_at) for one in boosts)
+            assert boosted[row["id"]] == pytest.approx(
+                row["rrf_score"] * product, rel=1e-6, abs=1e-99
+            ), (row, boosts)
+        assert [row["rrf_score"] for row in rows] == sorted(boosted.values(), reverse=True)
+        assert all(0 <= row["confidence"] <= 1 for row in rows)
+        shown = {row["id"]: row for row in rows}
+        for row in plain:
+            for column in ("vector_rank", "text_rank", "similarity", "text_score"):
+                assert shown[row["id"]][column] == row[column]
+
+
+@pytest.mark.parametrize("half_life", [1e-9, 0.5, 30.0, 365.0, 1e300])
+def test_a_half_life_is_a_boost(corpus: Connection, half_life: float) -> None:
+    aged = search(corpus, **ASKED, recency_half_life=half_life)
+    for row in search(corpus, **ASKED):
+        found = row["document_date"]
+        age = 0 if found is None else max((TODAY - found).days, 0)
+        factor = 0.5 ** min(age / max(half_life, 1e-6), 500)
+        assert scores(aged)[row["id"]] == pytest.approx(row["rrf_score"] * factor, rel=1e-9, abs=0)
+    if half_life in (0.5, 30.0, 365.0):
+        boost = {"field": "document_date", "decay": "exp", "origin": "now", "scale": half_life}
+        assert search(corpus, **ASKED, boosts=Jsonb([boost])) == aged
+
+
+def test_a_boosted_row_comes_first_and_the_highest_score_is_higher(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "alpha alpha", "metadata": {"kind": "note"}},
+        {"content": "alpha beta gamma", "metadata": {"kind": "manual"}},
+    )
+    boost = {"filters": {"kind": "manual"}, "factor": 1.5}
+    plain = search(knowledge, query_text="alpha")
+    rows = search(knowledge, query_text="alpha", boosts=Jsonb([boost]))
+    assert numbers(plain) == [1, 2]
+    assert numbers(rows) == [2, 1]
+    # The row with the greatest factor keeps its confidence, the others have less.
+    assert rows[0]["confidence"] == pytest.approx(plain[1]["confidence"])
+    assert rows[1]["confidence"] == pytest.approx(plain[0]["confidence"] / 1.5)
+
+
+def test_explain_shows_the_factors(corpus: Connection) -> None:
+    boosts = [
+        {"filters": {"team": "red"}, "factor": 3},
+        {"field": "chunk_index", "modifier": "sqrt", "weight": 2},
+    ]
+    asked = {**ASKED, "boosts": boosts, "recency_half_life": 40.0}
+    ((explained,),) = corpus.execute(
+        "select public.explain_hybrid_search(%s)", [Jsonb(asked)]
+    ).fetchall()
+    rows = {str(row["id"]): row for row in search(corpus, **ASKED)}
+    assert len(explained["hits"]) == 60
+    for hit in explained["hits"]:
+        row = rows[hit["id"]]
+        is_red = row["metadata"]["team"] == "red"
+        assert hit["factors"][0] == (3 if is_red else 1)
+        assert hit["factors"][1] == pytest.approx(1 + 2 * row["chunk_index"] ** 0.5)
+        assert len(hit["factors"]) == 3
+        both = hit["vector_share"] + hit["text_share"]
+        assert hit["rrf_score"] == pytest.approx(both * math.prod(hit["factors"]), abs=1e-99)
+
+
+def test_extreme_boosts_and_weights_give_finite_scores(corpus: Connection) -> None:
+    largest = {"field": "metadata.likes", "modifier": "linear", "weight": 1e6}
+    least = {
+        "field": "metadata.likes",
+        "decay": "gauss",
+        "origin": -1e300,
+        "scale": 1e-6,
+        "decay_to": 0.001,
+    }
+    for boost in (largest, least, largest | {"weight": 1e-300}):
+        for weights in ({"vector_weight": 1e30, "text_weight": 1e30}, {"vector_weight": 1e-30}):
+            for fusion in ("rrf", "relative_score", "auto"):
+                rows = search(
+                    corpus,
+                    **ASKED | weights | {"fusion": fusion, "recency_half_life": 1e-300},
+                    boosts=Jsonb([boost] * 10),
+                )
+                assert len(rows) == 60
+                assert all(math.isfinite(row["rrf_score"]) for row in rows)
+                assert all(0 <= row["confidence"] <= 1 for row in rows)
+
+
+FILTERED = {"filters": [], "factor": 2}
+NUMBER = {"field": "metadata.likes", "modifier": "sqrt", "weight": 1}
+DECAY = {"field": "document_date", "decay": "exp", "origin": "now", "scale": 7}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (3, "must be an object with filters and factor"),
+        ({}, "must be an object with filters and factor"),
+        ({"field": "document_date"}, "must be an object with filters and factor"),
+        ({**FILTERED, "weight": 2}, 'must have only the keys filters, factor, not {"weight": 2}'),
+        ({"filters": []}, ".factor must be a number between 0 and 1000000, not missing"),
+        ({**FILTERED, "factor": "2"}, '.factor must be a number between 0 and 1000000, not "2"'),
+        ({**FILTERED, "factor": -1}, ".factor must be a number between 0 and 1000000, not -1"),
+        ({**FILTERED, "factor": 1e9}, ".factor must be a number between 0 and 1000000, not 1"),
+        ({**FILTERED, "filters": None}, ".filters must be conditions, not null"),
+        ({**FILTERED, "filters": 7}, ".filters must be a JSON array of conditions or an object"),
+        ({**FILTERED, "filters": [{"field": "nope"}]}, ".filters[0].op is missing"),
+        ({**NUMBER, "modifier": "square"}, ".modifier must be one of log1p, sqrt, linear, not"),
+        ({**NUMBER, "weight": 1e7}, ".weight must be a number between -1000000 and 1000000, not"),
+        ({**NUMBER, "field": "document_date"}, ".field must be one of chunk_index, metadata.<key>"),
+        ({**NUMBER, "field": "metadata"}, ".field must be one of chunk_index, metadata.<key>, not"),
+        ({**NUMBER, "field": "metadata..a"}, ".field must be one of chunk_index"),
+        ({**NUMBER, "field": None}, ".field must be one of chunk_index, metadata.<key>, not null"),
+        ({**DECAY, "decay": None}, ".decay must be one of gauss, exp, linear, not null"),
+        ({**DECAY, "origin": "soon"}, '.origin must be "now", an ISO date such as 2026-01-31 or a'),
+        ({**DECAY, "origin": None}, '.origin must be "now", an ISO date such as 2026-01-31 or a'),
+        ({**DECAY, "origin": 7}, ".field must be one of chunk_index, metadata.<key>, not document"),
+        ({**DECAY, "field": "chunk_index"}, ".field must be one of created_at, document_date, upd"),
+        ({**DECAY, "scale": 0}, ".scale must be a number between 1e-06 and 1e+100, not 0"),
+        ({**DECAY, "offset": -1}, ".offset must be a number between 0 and 1e+100, not -1"),
+        ({**DECAY, "decay_to": 1}, ".decay_to must be a number between 0.001 and 0.999, not 1"),
+    ],
+)
+def test_a_wrong_boost_is_named_with_what_is_allowed(
+    knowledge: Connection, wrong: Any, said: str
+) -> None:
+    message = refused(knowledge, RPC, query_text="alpha", boosts=Jsonb([FILTERED, DECAY, wrong]))
+    assert message.startswith("boosts[2]" + ("" if said[0] == "." else " ") + said)
+
+
+@pytest.mark.parametrize("wrong", [{}, "x", [FILTERED] * 11])
+def test_boosts_are_a_list_of_at_most_ten(knowledge: Connection, wrong: Any) -> None:
+    message = refused(knowledge, RPC, query_text="alpha", boosts=Jsonb(wrong))
+    assert message.startswith("boosts must be an array of at most 10 objects, not ")
+
+
+def test_no_boosts_change_nothing(corpus: Connection) -> None:
+    plain = search(corpus, **ASKED)
+    for none in ([], None, [{"filters": {"team": "green"}, "factor": 9}]):
+        assert search(corpus, **ASKED, boosts=Jsonb(none)) == plain
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"sensitivity": "internal"},
+        {"visibility": "public"},
+        [{"field": "owner_id", "op": "eq", "value": str(UUID(int=7))}],
+        [{"field": "metadata.b'c\"d", "op": "gte", "value": "1'); drop table x --"}],
+        [{"field": "document_date", "op": "between", "value": ["2026-01-01", "2026-02-01"]}],
+        [{"field": "source_id", "op": "in", "value": ["a source", None]}],
+    ],
+    ids=str,
+)
+def test_a_condition_of_a_boost_is_that_of_a_filter(knowledge: Connection, filters: Any) -> None:
+    draw = random.Random(1)
+    store(
+        knowledge,
+        *(
+            {
+                "content": f"alpha {number}",
+                "metadata": draw.choice([{}, {"b'c\"d": "1'); drop table x --"}]),
+            }
+            for number in range(12)
+        ),
+    )
+    for number in range(1, 13):
+        knowledge.execute(
+            "update public.knowledge_chunks set sensitivity = %s, visibility = %s, owner_id = %s,"
+            " document_date = %s where id = %s",
+            [
+                draw.choice(["internal", "public"]),
+                draw.choice(["private", "public"]),
+                draw.choice([UUID(int=7), UUID(int=8), None]),
+                draw.choice(["2026-01-15", "2026-03-15", None]),
+                chunk(number),
+            ],
+        )
+    asked = {"query_text": "alpha", "match_count": 20}
+    passing = numbers(search(knowledge, **asked, filters=Jsonb(filters)))
+    boost = {"filters": filters, "factor": 2}
+    # A row does not pass before another one that matches the conditions of another boost.
+    rows = search(knowledge, **asked, boosts=Jsonb([boost, boost | {"filters": {"x": 1}}]))
+    plain = scores(search(knowledge, **asked))
+    assert {row["id"].int for row in rows if row["rrf_score"] > 1.5 * plain[row["id"]]} == set(
+        passing
+    )
+    assert len(rows) == 12
+
+
+def test_a_viewer_learns_nothing_of_hidden_rows(knowledge: Connection) -> None:
+    viewer, other = UUID(int=7), UUID(int=8)
+    boosts = Jsonb(
+        [
+            {"filters": {"owner_id": str(other)}, "factor": 5},
+            {"filters": {"visibility": "private"}, "factor": 3},
+            {"field": "metadata.likes", "modifier": "linear", "weight": 1},
+        ]
+    )
+    seen: dict[str, Any] = {"content": "alpha", "owner_id": viewer, "visibility": "private"}
+    hidden = seen | {"owner_id": other, "metadata": {"likes": 1000}}
+    asked = {"query_text": "alpha", "viewer_id": viewer, "boosts": boosts}
+    asked |= {"order_by": "metadata.likes"}
+    store(knowledge, seen)
+    alone = search(knowledge, **asked)
+    with knowledge.transaction(force_rollback=True):
+        knowledge.execute("truncate public.knowledge_chunks")
+        store(knowledge, seen, hidden)
+        rows = search(knowledge, **asked)
+    columns = ("id", "rrf_score", "confidence", "total_count")
+    assert [[row[name] for name in columns] for row in rows] == [
+        [row[name] for name in columns] for row in alone
+    ]
+    assert numbers(alone) == [1]
+
+
+def test_the_boosts_of_users_and_visitors_are_bounded(connect: Connect) -> None:
+    connect().execute("grant execute on function public.search_public_knowledge_chunks to anon")
+    long = Jsonb([{"filters": {"team": "x" * 2100}, "factor": 2}])
+    longer = Jsonb([{"filters": {"team": "x" * 9000}, "factor": 2}])
+    user = connect("authenticated", uid=str(UUID(int=7)))
+    mine, public = "search_my_knowledge_chunks", "search_public_knowledge_chunks"
+    assert call(user, mine, query_text="alpha", boosts=long) == []
+    assert refused(user, mine, query_text="alpha", boosts=longer).startswith(
+        "boosts must be at most 8192 characters of JSON, not "
+    )
+    assert refused(connect("anon"), public, query_text="alpha", boosts=long).startswith(
+        "boosts must be at most 2000 characters of JSON"
+    )
+
+
+# order_by.
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "sign"),
+    [
+        ("document_date", "document_date", -1),
+        ("document_date desc", "document_date", -1),
+        ("  document_date  ASC ", "document_date", 1),
+        ("metadata.likes asc", "metadata.likes", 1),
+        ("metadata.likes", "metadata.likes", -1),
+        ("chunk_index asc", "chunk_index", 1),
+        ("metadata.deep.posted", "metadata.deep.posted", -1),
+    ],
+)
+def test_hits_are_ordered_by_a_number_or_date(
+    corpus: Connection, given: str, field: str, sign: int
+) -> None:
+    plain = search(corpus, **ASKED)
+
+    def key(row: Row) -> tuple[bool, float]:
+        value = value_of(row, field)
+        if isinstance(value, date):
+            value = midnight(value)
+        elif isinstance(value, str):
+            value = days(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return not is_number, sign * value if is_number else 0
+
+    expected = [row["id"] for row in sorted(plain, key=key)]
+    rows = search(corpus, **ASKED, order_by=given)
+    assert [row["id"] for row in rows] == expected != [row["id"] for row in plain]
+    assert scores(rows) == scores(plain)
+    pages = [
+        row["id"]
+        for place in range(0, 60, 7)
+        for row in search(corpus, **ASKED | {"match_count": 7}, order_by=given, match_offset=place)
+    ]
+    assert pages == expected
+    assert {row["total_count"] for row in rows} == {60}
+
+
+def test_each_document_stands_once_at_the_value_of_its_best_chunk(knowledge: Connection) -> None:
+    for key, day in (("old", "2001-01-01"), ("new", "2026-01-01"), ("none", None)):
+        knowledge.execute(
+            "select public.upsert_knowledge_document(%s, %s)",
+            [
+                Jsonb({"external_key": key, "document_date": day}),
+                Jsonb([{"content": f"alpha {key}"}, {"content": f"alpha {key} {'x ' * 20}"}]),
+            ],
+        )
+    rows = search(
+        knowledge, query_text="alpha old", one_per_document=True, order_by="document_date"
+    )
+    assert [row["external_key"] for row in rows] == ["new", "old", "none"]
+    assert [row["chunk_index"] for row in rows] == [0, 0, 0]
+    assert rows[0]["notes"] == {"deduplicated": 3}
+
+
+@pytest.mark.parametrize("wrong", ["", "title", "metadata", "metadata.", "document_date up", "1"])
+def test_another_order_is_refused(knowledge: Connection, wrong: str) -> None:
+    assert refused(knowledge, RPC, query_text="alpha", order_by=wrong) == (
+        "order_by must be one of chunk_index, created_at, document_date, updated_at, "
+        f"metadata.<key>, and asc or desc after it, not {wrong}"
+    )
+
+
+@pytest.mark.module("insight")
+@pytest.mark.parametrize(
+    ("argument", "value", "cause"),
+    [
+        ("boosts", [{"filters": {"team": "red"}, "factor": 100}], "boosts"),
+        ("order_by", "metadata.likes desc", "order"),
+    ],
+)
+def test_why_not_names_what_moved_the_chunk(
+    knowledge: Connection, argument: str, value: Any, cause: str
+) -> None:
+    store(
+        knowledge,
+        {"content": "alpha", "embedding": NORTH},
+        *(
+            {
+                "content": "alpha",
+                "embedding": [1, 1, number],
+                "metadata": {"team": "red", "likes": 9},
+            }
+            for number in range(6)
+        ),
+    )
+    asked = {"query_embedding": NORTH, "match_count": 3, argument: value}
+    ((explained,),) = knowledge.execute(
+        "select public.explain_missing_knowledge_chunk(%s, %s)", [Jsonb(asked), chunk(1)]
+    ).fetchall()
+    assert [(one["cause"], one["argument"]) for one in explained["causes"]] == [(cause, argument)]
