@@ -866,7 +866,7 @@ begin
          document.title, document.source_url, chunk.collection, chunk.document_date,
          case
            when snippet then knowledge_internal.marked_snippet(
-             chunk.content, chunk.content_tsv, chunk.language, asked
+             chunk.content, chunk.content_tsv, chunk.language, asked, snippets
            )
          end,
          case when neighbor_window > 0
