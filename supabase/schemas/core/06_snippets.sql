@@ -258,8 +258,8 @@ end
 $$;
 
 -- The first and the last character of an excerpt around a passage (1 and 0: the beginning):
--- excerpt_size characters, cut between words, or with has_sentences up to as many in whole
--- sentences, where the sentences of the passage fit.
+-- excerpt_size characters, cut between words, or with has_sentences as many whole sentences as fit
+-- into them, or else those of the passage, if they have at most 240.
 create function knowledge_internal.excerpt_around(
   source text, passage_start integer, passage_finish integer, excerpt_size integer,
   has_sentences boolean, out first integer, out last integer
@@ -268,6 +268,7 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 declare
   boundary_distance constant integer := 40; -- maximum distance from a cut to a gap between words
+  longest constant integer := 240;
   -- After an abbreviation comes a small letter.
   sentence_end constant text := '(?:[.!?…؟।]["”’»)\]]* (?![[:lower:]])'
     '|[。！？]["”」』）]*(?!["”」』）]))';
@@ -276,7 +277,7 @@ declare
     when octet_length(source) = source_size then ''
     else '^' || knowledge_internal.combining_marks() || '*'
   end;
-  earliest integer := greatest(1, passage_finish - excerpt_size + 1);
+  earliest integer := greatest(1, passage_finish - longest + 1);
 begin
   if has_sentences then
     first := earliest + coalesce(
@@ -287,13 +288,19 @@ begin
     );
     last := case
       when source_size - first < excerpt_size then source_size
-      else passage_finish + length(rtrim(substring(
-        substr(source, passage_finish + 1, first + excerpt_size - passage_finish)
-          from '^.*' || sentence_end
+      else passage_finish + length(rtrim(coalesce(
+        substring(
+          substr(source, passage_finish + 1, greatest(0, first + excerpt_size - passage_finish))
+            from '^.*' || sentence_end
+        ),
+        substring(
+          substr(source, passage_finish + 1, first + longest - passage_finish)
+            from '^.*?' || sentence_end
+        )
       )))
     end;
     -- The sentences before, as far as they fit.
-    earliest := greatest(1, last - excerpt_size + 1);
+    earliest := least(first, greatest(1, last - excerpt_size + 1));
     first := case
       when earliest = 1 then 1
       else coalesce(
