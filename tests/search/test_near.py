@@ -1,13 +1,13 @@
-'''`"two words"~5`: words near each other, in any order.'''
+"""`"two words"~5`: words near each other, in any order."""
 
 from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from searching import call, numbers, search, store
 
 from conftest import Connection
-from searching import call, numbers, search, store
 
 FAR = "one two three four five six"
 
@@ -85,7 +85,7 @@ def test_too_many_words_are_a_phrase_and_the_notes_show_it(outages: Connection) 
 
 
 def test_a_query_of_many_of_them_is_answered(outages: Connection) -> None:
-    query = " or ".join([f'"{FAR[:18]} {number} x"~20' for number in range(200)])
+    query = " or ".join([f'"{FAR[:13]} {number}"~20' for number in range(200)])
     assert len(search(outages, query_text=query + ' or "power cut"~1')) < 5
     phrases = search(outages, query_text='"power cut"~20 ' * 200)
     assert numbers(phrases) == [1]

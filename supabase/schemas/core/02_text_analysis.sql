@@ -266,8 +266,6 @@ declare
   -- phrase matches across the boundary.
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
-  part text;
-  found_lexemes tsvector;
   source constant text := knowledge_internal.normalised(
     concat_ws(boundary, heading, content, heading)
   );
@@ -275,13 +273,15 @@ declare
     boundary, knowledge_internal.apart(source), knowledge_internal.joined(source)
   );
   inner_words text := knowledge_internal.inner_words(source);
+  distance constant tsvector := gap || ':30';
+  part text;
+  found_lexemes tsvector;
 begin
   loop
     begin
       found_lexemes := '';
       foreach part in array string_to_array(words, boundary) loop
-        found_lexemes := found_lexemes || to_tsvector(configuration, part)
-          || (gap || ':30')::tsvector;
+        found_lexemes := found_lexemes || to_tsvector(configuration, part) || distance;
       end loop;
       return ts_delete(
         found_lexemes || setweight(to_tsvector(configuration, inner_words), 'C'), gap

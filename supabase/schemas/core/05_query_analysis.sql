@@ -259,7 +259,9 @@ begin
       from behind
      group by behind.first
   )
-  select string_agg('(' || near.condition || ')', ' | ')
+  -- The words alone first: most rows lack one, and this is known at once.
+  select (select string_agg(distinct word.forms, ' & ') from word)
+           || ' & (' || string_agg('(' || near.condition || ')', ' | ') || ')'
     into condition
     from near;
   return coalesce(condition, '')::tsquery;
@@ -283,7 +285,8 @@ $$;
 -- What a row must have and must not have, read in each configuration; empty for nothing.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
-  expansions knowledge_internal.expansion[], out required tsquery, out excluded tsquery
+  expansions knowledge_internal.expansion[], reads_distances boolean default true,
+  out required tsquery, out excluded tsquery
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -310,7 +313,9 @@ begin
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase then
-          knowledge_internal.phrase_query(configuration, operand.source, operand.further)
+          knowledge_internal.phrase_query(
+            configuration, operand.source, case when reads_distances then operand.further end
+          )
         else
           plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
             || plainto_tsquery(configuration, knowledge_internal.joined(operand.source))
@@ -808,8 +813,15 @@ begin
     end if;
     analysis.matching_query := conditions.required;
     -- GIN finds the words of a phrase, in any order.
-    analysis.required_query :=
-      regexp_replace(conditions.required::text, '<(-|\d+)>', '&', 'g')::tsquery;
+    analysis.required_query := regexp_replace(
+      case
+        when exists (select from unnest(operands) as operand where operand.further > 0) then (
+          knowledge_internal.operand_conditions(operands, configurations, expansions, false)
+        ).required
+        else conditions.required
+      end::text,
+      '<(-|\d+)>', '&', 'g'
+    )::tsquery;
   end if;
   -- Nothing excluded is an empty condition, and so is its negation.
   analysis.matching_query := analysis.matching_query && !!conditions.excluded;
