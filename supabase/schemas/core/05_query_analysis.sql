@@ -23,7 +23,8 @@ create type knowledge_internal.query_bonuses as (
 -- all other words; weight_vector: these weights for an inner product with bm25. matching_query: the
 -- rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has
 -- what is required, null when nothing can be relaxed; relaxed_parts: what is required no more;
--- required_query: the words that a row must have, in any order; candidate_query: the rows to score
+-- required_query: the words that a row must have, in any order; indexed_query: the same where words
+-- must be near each other, whose many conditions take GIN long; candidate_query: the rows to score
 -- first; is_partial: candidate_query finds fewer rows than matching_query; is_optional: one word is
 -- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
 -- knowledge_search_hit.
@@ -32,8 +33,8 @@ create type knowledge_internal.query_analysis as (
   document_frequencies float8[], weights float8[], weight_vector extensions.sparsevec,
   scored_weights float8[], readings integer[], bonuses knowledge_internal.query_bonuses,
   relaxed_bonuses knowledge_internal.query_bonuses, matching_query tsquery, relaxed_query tsquery,
-  relaxed_parts text[], required_query tsquery, candidate_query tsquery, is_partial boolean,
-  is_optional boolean, document_count float8, mean_length float8, replaced jsonb
+  relaxed_parts text[], required_query tsquery, indexed_query tsquery, candidate_query tsquery,
+  is_partial boolean, is_optional boolean, document_count float8, mean_length float8, replaced jsonb
 );
 
 -- The words of all questions of a search as typed, without stop words, and the parts of compounds
@@ -718,6 +719,9 @@ declare
       scope
     )
   end;
+  has_distances constant boolean := exists (
+    select from unnest(operands) as operand where operand.further > 0
+  );
   conditions record;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
@@ -815,13 +819,14 @@ begin
     -- GIN finds the words of a phrase, in any order.
     analysis.required_query := regexp_replace(
       case
-        when exists (select from unnest(operands) as operand where operand.further > 0) then (
+        when has_distances then (
           knowledge_internal.operand_conditions(operands, configurations, expansions, false)
         ).required
         else conditions.required
       end::text,
       '<(-|\d+)>', '&', 'g'
     )::tsquery;
+    analysis.indexed_query := case when has_distances then analysis.required_query end;
   end if;
   -- Nothing excluded is an empty condition, and so is its negation.
   analysis.matching_query := analysis.matching_query && !!conditions.excluded;

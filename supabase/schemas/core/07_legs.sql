@@ -639,10 +639,6 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   most_effort constant double precision := 20; -- rows of the second pass, over those of the first
   query tsquery := analysis.matching_query;
-  -- GIN takes long for the many conditions of words that are near each other, which have <0>.
-  words constant tsquery := case
-    when analysis.required_query is not null and query::text ~ '<0>' then analysis.required_query
-  end;
   candidate_query tsquery;
 begin
   pass := 0;
@@ -662,7 +658,7 @@ begin
         query
       )
       when not (analysis.is_partial and is_narrow) then
-        case when pass = 3 then coalesce(words, query) else query end
+        case when pass = 3 then coalesce(analysis.indexed_query, query) else query end
     end;
     if candidate_query is null then
       select compared.text_ids
@@ -689,7 +685,8 @@ begin
         ')'
         into ids
         using plan.scope, analysis.weight_vector, candidate_query, collection,
-              analysis.is_optional or pass = 3 and words is null, query, plan.scored_exactly;
+              analysis.is_optional or pass = 3 and analysis.indexed_query is null, query,
+              plan.scored_exactly;
     end if;
     exit when pass = 4 or cardinality(ids) >= plan.pool
            or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
