@@ -79,6 +79,16 @@ def test_what_no_row_has_is_relaxed_and_named(outages: Connection) -> None:
     assert hits[0]["notes"] == {"relaxed": ['"power alone cut"~3']}
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [('"power cut"~1', 2), ('"power cut"~9', 3), ('"alone cut"~9', 4), ('power -"cut power"~1', 2)],
+)
+def test_a_count_means_the_same_rows(outages: Connection, query: str, expected: int) -> None:
+    assert len(search(outages, query_text=query)) == expected
+    (row,) = call(outages, "count_matching_knowledge_chunks", query_text=query)
+    assert row["count_matching_knowledge_chunks"] == expected
+
+
 def test_too_many_words_are_a_phrase_and_the_notes_show_it(outages: Connection) -> None:
     hits = search(outages, query_text='"of May they cut the power"~9')
     assert hits[0]["notes"] == {"relaxed": ['"of May they cut the power"']}
