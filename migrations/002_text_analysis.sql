@@ -265,8 +265,8 @@ create function knowledge_internal.lexemes(
 ) returns tsvector
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- A word that no text contains. ts_delete removes it and leaves a gap in the positions, so that
-  -- no phrase matches across the boundary.
+  -- A word that no text contains. ts_delete removes it and leaves a gap of 30 positions, so that no
+  -- phrase matches across the boundary.
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
   source constant text := knowledge_internal.normalised(
@@ -280,17 +280,19 @@ declare
   words text := concat_ws(
     boundary, knowledge_internal.apart(source), knowledge_internal.joined(source)
   );
-  inner_words text := boundary || knowledge_internal.inner_words(source);
+  inner_words text := knowledge_internal.inner_words(source);
+  distance constant tsvector := gap || ':30';
+  part text;
+  found_lexemes tsvector;
 begin
   loop
     begin
+      found_lexemes := '';
+      foreach part in array string_to_array(words, boundary) loop
+        found_lexemes := found_lexemes || to_tsvector(configuration, part) || distance;
+      end loop;
       return ts_delete(
-        to_tsvector(configuration, words)
-          || case
-            when inner_words = boundary then ''
-            else setweight(to_tsvector(configuration, inner_words), 'C')
-          end,
-        gap
+        found_lexemes || setweight(to_tsvector(configuration, inner_words), 'C'), gap
       );
     exception when program_limit_exceeded then
       -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its

@@ -25,7 +25,7 @@ create type knowledge_internal.chunk_filter as (
   collections text[], excluded_collections text[], is_indexed boolean, bounds_rows boolean
 );
 
--- Whether a text is a uuid, date or timestamp.
+-- Whether a text is a uuid or a date.
 create function knowledge_internal.is_input(source text, kind text) returns boolean
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -33,11 +33,28 @@ begin
   case kind
     when 'uuid' then perform source::uuid;
     when 'date' then perform source::date;
-    when 'timestamp' then perform source::timestamptz;
   end case;
   return true;
 exception when data_exception then
   return false;
+end
+$$;
+
+-- An ISO date or timestamp as days since 1970, without an offset UTC; null for another text.
+create function knowledge_internal.iso_days(source text) returns double precision
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+set timezone = 'UTC'
+set datestyle = 'ISO' as $$
+declare
+  iso_format constant text :=
+    '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
+begin
+  return case
+    when source ~ iso_format then extract(epoch from source::timestamptz)::float8 / 86400
+  end;
+exception when data_exception then
+  return null;
 end
 $$;
 
@@ -145,13 +162,10 @@ $$;
 create function knowledge_internal.check_values(
   condition knowledge_internal.filter_condition, elements jsonb, is_list boolean, place text
 ) returns void
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   is_integer constant jsonpath :=
     'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $';
-  iso_format constant text :=
-    '^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$';
   allowed constant text[] := knowledge_internal.known_values(condition.field);
   wrong record;
 begin
@@ -177,9 +191,9 @@ begin
            when condition.kind = 'integer' then
              jsonb_path_match(listed.element, is_integer, '{}', true) is true
            when read.type <> 'string' then false
-           when condition.kind = 'date' and length(read.text) <> 10 then false
-           else (condition.kind = 'uuid' or read.text ~ iso_format)
-             and knowledge_internal.is_input(read.text, condition.kind)
+           when condition.kind = 'uuid' then knowledge_internal.is_input(read.text, 'uuid')
+           else (condition.kind <> 'date' or length(read.text) = 10)
+             and knowledge_internal.iso_days(read.text) is not null
          end
    order by listed.ordinality
    limit 1;
@@ -563,5 +577,72 @@ begin
       then knowledge_internal.viewer_condition('document')
     else 'true'
   end;
+end
+$$;
+
+-- A number in metadata, or an ISO date as days since 1970; null for what is not wanted (number,
+-- date; null: either). Bounded, because a number of JSON may be too large or small for float8.
+create function knowledge_internal.json_number(value jsonb, wanted text) returns double precision
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return case jsonb_typeof(value)
+    when 'number' then
+      case when wanted is distinct from 'date'
+        then greatest(-1e100, least(1e100, round(value::numeric, 30)))::float8 end
+    when 'string' then
+      case when wanted is distinct from 'number'
+        then knowledge_internal.iso_days(value #>> '{}') end
+  end;
+end
+$$;
+
+-- SQL about chunk for the number or date of a field that filters can name, a date as days since
+-- 1970. wanted: as in json_number. location: of a key of metadata, which the SQL reads from
+-- here.location. Raises 22023 for another field; argument: where it was given.
+create function knowledge_internal.field_number(
+  field text, wanted text, here text, argument text,
+  out value_sql text, out location jsonpath, out kind text
+)
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  columns constant jsonb := (
+    select jsonb_object_agg(listed.key, listed.value)
+      from jsonb_each_text(knowledge_internal.filter_columns()) as listed
+     where listed.value = 'integer' and wanted is distinct from 'date'
+        or listed.value in ('date', 'timestamp') and wanted is distinct from 'number'
+  );
+  path constant text[] := (string_to_array(field, '.'))[2:];
+begin
+  kind := coalesce(
+    columns ->> field,
+    case when field ~ '^metadata[.]' and cardinality(path) <= 20 and '' <> all (path)
+      then 'json' end
+  );
+  if kind is null then
+    raise exception '% must be one of %, metadata.<key>%, not %',
+                    argument,
+                    (
+                      select string_agg(name, ', ' order by name)
+                        from jsonb_object_keys(columns) as name
+                    ),
+                    case when wanted is null then ', and asc or desc after it' else '' end,
+                    coalesce(left(field, 100), 'null')
+      using errcode = '22023';
+  end if;
+  location := case when kind = 'json' then (
+    select 'strict $' || string_agg('.' || to_json(listed.key), '' order by listed.ordinality)
+      from unnest(path) with ordinality as listed (key)
+  ) end;
+  value_sql := format(
+    case kind
+      when 'integer' then 'chunk.%1$I::float8'
+      when 'json' then
+        'knowledge_internal.json_number('
+        'jsonb_path_query_first(chunk.metadata, %2$s.location, ''{}'', true), %3$L)'
+      else
+        'case when isfinite(chunk.%1$I) then extract(epoch from chunk.%1$I)::float8 / 86400 end'
+    end,
+    field, here, wanted
+  );
 end
 $$;

@@ -24,7 +24,8 @@ create type knowledge_internal.query_bonuses as (
 -- all other words; weight_vector: these weights for an inner product with bm25. matching_query: the
 -- rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has
 -- what is required, null when nothing can be relaxed; relaxed_parts: what is required no more;
--- required_query: the words that a row must have, in any order; candidate_query: the rows to score
+-- required_query: the words that a row must have, in any order; indexed_query: the same where words
+-- must be near each other, whose many conditions take GIN long; candidate_query: the rows to score
 -- first; is_partial: candidate_query finds fewer rows than matching_query; is_optional: one word is
 -- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
 -- knowledge_search_hit.
@@ -33,8 +34,8 @@ create type knowledge_internal.query_analysis as (
   document_frequencies float8[], weights float8[], weight_vector extensions.sparsevec,
   scored_weights float8[], readings integer[], bonuses knowledge_internal.query_bonuses,
   relaxed_bonuses knowledge_internal.query_bonuses, matching_query tsquery, relaxed_query tsquery,
-  relaxed_parts text[], required_query tsquery, candidate_query tsquery, is_partial boolean,
-  is_optional boolean, document_count float8, mean_length float8, replaced jsonb
+  relaxed_parts text[], required_query tsquery, indexed_query tsquery, candidate_query tsquery,
+  is_partial boolean, is_optional boolean, document_count float8, mean_length float8, replaced jsonb
 );
 
 -- The words of all questions of a search as typed, without stop words, and the parts of compounds
@@ -45,9 +46,10 @@ create type knowledge_internal.asked_words as (
 );
 
 -- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
--- when one of them is required, a row must have one of them.
+-- when one of them is required, a row must have one of them. further: as in phrase_query.
 create type knowledge_internal.query_operand as (
-  source text, is_phrase boolean, is_required boolean, is_excluded boolean, alternatives integer
+  source text, is_phrase boolean, is_required boolean, is_excluded boolean, alternatives integer,
+  further integer
 );
 
 -- What several databases know of a question together; null in a search of one. corpus: with the
@@ -131,9 +133,9 @@ end
 $$;
 
 -- The words and phrases of a query, up to words_read words. websearch: words are optional, "a
--- phrase" is required, -word and -"a phrase" are excluded, or joins alternatives; in prose all of
--- them are optional words and phrases. simple: each word is required. phrase: the text is one
--- phrase.
+-- phrase" is required, -word and -"a phrase" are excluded, "a phrase"~5 has further 5, or joins
+-- alternatives; in prose all of them are optional words and phrases. simple: each word is required.
+-- phrase: the text is one phrase.
 create function knowledge_internal.query_operands(
   query_text text, search_mode text, words_read integer
 ) returns knowledge_internal.query_operand[]
@@ -144,6 +146,10 @@ declare
   operands knowledge_internal.query_operand[] := '{}';
   longest_word constant integer := 60; -- letters
   words_of_prose constant integer := 6;
+  most_further constant integer := 20; -- less than the gap in lexemes
+  most_near constant integer := 5; -- words
+  longest_near constant integer := 80; -- characters
+  pairs integer;
   has_operators constant boolean := search_mode = 'websearch'
     and query_text ~* '"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
     -- Prose ends in a question mark, or has many words beside quoted and excluded ones and or.
@@ -153,7 +159,9 @@ declare
         select count(*)
           from regexp_matches(
                  knowledge_internal.separated(
-                   regexp_replace(query_text, '-?"[^"]*"|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi')
+                   regexp_replace(
+                     query_text, '-?"[^"]*"(?:~\d+)?|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi'
+                   )
                  ),
                  '[^\s"]*[[:alnum:]][^\s"]*',
                  'g'
@@ -168,7 +176,7 @@ begin
       from regexp_matches(
              query_text,
              case search_mode
-               when 'websearch' then '-?"[^"]*"|[^\s"]+'
+               when 'websearch' then '-?"[^"]*"(?:~\d+(?![[:alnum:]]))?|[^\s"]+'
                when 'simple' then '\S+'
                else '.*\S.*'
              end,
@@ -183,18 +191,82 @@ begin
     end if;
     operand := row(
       -- Writing without spaces has up to a word for each letter.
-      left(source, greatest(words_read, longest_word)),
+      left(regexp_replace(source, '(?<=")~\d+$', ''), greatest(words_read, longest_word)),
       search_mode = 'phrase' or (search_mode = 'websearch' and source ~ '^-?"'),
       search_mode <> 'websearch' or (has_operators and source ~ '^-?"'),
       has_operators and source ~ '^-["[:alnum:]]',
-      coalesce(operand.alternatives, 0) + (not is_alternative)::integer
+      coalesce(operand.alternatives, 0) + (not is_alternative)::integer,
+      case when search_mode = 'websearch' and source ~ '"~\d+$'
+        then least(most_further, substring(source from '"~0*(\d{1,4})')::integer) end
     );
     words_read := words_read
       - cardinality(string_to_array(btrim(knowledge_internal.apart(operand.source)), ' '));
+    if operand.further > 0 then
+      -- What phrase_query writes for each two words at each distance is paid in words.
+      pairs := (
+        select case when count(*) <= most_near and length(operand.source) <= longest_near
+                 then count(*) * (count(*) - 1) * (count(*) - 1 + operand.further) end
+          from ts_parse('default', knowledge_internal.apart(operand.source)) as parsed
+         where parsed.token ~ '[^[:space:][:punct:]]'
+      );
+      if pairs <= words_read then
+        words_read := words_read - pairs;
+      else
+        operand.further := null;
+      end if;
+    end if;
     is_alternative := false;
     operands := array_append(operands, operand);
   end loop;
   return operands;
+end
+$$;
+
+-- The rows that have the words of a phrase as they stand in it or, with further, in any order within
+-- that many positions more than they take in it. A word that stands in it twice counts once.
+create function knowledge_internal.phrase_query(
+  configuration regconfig, phrase text, further integer
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  words constant text := knowledge_internal.apart(phrase);
+  condition text;
+begin
+  if coalesce(further, 0) = 0 then
+    return phraseto_tsquery(configuration, words);
+  end if;
+  with word as (
+    select distinct placed.forms, placed.distance
+      from (
+        select '(' || string_agg(knowledge_internal.quoted_lexeme(found.lexeme), ' | ') || ')'
+                 as forms,
+               max(position.place) over () - min(position.place) over () + further as distance
+          from unnest(to_tsvector(configuration, words)) as found
+         cross join unnest(found.positions) as position (place)
+         group by position.place
+      ) as placed
+  ),
+  -- One word is the first, and each other stands behind it: an operand of <0> begins where it does.
+  behind as (
+    select first.forms as first,
+           string_agg(first.forms || ' <' || gap || '> ' || other.forms, ' | ') as condition
+      from word as first
+      left join word as other on other.forms <> first.forms
+     cross join generate_series(1, first.distance) as gap
+     group by first.forms, other.forms
+  ),
+  near as (
+    select concat(behind.first, ' <0> (' || string_agg('(' || behind.condition || ')', ' & ') || ')')
+             as condition
+      from behind
+     group by behind.first
+  )
+  -- The words alone first: most rows lack one, and this is known at once.
+  select (select string_agg(distinct word.forms, ' & ') from word)
+           || ' & (' || string_agg('(' || near.condition || ')', ' | ') || ')'
+    into condition
+    from near;
+  return coalesce(condition, '')::tsquery;
 end
 $$;
 
@@ -215,7 +287,8 @@ $$;
 -- What a row must have and must not have, read in each configuration; empty for nothing.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
-  expansions knowledge_internal.expansion[], out required tsquery, out excluded tsquery
+  expansions knowledge_internal.expansion[], reads_distances boolean default true,
+  out required tsquery, out excluded tsquery
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -242,7 +315,9 @@ begin
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase then
-          phraseto_tsquery(configuration, knowledge_internal.apart(operand.source))
+          knowledge_internal.phrase_query(
+            configuration, operand.source, case when reads_distances then operand.further end
+          )
         else
           plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
             || plainto_tsquery(configuration, knowledge_internal.joined(operand.source))
@@ -588,8 +663,8 @@ begin
    cross join lateral (
            select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
              from unnest(configurations) as language (configuration)
-            cross join lateral phraseto_tsquery(
-                    language.configuration, knowledge_internal.apart(operand.source)
+            cross join lateral knowledge_internal.phrase_query(
+                    language.configuration, operand.source, operand.further
                   ) as reading (query)
             where reading.query::text ~ '<' -- two words
          ) as phrase
@@ -645,6 +720,9 @@ declare
       scope
     )
   end;
+  has_distances constant boolean := exists (
+    select from unnest(operands) as operand where operand.further > 0
+  );
   conditions record;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
@@ -730,7 +808,9 @@ begin
     if search_mode = 'websearch' then
       analysis.relaxed_query := analysis.matching_query && !!conditions.excluded;
       analysis.relaxed_parts := array(
-        select operand.source from unnest(operands) as operand where operand.is_required
+        select concat(operand.source, '~' || operand.further)
+          from unnest(operands) as operand
+         where operand.is_required and not operand.is_excluded
       );
       analysis.relaxed_bonuses := bonuses;
       bonuses.phrase_queries := null; -- each row has them
@@ -738,8 +818,16 @@ begin
     end if;
     analysis.matching_query := conditions.required;
     -- GIN finds the words of a phrase, in any order.
-    analysis.required_query :=
-      regexp_replace(conditions.required::text, '<(-|\d+)>', '&', 'g')::tsquery;
+    analysis.required_query := regexp_replace(
+      case
+        when has_distances then (
+          knowledge_internal.operand_conditions(operands, configurations, expansions, false)
+        ).required
+        else conditions.required
+      end::text,
+      '<(-|\d+)>', '&', 'g'
+    )::tsquery;
+    analysis.indexed_query := case when has_distances then analysis.required_query end;
   end if;
   -- Nothing excluded is an empty condition, and so is its negation.
   analysis.matching_query := analysis.matching_query && !!conditions.excluded;

@@ -1,6 +1,6 @@
 -- 006_snippets: the excerpt of a hit, with its matching words marked.
 -- Adds: functions searchable_lexemes, matched_parts, combining_marks, lexeme_occurrences,
--- best_passage, snippet, marked_snippet. Locks nothing that exists.
+-- best_passage, excerpt_around, snippet, marked_snippet. Locks nothing that exists.
 -- Written from supabase/schemas/core/06_snippets.sql by `make baseline`: edit that file.
 
 -- The lexemes of a text without a heading, as in content_tsv.
@@ -211,10 +211,10 @@ end
 $$;
 
 -- The passage of at most passage_size characters with the largest sum of lexeme weights. The
--- weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts once. Null without
--- occurrences.
+-- weights are 1, 1/2, 1/3 ..., rarest lexeme first; each lexeme counts once, and those that are
+-- shown already less than all others. Null without occurrences.
 create function knowledge_internal.best_passage(
-  starts integer[], finishes integer[], places integer[], lexeme_count integer,
+  starts integer[], finishes integer[], places integer[], shown integer[], lexeme_count integer,
   passage_size integer, out passage_start integer, out passage_finish integer
 )
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
@@ -227,14 +227,22 @@ declare
   leftmost integer := 1;
 begin
   for rightmost in 1 .. coalesce(cardinality(starts), 0) loop
-    worth := worth + case counts[places[rightmost]] when 0 then unit / places[rightmost] else 0 end;
+    worth := worth + case
+      when counts[places[rightmost]] > 0 then 0
+      when places[rightmost] = any (shown) then 1
+      else unit / places[rightmost]
+    end;
     counts[places[rightmost]] := counts[places[rightmost]] + 1;
     while leftmost < rightmost
       and (
         counts[places[leftmost]] > 1 or finishes[rightmost] - starts[leftmost] >= passage_size
       ) loop
       counts[places[leftmost]] := counts[places[leftmost]] - 1;
-      worth := worth - case counts[places[leftmost]] when 0 then unit / places[leftmost] else 0 end;
+      worth := worth - case
+        when counts[places[leftmost]] > 0 then 0
+        when places[leftmost] = any (shown) then 1
+        else unit / places[leftmost]
+      end;
       leftmost := leftmost + 1;
     end loop;
     if worth > best_worth
@@ -250,105 +258,178 @@ begin
 end
 $$;
 
--- An excerpt of about 240 characters from the first 20,000 of a content, where most of the lexemes
--- (rarest first) are close together. Each matching word is in <mark>, other text is HTML-escaped.
--- White space and control characters become one space; … means that text was left out. Without
--- lexemes, or if none occurs, the excerpt is the beginning of the content.
-create function knowledge_internal.snippet(content text, configuration regconfig, lexemes text[])
-returns text
+-- The first and the last character of an excerpt around a passage (1 and 0: the beginning):
+-- excerpt_size characters, cut between words, or with has_sentences as many whole sentences as fit
+-- into them, or else those of the passage, if they have at most 240.
+create function knowledge_internal.excerpt_around(
+  source text, passage_start integer, passage_finish integer, excerpt_size integer,
+  has_sentences boolean, out first integer, out last integer
+)
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  boundary_distance constant integer := 40; -- maximum distance from a cut to a gap between words
+  longest constant integer := 240;
+  -- After an abbreviation comes a small letter.
+  sentence_end constant text := '(?:[.!?…؟।]["”’»)\]]* (?![[:lower:]])'
+    '|[。！？]["”」』）]*(?!["”」』）]))';
+  source_size constant integer := length(source);
+  leading_marks constant text := case
+    when octet_length(source) = source_size then ''
+    else '^' || knowledge_internal.combining_marks() || '*'
+  end;
+  earliest integer := greatest(1, passage_finish - longest + 1);
+begin
+  if has_sentences then
+    first := earliest + coalesce(
+      length(
+        substring(substr(source, earliest, passage_start - earliest + 1) from '^.*' || sentence_end)
+      ),
+      case when earliest = 1 then 0 end
+    );
+    last := case
+      when source_size - first < excerpt_size then source_size
+      else passage_finish + length(rtrim(coalesce(
+        substring(
+          substr(source, passage_finish + 1, greatest(0, first + excerpt_size - passage_finish))
+            from '^.*' || sentence_end
+        ),
+        substring(
+          substr(source, passage_finish + 1, first + longest - passage_finish)
+            from '^.*?' || sentence_end
+        )
+      )))
+    end;
+    -- The sentences before, as far as they fit.
+    earliest := least(first, greatest(1, last - excerpt_size + 1));
+    first := case
+      when earliest = 1 then 1
+      else coalesce(
+        earliest + length(
+          substring(substr(source, earliest, first - earliest + 1) from '^.*?' || sentence_end)
+        ),
+        first
+      )
+    end;
+  end if;
+  if last is null then
+    first := case
+      when passage_finish <= excerpt_size - boundary_distance then 1
+      else greatest(1, least(
+        passage_start - (excerpt_size - passage_finish + passage_start) / 2,
+        source_size - excerpt_size + 1
+      ))
+    end;
+    last := least(source_size, first + excerpt_size - 1);
+    select first + case
+             when first > 1 and substr(source, first - 1, 1) <> ' '
+               and gap.before <= boundary_distance then gap.before
+             else 0
+           end,
+           last - case
+             when last < source_size and substr(source, last + 1, 1) <> ' '
+               and gap.after <= boundary_distance then gap.after
+             else 0
+           end
+      into first, last
+      from (
+        select strpos(substr(source, first, passage_start - first), ' ') as before,
+               strpos(reverse(substr(source, passage_finish + 1, last - passage_finish)), ' ')
+                 as after
+      ) as gap;
+  end if;
+  -- No letter is cut off from its marks. Of more than 40 marks on the last letter, 40 are kept.
+  first := case
+    when first = 1 then 1
+    else first
+      + length(substring(substr(source, first, passage_start - first) from leading_marks))
+  end;
+  last := last + length(substring(substr(source, last + 1, 40) from leading_marks));
+end
+$$;
+
+-- Up to `fragments` excerpts from the first 20,000 characters of a content, in text order: one of
+-- about 240 characters where most of the lexemes (rarest first) are close together, or several of
+-- about 160 in whole sentences, which show different lexemes first. Each matching word is in
+-- <mark>, other text is HTML-escaped. White space and control characters become one space; … means
+-- that text was left out. Without lexemes, or if none occurs, the excerpt is the beginning of the
+-- content.
+create function knowledge_internal.snippet(
+  content text, configuration regconfig, lexemes text[], fragments integer default 1
+) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   characters_read constant integer := 20000;
   excerpt_size constant integer := 240;
-  passage_size constant integer := 200;
-  boundary_distance constant integer := 40; -- maximum distance from a cut to a gap between words
+  fragment_size constant integer := 160;
+  room constant integer := 40; -- around a passage
   source constant text := btrim(
     regexp_replace(
       left(content, characters_read), '(?! )[\s[:cntrl:]]|[\s[:cntrl:]]{2,}', ' ', 'g'
     )
   );
   source_size constant integer := length(source);
-  leading_marks constant text := case
-    when octet_length(source) = source_size then ''
-    else '^' || knowledge_internal.combining_marks() || '*'
-  end;
-  passage_start integer := 1;
-  passage_finish integer := 0;
+  is_one constant boolean := fragments = 1 or source_size <= excerpt_size;
+  size constant integer := case when is_one then excerpt_size else fragment_size end;
+  occurrences record;
+  shown integer[] := '{}';
+  passage record;
+  cut record;
+  -- Each with one character more, so that those which only a space separates become one.
+  excerpts int4multirange := '{}';
   highlighted int4multirange := '{}';
 begin
   if lexemes <> '{}' then
-    select coalesce(passage.passage_start, 1),
-           coalesce(least(passage.passage_finish, passage.passage_start + passage_size), 0),
-           coalesce(found.highlighted, '{}')
-      into passage_start, passage_finish, highlighted
-      from knowledge_internal.lexeme_occurrences(source, configuration, lexemes) as found
-     cross join lateral knowledge_internal.best_passage(
-             found.starts, found.finishes, found.places, cardinality(lexemes), passage_size
-           ) as passage;
+    occurrences := knowledge_internal.lexeme_occurrences(source, configuration, lexemes);
+    highlighted := coalesce(occurrences.highlighted, '{}');
+    for number in 1 .. case when is_one then 1 else fragments end loop
+      passage := knowledge_internal.best_passage(
+        occurrences.starts, occurrences.finishes, occurrences.places, shown, cardinality(lexemes),
+        size - room
+      );
+      exit when passage.passage_start is null;
+      cut := knowledge_internal.excerpt_around(
+        source, passage.passage_start,
+        least(passage.passage_finish, passage.passage_start + size - room), size, not is_one
+      );
+      excerpts := excerpts + int4multirange(int4range(cut.first, cut.last + 2));
+      exit when is_one;
+      select array_agg(word.start order by word.number) filter (where not word.is_shown) as starts,
+             array_agg(word.finish order by word.number) filter (where not word.is_shown)
+               as finishes,
+             array_agg(word.place order by word.number) filter (where not word.is_shown) as places,
+             shown || array_agg(distinct word.place) filter (where word.is_shown) as shown
+        into occurrences
+        from (
+          select listed.*, listed.start <@ excerpts as is_shown
+            from unnest(occurrences.starts, occurrences.finishes, occurrences.places)
+                 with ordinality as listed (start, finish, place, number)
+        ) as word;
+      shown := occurrences.shown;
+    end loop;
+  end if;
+  if excerpts = '{}' or not is_one and upper(excerpts) - lower(excerpts) <= size then
+    cut := knowledge_internal.excerpt_around(
+      source, coalesce(lower(excerpts), 1), coalesce(upper(excerpts) - 2, 0), excerpt_size,
+      not is_one
+    );
+    excerpts := int4multirange(int4range(cut.first, cut.last + 2));
   end if;
   return (
-    with around_passage as (
-      select cut.first, least(source_size, cut.first + excerpt_size - 1) as last
-        from (
-          select case
-                   when passage_finish <= excerpt_size - boundary_distance then 1
-                   else greatest(1, least(
-                     passage_start - (excerpt_size - passage_finish + passage_start) / 2,
-                     source_size - excerpt_size + 1
-                   ))
-                 end as first
-        ) as cut
-    ),
-    between_words as (
-      select cut.first + case
-               when cut.first > 1 and substr(source, cut.first - 1, 1) <> ' '
-                 and gap.before <= boundary_distance then gap.before
-               else 0
-             end as first,
-             cut.last - case
-               when cut.last < source_size and substr(source, cut.last + 1, 1) <> ' '
-                 and gap.after <= boundary_distance then gap.after
-               else 0
-             end as last
-        from around_passage as cut
-       cross join lateral (
-               select strpos(substr(source, cut.first, passage_start - cut.first), ' '),
-                      strpos(
-                        reverse(substr(source, passage_finish + 1, cut.last - passage_finish)), ' '
-                      )
-             ) as gap (before, after)
-    ),
-    -- No letter is cut off from its marks. Of more than 40 marks on the last letter, 40 are kept.
-    between_letters as (
-      select case
-               when cut.first = 1 then 1
-               else cut.first + length(
-                 substring(substr(source, cut.first, passage_start - cut.first) from leading_marks)
-               )
-             end as first,
-             cut.last + length(substring(substr(source, cut.last + 1, 40) from leading_marks))
-               as last
-        from between_words as cut
-    ),
-    excerpt as (
-      select cut.*, int4multirange(int4range(cut.first, cut.last + 1)) as characters
-        from between_letters as cut
-    ),
-    piece as (
-      select unnest(excerpt.characters * highlighted) as range, '<mark>%s</mark>' as form
-        from excerpt
-      union all
-      select unnest(excerpt.characters - highlighted), '%s' from excerpt
-    )
-    select case when excerpt.first > 1 then '… ' else '' end
-             || coalesce(marked.html, '')
+    select case when lower(excerpts) > 1 then '… ' else '' end
+             || string_agg(coalesce(marked.html, ''), ' … ' order by extended.range)
              || case
-               when excerpt.last < source_size or length(content) > characters_read then ' …'
+               when upper(excerpts) - 2 < source_size or length(content) > characters_read
+                 then ' …'
                else ''
              end
-      from excerpt
-     cross join (
+      from unnest(excerpts) as extended (range)
+     cross join lateral (
+             select int4multirange(int4range(lower(extended.range), upper(extended.range) - 1))
+                      as characters
+           ) as excerpt
+     cross join lateral (
              select string_agg(
                       format(
                         piece.form,
@@ -360,7 +441,12 @@ begin
                       ),
                       '' order by piece.range
                     ) as html
-               from piece
+               from (
+                 select unnest(excerpt.characters * highlighted) as range,
+                        '<mark>%s</mark>' as form
+                  union all
+                 select unnest(excerpt.characters - highlighted), '%s'
+               ) as piece
            ) as marked
   );
 end
@@ -370,7 +456,8 @@ $$;
 -- that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that has all
 -- parts of the compound and not the compound as one word.
 create function knowledge_internal.marked_snippet(
-  content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words
+  content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words,
+  fragments integer
 ) returns text
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
@@ -398,6 +485,6 @@ begin
              )
     );
   end if;
-  return knowledge_internal.snippet(content, configuration, marked);
+  return knowledge_internal.snippet(content, configuration, marked, fragments);
 end
 $$;

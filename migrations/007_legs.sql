@@ -9,11 +9,20 @@ create type knowledge_internal.search_question as (
   embedding extensions.vector, query_text text, ignored_embedding text, is_inferred boolean
 );
 
--- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life
--- among them.
+-- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as
+-- given; free_distance: offset; rate: from decay_to.
+create type knowledge_internal.boost as (
+  value_sql text, wanted knowledge_internal.chunk_filter, location jsonpath,
+  factor double precision, weight double precision, origin double precision,
+  scale double precision, free_distance double precision, rate double precision
+);
+
+-- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life,
+-- which is the last.
 create type knowledge_internal.arrangement as (
   one_per_document boolean, max_per_document integer, merge_duplicates boolean,
-  diversity double precision, min_confidence double precision, boosts jsonb, order_by text
+  diversity double precision, min_confidence double precision,
+  boosts knowledge_internal.boost[], order_by knowledge_internal.boost
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
@@ -658,7 +667,8 @@ begin
         ),
         query
       )
-      when not (analysis.is_partial and is_narrow) then query
+      when not (analysis.is_partial and is_narrow) then
+        case when pass = 3 then coalesce(analysis.indexed_query, query) else query end
     end;
     if candidate_query is null then
       select compared.text_ids
@@ -685,7 +695,8 @@ begin
         ')'
         into ids
         using plan.scope, analysis.weight_vector, candidate_query, collection,
-              analysis.is_optional or pass = 3, query, plan.scored_exactly;
+              analysis.is_optional or pass = 3 and analysis.indexed_query is null, query,
+              plan.scored_exactly;
     end if;
     exit when pass = 4 or cardinality(ids) >= plan.pool
            or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);

@@ -1,6 +1,6 @@
 -- 008_fusion: the rows of the legs in one list, and how that list is arranged.
--- Adds: types score_range, fused_row and row_facts, and the functions for scores of fused rows
--- and for arranging them. Locks nothing that exists.
+-- Adds: types score_range, fused_row, row_facts and row_measures, and the functions for scores of
+-- fused rows and for arranging them. Locks nothing that exists.
 -- Written from supabase/schemas/core/08_fusion.sql by `make baseline`: edit that file.
 
 -- A row of the fused list. collections: with one_per_document, those of all rows of its document;
@@ -15,7 +15,13 @@ create type knowledge_internal.fused_row as (
 -- What an arrangement needs to know of a row beside its ranks and scores; null for what it does not
 -- need.
 create type knowledge_internal.row_facts as (
-  id uuid, document_id uuid, chunk_index integer, collection text, factors double precision[]
+  id uuid, document_id uuid, chunk_index integer, collection text, factors double precision[],
+  order_value double precision
+);
+
+-- What boosts and order_by read of a row.
+create type knowledge_internal.row_measures as (
+  factors double precision[], order_value double precision
 );
 
 -- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
@@ -118,28 +124,253 @@ begin
 end
 $$;
 
+-- A number of a boost. Raises 22023 unless it lies between these bounds.
+create function knowledge_internal.boost_number(
+  boost jsonb, key text, place text, lowest double precision, highest double precision
+) returns double precision
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  given constant float8 := knowledge_internal.json_number(boost -> key, 'number');
+begin
+  if (given between lowest and highest) is not true then
+    raise exception '%.% must be a number between % and %, not %',
+                    place, key, lowest, highest,
+                    coalesce(left((boost -> key)::text, 100), 'missing')
+      using errcode = '22023';
+  end if;
+  return given;
+end
+$$;
+
+-- A boost, compiled. here: where its SQL finds it. Raises 22023; the message begins with place.
+-- The bounds leave every score finite, with 11 boosts and the largest weights.
+create function knowledge_internal.compiled_boost(source jsonb, place text, here text)
+returns knowledge_internal.boost
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  largest constant float8 := 1e6;
+  farthest constant float8 := 1e100;
+  form constant text := case when jsonb_typeof(source) = 'object' then (
+    select listed.name from unnest('{filters,decay,modifier}'::text[]) as listed (name)
+     where source ? listed.name limit 1
+  ) end;
+  keys constant text[] := case form
+    when 'filters' then '{filters,factor}'
+    when 'decay' then '{field,decay,origin,scale,offset,decay_to}'
+    else '{field,modifier,weight}'
+  end;
+  choices constant text[] := case form
+    when 'decay' then '{gauss,exp,linear}' when 'modifier' then '{log1p,sqrt,linear}' end;
+  chosen constant text := source ->> form;
+  is_now constant boolean := source -> 'origin' = '"now"';
+  origin_days constant float8 := knowledge_internal.json_number(source -> 'origin', 'date');
+  problem constant text := case
+    when form is null then ' must be an object with filters and factor, with field, modifier and '
+      'weight, or with field, decay, origin and scale, not %1$s'
+    when source - keys <> '{}' then ' must have only the keys %2$s, not %3$s'
+    when form = 'filters' and jsonb_typeof(source -> 'filters') = 'null'
+      then '.filters must be conditions, not null'
+    when (chosen = any (choices)) is false or chosen is null
+      then format('.%s must be one of %s, not %%4$s', form, array_to_string(choices, ', '))
+    when form = 'decay' and not is_now and origin_days is null
+      and jsonb_typeof(source -> 'origin') <> 'number' or form = 'decay' and not source ? 'origin'
+      then '.origin must be "now", an ISO date such as 2026-01-31 or a number, not %5$s'
+  end;
+  compiled knowledge_internal.boost;
+  field record;
+  distance text;
+  filter_hint text;
+begin
+  if problem is not null then
+    raise exception '%', place || format(
+                      problem, left(source::text, 100), array_to_string(keys, ', '),
+                      case when form is not null then left((source - keys)::text, 100) end,
+                      left((source -> form)::text, 100),
+                      coalesce(left((source -> 'origin')::text, 100), 'missing')
+                    )
+      using errcode = '22023';
+  end if;
+  if form = 'filters' then
+    compiled.factor := knowledge_internal.boost_number(source, 'factor', place, 0, largest);
+    begin
+      compiled.wanted := knowledge_internal.compile_filter(
+        source -> 'filters', null, null, null, false
+      );
+    exception when invalid_parameter_value then
+      get stacked diagnostics filter_hint = pg_exception_hint;
+      raise exception '%.%', place, sqlerrm using errcode = '22023', hint = filter_hint;
+    end;
+    compiled.value_sql := format(
+      'case when %s then %s.factor else 1 end',
+      replace(
+        (knowledge_internal.row_scope(compiled.wanted, null, null, false)).matching, '($1)', here
+      ),
+      here
+    );
+    return compiled;
+  end if;
+
+  select read.* into field
+    from knowledge_internal.field_number(
+           source ->> 'field',
+           case when form = 'decay' and jsonb_typeof(source -> 'origin') <> 'number' then 'date'
+             else 'number' end,
+           here, place || '.field'
+         ) as read;
+  compiled.location := field.location;
+  if form = 'modifier' then
+    compiled.weight := knowledge_internal.boost_number(
+      source, 'weight', place, -largest, largest
+    );
+    -- greatest() ignores null, so a missing number counts as 0.
+    compiled.value_sql := format(
+      case chosen
+        when 'log1p' then 'ln(1 + greatest(%2$s, 0))'
+        when 'sqrt' then 'sqrt(greatest(%2$s, 0))'
+        else 'coalesce(%2$s, 0)'
+      end,
+      here, field.value_sql
+    );
+    compiled.value_sql := format(
+      'greatest(0, least(%s, 1 + %s.weight * %s))', largest, here, compiled.value_sql
+    );
+    return compiled;
+  end if;
+
+  compiled.scale := knowledge_internal.boost_number(source, 'scale', place, 1e-6, farthest);
+  compiled.free_distance := knowledge_internal.boost_number(
+    '{"offset": 0}' || source, 'offset', place, 0, farthest
+  );
+  compiled.rate := knowledge_internal.boost_number(
+    '{"decay_to": 0.5}' || source, 'decay_to', place, 0.001, 0.999
+  );
+  compiled.rate := case chosen when 'linear' then 1 - compiled.rate else ln(compiled.rate) end;
+  compiled.origin := case
+    when not is_now then coalesce(
+      origin_days, knowledge_internal.json_number(source -> 'origin', 'number')
+    )
+    -- A date is a whole number of days.
+    when field.kind = 'date' then floor(extract(epoch from now()) / 86400)
+    else extract(epoch from now()) / 86400
+  end;
+  -- A missing value has no distance, so its factor is 1. What lies in the future counts as now.
+  distance := format(
+    'greatest(%s - %s.free_distance, 0) / %2$s.scale',
+    format(
+      case when is_now then '(%s.origin - %s)' else 'abs(%s.origin - %s)' end,
+      here, field.value_sql
+    ),
+    here
+  );
+  compiled.value_sql := format(
+    case chosen
+      when 'linear' then 'greatest(1 - %1$s.rate * %2$s, 0)'
+      when 'gauss' then 'exp(greatest(%1$s.rate * (%2$s) ^ 2, %3$s))'
+      else 'exp(greatest(%1$s.rate * %2$s, %3$s))'
+    end,
+    here, distance, ln(knowledge_internal.least_boost())
+  );
+  return compiled;
+end
+$$;
+
+-- The boosts of a search, compiled, and as the last one its half-life; null for none. Raises 22023.
+create function knowledge_internal.compiled_boosts(boosts jsonb, half_life double precision)
+returns knowledge_internal.boost[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_boosts constant integer := 10;
+  compiled knowledge_internal.boost[] := '{}';
+begin
+  if (
+    case jsonb_typeof(boosts) when 'array' then jsonb_array_length(boosts) > most_boosts
+      else boosts <> 'null' end
+  ) then
+    raise exception 'boosts must be an array of at most % objects, not %',
+                    most_boosts, left(boosts::text, 100) using errcode = '22023';
+  end if;
+  boosts := coalesce(nullif(boosts, 'null'), '[]') || case
+    when half_life is null then '[]' else jsonb_build_object(
+      'field', 'document_date', 'decay', 'exp', 'origin', 'now',
+      'scale', greatest(1e-6, least(1e100, half_life))
+    ) end;
+  for place in 0 .. jsonb_array_length(boosts) - 1 loop
+    compiled := compiled || knowledge_internal.compiled_boost(
+      boosts -> place, format('boosts[%s]', place), format('($1[%s])', place + 1)
+    );
+  end loop;
+  return case when cardinality(compiled) > 0 then compiled end;
+end
+$$;
+
+-- What order_by compares, compiled: rows come in ascending order of it, and descending is negative.
+create function knowledge_internal.compiled_order(order_by text) returns knowledge_internal.boost
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  parts constant text[] := regexp_match(order_by, '^\s*(.*?)(?:\s+(asc|desc))?\s*$', 'i');
+  compiled knowledge_internal.boost;
+begin
+  select case when lower(parts[2]) = 'asc' then read.value_sql
+           else '-(' || read.value_sql || ')' end,
+         read.location
+    into compiled.value_sql, compiled.location
+    from knowledge_internal.field_number(parts[1], null, '($2)', 'order_by') as read;
+  return compiled;
+end
+$$;
+
+-- What boosts and order_by read of rows, in the order of the ids, in one statement.
+create function knowledge_internal.row_measures(
+  ids uuid[], asked knowledge_internal.arrangement
+) returns knowledge_internal.row_measures[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  measures knowledge_internal.row_measures[];
+begin
+  execute format(
+    'select array('
+    '  select row(%s::float8[], %s)::knowledge_internal.row_measures'
+    '    from unnest($3) with ordinality as listed (id, place)'
+    '    left join public.knowledge_chunks as chunk on chunk.id = listed.id'
+    '   order by listed.place)',
+    coalesce(
+      (
+        select 'array[' || string_agg(boost.value_sql, ', ' order by boost.place) || ']'
+          from (
+            select listed.place, (asked.boosts[listed.place]).value_sql
+              from generate_subscripts(asked.boosts, 1) as listed (place)
+          ) as boost
+      ),
+      'null'
+    ),
+    coalesce((asked.order_by).value_sql, 'null')
+  )
+    into measures
+    using asked.boosts, asked.order_by, ids;
+  return measures;
+end
+$$;
+
 -- What the database with these rows says of them, for an arrangement.
 create function knowledge_internal.row_facts(ids uuid[], plan knowledge_internal.search_plan)
 returns knowledge_internal.row_facts[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  half_life constant float8 := (plan.arrangement).boosts #>> '{0,half_life}';
+  asked constant knowledge_internal.arrangement := plan.arrangement;
+  measures constant knowledge_internal.row_measures[] := case
+    when asked.boosts is not null or (asked.order_by).value_sql is not null
+      then knowledge_internal.row_measures(ids, asked)
+  end;
 begin
   return array(
     select row(
-             chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection,
-             case when half_life is not null then array[
-               0.5 ^ least(
-                 greatest((now() at time zone 'UTC')::date - chunk.document_date, 0)
-                   / greatest(half_life, 1e-6),
-                 500
-               )
-             ] end
+             chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, listed.factors,
+             listed.order_value
            )::knowledge_internal.row_facts
-      from unnest(ids) as listed (id)
+      from unnest(ids, measures) as listed (id, factors, order_value)
      cross join lateral (
-             select stored.id, stored.document_id, stored.chunk_index, stored.collection,
-                    stored.document_date
+             select stored.id, stored.document_id, stored.chunk_index, stored.collection
                from public.knowledge_chunks as stored
               where stored.id = listed.id
              offset 0
@@ -148,31 +379,61 @@ begin
 end
 $$;
 
--- The rows with their scores boosted, best first. A missing factor changes nothing.
+-- The least factor of a row above 0, and of its boosts together: smaller ones could underflow.
+create function knowledge_internal.least_boost() returns double precision
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.5::float8 ^ 500;
+end
+$$;
+
+-- The product of the factors of a row.
+create function knowledge_internal.boost_product(factors double precision[])
+returns double precision
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  least_product constant float8 := knowledge_internal.least_boost();
+  product float8 := 1;
+  factor float8;
+begin
+  foreach factor in array coalesce(factors, '{}') loop
+    product := case when product * factor = 0 then 0
+      else greatest(product * factor, least_product) end;
+  end loop;
+  return product;
+end
+$$;
+
+-- The rows with their scores boosted, best first. greatest_boost: the greatest product of the
+-- factors of a row, at least 1.
 create function knowledge_internal.boosted_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
-) returns knowledge_internal.fused_row[]
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[],
+  out boosted knowledge_internal.fused_row[], out greatest_boost double precision
+)
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return array(
-    select row(
+  select array_agg(
+           row(
              hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
-             hit.vector_share, hit.text_share, boosted.score, hit.collections, fact.factors,
+             hit.vector_share, hit.text_share, aged.score, hit.collections, fact.factors,
              hit.duplicates
            )::knowledge_internal.fused_row
-      from unnest(fused) as hit
-      left join unnest(facts) as fact on fact.id = hit.id
-     cross join lateral (
-             select exp(coalesce(sum(ln(nullif(factor.value, 0))), 0)) as product
-               from unnest(fact.factors) as factor (value)
-           ) as boost
-     cross join lateral (
-             -- A score below 0 would rise with a factor below 1.
-             select case when hit.score < 0 then hit.score / boost.product
-                      else hit.score * boost.product end as score
-           ) as boosted
-     order by boosted.score desc, least(hit.vector_rank, hit.text_rank), hit.id
-  );
+           order by aged.score desc, least(hit.vector_rank, hit.text_rank), hit.id
+         ),
+         greatest(max(boost.product), 1)
+    into boosted, greatest_boost
+    from unnest(fused) as hit
+    left join unnest(facts) as fact on fact.id = hit.id
+   cross join lateral (
+           select knowledge_internal.boost_product(fact.factors) as product offset 0
+         ) as boost
+   cross join lateral (
+           -- A score below 0 would rise with a factor below 1.
+           select case when hit.score < 0 then hit.score else hit.score * boost.product end as score
+           offset 0
+         ) as aged;
 end
 $$;
 
@@ -218,11 +479,28 @@ begin
 end
 $$;
 
+-- The rows in the order of their order_value, those without one last, then by score.
+create function knowledge_internal.ordered_rows(
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
+) returns knowledge_internal.fused_row[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(
+    select hit
+      from unnest(fused) as hit
+      left join unnest(facts) as fact on fact.id = hit.id
+     order by fact.order_value, hit.score desc, least(hit.vector_rank, hit.text_rank), hit.id
+  );
+end
+$$;
+
 -- The list of a search, arranged. sent: the facts of its rows by their ids, from the databases that
 -- have them; null: this one has them. merged: how many rows stand in others of their documents.
+-- greatest_boost: as in boosted_rows.
 create function knowledge_internal.arranged_rows(
   fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan, sent jsonb,
-  out arranged knowledge_internal.fused_row[], out merged integer
+  out arranged knowledge_internal.fused_row[], out merged integer,
+  out greatest_boost double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -242,12 +520,17 @@ declare
 begin
   arranged := fused;
   if asked.boosts is not null then
-    arranged := knowledge_internal.boosted_rows(arranged, facts);
+    select done.boosted, done.greatest_boost
+      into arranged, greatest_boost
+      from knowledge_internal.boosted_rows(arranged, facts) as done;
   end if;
   if asked.one_per_document then
     merged := cardinality(arranged);
     arranged := knowledge_internal.document_rows(arranged, facts);
     merged := merged - cardinality(arranged);
+  end if;
+  if (asked.order_by).value_sql is not null then
+    arranged := knowledge_internal.ordered_rows(arranged, facts);
   end if;
 end
 $$;

@@ -64,7 +64,8 @@ comment on type public.knowledge_search_hit is
   'those in which the hit was found, with one_per_document those of all its chunks in the pools. '
   'document_chunks: how many visible chunks the document has, 0 without one. source_row: the row '
   'of an adopted table that the document is made of. confidence: the fused score over the highest '
-  'possible one, 0 to 1. notes: what the search did beside what was asked, null for nothing; '
+  'possible one, 0 to 1; with boosts, over that of a row with the greatest factor in the list. '
+  'notes: what the search did beside what was asked, null for nothing; '
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
@@ -403,9 +404,10 @@ begin
   plan.arrangement := row(
     nullif(given.one_per_document, false), given.max_per_document,
     nullif(given.merge_duplicates, false), nullif(given.diversity, 0), given.min_confidence,
-    case when given.recency_half_life is not null
-      then jsonb_build_array(jsonb_build_object('half_life', given.recency_half_life)) end,
-    given.order_by
+    case when num_nonnulls(given.boosts, given.recency_half_life) > 0
+      then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
+    case when given.order_by is not null
+      then knowledge_internal.compiled_order(given.order_by) end
   )::knowledge_internal.arrangement;
   if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
@@ -838,8 +840,8 @@ begin
     into rows
     from scored;
   if not (plan.arrangement is null) then
-    select found.arranged, found.merged
-      into rows, merged
+    select found.arranged, found.merged, best_score * coalesce(found.greatest_boost, 1)
+      into rows, merged, best_score
       from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
   end if;
 
@@ -867,7 +869,7 @@ begin
          document.title, document.source_url, chunk.collection, chunk.document_date,
          case
            when snippet then knowledge_internal.marked_snippet(
-             chunk.content, chunk.content_tsv, chunk.language, asked
+             chunk.content, chunk.content_tsv, chunk.language, asked, snippets
            )
          end,
          case when neighbor_window > 0
@@ -894,7 +896,7 @@ begin
            coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
              'deduplicated', nullif(merged, 0),
              'shares', case when ranked_lists ? 'shares'
-               then array[page.vector_share, page.text_share] end
+               then jsonb_build_array(page.vector_share, page.text_share, page.factors) end
            )) else notes end,
          first_confidence,
          page.duplicates
@@ -938,7 +940,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
   'come first. '
   'The fused score is in rrf_score. '
-  'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
+  'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
+  'words stand in any order with at most 5 others between them, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '
   'text leg only. match_threshold is the least cosine similarity in the vector leg. Only active '
   'chunks are returned. '
@@ -950,10 +953,15 @@ comment on function public.hybrid_search_knowledge_chunks is
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
+  'boosts: a list of factors of the fused score, by a condition, {"filters", "factor"}, by a '
+  'number, {"field", "modifier", "weight"}, or by the distance of a number or date from an origin, '
+  '{"field", "decay", "origin", "scale", "offset", "decay_to"} (see the documentation). '
+  'order_by: the hits by a number or date, such as document_date desc, those without it last, '
+  'instead of by score. '
   'one_per_document: a document stands where its best hit stands and shows its best chunk. '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
-  'found in <mark>, HTML-escaped. embedding_from_text: a question without an embedding gets one '
+  'found in <mark>, HTML-escaped; snippets: of up to so many passages. embedding_from_text: a question without an embedding gets one '
   'from its best text hits, so similarity is that to them; notes say so. on_bad_embedding: text '
   'ignores an embedding of another size or without a direction where query_text is given, '
   'from_text replaces it in the same way. '

@@ -142,6 +142,14 @@ begin
           'at most %s characters of JSON for visitors', true
         ),
         (
+          'boosts', coalesce(length(arguments.boosts::text), 0), 0, 2000,
+          'at most %s characters of JSON for visitors', true
+        ),
+        (
+          'boosts', coalesce(length(arguments.boosts::text), 0), 0, longest_texts,
+          'at most %s characters of JSON', false
+        ),
+        (
           'formulations', jsonb_array_length(formulations), 0, 2,
           'an array of at most %s objects for visitors', true
         ),
@@ -225,11 +233,11 @@ $$;
 comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
-  'frequencies of BM25 are those of all chunks. Two limits bound the cost of a call: pool_size (at '
+  'frequencies of BM25 are those of all chunks. Limits bound the cost of a call: pool_size (at '
   'least match_count) times collections times questions 2,500, and 8,192 characters of all '
-  'questions. source_row is null unless the role may select this column of knowledge_documents. '
-  'Raises 42501 if nobody is signed in or the user id is not a UUID, and 22023 for an '
-  'argument out of bounds.';
+  'questions and of boosts. source_row is null unless the role may select this column of '
+  'knowledge_documents. Raises 42501 if nobody is signed in or the user id is not a UUID, and '
+  '22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -272,9 +280,9 @@ comment on function public.search_public_knowledge_chunks is
   'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
   'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
   'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
-  'times collections times questions 750, texts of 1,000 characters, filters of 2,000. The '
-  'document frequencies of BM25 are those of all chunks. source_row is null unless the role may '
-  'select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
+  'times collections times questions 750, texts of 1,000 characters, filters and boosts of 2,000. '
+  'The document frequencies of BM25 are those of all chunks. source_row is null unless the role '
+  'may select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 
@@ -292,7 +300,7 @@ declare
     when plan.collections is not null then ' and chunk.collection = any ($2)' else '' end;
   analysis knowledge_internal.query_analysis;
   has_strict boolean;
-  queries tsquery[] := '{}';
+  asked knowledge_internal.query_analysis[] := '{}';
 begin
   if plan.is_empty then
     return;
@@ -302,15 +310,23 @@ begin
     has_strict := true;
     if analysis.relaxed_query is not null then
       execute 'select exists (select from public.knowledge_chunks as chunk where ' || conditions
-        || ' and chunk.content_tsv @@ $3)'
-        into has_strict using plan.scope, plan.collections, analysis.matching_query;
+        || ' and chunk.content_tsv @@ $3 and ($4 is null or chunk.content_tsv || '''' @@ $4))'
+        into has_strict using plan.scope, plan.collections,
+                              coalesce(analysis.indexed_query, analysis.matching_query),
+                              case when analysis.indexed_query is not null
+                                then analysis.matching_query end;
     end if;
-    queries := queries || case when has_strict then analysis.matching_query
-                            else analysis.relaxed_query end;
+    if not has_strict then
+      analysis.matching_query := analysis.relaxed_query;
+      analysis.indexed_query := null;
+    end if;
+    asked := array_append(asked, analysis);
   end loop;
   return query execute
-    'select chunk.id, chunk.document_id from unnest($3) as asked (query)'
-    '  join public.knowledge_chunks as chunk on chunk.content_tsv @@ asked.query'
+    'select chunk.id, chunk.document_id from unnest($3) as asked'
+    '  join public.knowledge_chunks as chunk'
+    '    on chunk.content_tsv @@ coalesce(asked.indexed_query, asked.matching_query)'
+    '   and (asked.indexed_query is null or chunk.content_tsv || '''' @@ asked.matching_query)'
     ' where ' || conditions ||
     ' union '
     'select chunk.id, chunk.document_id from unnest($4) as asked'
@@ -320,7 +336,7 @@ begin
     ' union '
     'select chunk.id, chunk.document_id from public.knowledge_chunks as chunk'
     ' where $6 and ' || conditions
-    using plan.scope, plan.collections, queries, plan.questions, given.match_threshold,
+    using plan.scope, plan.collections, asked, plan.questions, given.match_threshold,
           plan.questions is null;
 end
 $$;

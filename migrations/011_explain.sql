@@ -486,7 +486,8 @@ begin
              jsonb_agg(
                to_jsonb(hit) - '{metadata,context}'::text[] || jsonb_build_object(
                  'notes', nullif(hit.notes - 'shares', '{}'),
-                 'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}'
+                 'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}',
+                 'factors', hit.notes #> '{shares,2}'
                )
              ),
              '[]'
@@ -603,10 +604,11 @@ comment on function public.explain_hybrid_search(jsonb) is
   'frequency and weight; one left out finds no candidates but counts in their scores. fusion: the '
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
-  'metadata, and what each leg gave to the fused score (before it ages): vector_share and '
-  'text_share. empty: without hits, as in explain_empty_knowledge_search, but with the number of '
-  'documents that the viewer may not see. Document frequencies are of all chunks, whoever owns '
-  'them. Raises 22023 as the search does, and for an unknown name.';
+  'metadata, and what each leg gave to the fused score (before boosts): vector_share and '
+  'text_share; factors: those of its boosts, the last one of recency_half_life. empty: without '
+  'hits, as in explain_empty_knowledge_search, but with the number of documents that the viewer '
+  'may not see. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
+  'search does, and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
 

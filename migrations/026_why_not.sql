@@ -112,12 +112,12 @@ declare
     left(translate(query_text, '“”„‟«»', '""""""'), characters_read), search_mode, words_read
   );
 begin
-  select array_agg(operands[listed.place].source order by listed.place) filter (
+  select array_agg(shown.operand order by listed.place) filter (
            where operands[listed.place].is_excluded
              and numnode(conditions.excluded) > 0
              and content_tsv @@ conditions.excluded
          ),
-         array_agg(operands[listed.place].source order by listed.place) filter (
+         array_agg(shown.operand order by listed.place) filter (
            where operands[listed.place].is_required
              and not operands[listed.place].is_excluded
              and numnode(conditions.required) > 0
@@ -125,6 +125,9 @@ begin
          )
     into having_excluded, lacking_required
     from generate_subscripts(operands, 1) as listed (place)
+   cross join concat(
+           operands[listed.place].source, '~' || operands[listed.place].further
+         ) as shown (operand)
    cross join lateral knowledge_internal.operand_conditions(
            operands[listed.place:listed.place], configurations, '{}'
          ) as conditions;
@@ -149,7 +152,8 @@ declare
       'query_embedding', question.embedding, 'query_text', question.query_text,
       'formulations', null, 'fusion', 'rrf', 'vector_weight', 1, 'text_weight', 1,
       'match_threshold', -1, 'pool_size', largest_pool, 'match_count', largest_pool,
-      'match_offset', 0, 'one_per_document', false, 'recency_half_life', null,
+      'match_offset', 0, 'one_per_document', false, 'recency_half_life', null, 'boosts', null,
+      'order_by', null,
       'collections', case when given.collections is not null then array[chunk.collection] end
     )
   );
@@ -408,15 +412,28 @@ begin
           'reason', format('its place is %s', placed.place)
         );
       elsif placed.place > last_place then
-        other_place := case when allowing.recency_half_life is not null then (
-          knowledge_internal.place_in_list(
-            jsonb_populate_record(allowing, '{"recency_half_life": null}'), array[chunk.id]
-          )
-        ).place end;
+        -- The first argument without which it would be on the page.
+        select coalesce(min(other.cause), 'fusion') as cause,
+               coalesce(min(other.argument), 'match_count') as argument
+          into failed
+          from (
+            select one.cause, one.argument
+              from (
+                values (1, 'order', 'order_by'), (2, 'boosts', 'boosts'),
+                       (3, 'recency', 'recency_half_life')
+              ) as one (number, cause, argument)
+             where to_jsonb(allowing) -> one.argument <> 'null'
+               and (
+                     knowledge_internal.place_in_list(
+                       jsonb_populate_record(allowing, jsonb_build_object(one.argument, null)),
+                       array[chunk.id]
+                     )
+                   ).place <= last_place
+             order by one.number
+             limit 1
+          ) as other;
         causes := causes || jsonb_build_object(
-          'cause', case when other_place <= last_place then 'recency' else 'fusion' end,
-          'argument', case when other_place <= last_place then 'recency_half_life'
-            else 'match_count' end,
+          'cause', failed.cause, 'argument', failed.argument,
           'reason', format(
             'its place is %s: its score is %s, that of the last hit on the page %s',
             placed.place, placed.score, placed.page_score

@@ -1,6 +1,8 @@
 """Excerpts of a content with the query's words in <mark>: what stands in them and how it is cut."""
 
+import hashlib
 import html
+import random
 import re
 from collections.abc import Sequence
 
@@ -25,11 +27,15 @@ def lexemes(connection: Connection, query: str, language: str) -> list[str]:
 
 
 def excerpt(
-    connection: Connection, content: str, found: Sequence[str] | None, language: str = "english"
+    connection: Connection,
+    content: str,
+    found: Sequence[str] | None,
+    language: str = "english",
+    fragments: int = 1,
 ) -> str:
     row = connection.execute(
-        "select knowledge_internal.snippet(%s, %s::regconfig, %s::text[])",
-        [content, language, None if found is None else list(found)],
+        "select knowledge_internal.snippet(%s, %s::regconfig, %s::text[], %s)",
+        [content, language, None if found is None else list(found), fragments],
     ).fetchone()
     assert row is not None
     return str(row[0])
@@ -272,11 +278,18 @@ CONTENTS = st.lists(PIECES | st.text(st.characters(codec="utf-8", exclude_charac
     query=CONTENTS,
     further=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"))),
     language=st.sampled_from(["english", "german", "simple"]),
+    fragments=st.sampled_from([1, 1, 2, 3]),
 )
 def test_whatever_the_content_holds_the_only_tags_are_marks(
-    shared: Connection, content: str, query: str, further: list[str], language: str
+    shared: Connection,
+    content: str,
+    query: str,
+    further: list[str],
+    language: str,
+    fragments: int,
 ) -> None:
-    marked = excerpt(shared, content, [*lexemes(shared, query, language), *further], language)
+    found = [*lexemes(shared, query, language), *further]
+    marked = excerpt(shared, content, found, language, fragments)
     assert re.fullmatch(
         "(?:[^<>&\"'\0-\x1f\x7f-\x9f]|&(?:amp|lt|gt|quot|#39);"
         "|<mark>(?:[^<>&\"'\0-\x1f\x7f-\x9f]|&(?:amp|lt|gt|quot|#39);)+</mark>)*",
@@ -286,9 +299,16 @@ def test_whatever_the_content_holds_the_only_tags_are_marks(
     def spaced(text: str) -> str:
         return re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", "", text)
 
+    assert len(html.unescape(re.sub("</?mark>", "", marked))) <= fragments * (LONGEST + 45)
+    if fragments > 1:
+        # In text order, and none twice.
+        rest = spaced(content)
+        for fragment in shown(marked).split(" … ") if "…" not in content else []:
+            assert spaced(fragment) in rest
+            rest = rest[rest.index(spaced(fragment)) + len(spaced(fragment)) :]
+        return
     assert spaced(shown(marked)) in spaced(content) or "…" in content
     assert spaced(html.unescape(re.sub("</?mark>", "", marked)).strip("… ")) in spaced(content)
-    assert len(html.unescape(re.sub("</?mark>", "", marked))) <= LONGEST + 40 + len("…  …")
     if content.isprintable() and len(content) <= LONGEST and not re.search("…|  ", content):
         assert shown(marked) == content.strip()
 
@@ -336,3 +356,104 @@ def test_a_short_part_of_a_compound_is_not_marked_elsewhere(
     ).fetchone()
     assert row is not None
     assert row[0] == expected.replace("[", "<mark>").replace("]", "</mark>")
+
+
+OUTAGE = "The power failed at noon and the lights went out. "
+KEYS = "We rotate all keys of the doors each month. "
+OTHER = "Nothing happened on that day, and nobody was surprised. "
+
+
+def test_fragments_are_whole_sentences_in_text_order(shared: Connection) -> None:
+    content = OTHER * 9 + OUTAGE + OTHER * 9 + KEYS + OTHER * 9
+    marked = excerpt(shared, content, ["rotat", "power"], fragments=2)
+    first, second = re.sub("</?mark>", "", marked).removeprefix("… ").split(" … ")
+    assert "<mark>power</mark>" in marked
+    assert "<mark>rotate</mark>" in marked
+    assert OUTAGE.strip() in first
+    assert KEYS.strip() in second
+    for fragment in (first, second.removesuffix(" …")):
+        assert fragment.startswith(("Nothing", "The", "We"))
+        assert fragment.endswith(("surprised.", "out.", "month."))
+        assert 100 < len(fragment) <= 160
+
+
+def test_fragments_show_other_words_before_the_same_again(shared: Connection) -> None:
+    content = OUTAGE + OTHER * 9 + OUTAGE + OTHER * 9 + KEYS
+    two = excerpt(shared, content, ["power", "rotat"], fragments=2)
+    assert (two.count("<mark>power"), two.count("<mark>rotate")) == (1, 1)
+    three = excerpt(shared, content, ["power", "rotat"], fragments=3)
+    assert (three.count("<mark>power"), three.count("<mark>rotate")) == (2, 1)
+
+
+def test_fragments_that_meet_are_one(shared: Connection) -> None:
+    content = (
+        OTHER * 4 + OUTAGE + "Nothing at all happened there on that day. " * 2 + KEYS + OTHER * 4
+    )
+    marked = excerpt(shared, content, ["power", "rotat"], fragments=3)
+    assert " … " not in shown(marked)
+    assert marked.count("<mark>") == 2
+
+
+def test_a_longer_sentence_is_whole_up_to_240_characters(shared: Connection) -> None:
+    for length, is_whole in ((200, True), (400, False)):
+        sentence = f"Here {'word ' * (length // 10)}power {'word ' * (length // 10)}ends."
+        content = OTHER * 5 + sentence + " " + OTHER * 5 + KEYS
+        marked = re.sub("</?mark>", "", excerpt(shared, content, ["power", "rotat"], fragments=2))
+        assert (f"… {sentence} …" in marked) == is_whole
+
+
+@pytest.mark.parametrize("stop", ["e.g. ", "4.30 "])
+def test_a_sentence_does_not_end_within_it(shared: Connection, stop: str) -> None:
+    sentence = f"Some devices, {stop}cameras, lose their power at night."
+    content = OTHER * 9 + sentence + " " + OTHER * 9 + KEYS
+    assert sentence in re.sub(
+        "</?mark>", "", excerpt(shared, content, ["power", "rotat"], "english", 2)
+    )
+
+
+def test_sentences_without_spaces_between_them_are_found(shared: Connection) -> None:
+    content = "今天没有事。" * 60 + "数据库全文检索很快。" + "今天没有事。" * 60 + "性能优化更好。"
+    words = ["全文", "性能"]
+    marked = re.sub("</?mark>", "", excerpt(shared, content, words, "simple", 2))
+    first, second = marked.removeprefix("… ").split(" … ")
+    assert "数据库全文检索很快。" in first
+    assert first.startswith(("今天", "数据库"))
+    assert second.endswith("性能优化更好。")
+
+
+def test_one_place_or_a_short_content_is_one_excerpt(shared: Connection) -> None:
+    marked = excerpt(shared, OTHER * 20 + KEYS + OTHER * 20, ["rotat"], fragments=3)
+    assert 160 < len(shown(marked)) <= LONGEST
+    assert shown(marked).endswith("surprised.")
+    short = f"{OUTAGE}x {KEYS}".strip()
+    assert shown(excerpt(shared, short, ["power", "rotat"], fragments=3)) == short
+
+
+def test_the_search_returns_so_many_fragments(knowledge: Connection) -> None:
+    content = OTHER * 9 + OUTAGE + OTHER * 9 + KEYS
+    knowledge.execute("insert into public.knowledge_chunks (content) values (%s)", [content])
+    shown_marks = []
+    for snippets in (1, 2):
+        row = knowledge.execute(
+            "select snippet from public.hybrid_search_knowledge_chunks("
+            "  query_text => 'power rotate', snippet => true, snippets => %s)",
+            [snippets],
+        ).fetchone()
+        assert row is not None
+        shown_marks.append(row[0].count("<mark>"))
+    assert shown_marks == [1, 2]
+
+
+# Of 150 texts drawn from PIECES, made before there were fragments.
+EXCERPTS = "b34e9951ef170c28"
+
+
+def test_one_fragment_is_what_it_was_before_there_were_several(shared: Connection) -> None:
+    pieces = ["rotate", "Rotated", "keys", "DS-7604", "getUserName", ". ", " ", "\n", "全文检索"]
+    draw = random.Random(1)
+    digest = hashlib.sha256()
+    for _ in range(150):
+        content = " ".join(draw.choices(pieces, k=draw.choice([3, 60, 300])))
+        found = draw.sample(["rotate", "keys", "ds", "7604", "全文", "检索"], draw.randint(1, 4))
+        digest.update(excerpt(shared, content, found, "simple").encode())
+    assert digest.hexdigest()[:16] == EXCERPTS

@@ -67,6 +67,7 @@ def test_each_database_has_a_part(corpus: Corpus) -> None:
         ("auto", {"query_embedding": None}),
         ("rrf", {"query_text": "amber zephyr yarrow", "top_k": 20, "pool_size": 20}),
         ("auto", {"query_text": '"amber basil" cedar', "snippet": True}),
+        ("auto", {"query_text": '"amber basil"~5 cedar', "snippet": True, "snippets": 3}),
         # No chunk has the phrase, so it is required no more.
         ("auto", {"query_text": '"umber zephyr yarrow willow" amber'}),
         ("auto", {"query_text": "otter -amber"}),

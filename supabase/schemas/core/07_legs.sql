@@ -666,7 +666,8 @@ begin
         ),
         query
       )
-      when not (analysis.is_partial and is_narrow) then query
+      when not (analysis.is_partial and is_narrow) then
+        case when pass = 3 then coalesce(analysis.indexed_query, query) else query end
     end;
     if candidate_query is null then
       select compared.text_ids
@@ -693,7 +694,8 @@ begin
         ')'
         into ids
         using plan.scope, analysis.weight_vector, candidate_query, collection,
-              analysis.is_optional or pass = 3, query, plan.scored_exactly;
+              analysis.is_optional or pass = 3 and analysis.indexed_query is null, query,
+              plan.scored_exactly;
     end if;
     exit when pass = 4 or cardinality(ids) >= plan.pool
            or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);

@@ -868,7 +868,7 @@ begin
          document.title, document.source_url, chunk.collection, chunk.document_date,
          case
            when snippet then knowledge_internal.marked_snippet(
-             chunk.content, chunk.content_tsv, chunk.language, asked
+             chunk.content, chunk.content_tsv, chunk.language, asked, snippets
            )
          end,
          case when neighbor_window > 0
@@ -939,7 +939,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
   'come first. '
   'The fused score is in rrf_score. '
-  'search_mode: websearch (words are optional, "a phrase" is required, -word excludes, or joins '
+  'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
+  'words stand in any order with at most 5 others between them, -word excludes, or joins '
   'alternatives), simple (all words are required), phrase (the words in this order); it binds the '
   'text leg only. match_threshold is the least cosine similarity in the vector leg. Only active '
   'chunks are returned. '
@@ -959,7 +960,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'one_per_document: a document stands where its best hit stands and shows its best chunk. '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
-  'found in <mark>, HTML-escaped. embedding_from_text: a question without an embedding gets one '
+  'found in <mark>, HTML-escaped; snippets: of up to so many passages. embedding_from_text: a question without an embedding gets one '
   'from its best text hits, so similarity is that to them; notes say so. on_bad_embedding: text '
   'ignores an embedding of another size or without a direction where query_text is given, '
   'from_text replaces it in the same way. '

@@ -299,7 +299,7 @@ declare
     when plan.collections is not null then ' and chunk.collection = any ($2)' else '' end;
   analysis knowledge_internal.query_analysis;
   has_strict boolean;
-  queries tsquery[] := '{}';
+  asked knowledge_internal.query_analysis[] := '{}';
 begin
   if plan.is_empty then
     return;
@@ -309,15 +309,23 @@ begin
     has_strict := true;
     if analysis.relaxed_query is not null then
       execute 'select exists (select from public.knowledge_chunks as chunk where ' || conditions
-        || ' and chunk.content_tsv @@ $3)'
-        into has_strict using plan.scope, plan.collections, analysis.matching_query;
+        || ' and chunk.content_tsv @@ $3 and ($4 is null or chunk.content_tsv || '''' @@ $4))'
+        into has_strict using plan.scope, plan.collections,
+                              coalesce(analysis.indexed_query, analysis.matching_query),
+                              case when analysis.indexed_query is not null
+                                then analysis.matching_query end;
     end if;
-    queries := queries || case when has_strict then analysis.matching_query
-                            else analysis.relaxed_query end;
+    if not has_strict then
+      analysis.matching_query := analysis.relaxed_query;
+      analysis.indexed_query := null;
+    end if;
+    asked := array_append(asked, analysis);
   end loop;
   return query execute
-    'select chunk.id, chunk.document_id from unnest($3) as asked (query)'
-    '  join public.knowledge_chunks as chunk on chunk.content_tsv @@ asked.query'
+    'select chunk.id, chunk.document_id from unnest($3) as asked'
+    '  join public.knowledge_chunks as chunk'
+    '    on chunk.content_tsv @@ coalesce(asked.indexed_query, asked.matching_query)'
+    '   and (asked.indexed_query is null or chunk.content_tsv || '''' @@ asked.matching_query)'
     ' where ' || conditions ||
     ' union '
     'select chunk.id, chunk.document_id from unnest($4) as asked'
@@ -327,7 +335,7 @@ begin
     ' union '
     'select chunk.id, chunk.document_id from public.knowledge_chunks as chunk'
     ' where $6 and ' || conditions
-    using plan.scope, plan.collections, queries, plan.questions, given.match_threshold,
+    using plan.scope, plan.collections, asked, plan.questions, given.match_threshold,
           plan.questions is null;
 end
 $$;

@@ -54,7 +54,7 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     asked = Asked(question)
     access = access_of(question)
     try:
-        found = service.explain(question.search(snippet=True), **access)
+        found = service.explain(question.search(snippet=True, snippets=2), **access)
     except (ConfigurationError, DimensionMismatchError) as error:
         # With the vector leg alone, there is no other one that answers.
         if question.mode != "vector" or isinstance(error, MigrationMissingError):
@@ -87,7 +87,7 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     )
     for leg, weight in legs:
         if weight > 0:
-            response = service.search(question.search(mode=leg, snippet=True), **access)
+            response = service.search(question.search(mode=leg, snippet=True, snippets=2), **access)
             asked.lists[leg] = Listed(response.results, response.total_count)
     return asked
 

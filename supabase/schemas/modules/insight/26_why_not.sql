@@ -111,12 +111,12 @@ declare
     left(translate(query_text, '“”„‟«»', '""""""'), characters_read), search_mode, words_read
   );
 begin
-  select array_agg(operands[listed.place].source order by listed.place) filter (
+  select array_agg(shown.operand order by listed.place) filter (
            where operands[listed.place].is_excluded
              and numnode(conditions.excluded) > 0
              and content_tsv @@ conditions.excluded
          ),
-         array_agg(operands[listed.place].source order by listed.place) filter (
+         array_agg(shown.operand order by listed.place) filter (
            where operands[listed.place].is_required
              and not operands[listed.place].is_excluded
              and numnode(conditions.required) > 0
@@ -124,6 +124,9 @@ begin
          )
     into having_excluded, lacking_required
     from generate_subscripts(operands, 1) as listed (place)
+   cross join concat(
+           operands[listed.place].source, '~' || operands[listed.place].further
+         ) as shown (operand)
    cross join lateral knowledge_internal.operand_conditions(
            operands[listed.place:listed.place], configurations, '{}'
          ) as conditions;
