@@ -299,8 +299,8 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   most_chunks constant integer := 40;
   most_rated constant integer := 300; -- lexemes
-  most_words constant integer := coalesce(nullif(current_setting('like.words', true), ''), '50');
-  known_share constant float8 := coalesce(nullif(current_setting('like.share', true), ''), '0.7');
+  most_words constant integer := 50;
+  known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
   corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
   analysis knowledge_internal.query_analysis := plan.analyses[1];
   known knowledge_internal.known_rows := plan.known;
@@ -354,8 +354,7 @@ begin
     ) as best;
   plan.known := known;
   with asked as (
-    select word.*, word.scored * (1 - known_share) as weight,
-           sum(word.scored) over () as total
+    select word.*
       from unnest(
              analysis.lexemes, analysis.document_frequencies, analysis.scored_weights,
              analysis.weights, analysis.readings
@@ -364,7 +363,11 @@ begin
   telling as (
     select word.lexeme, word.document_frequency, word.place,
            word.weight * coalesce(
-             known_share * (select min(asked.total) from asked) / sum(word.weight) over (), 1
+             known_share * (
+               -- Of the readings of a word, the best counts.
+               select sum(best.scored)
+                 from (select max(asked.scored) as scored from asked group by asked.reading) as best
+             ) / sum(word.weight) over (), 1
            ) as weight
       from unnest(
              known.lexemes, known.document_frequencies, known.weights
@@ -373,7 +376,7 @@ begin
   both_words as (
     select coalesce(asked.lexeme, telling.lexeme) as lexeme,
            coalesce(asked.document_frequency, telling.document_frequency) as document_frequency,
-           coalesce(asked.weight, 0) + coalesce(telling.weight, 0) as scored,
+           coalesce((1 - known_share) * asked.scored, 0) + coalesce(telling.weight, 0) as scored,
            coalesce(asked.candidate - asked.scored, 0) as beside,
            -- A word of its own.
            coalesce(asked.reading, 1000000 + telling.place) as reading
@@ -395,15 +398,13 @@ begin
   analysis.document_count := corpus.document_count;
   analysis.mean_length := corpus.mean_length;
   analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
-  if analysis.is_optional is not false then
-    analysis.is_optional := true;
-    if analysis.matching_query is null or current_setting('like.match', true) is distinct from 'no' then
+  -- A row must still match the question, if there is one.
+  analysis.is_optional := analysis.matching_query is null;
+  if analysis.is_optional then
     analysis.matching_query := (
       select string_agg(word.query::text, ' | ')::tsquery
         from unnest(analysis.lexeme_queries) as word (query)
     );
-    end if;
-    analysis.is_partial := null;
   end if;
   plan.analyses[1] := knowledge_internal.with_candidates(analysis);
   return plan;
@@ -731,7 +732,7 @@ begin
   end loop;
   if not (plan.known is null) then
     plan.known.analysis := plan.analyses[1];
-    if plan.text_weight > 0 and current_setting('like.nowords', true) is distinct from 'yes' then
+    if plan.text_weight > 0 then
       plan := knowledge_internal.with_known_words(plan);
     end if;
   end if;

@@ -133,6 +133,10 @@ begin
           'at most %s names for visitors', true
         ),
         (
+          'like_ids', coalesce(cardinality(arguments.like_ids), 0), 0, 5,
+          'at most %s ids for visitors', true
+        ),
+        (
           'query_text', coalesce(length(arguments.query_text), 0), 0, 1000,
           'at most %s characters long for visitors', true
         ),
