@@ -259,6 +259,8 @@ def _search(
 
     Plain words are optional and weighed; "a phrase" is required; -word excludes.
     """
+    if not (question or like_ids):
+        raise typer.BadParameter("give a question, or --like ID")
     is_reranked = rerank or mode == "rerank"
     query = _query(
         query=question,
