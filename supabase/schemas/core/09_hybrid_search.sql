@@ -1172,6 +1172,9 @@ comment on function public.hybrid_search_knowledge_chunks is
   'from its best text hits, so similarity is that to them; notes say so. on_bad_embedding: text '
   'ignores an embedding of another size or without a direction where query_text is given, '
   'from_text replaces it in the same way. '
+  'like_ids: up to 20 visible chunks or documents that hits should be like, with a question or '
+  'without one: their mean embedding moves that of the question, their telling words help in the '
+  'text leg; they and their documents are left out. '
   'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 

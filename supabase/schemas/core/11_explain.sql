@@ -32,8 +32,9 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
          named.names[:1]
     from (
       values
-        ('filter', array['filter_type']), ('like', array['like_ids']), ('date', array['date_from']), ('date', array['date_to']),
-        ('collection', array['collections']), ('permission', array['public_only']),
+        ('filter', array['filter_type']), ('date', array['date_from']), ('date', array['date_to']),
+        ('collection', array['collections']), ('like', array['like_ids']),
+        ('permission', array['public_only']),
         ('permission', array['viewer_id', 'viewer_groups'])
     ) as named (cause, names)
    where search ?| named.names
@@ -425,9 +426,9 @@ comment on function public.explain_empty_knowledge_search(jsonb) is
   'remedy. reason: '
   'nothing_stored, not_visible (to this viewer), collection or filter (no visible row passes '
   'argument alone; nearest: what such rows have in field that is written alike; known: the first '
-  'five), filters_together, only_like_ids, offset (total_count), threshold (best_similarity), no_embedding, '
-  'no_searchable_words, no_words or words_not_together. Rows that the viewer may not see are '
-  'neither counted nor named. A filter without an index is tried on 20,000 rows. Raises 22023 as '
+  'five), filters_together, only_like_ids, offset (total_count), threshold (best_similarity), '
+  'no_embedding, no_searchable_words, no_words or words_not_together. Rows that the viewer may not '
+  'see are neither counted nor named. A filter without an index is tried on 20,000 rows. Raises 22023 as '
   'the search does, and for an unknown name.';
 revoke all on function public.explain_empty_knowledge_search(jsonb)
   from public, anon, authenticated;
@@ -606,8 +607,8 @@ comment on function public.explain_hybrid_search(jsonb) is
   'arguments as an object. milliseconds: of the search, of reading the question, and of each leg. '
   'vector and text: how the leg found its rows, how many, and why they are fewer than the pool. '
   'text also: the candidates found by the index, and each lexeme of query_text with its document '
-  'frequency and weight; one left out finds no candidates but counts in their scores; is_from_like_ids: it is one of their '
-  'telling words. fusion: the '
+  'frequency and weight; one left out finds no candidates but counts in their scores; '
+  'is_from_like_ids: it is one of their telling words. fusion: the '
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
   'metadata, and what each leg gave to the fused score (before it ages): vector_share and '
