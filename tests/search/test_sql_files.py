@@ -126,6 +126,7 @@ NAMED_AT_RUN_TIME = {
             "document_content",
             "shows_row",
             "known_instead",
+            "known_rows",
         )
     ),
 }

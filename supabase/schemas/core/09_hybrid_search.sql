@@ -308,32 +308,36 @@ declare
   chunks bigint[];
   shares float8[];
 begin
-  -- Words of compounds have label C, and impact levels no position.
-  execute
-    'with read as materialized ('
-    '  select coalesce(chunk.document_id, chunk.id) as unit,'
-    '         ts_filter(chunk.content_tsv, ''{a,b,d}'') as words'
-    '    from public.knowledge_chunks as chunk'
-    '   where chunk.id = any ($1) order by chunk.chunk_index, chunk.id limit $2'
-    '),'
-    'posting as ('
-    '  select read.unit, word.lexeme, sum(cardinality(word.positions)) as occurrences,'
-    '         count(*) as chunks'
-    '    from read cross join unnest(read.words) as word'
-    '   group by read.unit, word.lexeme'
-    '),'
-    'kept as ('
-    '  select share.lexeme, sum(share.of_unit) as share, sum(share.chunks)::bigint as chunks'
-    '    from ('
-    '      select posting.*, posting.occurrences::float8'
-    '               / sum(posting.occurrences) over (partition by posting.unit) as of_unit'
-    '        from posting'
-    '    ) as share'
-    '   group by share.lexeme order by share desc, share.lexeme limit $3'
-    ')'
-    'select array_agg(lexeme), array_agg(share), array_agg(chunks) from kept'
+  with read as materialized (
+    -- Words of compounds have label C, and impact levels no position.
+    select coalesce(chunk.document_id, chunk.id) as unit,
+           ts_filter(chunk.content_tsv, '{a,b,d}') as words
+      from public.knowledge_chunks as chunk
+     where chunk.id = any (known.ids)
+     order by chunk.chunk_index, chunk.id
+     limit most_chunks
+  ),
+  posting as (
+    select read.unit, word.lexeme, sum(cardinality(word.positions)) as occurrences,
+           count(*) as chunks
+      from read
+     cross join unnest(read.words) as word
+     group by read.unit, word.lexeme
+  ),
+  kept as (
+    select share.lexeme, sum(share.of_unit) as share, sum(share.chunks)::bigint as chunks
+      from (
+        select posting.*, posting.occurrences::float8
+                 / sum(posting.occurrences) over (partition by posting.unit) as of_unit
+          from posting
+      ) as share
+     group by share.lexeme
+     order by share desc, share.lexeme
+     limit most_rated
+  )
+  select array_agg(kept.lexeme), array_agg(kept.share), array_agg(kept.chunks)
     into lexemes, shares, chunks
-    using known.ids, most_chunks, most_rated;
+    from kept;
   if lexemes is null then
     return plan;
   end if;

@@ -428,8 +428,8 @@ comment on function public.explain_empty_knowledge_search(jsonb) is
   'argument alone; nearest: what such rows have in field that is written alike; known: the first '
   'five), filters_together, only_like_ids, offset (total_count), threshold (best_similarity), '
   'no_embedding, no_searchable_words, no_words or words_not_together. Rows that the viewer may not '
-  'see are neither counted nor named. A filter without an index is tried on 20,000 rows. Raises 22023 as '
-  'the search does, and for an unknown name.';
+  'see are neither counted nor named. A filter without an index is tried on 20,000 rows. Raises '
+  '22023 as the search does, and for an unknown name.';
 revoke all on function public.explain_empty_knowledge_search(jsonb)
   from public, anon, authenticated;
 grant execute on function public.explain_empty_knowledge_search(jsonb) to service_role;
