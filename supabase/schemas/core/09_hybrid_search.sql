@@ -299,10 +299,11 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   most_chunks constant integer := 40;
   most_rated constant integer := 300; -- lexemes
-  most_words constant integer := 50;
   known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
   corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
   analysis knowledge_internal.query_analysis := plan.analyses[1];
+  -- Alone, more words find no better rows, and read many more.
+  most_words constant integer := case when analysis.lexemes is null then 20 else 50 end;
   known knowledge_internal.known_rows := plan.known;
   lexemes text[];
   chunks bigint[];
