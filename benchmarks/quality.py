@@ -11,9 +11,13 @@ The figures are means over the queries with a relevant document; every judgment 
 written. Beside them: `auto` minus the better leg (the one with the higher mean) with the p-value of
 the paired randomisation test, and the queries that the text leg returned nothing for. The last line
 has the means over all collections and the worst difference.
+
+With `--like`, relevant documents of each query are given as `like_ids`, and taken out of the
+judgments and of the answers: nDCG@10 of the query alone, with them, and of them without the query.
 """
 
 import argparse
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,11 +27,12 @@ from benchmarks.bench_report import line
 from second_brain.evaluation import collection as collections
 from second_brain.evaluation.collection import Collection, Vectors
 from second_brain.evaluation.comparison import LEGS, Comparison, Mode, measure
-from second_brain.evaluation.metrics import NDCG
+from second_brain.evaluation.metrics import NDCG, judge
 from second_brain.evaluation.runs import Searcher, Settings
 from second_brain.evaluation.scratch import load, scratch_database
 from second_brain.models import load_embedder
 from second_brain.services.install import Database
+from second_brain.services.postgres import PostgresProvider
 
 MATCH_COUNT = 10
 DEFAULT = "auto"
@@ -84,6 +89,49 @@ def row(name: str, means: list[float], measured: list[Comparison]) -> str:
     return line(cells)
 
 
+def print_like(directory: Path, embeddings: str, most: int | None) -> None:
+    """Print what one and two relevant documents, drawn by chance, change for `auto` and `rrf`."""
+    with loaded(directory, embeddings, most) as (collection, searcher):
+        connection = searcher.database.connection
+        provider, chance = PostgresProvider(connection), random.Random(0)
+        vectors = searcher.embeddings
+        assert vectors is not None
+        stored = connection.execute("select external_key, id from public.knowledge_documents")
+        ids = {str(key): id_ for key, id_ in stored}
+        relevant = {
+            query: sorted(key for key, grade in grades.items() if grade > 0 and key in ids)
+            for query, grades in collection.qrels.items()
+        }
+        for count in (1, 2):
+            queries = [one for one in collection.queries if len(relevant.get(one.id, ())) > count]
+            known = {one.id: chance.sample(relevant[one.id], count) for one in queries}
+            qrels = {
+                one.id: {
+                    key: grade
+                    for key, grade in collection.qrels[one.id].items()
+                    if key not in known[one.id]
+                }
+                for one in queries
+            }
+            for fusion in ("auto", "rrf"):
+                cells = [collection.name, str(len(queries)), str(count), fusion]
+                for asks, gives in ((True, False), (True, True), (False, True)):
+                    run = {}
+                    for one in queries:
+                        hits, _ = provider.find(
+                            vectors[one.row].tolist() if asks else None,
+                            one.text if asks else None,
+                            top_k=MATCH_COUNT + count,
+                            like_ids=[ids[key] for key in known[one.id]] if gives else None,
+                            fusion=fusion,
+                        )
+                        keys = [str(hit.metadata["external_key"]) for hit in hits]
+                        run[one.id] = [key for key in keys if key not in known[one.id]]
+                    scores = judge(qrels, run)[NDCG].values()
+                    cells.append(f"{sum(scores) / len(scores):.4f}")
+                print(line(cells), flush=True)
+
+
 def main() -> None:
     """Print a Markdown table with a row for each collection."""
     parser = argparse.ArgumentParser(
@@ -91,14 +139,22 @@ def main() -> None:
     )
     parser.add_argument("collections", type=Path, nargs="+", metavar="COLLECTION")
     parser.add_argument("--embeddings", choices=MODELS, default=MODELS[0])
+    parser.add_argument("--like", action="store_true", help="Measure like_ids.")
+    parser.add_argument("--queries", type=int, help="At most so many of each collection.")
     options = parser.parse_args()
+    if options.like:
+        columns = ("collection", "queries", "known", "fusion", "query", "with like_ids", "no query")
+        print(line(columns), line(["---"] * len(columns)), sep="\n", flush=True)
+        for directory in options.collections:
+            print_like(directory, options.embeddings, options.queries)
+        return
 
     names = [mode.name for mode in SEARCHES]
     header = ("collection", "queries", *names, "auto minus better leg", "p", "empty text answers")
     print(line(header), line(["---"] * len(header)), sep="\n", flush=True)
     measured = []
     for directory in options.collections:
-        with loaded(directory, options.embeddings) as (collection, searcher):
+        with loaded(directory, options.embeddings, options.queries) as (collection, searcher):
             found = measure(searcher.answer, collection, SEARCHES, reference=DEFAULT)
         measured.append(found)
         means = [found.mean(name, NDCG) for name in names]

@@ -39,6 +39,7 @@ def test_the_tools_only_read_and_are_listed_with_their_schemas(assistant: Assist
         "hybrid_search": {
             *("query", "limit", "include_memory", "expand_neighbors", "prefix_last", "filters"),
             "order_by",
+            "like_ids",
         },
         "search": {"query"},
         "fetch": {"id", "offset"},
@@ -401,3 +402,14 @@ def test_the_settings_turn_reranking_on(here: Here) -> None:
         found = assistant.ask("hybrid_search", query="rotated keys", limit=1)
     assert (found.content["mode"], found.content["mode_used"]) == ("rerank", "hybrid")
     assert "Degraded to hybrid search: rerank failed (" in found.text
+
+
+def test_results_can_be_like_known_documents(here: Here) -> None:
+    with here(Scope()) as assistant:
+        first = assistant.ask("hybrid_search", query="no cameras", limit=1)
+        known = first.content["results"][0]["document_id"]
+        more = assistant.ask("hybrid_search", query="no cameras", like_ids=[known])
+        assert more.content["results"]
+        assert known not in [hit["document_id"] for hit in more.content["results"]]
+        missing = assistant.ask("hybrid_search", query="no cameras", like_ids=[str(UUID(int=7))])
+        assert "like_ids: no visible chunk or document has the id" in missing.text

@@ -302,3 +302,21 @@ class _Elements(HTMLParser):
         if tag == "script":
             self.scripts.add(dict(attrs).get("src"))
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def test_more_like_a_hit_is_one_click_away(library: TestClient) -> None:
+    page = _page(library, q=QUESTION)
+    hit = _first(page, '[data-list="hybrid"]')
+    (more,) = (link for link in hit.select("a") if link.get_text() == "More like this")
+    answer = library.get(str(more["href"]))
+    assert answer.status_code == 200
+    page = BeautifulSoup(answer.text, "html.parser")
+    assert "doors.md" not in _keys(page, "hybrid")
+    box = _first(page, 'input[name="like_ids"][checked]')
+    assert f"like_ids => '{{{box['value']}}}'" in _text(page, "#as-sql")
+    # Without a question, what is related.
+    alone = _page(library, like_ids=box["value"])
+    assert _keys(alone, "vector")
+    assert "doors.md" not in _keys(alone, "hybrid")
+    wrong = library.get("/?like_ids=x")
+    assert "like_ids must be a UUID, not" in wrong.text

@@ -63,7 +63,11 @@ begin
             then 0
           else best_similarity
         end
-      + case when plan.questions[place].query_text is null then 0 else best_text end
+      + case
+          when num_nonnulls(plan.questions[place].query_text, plan.analyses[place].lexemes) = 0
+            then 0
+          else best_text
+        end
       + case
           when plan.fusion = 'auto'
             and (plan.analyses[place].bonuses).identifier_bonus is not null

@@ -133,6 +133,10 @@ begin
           'at most %s names for visitors', true
         ),
         (
+          'like_ids', coalesce(cardinality(arguments.like_ids), 0), 0, 5,
+          'at most %s ids for visitors', true
+        ),
+        (
           'query_text', coalesce(length(arguments.query_text), 0), 0, 1000,
           'at most %s characters long for visitors', true
         ),
@@ -278,10 +282,10 @@ $$;
 comment on function public.search_public_knowledge_chunks is
   'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
   'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
-  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
-  'times collections times questions 750, texts of 1,000 characters, filters and boosts of 2,000. '
-  'The document frequencies of BM25 are those of all chunks. source_row is null unless the role '
-  'may select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
+  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, 5 like_ids, '
+  'pool_size times collections times questions 750, texts of 1,000 characters, filters and boosts '
+  'of 2,000. The document frequencies of BM25 are those of all chunks. source_row is null unless '
+  'the role may select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 

@@ -78,6 +78,7 @@ Examples:
   second-brain search "rate limits" --date-from 2026-01-01 --estimate
   second-brain search "rate limits" --rerank --min-similarity 0.3
   second-brain search "rate limits" --why-not docs/limits.md
+  second-brain search --like 3f0c1f4e-7a55-4d0c-9a51-6f3f6a1f3f10
 """
 
 
@@ -101,7 +102,9 @@ NO_OPTIONS = {"query", "category", "tags", "formulations", "exact_total"}
 @app.command("search", epilog=_SEARCH_EXAMPLES)
 @with_fields(SearchQuery, before="offset", but=NO_OPTIONS)
 def _search(
-    question: Annotated[str, typer.Argument(help="What to search for.", show_default=False)],
+    question: Annotated[
+        str, typer.Argument(help="What to search for; not needed with --like.", show_default=False)
+    ] = "",
     mode: Annotated[
         Mode,
         typer.Option(
@@ -256,6 +259,8 @@ def _search(
 
     Plain words are optional and weighed; "a phrase" is required; -word excludes.
     """
+    if not (question or like_ids):
+        raise typer.BadParameter("give a question, or --like ID")
     is_reranked = rerank or mode == "rerank"
     query = _query(
         query=question,

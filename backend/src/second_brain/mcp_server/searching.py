@@ -4,6 +4,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
+from uuid import UUID
 
 import mcp_types as types
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, WithJsonSchema
@@ -134,6 +135,11 @@ class HybridSearch(_Search):
         description="Show the results by a date or number instead of by score, such as "
         '"document_date desc" or "metadata.price asc".',
     )
+    like_ids: list[UUID] = Field(
+        [],
+        max_length=20,
+        description="document_ids of results that fit: find more like them. They are left out.",
+    )
     filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, BeforeValidator(_read)] = (
         Field(
             None,
@@ -157,6 +163,7 @@ class HybridSearch(_Search):
             expand_neighbors=self.expand_neighbors,
             prefix_last=self.prefix_last,
             order_by=self.order_by,
+            like_ids=self.like_ids or None,
             one_per_document=True,
             mode="rerank" if settings.use_reranking else "hybrid",
         )

@@ -109,8 +109,8 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
         retrieval = mode
     elif retrieval is None:
         retrieval = "hybrid" if settings.use_hybrid_search else "vector"
-    if query.order_by is not None:
-        mode = retrieval  # A reranker would replace this order.
+    if not query.query or query.order_by is not None:
+        mode = retrieval  # a reranker needs a question, and would replace this order
     most = settings.max_hybrid_search_results
     limit = min(query.limit or settings.default_limit(mode), most)
     window = limit
@@ -166,7 +166,7 @@ def search_options(
 
     `further` has the further formulations.
     """
-    query, is_hybrid = plan.query, used == "hybrid"
+    query, is_hybrid, is_like = plan.query, used == "hybrid", bool(plan.query.like_ids)
     vector_weight, text_weight = weights(query, settings)
     # What the query has by the provider's name, then what is more than that.
     options = {name: getattr(query, name) for name in _PASSED}
@@ -177,9 +177,9 @@ def search_options(
             **plan.rows,
             "top_k": plan.window,
             "threshold": plan.threshold,
-            # A leg that is alone has no other to be weighed against.
-            "vector_weight": vector_weight if is_hybrid else 1.0,
-            "text_weight": text_weight if is_hybrid else 1.0,
+            # A leg that is alone has no other to be weighed against. like_ids could run both.
+            "vector_weight": vector_weight if is_hybrid else float(used != "text" or not is_like),
+            "text_weight": text_weight if is_hybrid else float(used != "vector" or not is_like),
             "search_mode": query.text_mode,
             "pool_size": plan.pool,
             "rrf_k": settings.rrf_constant,

@@ -17,7 +17,9 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 
@@ -77,6 +79,11 @@ def _give(named: dict[str, Any], field: str, other_name: str, value: object) -> 
     named[field] = value
 
 
+def _question(given: object, check: ValidatorFunctionWrapHandler) -> object:
+    return "" if given is _NO_QUESTION else check(given)
+
+
+_NO_QUESTION = object()
 Text = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUESTION_BOUND)
 ]
@@ -140,9 +147,15 @@ class SearchQuery(QueryNames):
         # The field search_mode keeps what was given, so a dumped query has both.
         if mode in MODES and without_alias(named.get("mode")) != without_alias(mode):
             _give(named, "mode", "search_mode", mode)
+        is_blank = not str(named.get("query") or "").strip()
+        if named.get("like_ids") and is_blank and cls.model_fields["query"].is_required():
+            named["query"] = _NO_QUESTION
         return named
 
-    query: Text = Field(description="The question, 1 to 1,000 characters.")
+    query: Annotated[Text, WrapValidator(_question)] = Field(
+        description="The question, 1 to 1,000 characters; it may be empty with like_ids.",
+        json_schema_extra={"minLength": 0},
+    )
     mode: ModeField | None = Field(
         default=None, description="hybrid, vector, text (or bm25) or rerank."
     )
@@ -205,7 +218,9 @@ class OperatorQuery(SearchQuery):
     `reranked_leg` are the legs below a reranker; None: those of the settings.
     """
 
-    query: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    query: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1), WrapValidator(_question)
+    ]
     limit: int | None = Field(default=None, ge=1, le=MATCH_COUNT_BOUND)
     reranked_leg: Leg | None = None
 

@@ -86,8 +86,8 @@ class QueryLog(ABC):
     def _add_line(self, plan: Plan, watch: Watch, error: Exception | None) -> None:
         access = plan.access
         has_viewer = access.viewer_id is not None or access.viewer_groups is not None
-        # A later page is the same question once more.
-        if plan.query.offset > 0 or (has_viewer and not self._logs_viewers):
+        # A later page is the same question once more, and like_ids alone are none.
+        if not plan.query.query or plan.query.offset > 0 or (has_viewer and not self._logs_viewers):
             return
         attributes, response = watch.attributes(error), watch.response
         names = plan.query.collections

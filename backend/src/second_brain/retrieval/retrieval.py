@@ -365,7 +365,7 @@ class Retrieval(ABC):
         degraded = None if refusal is None else degraded_by("embed", refusal)
         vectors: list[NDArray[np.float32] | None] = [None] * len(plan.texts)
         used = plan.retrieval
-        if used != "text" and degraded is None:
+        if used != "text" and degraded is None and any(plan.texts):
             with watch.part("embed"):
                 model, vectors, degraded = await self._embedded(plan, deadline)
         is_inferred = False
@@ -385,7 +385,8 @@ class Retrieval(ABC):
                 if answer is None:
                     raise
                 degraded, is_inferred = degraded or degraded_by("text", error), False
-        return _Found(answer, used, model, degraded, is_inferred)
+        # An embedding made of like_ids is none of the text hits.
+        return _Found(answer, used, model, degraded, is_inferred and not plan.query.like_ids)
 
     async def _embedded(
         self, plan: Plan, deadline: Deadline
@@ -399,7 +400,8 @@ class Retrieval(ABC):
                 raise
             return None, nothing, degraded_by("embed", error)
         try:
-            vectors = await embed_question(embedder, plan.texts, self._compute, deadline)
+            texts = [text for text in plan.texts if text]
+            vectors = await embed_question(embedder, texts, self._compute, deadline)
         # Whatever failed, the question's words remain to search with.
         except Exception as error:
             failure = model_failure(error, "the embedder")
@@ -408,7 +410,7 @@ class Retrieval(ABC):
                     raise
                 raise failure from redacted(error)
             return None, nothing, degraded_by("embed", failure)
-        return embedder.model, vectors, None
+        return embedder.model, nothing[len(texts) :] + vectors, None
 
     async def _answered(
         self,
@@ -421,7 +423,7 @@ class Retrieval(ABC):
     ) -> Any:
         """Return the provider's answer to a search with one leg or both."""
         first, *further = [
-            (vector, None if used == "vector" else text)
+            (vector, None if used == "vector" else text or None)
             for vector, text in zip(vectors, plan.texts, strict=True)
         ]
         options = search_options(

@@ -113,6 +113,9 @@ class AsyncSearchProvider(AsyncReading):
         empty list: no groups), `public_only`, `collections` (each ranked separately, then fused).
         `formulations` are up to 10 further formulations of the same query.
 
+        `like_ids` are up to 20 chunks or documents that the hits should be like, with or without a
+        question; they and their documents are left out.
+
         Arguments that select hits: `one_per_document`, `recency_half_life` (the age in days that
         halves a score), `boosts` (factors of the score), `order_by` (a number or date, such as
         `document_date desc`), `match_offset` (hits to skip). Arguments that add to a hit's

@@ -71,7 +71,7 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     asked.milliseconds = {"embed": found.timings.embed} if asked.model else {}
     asked.milliseconds |= {leg: times[leg] for leg in ("vector", "text") if times[leg]}
     asked.is_inferred = found.is_inferred
-    has_vector = asked.model is not None or asked.is_inferred
+    has_vector = asked.model is not None or asked.is_inferred or bool(question.like_ids)
     if question.mode != "hybrid" or not has_vector:
         asked.lists[question.mode if has_vector else "text"] = whole
         return asked
@@ -82,7 +82,7 @@ def ask(service: RetrievalService, question: Question) -> Asked:
         if both > 0:
             asked.shares[row["id"]] = min(max(row["vector_share"] / both, 0), 1)
     legs: tuple[tuple[Leg, float], ...] = (
-        ("vector", question.vector_weight if asked.model is not None else 0),
+        ("vector", question.vector_weight if asked.model or question.like_ids else 0),
         ("text", question.text_weight),
     )
     for leg, weight in legs:

@@ -7,6 +7,7 @@ defaults are in it.
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, get_args
+from uuid import UUID
 
 from psycopg import sql
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -61,7 +62,9 @@ def _split(given: object) -> object:
 
 
 class Question(OperatorQuery, Access):
-    """A search and who asks, with the values of the form; an empty query is no question yet.
+    """A search and who asks, with the values of the form.
+
+    Without a query and without `like_ids` it is no question yet.
 
     `filters` is JSON, as it is typed.
     """
@@ -85,6 +88,7 @@ class Question(OperatorQuery, Access):
     rrf_k: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     search_mode: TextMode = "websearch"
     collections: Names = ()
+    like_ids: tuple[UUID, ...] = ()
     types: Names = ()
     origins: Names = ()
     languages: Names = ()
@@ -97,6 +101,10 @@ class Question(OperatorQuery, Access):
         names = type(self).model_fields.keys() & changes.keys()
         changed = self.model_copy(update={name: changes.pop(name) for name in names})
         return link(path, **changed._pairs(), **changes)
+
+    def like(self, chunk_id: str) -> str:
+        """Return the address of a search for more like this chunk."""
+        return self.address(like_ids=(*self.like_ids, UUID(chunk_id)), offset=0)
 
     def hidden(self) -> list[tuple[str, str]]:
         """Return the fields of a form that asks the same question."""
@@ -119,7 +127,8 @@ class Question(OperatorQuery, Access):
     def search(self, **changes: Any) -> OperatorQuery:
         """Return the search for the service. Raises InvalidInputError."""
         given = {name: getattr(self, name) for name in OperatorQuery.model_fields}
-        given |= {"filters": self._conditions(), "collections": self.collections or None, **changes}
+        given |= {"filters": self._conditions(), "collections": self.collections or None}
+        given |= {"like_ids": self.like_ids or None, **changes}
         try:
             return OperatorQuery(**given)
         except ValidationError as error:
@@ -140,7 +149,7 @@ class Question(OperatorQuery, Access):
 
         It reads the DSN from the environment.
         """
-        text = None if self.mode == "vector" else self.query
+        text = None if self.mode == "vector" else self.query or None
         options = self._options(settings, embedding_from_text)
         lines = ["import os", ""]
         if embedder is not None:
@@ -175,10 +184,12 @@ class Question(OperatorQuery, Access):
         given: dict[str, Any] = {}
         if embedding is not None:
             given["query_embedding"] = "[" + ",".join(f"{one:.7g}" for one in embedding) + "]"
-        if self.mode != "vector":
+        if self.mode != "vector" and self.query:
             given["query_text"] = self.query
         options = self._options(settings, embedding_from_text)
         given.update((SQL_NAMES.get(name, name), value) for name, value in options.items())
+        if self.like_ids:
+            given["like_ids"] = f"{{{','.join(map(str, self.like_ids))}}}"
         # The default of match_count is another one than that of top_k.
         given["match_count"] = self.limit
         arguments = ",\n".join(f"  {name} => {_literal(value)}" for name, value in given.items())
@@ -235,7 +246,7 @@ class Question(OperatorQuery, Access):
 def read_question(params: QueryParams) -> tuple[Question, list[str]]:
     """Return what an address asks for, and a sentence for each value that cannot be read."""
     fields = Question.model_fields.items()
-    lists = {name for name, one in fields if one.annotation == tuple[str, ...]}
+    lists = {name for name, one in fields if one.annotation in (tuple[str, ...], tuple[UUID, ...])}
     given: dict[str, Any] = {}
     for name in params:
         texts = [text.strip() for text in params.getlist(name) if text.strip()]

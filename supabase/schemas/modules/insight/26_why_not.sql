@@ -76,6 +76,7 @@ begin
         when cause = 'date' then 'its document_date is ' || document_date
         when cause = 'collection' then 'its collection is ' || chunk.collection
         when argument = 'public_only' then 'it is private'
+        when cause = 'like' then 'it is in like_ids, or in the document of one'
         else 'it is private' || coalesce(
           ' to ' || nullif(
             concat_ws(
@@ -159,10 +160,11 @@ declare
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(alone);
   list constant knowledge_internal.ranked_list := (knowledge_internal.ranked_lists(plan))[1];
   analysis constant knowledge_internal.query_analysis := plan.analyses[1];
+  has_text constant boolean := num_nonnulls(question.query_text, analysis.lexemes) > 0;
   is_countable constant boolean := plan.chunk_count <= most_counted;
   vector_rank bigint := array_position(list.vector_ids, chunk.id);
   similarity constant double precision :=
-    1 - (chunk.embedding operator(extensions.<=>) question.embedding);
+    1 - (chunk.embedding operator(extensions.<=>) plan.questions[1].embedding);
   text_rank bigint := array_position(list.text_ids, chunk.id);
   text_score double precision := list.text_scores[text_rank];
   matching uuid[];
@@ -175,16 +177,19 @@ begin
       into vector_rank
       from knowledge_internal.matching_chunks(
              jsonb_populate_record(
-               alone, jsonb_build_object('query_text', null, 'match_threshold', similarity)
+               alone,
+               jsonb_build_object(
+                 'query_text', null, 'match_threshold', similarity, 'text_weight', 0
+               )
              ),
              true
            );
   end if;
-  if text_rank is null and question.query_text is not null and is_countable then
+  if text_rank is null and has_text and is_countable then
     matching := array(
       select matched.id
         from knowledge_internal.matching_chunks(
-               jsonb_populate_record(alone, '{"query_embedding": null}'), true
+               jsonb_populate_record(alone, '{"query_embedding": null, "vector_weight": 0}'), true
              ) as matched
     );
     if chunk.id = any (matching) then
@@ -201,7 +206,7 @@ begin
     end if;
   end if;
 
-  if text_rank is null and question.query_text is not null then
+  if text_rank is null and has_text then
     select words.having_excluded, words.lacking_required
       into having_excluded, lacking_required
       from knowledge_internal.excluding_words(
@@ -221,7 +226,7 @@ begin
       values
         (
           'no_embedding', 'vector', null, null, 'it has no embedding',
-          question.embedding is not null and chunk.embedding is null
+          plan.questions[1].embedding is not null and chunk.embedding is null
         ),
         (
           'threshold', 'vector', 'match_threshold', null,
@@ -319,9 +324,10 @@ declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
   first_place constant integer := given.match_offset + 1;
   last_place constant integer := given.match_offset + given.match_count;
-  -- What each leg is asked: null for a leg that is not run.
+  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  -- What each leg is asked, like_ids aside: null for a leg that is not run.
   question constant knowledge_internal.search_question :=
-    (knowledge_internal.planned_search(given)).questions[1];
+    (knowledge_internal.as_asked(plan)).questions[1];
   -- The rows that have words of the question, also where no row passes the filters.
   matching_query constant tsquery := (
     (
@@ -364,7 +370,7 @@ begin
    where stored.id = any (candidates)
    order by stored.id is distinct from placed.chunk_id,
             stored.status <> 'active',
-            stored.embedding operator(extensions.<=>) question.embedding,
+            stored.embedding operator(extensions.<=>) plan.questions[1].embedding,
             (stored.content_tsv @@ matching_query) is not true,
             stored.chunk_index, stored.id
    limit 1;
@@ -396,8 +402,8 @@ begin
         search := search #- failed.path;
       end loop;
     end if;
-    -- Nothing else is said about a chunk that the viewer may not see.
-    if not causes @> '[{"cause": "permission"}]' then
+    -- Nothing else is said about a chunk that the viewer may not see, or that is given.
+    if not jsonb_path_exists(causes, '$[*] ? (@.cause == "permission" || @.cause == "like")') then
       if causes <> '[]' then
         allowing := knowledge_internal.given_arguments(search);
         placed := knowledge_internal.place_in_list(allowing, array[chunk.id]);
@@ -473,8 +479,10 @@ begin
     'is_found', is_found,
     'place', original_place,
     'pool', greatest(given.pool_size, given.match_count),
-    'vector', vector || jsonb_build_object('is_run', question.embedding is not null),
-    'text', text || jsonb_build_object('is_run', question.query_text is not null),
+    'vector', vector || jsonb_build_object('is_run', plan.questions[1].embedding is not null),
+    'text', text || jsonb_build_object(
+      'is_run', num_nonnulls(question.query_text, plan.analyses[1].lexemes) > 0
+    ),
     'causes', causes
   ) || knowledge_internal.named_chunk(chunk, coalesce(chunk.document_id, documents[1]));
 end

@@ -58,7 +58,7 @@ def show(request: Request) -> Response:
     asked = Asked(question)
     remedy = None
     examples: list[str] | None = []
-    if question.query and not problems:
+    if (question.query or question.like_ids) and not problems:
         try:
             with workbench.connections.reading() as database:
                 asked = ask(workbench.service(database, **question.settings), question)

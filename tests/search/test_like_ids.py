@@ -1,0 +1,237 @@
+"""like_ids: hits like known chunks or documents, with a question and without one."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+from searching import EAST, FUSIONS, NORTH, UP, Row, call, chunk, numbers, refused, search, store
+
+from conftest import Connection
+
+MINE, OTHER = uuid4(), uuid4()
+CATS, STONES = UUID(int=1001), UUID(int=1002)
+CORPUS: tuple[dict[str, Any], ...] = (
+    {"content": "a cat sleeps on velvet", "embedding": [0.9, 0.1, 0], "document_id": CATS},
+    {"content": "whiskers of a kitten", "embedding": [0.9, 0, 0.1], "document_id": CATS},
+    {"content": "purring on velvet", "embedding": NORTH},
+    {"content": "granite and marble", "embedding": EAST, "document_id": STONES},
+    {"content": "marble on velvet", "embedding": [0.1, 0.9, 0]},
+    {"content": "a cat of marble", "embedding": UP},
+)
+
+
+@pytest.fixture
+def corpus(knowledge: Connection) -> Connection:
+    for document in (CATS, STONES):
+        knowledge.execute(
+            "insert into public.knowledge_documents (id, external_key, visibility)"
+            " values (%s, %s, 'public')",
+            [document, str(document)],
+        )
+    store(knowledge, *({"visibility": "public"} | one for one in CORPUS))
+    return knowledge
+
+
+def like(database: Connection, *ids: UUID, **further: Any) -> list[Row]:
+    return search(database, like_ids=list(ids), **further)
+
+
+def norm(vector: Sequence[float]) -> list[float]:
+    length = sum(x * x for x in vector) ** 0.5
+    return [x / length for x in vector]
+
+
+def mean(*vectors: Sequence[float]) -> list[float]:
+    return norm([sum(column) for column in zip(*map(norm, vectors), strict=True)])
+
+
+def similarities(rows: Sequence[Row]) -> dict[int, Any]:
+    return {row["id"].int: pytest.approx(row["similarity"], abs=1e-6) for row in rows}
+
+
+@pytest.mark.parametrize("question", [None, UP, [0, 3, 4]])
+def test_the_embedding_is_the_question_and_the_mean_of_the_known_rows(
+    corpus: Connection, question: list[float] | None
+) -> None:
+    cats = mean(CORPUS[0]["embedding"], CORPUS[1]["embedding"])
+    # Each id counts once, whatever the number of its chunks.
+    known = mean(cats, CORPUS[3]["embedding"])
+    moved = known if question is None else mean(question, known)
+    expected = similarities(search(corpus, query_embedding=moved, match_threshold=-1))
+    rows = like(corpus, CATS, chunk(4), query_embedding=question, match_threshold=-1, text_weight=0)
+    assert {row["id"].int: row["similarity"] for row in rows} == {
+        number: expected[number] for number in (3, 5, 6)
+    }
+
+
+@pytest.mark.parametrize("known", [CATS, chunk(1), chunk(2)])
+def test_the_rows_and_the_documents_that_they_are_in_are_left_out(
+    corpus: Connection, known: UUID
+) -> None:
+    arguments = {"query_embedding": str(NORTH), "query_text": "velvet cat", "match_threshold": -1}
+    rows = like(corpus, known, **arguments)
+    assert {*numbers(rows)} == {3, 4, 5, 6}
+    (counted,) = call(corpus, "count_matching_knowledge_chunks", like_ids=[str(known)], **arguments)
+    assert [*counted.values()] == [4]
+    assert numbers(like(corpus, known, pool_size=1, match_count=1, **arguments)) == [3]
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_words_of_the_known_rows_help_and_the_question_still_has_to_match(
+    corpus: Connection, fusion: str
+) -> None:
+    # Both have the word of the question; one has a word of the known chunk, too.
+    assert numbers(search(corpus, query_text="marble")) == [4, 5, 6]
+    rows = like(corpus, chunk(3), query_text="marble", vector_weight=0, fusion=fusion)
+    assert numbers(rows)[0] == 5
+    assert {*numbers(rows)} == {4, 5, 6}
+    assert {tuple(row["matched_terms"]) for row in rows} == {("marble",)}
+    assert all(0 <= row["confidence"] <= 1 for row in rows)
+
+
+def test_what_a_question_requires_and_excludes_holds(corpus: Connection) -> None:
+    rows = like(corpus, chunk(3), query_text='"cat of marble"', vector_weight=0)
+    assert numbers(rows) == [6]
+    rows = like(corpus, chunk(3), query_text="marble -velvet", vector_weight=0)
+    assert {*numbers(rows)} == {4, 6}
+
+
+def test_without_a_question_and_an_embedder_related_rows_are_found(corpus: Connection) -> None:
+    rows = like(corpus, chunk(1))
+    assert numbers(rows)[0] == 3
+    assert rows[0]["match_type"] == "both"
+    assert rows[0]["answer_confidence"] is None
+    corpus.execute("update public.knowledge_chunks set embedding = null")
+    rows = like(corpus, chunk(1))
+    assert {*numbers(rows)} == {3, 5, 6}
+    assert {row["match_type"] for row in rows} == {"text"}
+
+
+def test_the_confidence_is_that_of_the_question_as_asked(corpus: Connection) -> None:
+    arguments = {"query_embedding": str(NORTH), "query_text": "purring"}
+    (plain, *_) = search(corpus, **arguments)
+    (near, *_) = like(corpus, chunk(4), **arguments)
+    assert plain["id"] == near["id"]
+    assert near["similarity"] < plain["similarity"]
+    assert near["answer_confidence"] == plain["answer_confidence"]
+
+
+def test_like_ids_belong_to_the_first_question(corpus: Connection) -> None:
+    arguments = {
+        "like_ids": [chunk(4)],
+        "query_embedding": UP,
+        "formulations": Jsonb([{"query_embedding": str(NORTH)}]),
+        "match_threshold": 0.99,
+    }
+    # Nothing lies at UP + EAST, and the formulation stays at NORTH.
+    assert numbers(search(corpus, **arguments | {"text_weight": 0})) == [3, 1, 2]
+
+
+def test_an_ignored_embedding_leaves_that_of_the_known_rows(corpus: Connection) -> None:
+    rows = like(
+        corpus,
+        chunk(1),
+        query_text="velvet",
+        query_embedding=[1, 0],
+        on_bad_embedding="from_text",
+    )
+    assert rows[0]["id"] == chunk(3)
+    assert rows[0]["similarity"] > 0.9
+    assert rows[0]["notes"]["embedding"].startswith("ignored: query_embedding has 2 dimensions")
+
+
+@pytest.mark.parametrize("asked", ["hidden chunk", "hidden document", "missing", "inactive"])
+def test_a_hidden_id_is_refused_as_a_missing_one(corpus: Connection, asked: str) -> None:
+    secret = uuid4()
+    corpus.execute(
+        "insert into public.knowledge_documents (id, external_key) values (%s, 'x')", [secret]
+    )
+    store_hidden = (
+        "insert into public.knowledge_chunks (id, content, document_id, owner_id, status)"
+        " values (%s, 'secret', %s, %s, %s)"
+    )
+    corpus.execute(store_hidden, [chunk(50), secret, OTHER, "active"])
+    corpus.execute(store_hidden, [chunk(51), None, MINE, "archived"])
+    known = {
+        "hidden chunk": chunk(50),
+        "hidden document": secret,
+        "missing": uuid4(),
+        "inactive": chunk(51),
+    }[asked]
+    said = refused(
+        corpus,
+        "hybrid_search_knowledge_chunks",
+        like_ids=[chunk(1), known],
+        viewer_id=MINE,
+        query_text="cat",
+    )
+    assert said == f"like_ids: no visible chunk or document has the id {known}"
+
+
+def test_ids_are_bounded(corpus: Connection) -> None:
+    function = "hybrid_search_knowledge_chunks"
+    for wrong in ([chunk(1)] * 21, [None], [[chunk(1)], [chunk(2)]]):
+        said = refused(corpus, function, like_ids=wrong, query_text="cat")
+        assert said.startswith("like_ids must be at most 20 ids of chunks or documents, not ")
+    with pytest.raises(psycopg.Error, match="are both missing"):
+        search(corpus, like_ids=[])
+    said = refused(
+        corpus, "search_public_knowledge_chunks", like_ids=[chunk(1)] * 6, query_text="cat"
+    )
+    assert said == "like_ids must be at most 5 ids for visitors, not 6"
+
+
+def test_explain_shows_the_words_of_the_known_rows(corpus: Connection) -> None:
+    (row,) = call(corpus, "explain_hybrid_search", like_ids=[str(chunk(3))], query_text="marble")
+    words = {
+        one["lexeme"]: one["is_from_like_ids"]
+        for one in row["explain_hybrid_search"]["text"]["lexemes"]
+    }
+    # No other chunk has "purring".
+    assert words == {"marbl": False, "velvet": True}
+
+
+@pytest.mark.module("insight")
+def test_why_not_says_that_a_row_is_given(corpus: Connection) -> None:
+    def missing(number: int, **further: Any) -> dict[str, Any]:
+        (row,) = call(
+            corpus,
+            "explain_missing_knowledge_chunk",
+            like_ids=[str(CATS)],
+            chunk_id=chunk(number),
+            **further,
+        )
+        answer: dict[str, Any] = row["explain_missing_knowledge_chunk"]
+        return answer
+
+    (cause,) = missing(2)["causes"]
+    assert (cause["cause"], cause["argument"]) == ("like", "like_ids")
+    rows = like(corpus, CATS, query_embedding=UP, match_threshold=-1)
+    place = numbers(rows).index(4)
+    found = missing(4, query_embedding=str(UP), match_threshold=-1)
+    assert found["is_found"]
+    assert found["place"] == place + 1
+    assert found["vector"]["similarity"] == pytest.approx(rows[place]["similarity"])
+    assert found["vector"]["rank"] == rows[place]["vector_rank"]
+
+
+def test_an_empty_answer_says_that_only_known_rows_are_left(corpus: Connection) -> None:
+    corpus.execute(
+        "delete from public.knowledge_chunks where document_id is distinct from %s", [CATS]
+    )
+    assert like(corpus, CATS) == []
+    (row,) = call(corpus, "explain_empty_knowledge_search", like_ids=[str(CATS)])
+    assert row["explain_empty_knowledge_search"]["reason"] == "only_like_ids"
+
+
+@pytest.mark.module("shards")
+def test_a_search_of_several_databases_refuses(corpus: Connection) -> None:
+    for function, further in (
+        ("read_knowledge_question", {}),
+        ("knowledge_candidates", {"readings": Jsonb([])}),
+    ):
+        said = refused(corpus, function, like_ids=[str(CATS)], query_text="cat", **further)
+        assert said.startswith("like_ids is not possible over several databases")
