@@ -8,11 +8,12 @@ create type knowledge_internal.search_question as (
   embedding extensions.vector, query_text text, ignored_embedding text, is_inferred boolean
 );
 
--- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life
--- among them.
+-- What the fused list is arranged by; null for what was not asked. picks: the hits at its top that
+-- diversity orders. boosts: with recency_half_life among them.
 create type knowledge_internal.arrangement as (
   one_per_document boolean, max_per_document integer, merge_duplicates boolean,
-  diversity double precision, min_confidence double precision, boosts jsonb, order_by text
+  diversity double precision, picks integer, min_confidence double precision, boosts jsonb,
+  order_by text
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto

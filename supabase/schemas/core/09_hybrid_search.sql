@@ -293,6 +293,7 @@ set standard_conforming_strings = on as $$
 declare
   most_collections constant integer := 50;
   most_lists constant integer := 100;
+  most_picks constant integer := 200; -- each is compared with every row of the list
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
@@ -401,7 +402,10 @@ begin
   end if;
   plan.arrangement := row(
     nullif(given.one_per_document, false), given.max_per_document,
-    nullif(given.merge_duplicates, false), nullif(given.diversity, 0), given.min_confidence,
+    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
+    case when given.diversity > 0
+      then least(given.match_offset + given.match_count, most_picks) end,
+    given.min_confidence,
     case when given.recency_half_life is not null
       then jsonb_build_array(jsonb_build_object('half_life', given.recency_half_life)) end,
     given.order_by
@@ -721,6 +725,7 @@ declare
   best_score double precision;
   rows knowledge_internal.fused_row[];
   merged integer;
+  best uuid; -- by its score
   first_confidence double precision;
 begin
   plan := knowledge_internal.planned_search(
@@ -837,14 +842,15 @@ begin
     into rows
     from scored;
   if not (plan.arrangement is null) then
-    select found.arranged, found.merged
-      into rows, merged
+    select found.arranged, found.merged, found.best
+      into rows, merged, best
       from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
   end if;
 
+  best := coalesce(best, rows[1].id);
   first_confidence := coalesce(
-    (ranked_lists #>> array['chunks', rows[1].id::text, 'answer_confidence'])::float8,
-    knowledge_internal.answer_confidence(plan, rows[1].id)
+    (ranked_lists #>> array['chunks', best::text, 'answer_confidence'])::float8,
+    (knowledge_internal.answer_confidences(plan, array[best]))[1]
   );
   return query
   with page as materialized (
