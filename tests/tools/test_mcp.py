@@ -37,7 +37,8 @@ def test_the_tools_only_read_and_are_listed_with_their_schemas(assistant: Assist
     assert arguments == {
         "search_knowledge_base": {"query", "source_id", "match_count", "search_type"},
         "hybrid_search": {
-            *("query", "limit", "include_memory", "expand_neighbors", "prefix_last", "filters")
+            *("query", "limit", "include_memory", "expand_neighbors"),
+            *("prefix_last", "min_confidence", "filters"),
         },
         "search": {"query"},
         "fetch": {"id", "offset"},

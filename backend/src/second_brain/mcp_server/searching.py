@@ -129,6 +129,13 @@ class HybridSearch(_Search):
     prefix_last: bool = Field(
         False, description="The last word of the query may be the beginning of a word."
     )
+    min_confidence: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Only results that fit the question at least so well, 0 to 1. With 0.3, a "
+        "question about another subject has an empty answer that says so.",
+    )
     filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, BeforeValidator(_read)] = (
         Field(
             None,
@@ -151,6 +158,7 @@ class HybridSearch(_Search):
             limit=self.limit,
             expand_neighbors=self.expand_neighbors,
             prefix_last=self.prefix_last,
+            min_confidence=self.min_confidence,
             one_per_document=True,
             mode="rerank" if settings.use_reranking else "hybrid",
         )

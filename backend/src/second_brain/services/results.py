@@ -30,12 +30,15 @@ MOST_PENDING = 1000
 
 REMEDIES = {
     "collection": "Name its collection, or none.",
+    "confidence": "Lower min_confidence to this confidence.",
     "date": "Give dates that include its own, or none.",
+    "diversity": "Lower diversity, or raise match_count.",
+    "duplicate": "Ask without merge_duplicates, which shows one of the hits that say the same.",
     "earlier_page": "Lower match_offset.",
     "excluded_words": "Ask without the excluded words.",
     "filter": "Leave out this filter, or change the row.",
     "fusion": "Raise match_count, or ask for the next page.",
-    "grouped": "Ask without one_per_document, which shows the best chunk of each document.",
+    "grouped": "Ask without one_per_document or max_per_document, which leave out chunks.",
     "missed": "Raise pool_size.",
     "no_embedding": "Run `second-brain corpus embed --once`, or ingest its document again.",
     "no_words": "Ask with a word that it has.",

@@ -27,12 +27,15 @@ _LONG_FRACTION = re.compile(r"(\d+\.\d{4})\d+")
 
 TITLES = {
     "collection": "Another collection",
+    "confidence": "Below the least confidence",
     "date": "Outside the dates",
+    "diversity": "Too like a hit above it",
+    "duplicate": "A better hit says the same",
     "earlier_page": "On an earlier page",
     "excluded_words": "It has a word that the question excludes",
     "filter": "A filter leaves it out",
     "fusion": "Below the last hit of the page",
-    "grouped": "Its document shows another chunk",
+    "grouped": "Its document shows other chunks",
     "missed": "Not among the rows that were read",
     "no_embedding": "It has no embedding",
     "no_words": "It has no word of the question",
