@@ -133,7 +133,8 @@ def fits(connection: Connection, **arguments: Any) -> dict[UUID, float]:
     ((explained,),) = connection.execute(
         "select public.explain_hybrid_search(%s)", [Jsonb(asked)]
     ).fetchall()
-    return {UUID(hit["id"]): hit["hit_confidence"] for hit in explained["hits"]}
+    ids = [UUID(hit["id"]) for hit in explained["hits"]]
+    return dict(zip(ids, explained["hit_confidences"], strict=True))
 
 
 @given(seed=seeds, most=st.integers(1, 3))

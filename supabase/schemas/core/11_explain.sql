@@ -512,29 +512,18 @@ declare
   summary record;
 begin
   hits := (
-    with hit as materialized (
-      select found.*
-        from knowledge_internal.search(
-               given, jsonb_build_object('lists', lists, 'shares', true)
-             ) with ordinality as found
-    ),
-    listed as (select array_agg(hit.id order by hit.ordinality) as ids from hit)
     select coalesce(
              jsonb_agg(
-               to_jsonb(hit) - '{metadata,context,ordinality}'::text[] || jsonb_build_object(
+               to_jsonb(hit) - '{metadata,context}'::text[] || jsonb_build_object(
                  'notes', nullif(hit.notes - 'shares', '{}'),
-                 'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}',
-                 'hit_confidence', rated.confidence
+                 'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}'
                )
-               order by hit.ordinality
              ),
              '[]'
            )
-      from listed
-     cross join unnest(
-             listed.ids, knowledge_internal.answer_confidences(plan, listed.ids)
-           ) as rated (id, confidence)
-      join hit on hit.id = rated.id
+      from knowledge_internal.search(
+             given, jsonb_build_object('lists', lists, 'shares', true)
+           ) as hit
   );
   -- The question is read a second time, to show the hits.
   hybrid_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at)
@@ -631,6 +620,10 @@ begin
     ),
     'lists', coalesce(summary.lists, '[]'),
     'hits', hits,
+    'hit_confidences', knowledge_internal.answer_confidences(
+      plan,
+      array(select (hit ->> 'id')::uuid from jsonb_array_elements(hits) as hit)
+    ),
     'empty', case when hits = '[]' then knowledge_internal.empty_reason(given, true) end
   );
 end
@@ -645,7 +638,7 @@ comment on function public.explain_hybrid_search(jsonb) is
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
   'metadata, and what each leg gave to the fused score (before it ages): vector_share and '
-  'text_share; hit_confidence: what min_confidence compares. empty: without hits, as in explain_empty_knowledge_search, but with the number of '
+  'text_share; hit_confidences: what min_confidence compares, of each. empty: without hits, as in explain_empty_knowledge_search, but with the number of '
   'documents that the viewer may not see. Document frequencies are of all chunks, whoever owns '
   'them. Raises 22023 as the search does, and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
