@@ -155,7 +155,7 @@ begin
              case when asked.merge_duplicates then chunk.content_hash end,
              -- Impact levels have no position.
              case when asked.merge_duplicates then
-               md5(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}'))::text, ''))
+               md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
              end
            )::knowledge_internal.row_facts
       from unnest(ids) with ordinality as listed (id, place)
@@ -251,29 +251,29 @@ declare
 begin
   return array(
     with listed as materialized (
-      select hit.id, hit.place, fact.embedding, fact.lexemes_hash,
-             min(hit.place) over (partition by coalesce(fact.content_hash, hit.id::text))
-               as text_place
-        from (
-          select one.place, fused[one.place].id as id
-            from generate_subscripts(fused, 1) as one (place)
-        ) as hit
-        left join unnest(facts) as fact on fact.id = hit.id
+      select hit.place, fact.place as fact,
+             coalesce(facts[fact.place].lexemes_hash, fused[hit.place].id::text) as lexemes,
+             min(hit.place) over (
+               partition by coalesce(facts[fact.place].content_hash, fused[hit.place].id::text)
+             ) as text_place
+        from generate_subscripts(fused, 1) as hit (place)
+        left join generate_subscripts(facts, 1) as fact (place)
+          on facts[fact.place].id = fused[hit.place].id
     ),
     -- Of rows with the same lexemes, each is compared with the best.
     text as (
       select one.place,
              case
-               when 1 - (one.embedding operator(extensions.<=>) first_value(one.embedding) over same)
-                      > least_similarity
-                 then first_value(one.place) over same
+               when first_value(one.place) over same = one.place then one.place
+               when 1 - (
+                 facts[one.fact].embedding
+                   operator(extensions.<=>) facts[first_value(one.fact) over same].embedding
+               ) > least_similarity then first_value(one.place) over same
                else one.place
              end as shown_place
         from listed as one
        where one.place = one.text_place
-      window same as (
-               partition by coalesce(one.lexemes_hash, one.id::text) order by one.place
-             )
+      window same as (partition by one.lexemes order by one.place)
     )
     select jsonb_populate_record(
              fused[text.shown_place], jsonb_build_object('duplicates', count(*) - 1)
@@ -317,46 +317,47 @@ create function knowledge_internal.varied_rows(
 ) returns knowledge_internal.fused_row[]
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  embeddings extensions.vector[];
-  relevances float8[]; -- of those that were taken null
+  least_score constant float8 := fused[cardinality(fused)].score;
+  places constant integer[] := array( -- in facts
+    select fact.place
+      from generate_subscripts(fused, 1) as hit (place)
+      left join generate_subscripts(facts, 1) as fact (place)
+        on facts[fact.place].id = fused[hit.place].id
+     order by hit.place
+  );
+  relevances float8[] := array( -- null for what was taken
+    select knowledge_internal.min_max(fused[hit.place].score, least_score, fused[1].score)
+      from generate_subscripts(fused, 1) as hit (place)
+     order by hit.place
+  );
   nearest float8[]; -- the cosine of each row to the nearest that was taken
+  newest extensions.vector;
   taken integer[] := '{}';
   pick integer := 1;
 begin
-  select array_agg(fact.embedding order by hit.place),
-         array_agg(
-           knowledge_internal.min_max(
-             fused[hit.place].score, fused[cardinality(fused)].score, fused[1].score
-           )
-           order by hit.place
-         )
-    into embeddings, relevances
-    from generate_subscripts(fused, 1) as hit (place)
-    left join unnest(facts) as fact on fact.id = fused[hit.place].id;
   while pick is not null and cardinality(taken) < picks loop
     taken := taken || pick;
     relevances[pick] := null;
-    select array_agg(compared.similarity order by compared.place),
-           (
-             array_agg(
-               compared.place
-               order by (1 - diversity) * relevances[compared.place]
-                          - diversity * compared.similarity desc, compared.place
-             ) filter (where relevances[compared.place] is not null)
-           )[1]
-      into nearest, pick
-      from (
-        select hit.place,
-               greatest(
-                 nearest[hit.place],
-                 -- Without an embedding, a row is like none.
-                 coalesce(
-                   1 - (embeddings[hit.place] operator(extensions.<=>) embeddings[pick]), 0
-                 )
-               ) as similarity
-          from generate_subscripts(fused, 1) as hit (place)
-        offset 0
-      ) as compared;
+    newest := facts[places[pick]].embedding;
+    nearest := array(
+      select greatest(
+               nearest[hit.place],
+               -- Without an embedding, a row is like none.
+               coalesce(
+                 1 - (facts[places[hit.place]].embedding operator(extensions.<=>) newest), 0
+               )
+             )
+        from generate_subscripts(fused, 1) as hit (place)
+       order by hit.place
+    );
+    pick := (
+      select hit.place
+        from generate_subscripts(fused, 1) as hit (place)
+       where relevances[hit.place] is not null
+       order by (1 - diversity) * relevances[hit.place] - diversity * nearest[hit.place] desc,
+                hit.place
+       limit 1
+    );
   end loop;
   return array(
     select fused[listed.place]
