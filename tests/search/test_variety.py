@@ -315,3 +315,14 @@ def test_why_not_names_the_argument(
     ]
     assert found["is_found"] is False
     assert {name: found["causes"][0][name] for name in other} == other
+
+
+def test_beyond_a_hundred_rows_the_order_is_that_of_the_scores(knowledge: Connection) -> None:
+    fill(knowledge, 5, count=160)
+    asked = {"query_text": " ".join(WORDS), "match_count": 160}
+    by_score = numbers(search(knowledge, **asked))
+    hits = numbers(search(knowledge, **asked, diversity=0.9))
+    assert hits[100:] == by_score[100:]
+    assert hits[:100] != by_score[:100]
+    assert sorted(hits) == sorted(by_score)
+    assert hits == numbers(search(knowledge, **asked, diversity=0.9, max_per_document=1000))

@@ -383,10 +383,19 @@ create function knowledge_internal.arranged_rows(
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  most_varied constant integer := 100; -- rows, each of which is compared with each pick
   asked constant knowledge_internal.arrangement := plan.arrangement;
+  is_only_varied constant boolean := asked.diversity is not null and num_nonnulls(
+    asked.one_per_document, asked.max_per_document, asked.merge_duplicates, asked.min_confidence,
+    asked.boosts, asked.order_by
+  ) = 0;
   facts constant knowledge_internal.row_facts[] := case
     when sent is null then knowledge_internal.row_facts(
-      array(select hit.id from unnest(fused) as hit), plan
+      array(
+        select hit.id
+          from unnest(case when is_only_varied then fused[:most_varied] else fused end) as hit
+      ),
+      plan
     )
     else array(
       select jsonb_populate_record(
@@ -422,7 +431,9 @@ begin
   end if;
   best := arranged[1].id;
   if asked.diversity is not null then
-    arranged := knowledge_internal.varied_rows(arranged, facts, asked.diversity, asked.picks);
+    arranged := knowledge_internal.varied_rows(
+      arranged[:most_varied], facts, asked.diversity, asked.picks
+    ) || arranged[most_varied + 1:];
   end if;
 end
 $$;

@@ -293,7 +293,6 @@ set standard_conforming_strings = on as $$
 declare
   most_collections constant integer := 50;
   most_lists constant integer := 100;
-  most_picks constant integer := 200; -- each is compared with every row of the list
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
   plan knowledge_internal.search_plan;
@@ -403,8 +402,7 @@ begin
   plan.arrangement := row(
     nullif(given.one_per_document, false), given.max_per_document,
     nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
-    case when given.diversity > 0
-      then least(given.match_offset + given.match_count, most_picks) end,
+    case when given.diversity > 0 then given.match_offset + given.match_count end,
     given.min_confidence,
     case when given.recency_half_life is not null
       then jsonb_build_array(jsonb_build_object('half_life', given.recency_half_life)) end,
