@@ -309,8 +309,8 @@ end
 $$;
 
 -- The rows, best first, so ordered that the first picks differ: each is the row with the greatest
--- (1 - diversity) * relevance - diversity * the cosine to the nearest one before it, relevance being
--- its score scaled to 0..1 (maximal marginal relevance: Carbonell and Goldstein 1998).
+-- (1 - diversity) * relevance - diversity * the cosine to the nearest one before it (maximal
+-- marginal relevance: Carbonell and Goldstein 1998). relevance: its score scaled to 0..1.
 create function knowledge_internal.varied_rows(
   fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[],
   diversity double precision, picks integer

@@ -67,7 +67,8 @@ comment on type public.knowledge_search_hit is
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
-  'well its first hit fits the question; low for a question of another subject than the corpus. '
+  'well its hit with the best score fits the question; low for a question of another subject than '
+  'the corpus. '
   'duplicates: with merge_duplicates, how many hits that say the same it stands for beside itself.';
 
 -- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
@@ -953,7 +954,11 @@ comment on function public.hybrid_search_knowledge_chunks is
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
-  'one_per_document: a document stands where its best hit stands and shows its best chunk. '
+  'one_per_document: a document stands where its best hit stands and shows its best chunk; '
+  'max_per_document: it shows so many at most. merge_duplicates: of hits with the same text, or '
+  'the same lexemes and a cosine above 0.97, the best is shown. min_confidence: hits that fit the '
+  'question less (0 to 1, as answer_confidence) are left out. diversity (0 to 1) orders the first '
+  '100 hits by maximal marginal relevance (Carbonell and Goldstein 1998). '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
   'found in <mark>, HTML-escaped. embedding_from_text: a question without an embedding gets one '

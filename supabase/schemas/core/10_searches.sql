@@ -358,9 +358,10 @@ $$;
 comment on function public.count_matching_knowledge_chunks(jsonb) is
   'The number of hits that hybrid_search_knowledge_chunks would have for the same arguments, an '
   'object, if its pools had no bound: active chunks that pass the filters and have the words of '
-  'query_text, or an embedding of at least match_threshold, and at least min_confidence (documents, '
-  'with one_per_document; at most max_per_document of each). It compares every embedding that '
-  'passes the filters. Arguments that only order, merge or show hits do not count. Raises 22023 as the search does, and for an unknown name.';
+  'query_text, or an embedding of at least match_threshold, and at least min_confidence '
+  '(documents, with one_per_document; at most max_per_document of each). It compares every '
+  'embedding that passes the filters. Arguments that only order, merge or show hits do not count. '
+  'Raises 22023 as the search does, and for an unknown name.';
 revoke all on function public.count_matching_knowledge_chunks(jsonb)
   from public, anon, authenticated;
 grant execute on function public.count_matching_knowledge_chunks(jsonb) to service_role;

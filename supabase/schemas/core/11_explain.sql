@@ -451,9 +451,9 @@ comment on function public.explain_empty_knowledge_search(jsonb) is
   'nothing_stored, not_visible (to this viewer), collection or filter (no visible row passes '
   'argument alone; nearest: what such rows have in field that is written alike; known: the first '
   'five), filters_together, offset (total_count), threshold (best_similarity), min_confidence '
-  '(best_confidence), no_embedding, no_searchable_words, no_words or words_not_together. Rows that the viewer may not see are '
-  'neither counted nor named. A filter without an index is tried on 20,000 rows. Raises 22023 as '
-  'the search does, and for an unknown name.';
+  '(best_confidence), no_embedding, no_searchable_words, no_words or words_not_together. Rows '
+  'that the viewer may not see are neither counted nor named. A filter without an index is tried '
+  'on 20,000 rows. Raises 22023 as the search does, and for an unknown name.';
 revoke all on function public.explain_empty_knowledge_search(jsonb)
   from public, anon, authenticated;
 grant execute on function public.explain_empty_knowledge_search(jsonb) to service_role;
@@ -638,9 +638,10 @@ comment on function public.explain_hybrid_search(jsonb) is
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
   'metadata, and what each leg gave to the fused score (before it ages): vector_share and '
-  'text_share; hit_confidences: what min_confidence compares, of each. empty: without hits, as in explain_empty_knowledge_search, but with the number of '
-  'documents that the viewer may not see. Document frequencies are of all chunks, whoever owns '
-  'them. Raises 22023 as the search does, and for an unknown name.';
+  'text_share; hit_confidences: what min_confidence compares, of each. empty: without hits, as in '
+  'explain_empty_knowledge_search, but with the number of documents that the viewer may not see. '
+  'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does, '
+  'and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
 

@@ -101,7 +101,7 @@ class HitMetadata(TypedDict, total=False):
     pool_ended: bool | None
     """A leg of the search had as many rows as its pool: rows beyond the list may match."""
     answer_confidence: float | None
-    """How well the first hit of the whole list fits the question: see `Details`."""
+    """How well the hit with the best score fits the question: see `Details`."""
     real_provider: bool
     title: str
     source_url: str
@@ -230,7 +230,7 @@ class Details(ShortDetails):
     """How the hits of a search came about.
 
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
-    through. `answer_confidence` is 0 to 1: how well the first hit of that list fits the question,
+    through. `answer_confidence` is 0 to 1: how well the hit with the best score fits the question,
     by its cosine similarity and by the share of the question's words that it has. Below
     OFF_SUBJECT, the question may be about another subject. It is not there without hits, nor in
     answers of `search` and `fulltext_search`. `real_provider` is True when a database answered.
