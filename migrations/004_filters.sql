@@ -510,10 +510,10 @@ $$;
 
 -- Which rows a search may return, as the parameter $1 of each statement that reads rows. visible:
 -- who may see a row; matching: this and the filters, both as SQL about chunk. is_restricted:
--- visible is more than status.
+-- visible is more than status. left_out: chunks and documents that a search does not return.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
-  public_only boolean, is_restricted boolean, visible text, matching text
+  public_only boolean, is_restricted boolean, visible text, matching text, left_out uuid[]
 );
 
 -- The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.
@@ -561,7 +561,7 @@ begin
   );
   return row(
     wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''',
-    visible, matching
+    visible, matching, null
   )::knowledge_internal.row_scope;
 end
 $$;

@@ -9,6 +9,16 @@ create type knowledge_internal.search_question as (
   embedding extensions.vector, query_text text, ignored_embedding text, is_inferred boolean
 );
 
+-- What a search knows of the rows that hits should be like. left_out: they and their documents.
+-- embedding: the mean of their directions, each given id once; null without embeddings. lexemes,
+-- with document_frequencies and weights: their most telling words; null where these do not help.
+-- question and analysis: the first question as it was asked.
+create type knowledge_internal.known_rows as (
+  ids uuid[], left_out uuid[], embedding extensions.vector, lexemes text[],
+  document_frequencies float8[], weights float8[], question knowledge_internal.search_question,
+  analysis knowledge_internal.query_analysis
+);
+
 -- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as
 -- given; free_distance: offset; rate: from decay_to.
 create type knowledge_internal.boost as (
@@ -17,11 +27,11 @@ create type knowledge_internal.boost as (
   scale double precision, free_distance double precision, rate double precision
 );
 
--- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life,
--- which is the last.
+-- What the fused list is arranged by; null for what was not asked. picks: the hits at its top that
+-- diversity orders. boosts: with recency_half_life, which is the last.
 create type knowledge_internal.arrangement as (
   one_per_document boolean, max_per_document integer, merge_duplicates boolean,
-  diversity double precision, min_confidence double precision,
+  diversity double precision, picks integer, min_confidence double precision,
   boosts knowledge_internal.boost[], order_by knowledge_internal.boost
 );
 
@@ -35,7 +45,7 @@ create type knowledge_internal.arrangement as (
 -- BM25; with at most most_read_by_filter matching rows (most_compared, where the vector leg
 -- compares them too) all of them are candidates. sampled_collections: the collections of the rows
 -- of a sample that match, each for sample_weight chunks. arrangement: null where the fused list
--- stays as it is.
+-- stays as it is. known: null without like_ids.
 create type knowledge_internal.search_plan as (
   questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
   scope knowledge_internal.row_scope, collections text[], fusion text,
@@ -45,7 +55,7 @@ create type knowledge_internal.search_plan as (
   chunk_count double precision, dimensions integer, most_compared double precision,
   compared_by_bits integer, compared_exactly integer, scored_exactly integer,
   most_read_by_filter double precision, sample_weight double precision, sampled_collections text[],
-  arrangement knowledge_internal.arrangement
+  arrangement knowledge_internal.arrangement, known knowledge_internal.known_rows
 );
 
 -- The rows that the legs found for one question in one collection (null: in all), best first.

@@ -69,7 +69,8 @@ comment on type public.knowledge_search_hit is
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
-  'well its first hit fits the question; low for a question of another subject than the corpus. '
+  'well its hit with the best score fits the question; low for a question of another subject than '
+  'the corpus. '
   'duplicates: with merge_duplicates, how many hits that say the same it stands for beside itself.';
 
 -- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
@@ -135,6 +136,9 @@ begin
       then 'prefix_last must be true or false, not null'
     when given.embedding_from_text is null
       then 'embedding_from_text must be true or false, not null'
+    when cardinality(given.like_ids) > 20 or array_ndims(given.like_ids) > 1
+      or to_jsonb(given.like_ids) @> '[null]'
+      then 'like_ids must be at most 20 ids of chunks or documents, not %s'
     when (given.diversity between 0 and 1) is not true
       then 'diversity must be between 0 and 1, not %s'
     when given.max_per_document not between 1 and 1000
@@ -177,9 +181,9 @@ declare
   formulation jsonb;
   problem text;
 begin
-  if embedding is null and coalesce(query_text, '') !~ '\S' then
+  if embedding is null and coalesce(query_text, '') !~ '\S' and plan.known is null then
     raise exception 'query_embedding and query_text are both missing, give at least one'
-      using errcode = '22023';
+      using errcode = '22023', hint = 'Or give like_ids: chunks or documents to find others like.';
   end if;
   -- In this order, because a length is only an array's.
   if (
@@ -242,6 +246,189 @@ begin
     )::knowledge_internal.search_question;
   end loop;
   return questions;
+end
+$$;
+
+-- The known_rows of ids, the words aside: the chunks with these ids and in these documents, if a
+-- viewer may see them. Of many chunks the first are read. Raises 22023 for an id without any.
+create function knowledge_internal.known_rows(like_ids uuid[], scope knowledge_internal.row_scope)
+returns knowledge_internal.known_rows
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_chunks constant integer := 100; -- of all ids together
+  known knowledge_internal.known_rows;
+  missing uuid;
+begin
+  execute
+    'with known as ('
+    '  select given.id as given_id, chunk.id, chunk.document_id,'
+    '         extensions.l2_normalize(chunk.embedding) as direction'
+    '    from (select distinct unnest($2) as id) as given'
+    '    left join lateral ('
+    '           select chunk.id, chunk.document_id, chunk.embedding'
+    '             from public.knowledge_chunks as chunk'
+    '            where ' || scope.visible ||
+    '              and (chunk.id = given.id or chunk.document_id = given.id)'
+    '            order by chunk.chunk_index, chunk.id limit $3'
+    '         ) as chunk on true'
+    '),'
+    'direction as ('
+    '  select extensions.l2_normalize(extensions.avg(known.direction)) as mean'
+    '    from known where known.direction is not null group by known.given_id'
+    ')'
+    'select array(select distinct known.id from known),'
+    '       array(select known.id from known union select known.document_id from known),'
+    '       (select extensions.l2_normalize(extensions.avg(direction.mean)) from direction),'
+    '       (select min(known.given_id::text)::uuid from known where known.id is null)'
+    into known.ids, known.left_out, known.embedding, missing
+    using scope, like_ids, most_chunks / cardinality(like_ids);
+  if missing is not null then
+    raise exception 'like_ids: no visible chunk or document has the id %', missing
+      using errcode = '22023', hint = 'Give the id or the document_id of a hit.';
+  end if;
+  known.left_out := array_remove(known.left_out, null);
+  if (extensions.vector_norm(known.embedding) > 0.5) is not true then
+    known.embedding := null;
+  end if;
+  return known;
+end
+$$;
+
+-- The plan with the words that tell most of its known rows, by frequency and idf. A question keeps
+-- its words, with a part of the weight, and what it requires.
+create function knowledge_internal.with_known_words(plan knowledge_internal.search_plan)
+returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_chunks constant integer := 40;
+  most_rated constant integer := 300; -- lexemes
+  known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
+  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
+  analysis knowledge_internal.query_analysis := plan.analyses[1];
+  -- Alone, more words find no better rows, and read many more.
+  most_words constant integer := case when analysis.lexemes is null then 20 else 50 end;
+  known knowledge_internal.known_rows := plan.known;
+  lexemes text[];
+  chunks bigint[];
+  shares float8[];
+begin
+  with read as materialized (
+    -- Words of compounds have label C, and impact levels no position.
+    select coalesce(chunk.document_id, chunk.id) as unit,
+           ts_filter(chunk.content_tsv, '{a,b,d}') as words
+      from public.knowledge_chunks as chunk
+     where chunk.id = any (known.ids)
+     order by chunk.chunk_index, chunk.id
+     limit most_chunks
+  ),
+  posting as (
+    select read.unit, word.lexeme, sum(cardinality(word.positions)) as occurrences,
+           count(*) as chunks
+      from read
+     cross join unnest(read.words) as word
+     group by read.unit, word.lexeme
+  ),
+  kept as (
+    select share.lexeme, sum(share.of_unit) as share, sum(share.chunks)::bigint as chunks
+      from (
+        select posting.*, posting.occurrences::float8
+                 / sum(posting.occurrences) over (partition by posting.unit) as of_unit
+          from posting
+      ) as share
+     group by share.lexeme
+     order by share desc, share.lexeme
+     limit most_rated
+  )
+  select array_agg(kept.lexeme), array_agg(kept.share), array_agg(kept.chunks)
+    into lexemes, shares, chunks
+    from kept;
+  if lexemes is null then
+    return plan;
+  end if;
+  select array_agg(best.lexeme), array_agg(best.document_frequency), array_agg(best.weight)
+    into known.lexemes, known.document_frequencies, known.weights
+    from (
+      select word.lexeme, word.document_frequency,
+             word.share / max(word.share) over () * knowledge_internal.inverse_document_frequency(
+               corpus.document_count, least(word.document_frequency, corpus.document_count)
+             ) as weight
+        from unnest(
+               lexemes, knowledge_internal.document_frequencies(lexemes, corpus), shares, chunks
+             ) as word (lexeme, document_frequency, share, chunks)
+       -- Others must have it.
+       where word.document_frequency > word.chunks
+       order by weight desc, word.lexeme
+       limit most_words
+    ) as best;
+  plan.known := known;
+  with asked as (
+    select word.*
+      from unnest(
+             analysis.lexemes, analysis.document_frequencies, analysis.scored_weights,
+             analysis.weights, analysis.readings
+           ) as word (lexeme, document_frequency, scored, candidate, reading)
+  ),
+  telling as (
+    select word.lexeme, word.document_frequency, word.place,
+           word.weight * coalesce(
+             known_share * (
+               -- Of the readings of a word, the best counts.
+               select sum(best.scored)
+                 from (select max(asked.scored) as scored from asked group by asked.reading) as best
+             ) / sum(word.weight) over (), 1
+           ) as weight
+      from unnest(
+             known.lexemes, known.document_frequencies, known.weights
+           ) with ordinality as word (lexeme, document_frequency, weight, place)
+  ),
+  both_words as (
+    select coalesce(asked.lexeme, telling.lexeme) as lexeme,
+           coalesce(asked.document_frequency, telling.document_frequency) as document_frequency,
+           coalesce((1 - known_share) * asked.scored, 0) + coalesce(telling.weight, 0) as scored,
+           coalesce(asked.candidate - asked.scored, 0) as beside,
+           -- A word of its own.
+           coalesce(asked.reading, 1000000 + telling.place) as reading
+      from asked
+      full join telling on telling.lexeme = asked.lexeme
+  )
+  select array_agg(word.lexeme order by word.document_frequency, word.lexeme),
+         array_agg(
+           knowledge_internal.quoted_lexeme(word.lexeme)::tsquery
+           order by word.document_frequency, word.lexeme
+         ),
+         array_agg(word.document_frequency order by word.document_frequency, word.lexeme),
+         array_agg(word.scored order by word.document_frequency, word.lexeme),
+         array_agg(word.scored + word.beside order by word.document_frequency, word.lexeme),
+         array_agg(word.reading order by word.document_frequency, word.lexeme)
+    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
+         analysis.scored_weights, analysis.weights, analysis.readings
+    from both_words as word;
+  analysis.document_count := corpus.document_count;
+  analysis.mean_length := corpus.mean_length;
+  analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+  -- A row must still match the question, if there is one.
+  analysis.is_optional := analysis.matching_query is null;
+  if analysis.is_optional then
+    analysis.matching_query := (
+      select string_agg(word.query::text, ' | ')::tsquery
+        from unnest(analysis.lexeme_queries) as word (query)
+    );
+  end if;
+  plan.analyses[1] := knowledge_internal.with_candidates(analysis);
+  return plan;
+end
+$$;
+
+-- The plan with its first question as it was asked.
+create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
+returns knowledge_internal.search_plan
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if not (plan.known is null) then
+    plan.questions[1] := (plan.known).question;
+    plan.analyses[1] := (plan.known).analysis;
+  end if;
+  return plan;
 end
 $$;
 
@@ -403,19 +590,38 @@ begin
   end if;
   plan.arrangement := row(
     nullif(given.one_per_document, false), given.max_per_document,
-    nullif(given.merge_duplicates, false), nullif(given.diversity, 0), given.min_confidence,
+    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
+    case when given.diversity > 0 then given.match_offset + given.match_count end,
+    given.min_confidence,
     case when num_nonnulls(given.boosts, given.recency_half_life) > 0
       then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
     case when given.order_by is not null
       then knowledge_internal.compiled_order(given.order_by) end
   )::knowledge_internal.arrangement;
+  if given.like_ids <> '{}' then
+    plan.known := knowledge_internal.known_rows(given.like_ids, plan.scope);
+    plan.scope.left_out := (plan.known).left_out;
+    plan.scope.matching := (plan.scope).matching || ' and chunk.id <> all (($1).left_out)'
+      ' and (chunk.document_id = any (($1).left_out)) is not true';
+  end if;
   if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
   if needs_question or given.query_embedding is not null or given.formulations is not null
-     or given.query_text ~ '\S'
+     or given.query_text ~ '\S' or given.like_ids <> '{}'
   then
     plan.questions := knowledge_internal.search_questions(given, plan);
+  end if;
+  if not (plan.known is null) then
+    plan.known.question := plan.questions[1];
+    if (plan.known).embedding is not null and plan.vector_weight > 0 then
+      plan.questions[1].embedding := coalesce(
+        extensions.l2_normalize(plan.questions[1].embedding)
+          operator(extensions.+) (plan.known).embedding,
+        (plan.known).embedding
+      );
+      plan.questions[1].is_inferred := false;
+    end if;
   end if;
   if given.collections is not null then
     if (
@@ -434,6 +640,26 @@ begin
     plan.collections := array(select distinct unnest(given.collections) order by 1);
   end if;
   return plan;
+end
+$$;
+
+-- What is read of a question, with the query for its candidates.
+create function knowledge_internal.with_candidates(analysis knowledge_internal.query_analysis)
+returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if analysis.lexemes is null then
+    return analysis;
+  end if;
+  if analysis.is_partial is null then
+    analysis.candidate_query := knowledge_internal.candidate_query(
+      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
+      analysis.document_count, 1
+    );
+  end if;
+  analysis.is_partial := analysis.candidate_query is not null;
+  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
+  return analysis;
 end
 $$;
 
@@ -493,18 +719,7 @@ begin
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
-  if analysis.lexemes is null then
-    return analysis;
-  end if;
-  if analysis.is_partial is null then
-    analysis.candidate_query := knowledge_internal.candidate_query(
-      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
-      analysis.document_count, 1
-    );
-  end if;
-  analysis.is_partial := analysis.candidate_query is not null;
-  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
-  return analysis;
+  return knowledge_internal.with_candidates(analysis);
 end
 $$;
 
@@ -526,6 +741,12 @@ begin
       plan.questions[place].query_text, given, plan, shared
     );
   end loop;
+  if not (plan.known is null) then
+    plan.known.analysis := plan.analyses[1];
+    if plan.text_weight > 0 then
+      plan := knowledge_internal.with_known_words(plan);
+    end if;
+  end if;
   if plan.fusion = 'auto' then
     plan.cosine_scale := deviations
       * coalesce(shared.cosine_spread, knowledge_internal.cosine_spread());
@@ -724,6 +945,7 @@ declare
   best_score double precision;
   rows knowledge_internal.fused_row[];
   merged integer;
+  best uuid; -- by its score
   first_confidence double precision;
 begin
   plan := knowledge_internal.planned_search(
@@ -746,9 +968,12 @@ begin
   if lists = '{}' then
     return;
   end if;
-  asked := knowledge_internal.asked_words(plan.analyses);
   notes := knowledge_internal.search_notes(plan, lists);
   best_score := knowledge_internal.best_fused_score(plan, rrf_k);
+  if not (plan.known is null) then
+    plan := knowledge_internal.as_asked(plan);
+  end if;
+  asked := knowledge_internal.asked_words(plan.analyses);
 
   with
   -- Each question is ranked by itself in each collection.
@@ -840,14 +1065,15 @@ begin
     into rows
     from scored;
   if not (plan.arrangement is null) then
-    select found.arranged, found.merged, best_score * coalesce(found.greatest_boost, 1)
-      into rows, merged, best_score
+    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_boost, 1)
+      into rows, merged, best, best_score
       from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
   end if;
 
+  best := coalesce(best, rows[1].id);
   first_confidence := coalesce(
-    (ranked_lists #>> array['chunks', rows[1].id::text, 'answer_confidence'])::float8,
-    knowledge_internal.answer_confidence(plan, rows[1].id)
+    (ranked_lists #>> array['chunks', best::text, 'answer_confidence'])::float8,
+    (knowledge_internal.answer_confidences(plan, array[best]))[1]
   );
   return query
   with page as materialized (
@@ -958,13 +1184,20 @@ comment on function public.hybrid_search_knowledge_chunks is
   '{"field", "decay", "origin", "scale", "offset", "decay_to"} (see the documentation). '
   'order_by: the hits by a number or date, such as document_date desc, those without it last, '
   'instead of by score. '
-  'one_per_document: a document stands where its best hit stands and shows its best chunk. '
+  'one_per_document: a document stands where its best hit stands and shows its best chunk; '
+  'max_per_document: it shows so many at most. merge_duplicates: of hits with the same text, or '
+  'the same lexemes and a cosine above 0.97, the best is shown. min_confidence: hits that fit the '
+  'question less (0 to 1, as answer_confidence) are left out. diversity (0 to 1) orders the first '
+  '100 hits by maximal marginal relevance (Carbonell and Goldstein 1998). '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
   'found in <mark>, HTML-escaped; snippets: of up to so many passages. embedding_from_text: a question without an embedding gets one '
   'from its best text hits, so similarity is that to them; notes say so. on_bad_embedding: text '
   'ignores an embedding of another size or without a direction where query_text is given, '
   'from_text replaces it in the same way. '
+  'like_ids: up to 20 visible chunks or documents that hits should be like, with a question or '
+  'without one: their mean embedding moves that of the question, their telling words help in the '
+  'text leg; they and their documents are left out. '
   'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 

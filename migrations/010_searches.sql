@@ -134,6 +134,10 @@ begin
           'at most %s names for visitors', true
         ),
         (
+          'like_ids', coalesce(cardinality(arguments.like_ids), 0), 0, 5,
+          'at most %s ids for visitors', true
+        ),
+        (
           'query_text', coalesce(length(arguments.query_text), 0), 0, 1000,
           'at most %s characters long for visitors', true
         ),
@@ -279,16 +283,17 @@ $$;
 comment on function public.search_public_knowledge_chunks is
   'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
   'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
-  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, pool_size '
-  'times collections times questions 750, texts of 1,000 characters, filters and boosts of 2,000. '
-  'The document frequencies of BM25 are those of all chunks. source_row is null unless the role '
-  'may select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
+  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, 5 like_ids, '
+  'pool_size times collections times questions 750, texts of 1,000 characters, filters and boosts '
+  'of 2,000. The document frequencies of BM25 are those of all chunks. source_row is null unless '
+  'the role may select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 
 -- The chunks that a search would find if its pools had no bound: active chunks that pass the
--- filters and have the words of query_text, or an embedding of at least match_threshold. Without a
--- question, all that pass the filters, unless needs_question. Raises 22023 as the search does.
+-- filters and have the words of query_text, or an embedding of at least match_threshold, and
+-- min_confidence. Without a question, all that pass the filters, unless needs_question. Raises
+-- 22023 as the search does.
 create function knowledge_internal.matching_chunks(
   given knowledge_internal.search_arguments, needs_question boolean
 ) returns table (id uuid, document_id uuid)
@@ -301,6 +306,7 @@ declare
   analysis knowledge_internal.query_analysis;
   has_strict boolean;
   asked knowledge_internal.query_analysis[] := '{}';
+  statement text;
 begin
   if plan.is_empty then
     return;
@@ -322,7 +328,7 @@ begin
     end if;
     asked := array_append(asked, analysis);
   end loop;
-  return query execute
+  statement :=
     'select chunk.id, chunk.document_id from unnest($3) as asked'
     '  join public.knowledge_chunks as chunk'
     '    on chunk.content_tsv @@ coalesce(asked.indexed_query, asked.matching_query)'
@@ -335,9 +341,19 @@ begin
     ' where ' || conditions ||
     ' union '
     'select chunk.id, chunk.document_id from public.knowledge_chunks as chunk'
-    ' where $6 and ' || conditions
+    ' where $6 and ' || conditions;
+  if given.min_confidence is not null and plan.questions is not null then
+    statement :=
+      'with found as materialized (' || statement || '),'
+      'listed as (select array_agg(found.id) as ids, array_agg(found.document_id) as document_ids'
+      '             from found)'
+      'select rated.id, rated.document_id from listed cross join unnest('
+      '  listed.ids, listed.document_ids, knowledge_internal.answer_confidences($7, listed.ids)'
+      ') as rated (id, document_id, confidence) where (rated.confidence < $8) is not true';
+  end if;
+  return query execute statement
     using plan.scope, plan.collections, asked, plan.questions, given.match_threshold,
-          plan.questions is null;
+          plan.questions is null, plan, given.min_confidence;
 end
 $$;
 
@@ -348,10 +364,14 @@ declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
 begin
   return (
-    select count(distinct coalesce(
-             case when given.one_per_document then found.document_id end, found.id
-           ))
-      from knowledge_internal.matching_chunks(given, true) as found
+    select coalesce(sum(counted.chunks), 0)
+      from (
+        select least(
+                 count(*), case when given.one_per_document then 1 else given.max_per_document end
+               ) as chunks
+          from knowledge_internal.matching_chunks(given, true) as found
+         group by coalesce(found.document_id, found.id)
+      ) as counted
   );
 end
 $$;
@@ -359,9 +379,10 @@ $$;
 comment on function public.count_matching_knowledge_chunks(jsonb) is
   'The number of hits that hybrid_search_knowledge_chunks would have for the same arguments, an '
   'object, if its pools had no bound: active chunks that pass the filters and have the words of '
-  'query_text, or an embedding of at least match_threshold (documents, with one_per_document). It '
-  'compares every embedding that passes the filters. Arguments that only order, cut or show hits '
-  'do not count. Raises 22023 as the search does, and for an unknown name.';
+  'query_text, or an embedding of at least match_threshold, and at least min_confidence '
+  '(documents, with one_per_document; at most max_per_document of each). It compares every '
+  'embedding that passes the filters. Arguments that only order, merge or show hits do not count. '
+  'Raises 22023 as the search does, and for an unknown name.';
 revoke all on function public.count_matching_knowledge_chunks(jsonb)
   from public, anon, authenticated;
 grant execute on function public.count_matching_knowledge_chunks(jsonb) to service_role;

@@ -34,7 +34,8 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
     from (
       values
         ('filter', array['filter_type']), ('date', array['date_from']), ('date', array['date_to']),
-        ('collection', array['collections']), ('permission', array['public_only']),
+        ('collection', array['collections']), ('like', array['like_ids']),
+        ('permission', array['public_only']),
         ('permission', array['viewer_id', 'viewer_groups'])
     ) as named (cause, names)
    where search ?| named.names
@@ -236,7 +237,13 @@ begin
           from unnest(plan.analyses) as analysis cross join unnest(analysis.words) as word limit 10
       ) as listed
   );
-  if exists (select from unnest(plan.questions) as asked where asked.embedding is not null) then
+  if not (plan.known is null)
+     and not knowledge_internal.shows_row(matching, plan.collections, null)
+  then
+    reason := 'only_like_ids';
+    message := 'All rows that pass the filters are those of like_ids, or in their documents. Give '
+      'other ids, or leave out a filter.';
+  elsif exists (select from unnest(plan.questions) as asked where asked.embedding is not null) then
     plan.match_threshold := -1;
     plan.analyses := null;
     best := (
@@ -278,6 +285,37 @@ begin
   return jsonb_strip_nulls(
     jsonb_build_object('reason', reason, 'message', message, 'best_similarity', best)
   );
+end
+$$;
+
+-- The answer for rows that are all below min_confidence, else null.
+create function knowledge_internal.unsure_answer(
+  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  threshold constant double precision := (plan.arrangement).min_confidence;
+  best constant double precision := case when threshold is not null then (
+    select max(confidence)
+      from unnest(
+             knowledge_internal.answer_confidences(
+               plan,
+               array(
+                 select distinct unnest(list.vector_ids || list.text_ids)
+                   from unnest(lists) as list
+               )
+             )
+           ) as confidence
+  ) end;
+begin
+  return case when best < threshold then jsonb_build_object(
+    'reason', 'min_confidence',
+    'message', format(
+      'The best confidence of a row is %s and min_confidence is %s. Lower min_confidence, or ask '
+      'with other words.', trunc(best::numeric, 4), threshold
+    ),
+    'best_confidence', best
+  ) end;
 end
 $$;
 
@@ -341,7 +379,7 @@ begin
                     ) as wanted
                from knowledge_internal.given_arguments(one.alone) as read
            ) as compiled
-     where one.cause <> 'permission' and one.alone -> one.path[1] <> 'null'
+     where one.cause not in ('permission', 'like') and one.alone -> one.path[1] <> 'null'
      order by one.cause <> 'collection', (compiled.wanted).access_sql is null, one.place
   loop
     -- Where filters control access, too, nothing is told of what they leave out.
@@ -383,7 +421,7 @@ begin
   if exists (
     select from unnest(lists) as list where list.vector_ids <> '{}' or list.text_ids <> '{}'
   ) then
-    return null;
+    return knowledge_internal.unsure_answer(plan, lists);
   end if;
 
   return knowledge_internal.unmatched_question(plan);
@@ -420,10 +458,11 @@ comment on function public.explain_empty_knowledge_search(jsonb) is
   'remedy. reason: '
   'nothing_stored, not_visible (to this viewer), collection or filter (no visible row passes '
   'argument alone; nearest: what such rows have in field that is written alike; known: the first '
-  'five), filters_together, offset (total_count), threshold (best_similarity), no_embedding, '
-  'no_searchable_words, no_words or words_not_together. Rows that the viewer may not see are '
-  'neither counted nor named. A filter without an index is tried on 20,000 rows. Raises 22023 as '
-  'the search does, and for an unknown name.';
+  'five), filters_together, only_like_ids, offset (total_count), threshold (best_similarity), '
+  'min_confidence (best_confidence), no_embedding, no_searchable_words, no_words or '
+  'words_not_together. Rows that the viewer may not see are neither counted nor named. A filter '
+  'without an index is tried on 20,000 rows. Raises 22023 as the search does, and for an unknown '
+  'name.';
 revoke all on function public.explain_empty_knowledge_search(jsonb)
   from public, anon, authenticated;
 grant execute on function public.explain_empty_knowledge_search(jsonb) to service_role;
@@ -573,6 +612,7 @@ begin
                    'lexeme', word.lexeme,
                    'document_frequency', round(word.document_frequency),
                    'weight', word.weight,
+                   'is_from_like_ids', coalesce(word.lexeme = any ((plan.known).lexemes), false),
                    -- The candidate query has a lexeme as a word or at one of its impact levels.
                    'left_out', analysis.candidate_query::text
                      !~ format('''%s(\^\d)?''', regexp_replace(word.lexeme, '(\W)', '\\\1', 'g'))
@@ -591,6 +631,10 @@ begin
     ),
     'lists', coalesce(summary.lists, '[]'),
     'hits', hits,
+    'hit_confidences', knowledge_internal.answer_confidences(
+      plan,
+      array(select (hit ->> 'id')::uuid from jsonb_array_elements(hits) as hit)
+    ),
     'empty', case when hits = '[]' then knowledge_internal.empty_reason(given, true) end
   );
 end
@@ -601,14 +645,16 @@ comment on function public.explain_hybrid_search(jsonb) is
   'arguments as an object. milliseconds: of the search, of reading the question, and of each leg. '
   'vector and text: how the leg found its rows, how many, and why they are fewer than the pool. '
   'text also: the candidates found by the index, and each lexeme of query_text with its document '
-  'frequency and weight; one left out finds no candidates but counts in their scores. fusion: the '
+  'frequency and weight; one left out finds no candidates but counts in their scores; '
+  'is_from_like_ids: it is one of their telling words. fusion: the '
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
   'metadata, and what each leg gave to the fused score (before boosts): vector_share and '
-  'text_share; factors: those of its boosts, the last one of recency_half_life. empty: without '
-  'hits, as in explain_empty_knowledge_search, but with the number of documents that the viewer '
-  'may not see. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
-  'search does, and for an unknown name.';
+  'text_share; factors: those of its boosts, the last one of recency_half_life. hit_confidences: '
+  'what min_confidence compares, of each. empty: without hits, as in '
+  'explain_empty_knowledge_search, but with the number of documents that the viewer may not see. '
+  'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does, '
+  'and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
 

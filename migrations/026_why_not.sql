@@ -77,6 +77,7 @@ begin
         when cause = 'date' then 'its document_date is ' || document_date
         when cause = 'collection' then 'its collection is ' || chunk.collection
         when argument = 'public_only' then 'it is private'
+        when cause = 'like' then 'it is in like_ids, or in the document of one'
         else 'it is private' || coalesce(
           ' to ' || nullif(
             concat_ws(
@@ -153,17 +154,18 @@ declare
       'formulations', null, 'fusion', 'rrf', 'vector_weight', 1, 'text_weight', 1,
       'match_threshold', -1, 'pool_size', largest_pool, 'match_count', largest_pool,
       'match_offset', 0, 'one_per_document', false, 'recency_half_life', null, 'boosts', null,
-      'order_by', null,
+      'order_by', null, 'min_confidence', null,
       'collections', case when given.collections is not null then array[chunk.collection] end
     )
   );
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(alone);
   list constant knowledge_internal.ranked_list := (knowledge_internal.ranked_lists(plan))[1];
   analysis constant knowledge_internal.query_analysis := plan.analyses[1];
+  has_text constant boolean := num_nonnulls(question.query_text, analysis.lexemes) > 0;
   is_countable constant boolean := plan.chunk_count <= most_counted;
   vector_rank bigint := array_position(list.vector_ids, chunk.id);
   similarity constant double precision :=
-    1 - (chunk.embedding operator(extensions.<=>) question.embedding);
+    1 - (chunk.embedding operator(extensions.<=>) plan.questions[1].embedding);
   text_rank bigint := array_position(list.text_ids, chunk.id);
   text_score double precision := list.text_scores[text_rank];
   matching uuid[];
@@ -176,16 +178,19 @@ begin
       into vector_rank
       from knowledge_internal.matching_chunks(
              jsonb_populate_record(
-               alone, jsonb_build_object('query_text', null, 'match_threshold', similarity)
+               alone,
+               jsonb_build_object(
+                 'query_text', null, 'match_threshold', similarity, 'text_weight', 0
+               )
              ),
              true
            );
   end if;
-  if text_rank is null and question.query_text is not null and is_countable then
+  if text_rank is null and has_text and is_countable then
     matching := array(
       select matched.id
         from knowledge_internal.matching_chunks(
-               jsonb_populate_record(alone, '{"query_embedding": null}'), true
+               jsonb_populate_record(alone, '{"query_embedding": null, "vector_weight": 0}'), true
              ) as matched
     );
     if chunk.id = any (matching) then
@@ -202,7 +207,7 @@ begin
     end if;
   end if;
 
-  if text_rank is null and question.query_text is not null then
+  if text_rank is null and has_text then
     select words.having_excluded, words.lacking_required
       into having_excluded, lacking_required
       from knowledge_internal.excluding_words(
@@ -222,7 +227,7 @@ begin
       values
         (
           'no_embedding', 'vector', null, null, 'it has no embedding',
-          question.embedding is not null and chunk.embedding is null
+          plan.questions[1].embedding is not null and chunk.embedding is null
         ),
         (
           'threshold', 'vector', 'match_threshold', null,
@@ -311,6 +316,74 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
       on document.id = named_chunk.document_id
 $$;
 
+-- The argument without which a chunk would be on the page, null for none. cause: its name in
+-- explain_missing_knowledge_chunk.
+create function knowledge_internal.outdone_by(
+  given knowledge_internal.search_arguments, chunk_id uuid, last_place integer,
+  out cause text, out argument text
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  neutral jsonb;
+begin
+  for cause, argument, neutral in
+    values ('order', 'order_by', 'null'::jsonb), ('boosts', 'boosts', 'null'),
+           ('recency', 'recency_half_life', 'null'), ('diversity', 'diversity', '0')
+  loop
+    if to_jsonb(given) -> argument <> neutral and (
+      knowledge_internal.place_in_list(
+        jsonb_populate_record(given, jsonb_build_object(argument, neutral)), array[chunk_id]
+      )
+    ).place <= last_place then
+      return;
+    end if;
+  end loop;
+  cause := null;
+  argument := null;
+end
+$$;
+
+-- The cause of a chunk that other hits of the list stand for, null if there is none.
+create function knowledge_internal.hidden_by(
+  given knowledge_internal.search_arguments, chunk public.knowledge_chunks
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  without knowledge_internal.search_arguments := given;
+  argument text;
+  neutral jsonb;
+  reason text;
+begin
+  for argument, neutral, reason in
+    values ('merge_duplicates', 'false'::jsonb, 'a better hit says the same'),
+           ('one_per_document', 'false', 'its document shows another chunk, at place %s'),
+           ('max_per_document', 'null', 'its document shows better chunks, the first at place %s')
+  loop
+    continue when to_jsonb(given) -> argument = neutral;
+    without := jsonb_populate_record(without, jsonb_build_object(argument, neutral));
+    if (knowledge_internal.place_in_list(without, array[chunk.id])).place is not null then
+      return jsonb_build_object(
+        'cause', case argument when 'merge_duplicates' then 'duplicate' else 'grouped' end,
+        'argument', argument,
+        'reason', format(
+          reason,
+          (
+            knowledge_internal.place_in_list(
+              given,
+              array(
+                select sibling.id from public.knowledge_chunks as sibling
+                 where sibling.document_id = chunk.document_id
+              )
+            )
+          ).place
+        )
+      );
+    end if;
+  end loop;
+  return null;
+end
+$$;
+
 create function public.explain_missing_knowledge_chunk(
   search jsonb, chunk_id uuid default null, document_key text default null
 ) returns jsonb
@@ -320,9 +393,10 @@ declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
   first_place constant integer := given.match_offset + 1;
   last_place constant integer := given.match_offset + given.match_count;
-  -- What each leg is asked: null for a leg that is not run.
+  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  -- What each leg is asked, like_ids aside: null for a leg that is not run.
   question constant knowledge_internal.search_question :=
-    (knowledge_internal.planned_search(given)).questions[1];
+    (knowledge_internal.as_asked(plan)).questions[1];
   -- The rows that have words of the question, also where no row passes the filters.
   matching_query constant tsquery := (
     (
@@ -340,7 +414,8 @@ declare
   vector jsonb := '{"rank": null, "similarity": null}';
   text jsonb := '{"rank": null, "score": null}';
   leg_causes jsonb;
-  other_place bigint;
+  outdone record;
+  confidence double precision;
   is_found boolean;
   original_place bigint;
   causes jsonb := '[]';
@@ -365,7 +440,7 @@ begin
    where stored.id = any (candidates)
    order by stored.id is distinct from placed.chunk_id,
             stored.status <> 'active',
-            stored.embedding operator(extensions.<=>) question.embedding,
+            stored.embedding operator(extensions.<=>) plan.questions[1].embedding,
             (stored.content_tsv @@ matching_query) is not true,
             stored.chunk_index, stored.id
    limit 1;
@@ -397,8 +472,25 @@ begin
         search := search #- failed.path;
       end loop;
     end if;
-    -- Nothing else is said about a chunk that the viewer may not see.
-    if not causes @> '[{"cause": "permission"}]' then
+    -- Nothing else is said about a chunk that the viewer may not see, or that is given.
+    if not jsonb_path_exists(causes, '$[*] ? (@.cause == "permission" || @.cause == "like")') then
+      if original_place is null and given.min_confidence is not null then
+        confidence := (
+          knowledge_internal.answer_confidences(
+            knowledge_internal.planned_search(
+              knowledge_internal.given_arguments(search - 'min_confidence')
+            ),
+            array[chunk.id]
+          )
+        )[1];
+        if (confidence >= given.min_confidence) is not true then
+          causes := causes || jsonb_build_object(
+            'cause', 'confidence', 'argument', 'min_confidence',
+            'reason', format('its confidence is %s', trunc(confidence::numeric, 4))
+          );
+          search := search - 'min_confidence';
+        end if;
+      end if;
       if causes <> '[]' then
         allowing := knowledge_internal.given_arguments(search);
         placed := knowledge_internal.place_in_list(allowing, array[chunk.id]);
@@ -412,60 +504,23 @@ begin
           'reason', format('its place is %s', placed.place)
         );
       elsif placed.place > last_place then
-        -- The first argument without which it would be on the page.
-        select coalesce(min(other.cause), 'fusion') as cause,
-               coalesce(min(other.argument), 'match_count') as argument
-          into failed
-          from (
-            select one.cause, one.argument
-              from (
-                values (1, 'order', 'order_by'), (2, 'boosts', 'boosts'),
-                       (3, 'recency', 'recency_half_life')
-              ) as one (number, cause, argument)
-             where to_jsonb(allowing) -> one.argument <> 'null'
-               and (
-                     knowledge_internal.place_in_list(
-                       jsonb_populate_record(allowing, jsonb_build_object(one.argument, null)),
-                       array[chunk.id]
-                     )
-                   ).place <= last_place
-             order by one.number
-             limit 1
-          ) as other;
+        outdone := knowledge_internal.outdone_by(allowing, chunk.id, last_place);
         causes := causes || jsonb_build_object(
-          'cause', failed.cause, 'argument', failed.argument,
+          'cause', coalesce(outdone.cause, 'fusion'),
+          'argument', coalesce(outdone.argument, 'match_count'),
           'reason', format(
             'its place is %s: its score is %s, that of the last hit on the page %s',
             placed.place, placed.score, placed.page_score
           )
         );
       elsif placed.place is null then
-        other_place := case when allowing.one_per_document then (
-          knowledge_internal.place_in_list(
-            jsonb_populate_record(allowing, '{"one_per_document": false}'), array[chunk.id]
-          )
-        ).place end;
-        causes := causes || case
-          when other_place is not null then jsonb_build_object(
-            'cause', 'grouped', 'argument', 'one_per_document',
-            'reason', format(
-              'its document shows another chunk, at place %s',
-              (
-                knowledge_internal.place_in_list(
-                  allowing,
-                  array(
-                    select sibling.id from public.knowledge_chunks as sibling
-                     where sibling.document_id = chunk.document_id
-                  )
-                )
-              ).place
-            )
-          )
-          when leg_causes = '[]' then jsonb_build_object(
+        causes := causes || coalesce(
+          knowledge_internal.hidden_by(allowing, chunk),
+          case when leg_causes = '[]' then jsonb_build_object(
             'cause', 'missed', 'reason', 'no leg reads all rows, and it was not among those read'
-          )
-          else leg_causes
-        end;
+          ) end,
+          leg_causes
+        );
       end if;
     end if;
   end if;
@@ -474,8 +529,10 @@ begin
     'is_found', is_found,
     'place', original_place,
     'pool', greatest(given.pool_size, given.match_count),
-    'vector', vector || jsonb_build_object('is_run', question.embedding is not null),
-    'text', text || jsonb_build_object('is_run', question.query_text is not null),
+    'vector', vector || jsonb_build_object('is_run', plan.questions[1].embedding is not null),
+    'text', text || jsonb_build_object(
+      'is_run', num_nonnulls(question.query_text, plan.analyses[1].lexemes) > 0
+    ),
     'causes', causes
   ) || knowledge_internal.named_chunk(chunk, coalesce(chunk.document_id, documents[1]));
 end

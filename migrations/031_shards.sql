@@ -235,13 +235,28 @@ begin
 end
 $$;
 
+-- given_arguments of a search in several databases. Raises 22023 for like_ids.
+create function knowledge_internal.arguments_of_all(search jsonb)
+returns knowledge_internal.search_arguments
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+begin
+  if given.like_ids <> '{}' then
+    raise exception 'like_ids is not possible over several databases, each has only some rows'
+      using errcode = '22023', hint = 'Leave it out, or search the database that has these rows.';
+  end if;
+  return given;
+end
+$$;
+
 -- The arguments with one fusion for all, that of the first answer, whatever each database stores.
 -- Embeddings of each database's own text hits would give similarities that do not compare.
 create function knowledge_internal.shared_arguments(search jsonb, readings jsonb)
 returns knowledge_internal.search_arguments
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  given knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given knowledge_internal.search_arguments := knowledge_internal.arguments_of_all(search);
 begin
   perform knowledge_internal.check_readings(readings);
   given.fusion := readings #>> '{0,fusion}';
@@ -258,7 +273,8 @@ create function public.read_knowledge_question(search jsonb) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given constant knowledge_internal.search_arguments :=
+    knowledge_internal.arguments_of_all(search);
   plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
   configurations constant regconfig[] := knowledge_internal.query_configurations();
@@ -377,7 +393,6 @@ begin
              jsonb_strip_nulls(
                to_jsonb(fact) || jsonb_build_object(
                  'external_key', document.external_key,
-                 'answer_confidence', knowledge_internal.answer_confidence(plan, chunk.id),
                  'written_at', coalesce(document.updated_at, chunk.updated_at)
                )
              )
@@ -391,7 +406,8 @@ begin
                select distinct unnest(list.vector_ids || list.text_ids)
                  from unnest(lists) as list
              ),
-             plan
+             plan,
+             is_sent => true
            )
          ) as fact
     join public.knowledge_chunks as chunk on chunk.id = fact.id

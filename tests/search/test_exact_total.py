@@ -30,6 +30,7 @@ QUERY = st.fixed_dictionaries(
         "query_embedding": st.none() | st.just([1.0, 0.5, 0.5]),
     },
     optional={
+        "min_confidence": st.sampled_from([0.05, 0.3, 0.9]),
         "match_threshold": st.sampled_from([-1, 0.5, 0.9]),
         "viewer_id": st.sampled_from([UUID(int=1), UUID(int=3)]),
         "public_only": st.just(True),

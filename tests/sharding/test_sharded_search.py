@@ -8,6 +8,7 @@ from shards import NAMES, OWNERS, Corpus, databases, fill
 
 from conftest import Server
 from second_brain.distributed.shared_statistics import refresh_shared_statistics
+from second_brain.errors import InvalidInputError
 from second_brain.services.postgres import PostgresProvider
 
 pytestmark = pytest.mark.module("shards")
@@ -82,6 +83,9 @@ def test_each_database_has_a_part(corpus: Corpus) -> None:
         ("auto", {"recency_half_life": 30.0}),
         ("auto", {"boosts": BOOSTS, "one_per_document": True}),
         ("rrf", {"boosts": BOOSTS, "order_by": "document_date asc"}),
+        ("auto", {"diversity": 0.5}),
+        ("rrf", {"merge_duplicates": True, "max_per_document": 1}),
+        ("auto", {"min_confidence": 0.3, "top_k": 20}),
         ("auto", {"collections": ["knowledge", "memory"]}),
         ("auto", {"formulations": [{"query_text": "river"}, {"query_embedding": [1, 0, 0]}]}),
         ("auto", {"viewer_id": OWNERS[0]}),
@@ -135,3 +139,15 @@ def test_text_hits_of_one_database_give_no_embedding(
     noted = details.get("notes") or {}
     assert noted.get("embedding", "").startswith(note or "")
     assert "best text hits" not in str(noted)
+
+
+@pytest.mark.module("facets")
+def test_counts_refuse_a_threshold_that_each_database_would_read_otherwise(corpus: Corpus) -> None:
+    asked: dict[str, Any] = {"query_text": "amber river", "min_confidence": 0.3}
+    with corpus.provider() as provider:
+        for counted in (
+            lambda: provider.find(None, exact_total=True, **asked),
+            lambda: provider.count_facets(None, facets=["collection"], **asked),
+        ):
+            with pytest.raises(InvalidInputError, match="min_confidence is given"):
+                counted()

@@ -38,8 +38,7 @@ def test_the_tools_only_read_and_are_listed_with_their_schemas(assistant: Assist
         "search_knowledge_base": {"query", "source_id", "match_count", "search_type"},
         "hybrid_search": {
             *("query", "limit", "include_memory", "expand_neighbors", "prefix_last", "filters"),
-            "order_by",
-            "like_ids",
+            *("order_by", "like_ids", "min_confidence"),
         },
         "search": {"query"},
         "fetch": {"id", "offset"},

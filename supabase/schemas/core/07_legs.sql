@@ -26,11 +26,11 @@ create type knowledge_internal.boost as (
   scale double precision, free_distance double precision, rate double precision
 );
 
--- What the fused list is arranged by; null for what was not asked. boosts: with recency_half_life,
--- which is the last.
+-- What the fused list is arranged by; null for what was not asked. picks: the hits at its top that
+-- diversity orders. boosts: with recency_half_life, which is the last.
 create type knowledge_internal.arrangement as (
   one_per_document boolean, max_per_document integer, merge_duplicates boolean,
-  diversity double precision, min_confidence double precision,
+  diversity double precision, picks integer, min_confidence double precision,
   boosts knowledge_internal.boost[], order_by knowledge_internal.boost
 );
 

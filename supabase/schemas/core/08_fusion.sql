@@ -15,7 +15,8 @@ create type knowledge_internal.fused_row as (
 -- need.
 create type knowledge_internal.row_facts as (
   id uuid, document_id uuid, chunk_index integer, collection text, factors double precision[],
-  order_value double precision
+  order_value double precision, answer_confidence double precision, embedding extensions.vector,
+  content_hash text, lexemes_hash text
 );
 
 -- What boosts and order_by read of a row.
@@ -79,51 +80,59 @@ begin
 end
 $$;
 
--- How well the first hit of a search fits the question that it fits best, 0 to 1: by its cosine
+-- How well each of these chunks fits the question that it fits best, 0 to 1: by its cosine
 -- similarity, and by coverage, the weight of the question's words that it has over that of all.
 -- docs/ranking.md measures it. Null for a chunk that is not here.
-create function knowledge_internal.answer_confidence(
-  plan knowledge_internal.search_plan, first_hit uuid
-) returns double precision
+create function knowledge_internal.answer_confidences(
+  plan knowledge_internal.search_plan, ids uuid[]
+) returns double precision[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  hit record;
+  asked_embedding extensions.vector;
   analysis knowledge_internal.query_analysis;
-  fit record;
-  best double precision;
+  confidences double precision[];
 begin
-  -- Concatenated with nothing, a tsvector outside its row is fetched once.
-  select chunk.embedding, chunk.content_tsv || ''::tsvector as lexemes
-    into hit
-    from public.knowledge_chunks as chunk
-   where chunk.id = first_hit;
-  for place in 1 .. cardinality(plan.questions) loop
-    analysis := plan.analyses[place];
-    -- Of the readings of a word, the best counts.
-    select 1 - (plan.questions[place].embedding operator(extensions.<=>) hit.embedding) as cosine,
-           coalesce(sum(word.found), 0) / sum(word.weight) as coverage
-      into fit
-      from (
-        select max(asked.weight) as weight,
-               max(asked.weight) filter (where hit.lexemes @@ asked.query) as found
-          from unnest(analysis.scored_weights, analysis.lexeme_queries, analysis.readings)
-               as asked (weight, query, reading)
-         group by asked.reading
-      ) as word;
-    best := greatest(
-      best,
-      1 / (
-        1 + exp(
-          -case
-            when fit.cosine is null then 15 * fit.coverage - 6
-            when fit.coverage is null then 30 * fit.cosine - 12.5
-            else 15 * fit.cosine + 8.7 * fit.coverage - 9.2
-          end
-        )
-      )
+  for question in 1 .. cardinality(plan.questions) loop
+    asked_embedding := plan.questions[question].embedding;
+    analysis := plan.analyses[question];
+    confidences := array(
+      select case when chunk.id is not null then greatest(
+               confidences[listed.place],
+               1 / (
+                 1 + exp(
+                   -case
+                     when chunk.cosine is null then 15 * fit.coverage - 6
+                     when fit.coverage is null then 30 * chunk.cosine - 12.5
+                     else 15 * chunk.cosine + 8.7 * fit.coverage - 9.2
+                   end
+                 )
+               )
+             ) end
+        from unnest(ids) with ordinality as listed (id, place)
+        left join lateral (
+               -- Concatenated with nothing, a tsvector outside its row is fetched once.
+               select stored.id, stored.content_tsv || ''::tsvector as lexemes,
+                      1 - (stored.embedding operator(extensions.<=>) asked_embedding) as cosine
+                 from public.knowledge_chunks as stored
+                where stored.id = listed.id
+               offset 0
+             ) as chunk on true
+       cross join lateral (
+               -- Of the readings of a word, the best counts.
+               select coalesce(sum(word.found), 0) / sum(word.weight) as coverage
+                 from (
+                   select max(asked.weight) as weight,
+                          max(asked.weight) filter (where chunk.lexemes @@ asked.query) as found
+                     from unnest(
+                            analysis.scored_weights, analysis.lexeme_queries, analysis.readings
+                          ) as asked (weight, query, reading)
+                    group by asked.reading
+                 ) as word
+             ) as fit
+       order by listed.place
     );
   end loop;
-  return best;
+  return confidences;
 end
 $$;
 
@@ -355,9 +364,11 @@ begin
 end
 $$;
 
--- What the database with these rows says of them, for an arrangement.
-create function knowledge_internal.row_facts(ids uuid[], plan knowledge_internal.search_plan)
-returns knowledge_internal.row_facts[]
+-- What the database with these rows says of them, for an arrangement. is_sent: to another database,
+-- which needs the confidence of each row.
+create function knowledge_internal.row_facts(
+  ids uuid[], plan knowledge_internal.search_plan, is_sent boolean default false
+) returns knowledge_internal.row_facts[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   asked constant knowledge_internal.arrangement := plan.arrangement;
@@ -365,15 +376,26 @@ declare
     when asked.boosts is not null or (asked.order_by).value_sql is not null
       then knowledge_internal.row_measures(ids, asked)
   end;
+  confidences constant float8[] := case when is_sent or asked.min_confidence is not null
+    then knowledge_internal.answer_confidences(plan, ids) end;
 begin
   return array(
     select row(
              chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, listed.factors,
-             listed.order_value
+             listed.order_value, listed.confidence,
+             case when asked.merge_duplicates or asked.diversity is not null
+               then chunk.embedding end,
+             case when asked.merge_duplicates then chunk.content_hash end,
+             -- Impact levels have no position.
+             case when asked.merge_duplicates then
+               md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
+             end
            )::knowledge_internal.row_facts
-      from unnest(ids, measures) as listed (id, factors, order_value)
+      from unnest(ids, measures, confidences)
+           as listed (id, factors, order_value, confidence)
      cross join lateral (
-             select stored.id, stored.document_id, stored.chunk_index, stored.collection
+             select stored.id, stored.document_id, stored.chunk_index, stored.collection,
+                    stored.embedding, stored.content_hash, stored.content_tsv
                from public.knowledge_chunks as stored
               where stored.id = listed.id
              offset 0
@@ -497,20 +519,163 @@ begin
 end
 $$;
 
+-- The rows without those that say the same as one above them: the same text, or the same lexemes in
+-- any order and number and nearly the same embedding. duplicates: how many each stands for.
+create function knowledge_internal.distinct_rows(
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
+) returns knowledge_internal.fused_row[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  least_similarity constant float8 := 0.97;
+begin
+  return array(
+    with listed as materialized (
+      select hit.place, fact.place as fact,
+             coalesce(facts[fact.place].lexemes_hash, fused[hit.place].id::text) as lexemes,
+             min(hit.place) over (
+               partition by coalesce(facts[fact.place].content_hash, fused[hit.place].id::text)
+             ) as text_place
+        from generate_subscripts(fused, 1) as hit (place)
+        left join generate_subscripts(facts, 1) as fact (place)
+          on facts[fact.place].id = fused[hit.place].id
+    ),
+    -- Of rows with the same lexemes, each is compared with the best.
+    text as (
+      select one.place,
+             case
+               when first_value(one.place) over same = one.place then one.place
+               when 1 - (
+                 facts[one.fact].embedding
+                   operator(extensions.<=>) facts[first_value(one.fact) over same].embedding
+               ) > least_similarity then first_value(one.place) over same
+               else one.place
+             end as shown_place
+        from listed as one
+       where one.place = one.text_place
+      window same as (partition by one.lexemes order by one.place)
+    )
+    select jsonb_populate_record(
+             fused[text.shown_place], jsonb_build_object('duplicates', count(*) - 1)
+           )
+      from listed
+      join text on text.place = listed.text_place
+     group by text.shown_place
+     order by text.shown_place
+  );
+end
+$$;
+
+-- The best rows of each document, most of them at most.
+create function knowledge_internal.limited_rows(
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[], most integer
+) returns knowledge_internal.fused_row[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(
+    select fused[ordered.place]
+      from (
+        select hit.place,
+               row_number() over (
+                 partition by coalesce(fact.document_id, fused[hit.place].id) order by hit.place
+               ) as place_in_document
+          from generate_subscripts(fused, 1) as hit (place)
+          left join unnest(facts) as fact on fact.id = fused[hit.place].id
+      ) as ordered
+     where ordered.place_in_document <= most
+     order by ordered.place
+  );
+end
+$$;
+
+-- The rows, best first, so ordered that the first picks differ: each is the row with the greatest
+-- (1 - diversity) * relevance - diversity * the cosine to the nearest one before it (maximal
+-- marginal relevance: Carbonell and Goldstein 1998). relevance: its score scaled to 0..1.
+create function knowledge_internal.varied_rows(
+  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[],
+  diversity double precision, picks integer
+) returns knowledge_internal.fused_row[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  least_score constant float8 := fused[cardinality(fused)].score;
+  places constant integer[] := array( -- in facts
+    select fact.place
+      from generate_subscripts(fused, 1) as hit (place)
+      left join generate_subscripts(facts, 1) as fact (place)
+        on facts[fact.place].id = fused[hit.place].id
+     order by hit.place
+  );
+  relevances float8[] := array( -- null for what was taken
+    select knowledge_internal.min_max(fused[hit.place].score, least_score, fused[1].score)
+      from generate_subscripts(fused, 1) as hit (place)
+     order by hit.place
+  );
+  nearest float8[]; -- the cosine of each row to the nearest that was taken
+  newest extensions.vector;
+  taken integer[] := '{}';
+  pick integer := 1;
+begin
+  while pick is not null and cardinality(taken) < picks loop
+    taken := taken || pick;
+    relevances[pick] := null;
+    newest := facts[places[pick]].embedding;
+    nearest := array(
+      select greatest(
+               nearest[hit.place],
+               -- Without an embedding, a row is like none.
+               coalesce(
+                 1 - (facts[places[hit.place]].embedding operator(extensions.<=>) newest), 0
+               )
+             )
+        from generate_subscripts(fused, 1) as hit (place)
+       order by hit.place
+    );
+    pick := (
+      select hit.place
+        from generate_subscripts(fused, 1) as hit (place)
+       where relevances[hit.place] is not null
+       order by (1 - diversity) * relevances[hit.place] - diversity * nearest[hit.place] desc,
+                hit.place
+       limit 1
+    );
+  end loop;
+  return array(
+    select fused[listed.place]
+      from (
+        select picked.place, picked.number
+          from unnest(taken) with ordinality as picked (place, number)
+         union all
+        select hit.place, null
+          from generate_subscripts(fused, 1) as hit (place)
+         where hit.place <> all (taken)
+      ) as listed
+     order by listed.number nulls last, listed.place
+  );
+end
+$$;
+
 -- The list of a search, arranged. sent: the facts of its rows by their ids, from the databases that
--- have them; null: this one has them. merged: how many rows stand in others of their documents.
--- greatest_boost: as in boosted_rows.
+-- have them; null: this one has them. merged: how many rows stand in others of their documents;
+-- best: the row with the best score; greatest_boost: as in boosted_rows.
 create function knowledge_internal.arranged_rows(
   fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan, sent jsonb,
-  out arranged knowledge_internal.fused_row[], out merged integer,
+  out arranged knowledge_internal.fused_row[], out merged integer, out best uuid,
   out greatest_boost double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  most_varied constant integer := 100; -- rows, each of which is compared with each pick
   asked constant knowledge_internal.arrangement := plan.arrangement;
+  is_only_varied constant boolean := asked.diversity is not null and num_nonnulls(
+    asked.one_per_document, asked.max_per_document, asked.merge_duplicates, asked.min_confidence,
+    asked.boosts, (asked.order_by).value_sql
+  ) = 0;
   facts constant knowledge_internal.row_facts[] := case
     when sent is null then knowledge_internal.row_facts(
-      array(select hit.id from unnest(fused) as hit), plan
+      array(
+        select hit.id
+          from unnest(case when is_only_varied then fused[:most_varied] else fused end) as hit
+      ),
+      plan
     )
     else array(
       select jsonb_populate_record(
@@ -522,15 +687,36 @@ declare
   end;
 begin
   arranged := fused;
+  if asked.min_confidence is not null then
+    arranged := array(
+      select fused[hit.place]
+        from generate_subscripts(fused, 1) as hit (place)
+        join unnest(facts) as fact on fact.id = fused[hit.place].id
+       -- Without a question nothing is compared.
+       where (fact.answer_confidence < asked.min_confidence) is not true
+       order by hit.place
+    );
+  end if;
   if asked.boosts is not null then
     select done.boosted, done.greatest_boost
       into arranged, greatest_boost
       from knowledge_internal.boosted_rows(arranged, facts) as done;
   end if;
+  if asked.merge_duplicates then
+    arranged := knowledge_internal.distinct_rows(arranged, facts);
+  end if;
   if asked.one_per_document then
     merged := cardinality(arranged);
     arranged := knowledge_internal.document_rows(arranged, facts);
     merged := merged - cardinality(arranged);
+  elsif asked.max_per_document is not null then
+    arranged := knowledge_internal.limited_rows(arranged, facts, asked.max_per_document);
+  end if;
+  best := arranged[1].id;
+  if asked.diversity is not null then
+    arranged := knowledge_internal.varied_rows(
+      arranged[:most_varied], facts, asked.diversity, asked.picks
+    ) || arranged[most_varied + 1:];
   end if;
   if (asked.order_by).value_sql is not null then
     arranged := knowledge_internal.ordered_rows(arranged, facts);

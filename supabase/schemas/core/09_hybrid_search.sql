@@ -68,7 +68,8 @@ comment on type public.knowledge_search_hit is
   'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
-  'well its first hit fits the question; low for a question of another subject than the corpus. '
+  'well its hit with the best score fits the question; low for a question of another subject than '
+  'the corpus. '
   'duplicates: with merge_duplicates, how many hits that say the same it stands for beside itself.';
 
 -- Raises 22023 for null and for a number out of its bounds; allowed says these in words.
@@ -588,7 +589,9 @@ begin
   end if;
   plan.arrangement := row(
     nullif(given.one_per_document, false), given.max_per_document,
-    nullif(given.merge_duplicates, false), nullif(given.diversity, 0), given.min_confidence,
+    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
+    case when given.diversity > 0 then given.match_offset + given.match_count end,
+    given.min_confidence,
     case when num_nonnulls(given.boosts, given.recency_half_life) > 0
       then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
     case when given.order_by is not null
@@ -941,6 +944,7 @@ declare
   best_score double precision;
   rows knowledge_internal.fused_row[];
   merged integer;
+  best uuid; -- by its score
   first_confidence double precision;
 begin
   plan := knowledge_internal.planned_search(
@@ -1060,14 +1064,15 @@ begin
     into rows
     from scored;
   if not (plan.arrangement is null) then
-    select found.arranged, found.merged, best_score * coalesce(found.greatest_boost, 1)
-      into rows, merged, best_score
+    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_boost, 1)
+      into rows, merged, best, best_score
       from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
   end if;
 
+  best := coalesce(best, rows[1].id);
   first_confidence := coalesce(
-    (ranked_lists #>> array['chunks', rows[1].id::text, 'answer_confidence'])::float8,
-    knowledge_internal.answer_confidence(plan, rows[1].id)
+    (ranked_lists #>> array['chunks', best::text, 'answer_confidence'])::float8,
+    (knowledge_internal.answer_confidences(plan, array[best]))[1]
   );
   return query
   with page as materialized (
@@ -1178,7 +1183,11 @@ comment on function public.hybrid_search_knowledge_chunks is
   '{"field", "decay", "origin", "scale", "offset", "decay_to"} (see the documentation). '
   'order_by: the hits by a number or date, such as document_date desc, those without it last, '
   'instead of by score. '
-  'one_per_document: a document stands where its best hit stands and shows its best chunk. '
+  'one_per_document: a document stands where its best hit stands and shows its best chunk; '
+  'max_per_document: it shows so many at most. merge_duplicates: of hits with the same text, or '
+  'the same lexemes and a cosine above 0.97, the best is shown. min_confidence: hits that fit the '
+  'question less (0 to 1, as answer_confidence) are left out. diversity (0 to 1) orders the first '
+  '100 hits by maximal marginal relevance (Carbonell and Goldstein 1998). '
   'match_offset pages through that list; total_count is its length. '
   'neighbor_window: context holds the chunks around the hit. snippet: an excerpt with the words '
   'found in <mark>, HTML-escaped; snippets: of up to so many passages. embedding_from_text: a question without an embedding gets one '

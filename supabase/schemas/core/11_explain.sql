@@ -287,6 +287,37 @@ begin
 end
 $$;
 
+-- The answer for rows that are all below min_confidence, else null.
+create function knowledge_internal.unsure_answer(
+  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  threshold constant double precision := (plan.arrangement).min_confidence;
+  best constant double precision := case when threshold is not null then (
+    select max(confidence)
+      from unnest(
+             knowledge_internal.answer_confidences(
+               plan,
+               array(
+                 select distinct unnest(list.vector_ids || list.text_ids)
+                   from unnest(lists) as list
+               )
+             )
+           ) as confidence
+  ) end;
+begin
+  return case when best < threshold then jsonb_build_object(
+    'reason', 'min_confidence',
+    'message', format(
+      'The best confidence of a row is %s and min_confidence is %s. Lower min_confidence, or ask '
+      'with other words.', trunc(best::numeric, 4), threshold
+    ),
+    'best_confidence', best
+  ) end;
+end
+$$;
+
 -- Why a search has no hits, as in explain_empty_knowledge_search; null if it has some.
 -- counts_hidden: for operators, the documents that the viewer may not see are counted.
 create function knowledge_internal.empty_reason(
@@ -389,7 +420,7 @@ begin
   if exists (
     select from unnest(lists) as list where list.vector_ids <> '{}' or list.text_ids <> '{}'
   ) then
-    return null;
+    return knowledge_internal.unsure_answer(plan, lists);
   end if;
 
   return knowledge_internal.unmatched_question(plan);
@@ -427,9 +458,10 @@ comment on function public.explain_empty_knowledge_search(jsonb) is
   'nothing_stored, not_visible (to this viewer), collection or filter (no visible row passes '
   'argument alone; nearest: what such rows have in field that is written alike; known: the first '
   'five), filters_together, only_like_ids, offset (total_count), threshold (best_similarity), '
-  'no_embedding, no_searchable_words, no_words or words_not_together. Rows that the viewer may not '
-  'see are neither counted nor named. A filter without an index is tried on 20,000 rows. Raises '
-  '22023 as the search does, and for an unknown name.';
+  'min_confidence (best_confidence), no_embedding, no_searchable_words, no_words or '
+  'words_not_together. Rows that the viewer may not see are neither counted nor named. A filter '
+  'without an index is tried on 20,000 rows. Raises 22023 as the search does, and for an unknown '
+  'name.';
 revoke all on function public.explain_empty_knowledge_search(jsonb)
   from public, anon, authenticated;
 grant execute on function public.explain_empty_knowledge_search(jsonb) to service_role;
@@ -598,6 +630,10 @@ begin
     ),
     'lists', coalesce(summary.lists, '[]'),
     'hits', hits,
+    'hit_confidences', knowledge_internal.answer_confidences(
+      plan,
+      array(select (hit ->> 'id')::uuid from jsonb_array_elements(hits) as hit)
+    ),
     'empty', case when hits = '[]' then knowledge_internal.empty_reason(given, true) end
   );
 end
@@ -613,10 +649,11 @@ comment on function public.explain_hybrid_search(jsonb) is
   'weights used; cosine_scale: what auto divides a cosine by. lists: the ranked lists that were '
   'fused, one for each formulation in each collection. hits: the answer without context and '
   'metadata, and what each leg gave to the fused score (before boosts): vector_share and '
-  'text_share; factors: those of its boosts, the last one of recency_half_life. empty: without '
-  'hits, as in explain_empty_knowledge_search, but with the number of documents that the viewer '
-  'may not see. Document frequencies are of all chunks, whoever owns them. Raises 22023 as the '
-  'search does, and for an unknown name.';
+  'text_share; factors: those of its boosts, the last one of recency_half_life. hit_confidences: '
+  'what min_confidence compares, of each. empty: without hits, as in '
+  'explain_empty_knowledge_search, but with the number of documents that the viewer may not see. '
+  'Document frequencies are of all chunks, whoever owns them. Raises 22023 as the search does, '
+  'and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
 

@@ -293,6 +293,11 @@ class _Sharded(Searches):
 
     async def _gathered(self, function: str, arguments: dict[str, Any], call: _Call) -> object:
         """Return the sum of what the databases answered."""
+        if function in (COUNT, FACETS) and arguments.get("min_confidence") is not None:
+            raise InvalidInputError(
+                "min_confidence is given, and counts of several databases do not obey it",
+                remedy="Count without min_confidence, or read total_count of the search.",
+            )
         if function == FACETS:
             limit = arguments["facet_limit"]
             # What is common in all may be at the end of each list.
@@ -330,7 +335,8 @@ def _named(name: str, error: Exception) -> SecondBrainError:
 # From the reason that leaves out most rows to the one that leaves out fewest.
 _REASONS = (
     *("nothing_stored", "not_visible", "collection", "filter", "filters_together", "no_embedding"),
-    *("no_searchable_words", "no_words", "words_not_together", "threshold", "offset"),
+    *("no_searchable_words", "no_words", "words_not_together", "threshold", "min_confidence"),
+    "offset",
 )
 
 
@@ -339,6 +345,7 @@ def _least_empty(reasons: Sequence[Any]) -> Any:
     if any(isinstance(one, list) for one in reasons):
         return [_least_empty(of_query) for of_query in zip(*reasons, strict=True)]
     known = [one for one in reasons if one is not None]
+    known.sort(key=lambda one: one.get("best_confidence") or 0, reverse=True)
     return max(known, key=lambda one: _REASONS.index(one["reason"]), default=None)
 
 

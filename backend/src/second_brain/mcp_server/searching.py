@@ -140,6 +140,13 @@ class HybridSearch(_Search):
         max_length=20,
         description="document_ids of results that fit: find more like them. They are left out.",
     )
+    min_confidence: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Only results that fit the question at least so well, 0 to 1. With 0.3, a "
+        "question about another subject has an empty answer that says so.",
+    )
     filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, BeforeValidator(_read)] = (
         Field(
             None,
@@ -164,6 +171,7 @@ class HybridSearch(_Search):
             prefix_last=self.prefix_last,
             order_by=self.order_by,
             like_ids=self.like_ids or None,
+            min_confidence=self.min_confidence,
             one_per_document=True,
             mode="rerank" if settings.use_reranking else "hybrid",
         )

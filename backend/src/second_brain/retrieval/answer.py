@@ -84,7 +84,7 @@ class SearchResponse(ResponseNames):
     `query_time_ms` is the whole time in milliseconds, and `timings` has its parts. `notes` says
     what the database did beside what was asked. `empty`, without results, says why.
 
-    `answer_confidence` is 0 to 1: how well the first hit of the fused list fits the question, the
+    `answer_confidence` is 0 to 1: how well the hit with the best fused score fits the question, the
     same on all pages and after reranking. Below `second_brain.services.results.OFF_SUBJECT`, the
     question may be about another subject than the corpus. It is None without hits.
 

@@ -31,12 +31,15 @@ MOST_PENDING = 1000
 REMEDIES = {
     "boosts": "Give boosts that raise it more, or none.",
     "collection": "Name its collection, or none.",
+    "confidence": "Lower min_confidence to this confidence.",
     "date": "Give dates that include its own, or none.",
+    "diversity": "Lower diversity, or raise match_count.",
+    "duplicate": "Ask without merge_duplicates, which shows one of the hits that say the same.",
     "earlier_page": "Lower match_offset.",
     "excluded_words": "Ask without the excluded words.",
     "filter": "Leave out this filter, or change the row.",
     "fusion": "Raise match_count, or ask for the next page.",
-    "grouped": "Ask without one_per_document, which shows the best chunk of each document.",
+    "grouped": "Ask without one_per_document or max_per_document, which leave out chunks.",
     "missed": "Raise pool_size.",
     "no_embedding": "Run `second-brain corpus embed --once`, or ingest its document again.",
     "no_words": "Ask with a word that it has.",
@@ -100,7 +103,7 @@ class HitMetadata(TypedDict, total=False):
     pool_ended: bool | None
     """A leg of the search had as many rows as its pool: rows beyond the list may match."""
     answer_confidence: float | None
-    """How well the first hit of the whole list fits the question: see `Details`."""
+    """How well the hit with the best score fits the question: see `Details`."""
     real_provider: bool
     title: str
     source_url: str
@@ -229,7 +232,7 @@ class Details(ShortDetails):
     """How the hits of a search came about.
 
     `raw_count` is the rows received, `total_count` the length of the list that match_offset pages
-    through. `answer_confidence` is 0 to 1: how well the first hit of that list fits the question,
+    through. `answer_confidence` is 0 to 1: how well the hit with the best score fits the question,
     by its cosine similarity and by the share of the question's words that it has. Below
     OFF_SUBJECT, the question may be about another subject. It is not there without hits, nor in
     answers of `search` and `fulltext_search`. `real_provider` is True when a database answered.

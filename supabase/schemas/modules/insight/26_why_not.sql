@@ -153,7 +153,7 @@ declare
       'formulations', null, 'fusion', 'rrf', 'vector_weight', 1, 'text_weight', 1,
       'match_threshold', -1, 'pool_size', largest_pool, 'match_count', largest_pool,
       'match_offset', 0, 'one_per_document', false, 'recency_half_life', null, 'boosts', null,
-      'order_by', null,
+      'order_by', null, 'min_confidence', null,
       'collections', case when given.collections is not null then array[chunk.collection] end
     )
   );
@@ -315,6 +315,74 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
       on document.id = named_chunk.document_id
 $$;
 
+-- The argument without which a chunk would be on the page, null for none. cause: its name in
+-- explain_missing_knowledge_chunk.
+create function knowledge_internal.outdone_by(
+  given knowledge_internal.search_arguments, chunk_id uuid, last_place integer,
+  out cause text, out argument text
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  neutral jsonb;
+begin
+  for cause, argument, neutral in
+    values ('order', 'order_by', 'null'::jsonb), ('boosts', 'boosts', 'null'),
+           ('recency', 'recency_half_life', 'null'), ('diversity', 'diversity', '0')
+  loop
+    if to_jsonb(given) -> argument <> neutral and (
+      knowledge_internal.place_in_list(
+        jsonb_populate_record(given, jsonb_build_object(argument, neutral)), array[chunk_id]
+      )
+    ).place <= last_place then
+      return;
+    end if;
+  end loop;
+  cause := null;
+  argument := null;
+end
+$$;
+
+-- The cause of a chunk that other hits of the list stand for, null if there is none.
+create function knowledge_internal.hidden_by(
+  given knowledge_internal.search_arguments, chunk public.knowledge_chunks
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  without knowledge_internal.search_arguments := given;
+  argument text;
+  neutral jsonb;
+  reason text;
+begin
+  for argument, neutral, reason in
+    values ('merge_duplicates', 'false'::jsonb, 'a better hit says the same'),
+           ('one_per_document', 'false', 'its document shows another chunk, at place %s'),
+           ('max_per_document', 'null', 'its document shows better chunks, the first at place %s')
+  loop
+    continue when to_jsonb(given) -> argument = neutral;
+    without := jsonb_populate_record(without, jsonb_build_object(argument, neutral));
+    if (knowledge_internal.place_in_list(without, array[chunk.id])).place is not null then
+      return jsonb_build_object(
+        'cause', case argument when 'merge_duplicates' then 'duplicate' else 'grouped' end,
+        'argument', argument,
+        'reason', format(
+          reason,
+          (
+            knowledge_internal.place_in_list(
+              given,
+              array(
+                select sibling.id from public.knowledge_chunks as sibling
+                 where sibling.document_id = chunk.document_id
+              )
+            )
+          ).place
+        )
+      );
+    end if;
+  end loop;
+  return null;
+end
+$$;
+
 create function public.explain_missing_knowledge_chunk(
   search jsonb, chunk_id uuid default null, document_key text default null
 ) returns jsonb
@@ -345,7 +413,8 @@ declare
   vector jsonb := '{"rank": null, "similarity": null}';
   text jsonb := '{"rank": null, "score": null}';
   leg_causes jsonb;
-  other_place bigint;
+  outdone record;
+  confidence double precision;
   is_found boolean;
   original_place bigint;
   causes jsonb := '[]';
@@ -404,6 +473,23 @@ begin
     end if;
     -- Nothing else is said about a chunk that the viewer may not see, or that is given.
     if not jsonb_path_exists(causes, '$[*] ? (@.cause == "permission" || @.cause == "like")') then
+      if original_place is null and given.min_confidence is not null then
+        confidence := (
+          knowledge_internal.answer_confidences(
+            knowledge_internal.planned_search(
+              knowledge_internal.given_arguments(search - 'min_confidence')
+            ),
+            array[chunk.id]
+          )
+        )[1];
+        if (confidence >= given.min_confidence) is not true then
+          causes := causes || jsonb_build_object(
+            'cause', 'confidence', 'argument', 'min_confidence',
+            'reason', format('its confidence is %s', trunc(confidence::numeric, 4))
+          );
+          search := search - 'min_confidence';
+        end if;
+      end if;
       if causes <> '[]' then
         allowing := knowledge_internal.given_arguments(search);
         placed := knowledge_internal.place_in_list(allowing, array[chunk.id]);
@@ -417,60 +503,23 @@ begin
           'reason', format('its place is %s', placed.place)
         );
       elsif placed.place > last_place then
-        -- The first argument without which it would be on the page.
-        select coalesce(min(other.cause), 'fusion') as cause,
-               coalesce(min(other.argument), 'match_count') as argument
-          into failed
-          from (
-            select one.cause, one.argument
-              from (
-                values (1, 'order', 'order_by'), (2, 'boosts', 'boosts'),
-                       (3, 'recency', 'recency_half_life')
-              ) as one (number, cause, argument)
-             where to_jsonb(allowing) -> one.argument <> 'null'
-               and (
-                     knowledge_internal.place_in_list(
-                       jsonb_populate_record(allowing, jsonb_build_object(one.argument, null)),
-                       array[chunk.id]
-                     )
-                   ).place <= last_place
-             order by one.number
-             limit 1
-          ) as other;
+        outdone := knowledge_internal.outdone_by(allowing, chunk.id, last_place);
         causes := causes || jsonb_build_object(
-          'cause', failed.cause, 'argument', failed.argument,
+          'cause', coalesce(outdone.cause, 'fusion'),
+          'argument', coalesce(outdone.argument, 'match_count'),
           'reason', format(
             'its place is %s: its score is %s, that of the last hit on the page %s',
             placed.place, placed.score, placed.page_score
           )
         );
       elsif placed.place is null then
-        other_place := case when allowing.one_per_document then (
-          knowledge_internal.place_in_list(
-            jsonb_populate_record(allowing, '{"one_per_document": false}'), array[chunk.id]
-          )
-        ).place end;
-        causes := causes || case
-          when other_place is not null then jsonb_build_object(
-            'cause', 'grouped', 'argument', 'one_per_document',
-            'reason', format(
-              'its document shows another chunk, at place %s',
-              (
-                knowledge_internal.place_in_list(
-                  allowing,
-                  array(
-                    select sibling.id from public.knowledge_chunks as sibling
-                     where sibling.document_id = chunk.document_id
-                  )
-                )
-              ).place
-            )
-          )
-          when leg_causes = '[]' then jsonb_build_object(
+        causes := causes || coalesce(
+          knowledge_internal.hidden_by(allowing, chunk),
+          case when leg_causes = '[]' then jsonb_build_object(
             'cause', 'missed', 'reason', 'no leg reads all rows, and it was not among those read'
-          )
-          else leg_causes
-        end;
+          ) end,
+          leg_causes
+        );
       end if;
     end if;
   end if;

@@ -392,7 +392,6 @@ begin
              jsonb_strip_nulls(
                to_jsonb(fact) || jsonb_build_object(
                  'external_key', document.external_key,
-                 'answer_confidence', knowledge_internal.answer_confidence(plan, chunk.id),
                  'written_at', coalesce(document.updated_at, chunk.updated_at)
                )
              )
@@ -406,7 +405,8 @@ begin
                select distinct unnest(list.vector_ids || list.text_ids)
                  from unnest(lists) as list
              ),
-             plan
+             plan,
+             is_sent => true
            )
          ) as fact
     join public.knowledge_chunks as chunk on chunk.id = fact.id
