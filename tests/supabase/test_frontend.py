@@ -111,7 +111,7 @@ def test_the_contract_is_that_of_python(tmp_path: Path) -> None:
     assert text == CONTRACT.read_text("utf-8")
 
 
-def project(place: Path) -> str:
+def deno_project(place: Path) -> str:
     """Make a folder a project with supabase-js and the package; return the option for Deno.
 
     The package is its source: nothing needs to be built.
@@ -140,7 +140,7 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
         for code in re.findall(r"^```ts\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
     ]
     assert examples
-    config = project(tmp_path)
+    config = deno_project(tmp_path)
     for number, example in enumerate(examples):
         file = tmp_path / f"example_{number}.ts"
         file.write_text(example, "utf-8")

@@ -69,7 +69,7 @@ _STORE_FUSION = """
 insert into public.knowledge_settings (collection, fusion) values ('', '{fusion}');
 """
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
-# After the head of the first file for another schema than public; Supabase does the same for public.
+# After the head of the first file for another schema; Supabase does the same for public.
 _CREATE_SCHEMA = """
 -- The schema of this install.
 create schema if not exists {schema};
