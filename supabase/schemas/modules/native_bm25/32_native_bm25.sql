@@ -204,46 +204,90 @@ begin
 end
 $$;
 
--- The best rows in the order of the index, a few more than the pool: exact_scores orders them, and
--- the index rounds the length of a text.
+-- The best rows in the order of the index.
+create function knowledge_internal.native_order(words text, most_rows integer) returns uuid[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- One plan for all questions, which cannot have most_rows as a constant.
+set plan_cache_mode = force_generic_plan as $$
+declare
+  found uuid[];
+begin
+  -- The extension may be in any schema, and its planner hook looks for a function by the path. It
+  -- cannot see a limit that is no constant, and reads as many rows as this setting says.
+  perform set_config(
+            'search_path', format('pg_catalog, %I, pg_temp', namespace.nspname), true
+          ),
+          set_config('pg_textsearch.default_limit', most_rows::text, true)
+     from pg_catalog.pg_extension as extension
+     join pg_catalog.pg_namespace as namespace on namespace.oid = extension.extnamespace
+    where extension.extname = 'pg_textsearch';
+  select pg_catalog.array_agg(best.chunk_id)
+    into found
+    from (
+      select stored.chunk_id
+        from public.knowledge_native_texts as stored
+       order by stored.tokens <@> to_bm25query(words, 'public.knowledge_native_texts_bm25')
+       limit most_rows
+    ) as best;
+  return coalesce(found, '{}');
+end
+$$;
+
+-- The best rows by the index, a few more than the pool: exact_scores orders them, and the index
+-- rounds the length of a text. Where filters drop rows, the index is read again, further.
 create or replace function knowledge_internal.native_rows(
   analysis knowledge_internal.query_analysis, collection text, plan knowledge_internal.search_plan,
   out ids uuid[], out reason text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  native_query constant text := knowledge_internal.native_query(analysis);
   every_active_row constant text := 'chunk.status = ''active''';
+  most_read constant float8 := 20000; -- rows of the index
+  native_query constant text := knowledge_internal.native_query(analysis);
+  wanted constant float8 := ceil(1.1 * plan.scored_exactly);
+  read_rows float8 := wanted;
+  read uuid[];
 begin
   reason := knowledge_internal.no_native_reason(analysis, native_query, collection, plan);
   if reason is not null then
     return;
   end if;
-  execute
-    'select array('
-    '  select stored.chunk_id'
-    '    from public.knowledge_native_texts as stored' ||
-    -- Only active chunks are in the table.
-    case when (plan.scope).matching <> every_active_row or collection is not null then
-      ' cross join lateral ('
-      '   select from public.knowledge_chunks as chunk'
-      '    where chunk.id = stored.chunk_id and ' || (plan.scope).matching ||
-      case when collection is not null then ' and chunk.collection = $4' else '' end ||
-      '  offset 0'
-      ' ) as passing'
-    else '' end || (
-      -- The extension may be in any schema.
-      select format(
-               ' order by stored.tokens operator(%1$I.<@>)'
-               ' %1$I.to_bm25query($2, ''public.knowledge_native_texts_bm25'')',
-               namespace.nspname
-             )
-        from pg_catalog.pg_extension as extension
-        join pg_catalog.pg_namespace as namespace on namespace.oid = extension.extnamespace
-       where extension.extname = 'pg_textsearch'
-    ) || ' limit $3)'
-    into ids
-    using plan.scope, native_query, ceil(1.1 * plan.scored_exactly)::integer, collection;
+  -- Only active chunks are in the table.
+  if (plan.scope).matching = every_active_row and collection is null then
+    ids := knowledge_internal.native_order(native_query, wanted::integer);
+    return;
+  end if;
+  read_rows := ceil(1.5 * wanted * greatest(
+    1, coalesce(
+      plan.chunk_count / nullif(knowledge_internal.estimated_chunks(plan, collection), 0), 1
+    )
+  ));
+  loop
+    if read_rows > most_read then
+      ids := null;
+      reason := 'few of the best rows pass the filters';
+      return;
+    end if;
+    read := knowledge_internal.native_order(native_query, read_rows::integer);
+    execute
+      'select array('
+      '  select chunk.id'
+      '    from unnest($2) with ordinality as best (id, place)'
+      '   cross join lateral ('
+      '           select stored.* from public.knowledge_chunks as stored'
+      '            where stored.id = best.id'
+      '           offset 0'
+      '         ) as chunk'
+      '   where ' || (plan.scope).matching ||
+      case when collection is not null then ' and chunk.collection = $3' else '' end ||
+      '   order by best.place'
+      '   limit $4'
+      ')'
+      into ids
+      using plan.scope, read, collection, wanted;
+    exit when cardinality(ids) >= plan.scored_exactly or cardinality(read) < read_rows;
+    read_rows := 4 * read_rows;
+  end loop;
 end
 $$;
 
