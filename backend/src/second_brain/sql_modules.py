@@ -39,9 +39,7 @@ def chosen(text: str | None) -> tuple[str, ...]:
             f"there is no module {unknown[0]!r}", remedy=f"The modules are:{listed}"
         )
     return tuple(
-        name
-        for name in MODULES
-        if name in names or (ALL in names and name not in NOT_IN_ALL)
+        name for name in MODULES if name in names or (ALL in names and name not in NOT_IN_ALL)
     )
 
 

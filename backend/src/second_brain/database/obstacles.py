@@ -195,9 +195,7 @@ def _pgvector(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
         )
 
 
-def _extensions(
-    connection: psycopg.Connection[Any], missing: Sequence[str]
-) -> Iterator[Obstacle]:
+def _extensions(connection: psycopg.Connection[Any], missing: Sequence[str]) -> Iterator[Obstacle]:
     """Look for what modules need beside pgvector."""
     needed = {found[1] for text in missing if (found := packaged.NEEDS.search(text))}
     for name, is_available in connection.execute(_MISSING_EXTENSIONS, [sorted(needed)]):

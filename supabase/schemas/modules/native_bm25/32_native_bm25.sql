@@ -170,8 +170,7 @@ begin
     when (select count(distinct listed.reading) from unnest(analysis.readings) as listed (reading))
          < cardinality(analysis.lexemes) then 'words with several readings'
     when native_query is null then 'words with a share of their weight'
-    when matching <= greatest(plan.most_read_by_filter, plan.most_compared)
-      then 'few rows pass the filters'
+    when matching <= plan.most_read_by_filter then 'few rows pass the filters'
     when to_regclass('public.knowledge_native_texts_bm25') is null then 'no index'
   end;
 end
@@ -244,7 +243,7 @@ declare
   every_active_row constant text := 'chunk.status = ''active''';
   most_read constant float8 := 20000; -- rows of the index
   native_query constant text := knowledge_internal.native_query(analysis);
-  wanted constant float8 := ceil(1.1 * plan.scored_exactly);
+  wanted constant float8 := ceil(1.2 * plan.scored_exactly);
   read_rows float8 := wanted;
   read uuid[];
 begin
