@@ -97,12 +97,13 @@ def test_it_works_in_another_schema(server: EmbeddedPostgres) -> None:
     migrations.apply(dsn, dimensions=DIMENSIONS, schema="notes", modules=[MODULE])
     query(
         dsn,
-        "insert into notes.knowledge_chunks (content) values ('quartz'), ('marble');"
+        "insert into notes.knowledge_chunks (content) select 'marble'"
+        " union all select 'quartz' from generate_series(1, 60);"
         "create or replace function notes_internal.small_corpus_limit() returns integer"
         " language sql immutable set search_path = pg_catalog, pg_temp as 'select 0'",
     )
     hits = "select content from notes.hybrid_search_knowledge_chunks(query_text => 'quartz')"
-    assert query(dsn, hits) == [("quartz",)]
+    assert query(dsn, hits) == [("quartz",)] * 10
     ((leg,),) = query(
         dsn,
         "select notes.explain_hybrid_search('{\"query_text\": \"quartz\"}') #>> '{text,strategy}'",

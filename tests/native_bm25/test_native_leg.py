@@ -88,7 +88,7 @@ def test_random_calls_return_the_rows_of_the_plain_leg(corpus: Connection) -> No
     [
         ({"query_text": "bama kiro"}, None),
         ({"query_text": "bama bama"}, None),
-        ({"query_text": "own77"}, None),
+        ({"query_text": "own77"}, "fewer rows than the pool"),
         ({"query_text": "horse", "public_only": True, "pool_size": 10}, None),
         ({"query_text": '"bama bane"'}, "required or excluded words"),
         ({"query_text": "bama -kiro"}, "required or excluded words"),
