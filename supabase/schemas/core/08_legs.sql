@@ -683,9 +683,9 @@ begin
 end
 $$;
 
--- Extension point: at least the best rows of the pool for a query with a matching_query, by an index
--- that orders rows by BM25; or the reason why the plain leg finds them (null: no such index). In
--- core there is none.
+-- Extension point: at least the best rows of the pool for a query with a matching_query, by an
+-- index that orders rows by BM25; or the reason why the plain leg finds them (null: no such index).
+-- In core there is none.
 create function knowledge_internal.native_rows(
   analysis knowledge_internal.query_analysis, collection text, plan knowledge_internal.search_plan,
   out ids uuid[], out reason text

@@ -145,9 +145,8 @@ select chunk.id, knowledge_internal.native_text(chunk.content_tsv)
 do $$
 begin
   if exists (select from pg_catalog.pg_extension where extname = 'pg_textsearch') then
-    execute
-      'create index knowledge_native_texts_bm25 on public.knowledge_native_texts'
-      ' using bm25 (tokens) with (text_config = ''pg_catalog.simple'')';
+    create index knowledge_native_texts_bm25 on public.knowledge_native_texts
+      using bm25 (tokens) with (text_config = 'pg_catalog.simple');
   end if;
 end
 $$;
