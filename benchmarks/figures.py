@@ -32,7 +32,7 @@ from benchmarks.corpus import EmbeddingSpace, Library, Query
 from benchmarks.exact import COUNT
 from benchmarks.loading import Keeping, Loaded, locked, said
 from benchmarks.memory import private_bytes
-from benchmarks.peers.ours import BareRows, Hybrid, SecondBrain
+from benchmarks.peers.ours import BareRows, Hybrid, SecondBrain, SecondBrainNative
 from benchmarks.peers.system import Client, System
 from benchmarks.scratch import folder
 from benchmarks.timing import Series, throughput, time_kind
@@ -124,7 +124,8 @@ class Bench:
         keeping = self._keeping if keep else replace(self._keeping, directory=None)
         by_name: dict[str, type[System]] = {kind.name: kind for kind in SYSTEMS}
         with ExitStack() as stack:
-            kinds = [by_name[name] for name in (SecondBrain.name, *names)]
+            ours = SecondBrainNative if self.options.native else SecondBrain
+            kinds: list[type[System]] = [ours, *(by_name[name] for name in names)]
             for kind in kinds:
                 missing = kind.missing(self.options.major)
                 if missing:
@@ -278,6 +279,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of a measure of throughput")
     parser.add_argument("--dimensions", type=int, default=384)
     parser.add_argument("--major", type=int, default=MAJOR, help="of the PostgreSQL servers")
+    parser.add_argument("--native", action="store_true", help="with module native_bm25")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of loaded systems")
     options = parser.parse_args()
     chosen = options.only or list(FIGURES)

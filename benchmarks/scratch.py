@@ -25,8 +25,9 @@ SLOW_TO_FILL = """
 select indexrelid::regclass::text, pg_get_indexdef(indexrelid)
   from pg_index
  where indexrelid in (
-         'public.knowledge_chunks_embedding'::regclass,
-         'public.knowledge_chunks_content_tsv'::regclass
+         to_regclass('public.knowledge_chunks_embedding'),
+         to_regclass('public.knowledge_chunks_content_tsv'),
+         to_regclass('public.knowledge_native_texts_bm25')
        )
 """
 
@@ -66,7 +67,7 @@ def filled_at_once(
     connection: "psycopg.Connection[Any]",
     step: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> Iterator[None]:
-    """Build the indexes of both legs after the block, each a step: filling them by row is slow."""
+    """Build the indexes of the legs after the block, each a step: filling them by row is slow."""
     definitions = connection.execute(SLOW_TO_FILL).fetchall()
     for name, _ in definitions:
         connection.execute(sql.SQL("drop index {}").format(sql.SQL(name)))
@@ -95,12 +96,13 @@ def database(
         folder(keep) as place,
         running(keep or place / "postgres", major, settings, keep is not None) as server,
     ):
-        migrations.apply(
-            server.dsn(), dimensions=dimensions, modules=modules or migrations.modules()
-        )
         if extension:
+            # Before the migrations: a module may need it.
             with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
                 create = sql.SQL("create extension if not exists {}")
                 admin.execute(create.format(sql.Identifier(extension)))
+        migrations.apply(
+            server.dsn(), dimensions=dimensions, modules=modules or migrations.modules()
+        )
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             yield connection

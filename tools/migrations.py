@@ -292,7 +292,10 @@ def manifest(checkout: Checkout, databases: Databases) -> Manifest:
     """Build core, and core with each module, and return what `doctor` compares with."""
     core = catalogue.portable(read(databases.build("core", checkout.state, ())))
     modules = {}
-    for module in migrations.modules(checkout.state):
+    for module in (
+        *migrations.modules(checkout.state),
+        *migrations.needing_extensions(checkout.state),
+    ):
         dsn = databases.copy("with_module", "core")
         migrations.apply(dsn, directory=checkout.state, modules=[module])
         modules[module] = catalogue.added(core, catalogue.portable(read(dsn)))

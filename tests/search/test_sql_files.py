@@ -117,6 +117,7 @@ NAMED_AT_RUN_TIME = {
             "nearest_rows",
             "compared_rows",
             "candidate_rows",
+            "native_rows",
             "around",
             "matching_chunks",
             "pending_embeddings",

@@ -16,15 +16,19 @@ MODULES: Mapping[str, str] = {
     "adoption": "documents made of the rows of your own table",
     "insight": "monitoring, why-not, judgments, query log, corpus overview, estimates",
     "shards": "one corpus in several databases, or on Citus",
+    "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
 }
 """What each module is for, in the order of the files."""
+
+NOT_IN_ALL = frozenset({"native_bm25"})
+"""The modules that need an extension: they are installed only by name."""
 
 ALL = "all"
 _OBJECT = re.compile(r"(?:function|table|view|type) \w+\.(\w+)(?:\(.*)?")
 
 
 def chosen(text: str | None) -> tuple[str, ...]:
-    """Return the modules in a list with commas, in order; `all` names all of them.
+    """Return the modules in a list with commas, in order; `all`: those without an extension.
 
     Raises InvalidInputError for a module that does not exist.
     """
@@ -34,7 +38,9 @@ def chosen(text: str | None) -> tuple[str, ...]:
         raise InvalidInputError(
             f"there is no module {unknown[0]!r}", remedy=f"The modules are:{listed}"
         )
-    return tuple(name for name in MODULES if name in names or ALL in names)
+    return tuple(
+        name for name in MODULES if name in names or (ALL in names and name not in NOT_IN_ALL)
+    )
 
 
 def module_of(name: str) -> str | None:

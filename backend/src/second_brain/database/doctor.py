@@ -30,10 +30,19 @@ _RESTORE = (
     "Create it again: `second-brain init --declarative` writes the SQL of this version, which has"
     " the statement."
 )
+_NATIVE_INSTALL = (
+    "Run `create extension pg_textsearch`, then `second-brain migrate --with native_bm25`."
+)
+_NATIVE_RESTORE = (
+    "Run: create index knowledge_native_texts_bm25 on knowledge_native_texts using bm25 (tokens)"
+    " with (text_config = 'pg_catalog.simple')"
+)
 # These checks are in `findings` of the folder of the module, which may be left out.
 _CHECKS_OF_MODULES = {"embedding_queue": "queue", "adoption": "adoptions"}
 # The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
-_LEG_INDEXES = re.compile(r"index public\.knowledge_chunks_(embedding|content_tsv)$")
+_LEG_INDEXES = re.compile(
+    r"index public\.knowledge_(chunks_(embedding|content_tsv)|native_texts_bm25)$"
+)
 _RELATIONS = ("table", "view", "type")
 # The migrations grant these to nobody; a project can grant the search to visitors, and reads of the
 # column to users and visitors.
@@ -44,6 +53,10 @@ _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
 _SERVER = "select current_setting('server_version_num')::int / 10000"
+_NATIVE_INDEX = """
+select exists (select from pg_catalog.pg_available_extensions where name = 'pg_textsearch'),
+       to_regclass(%s) is not null
+"""
 _ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
 # The function that a project replaces is called with the rights of the owner of ours.
 _VIEWER_GROUPS = """
@@ -116,7 +129,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
         return findings
     installed = migrations.installed_modules(connection, schema)
     findings += [
-        *_run("modules", lambda: _modules(installed)),
+        *_run("modules", lambda: _modules(connection, installed, schema)),
         *_guarded("functions", lambda: _definitions(connection, installed, schema)),
         *_run("functions", lambda: _viewer_groups(connection, schema)),
     ]
@@ -203,10 +216,17 @@ def _migrations(connection: Connection, schema: str) -> Findings:
         yield "ok", f"all {len(expected)} are applied", None
 
 
-def _modules(installed: Collection[str]) -> Findings:
+def _modules(connection: Connection, installed: Collection[str], schema: str) -> Findings:
     absent = [f"{name} ({MODULES[name]})" for name in migrations.modules() if name not in installed]
     without = f"; not installed: {', '.join(absent)}" if absent else ""
     yield "ok", f"{', '.join(installed) or 'core only'}{without}", None
+    index = f"{schema}.knowledge_native_texts_bm25"
+    can_have, has_index = connection.execute(_NATIVE_INDEX, [index]).fetchone() or (False, False)
+    if "native_bm25" in installed and not has_index:
+        yield "warning", f"{index} is missing: the plain text leg runs", _NATIVE_RESTORE
+    elif can_have and "native_bm25" not in installed:
+        message = "the server has pg_textsearch, whose index makes the text leg faster"
+        yield "info", message, _NATIVE_INSTALL
 
 
 def _definitions(

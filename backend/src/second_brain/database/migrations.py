@@ -38,6 +38,7 @@ from second_brain.database.packaged import Migration as Migration
 from second_brain.database.packaged import find as find
 from second_brain.database.packaged import find_state as find_state
 from second_brain.database.packaged import modules as modules
+from second_brain.database.packaged import needing_extensions as needing_extensions
 from second_brain.database.packaged import select as select
 from second_brain.database.statements import statements as statements
 from second_brain.errors import ConfigurationError, InvalidInputError

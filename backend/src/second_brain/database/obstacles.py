@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import scalar_row
 
-from second_brain.database import catalogue, naming, pgvector
+from second_brain.database import catalogue, naming, packaged, pgvector
 
 MINIMUM_SERVER = 15
 API_ROLES = ("anon", "authenticated", "service_role")
@@ -32,6 +32,14 @@ _MISSING_SCHEMAS = """
 select wanted.name
   from unnest(%s::text[]) as wanted (name)
  where not exists (select from pg_catalog.pg_namespace where nspname = wanted.name)
+"""
+# The tools allow its absence: they only read the definitions of a module.
+_MISSING_EXTENSIONS = """
+select wanted.name, available.name is not null
+  from unnest(%s::text[]) as wanted (name)
+  left join pg_catalog.pg_available_extensions as available on available.name = wanted.name
+ where available.installed_version is null
+   and current_setting('second_brain.without_extensions', true) is distinct from 'allowed'
 """
 _HAS_VIEWER = """
 select exists (
@@ -131,6 +139,7 @@ def find(
     return [
         *_server(connection),
         *_pgvector(connection),
+        *_extensions(connection, missing),
         *_supabase(connection),
         *_rights(connection, schema),
         *_objects(connection, missing, frozenset(naming.created(applied)), schema),
@@ -183,6 +192,18 @@ def _pgvector(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
         yield Obstacle(
             f"{named} may not use schema {found.schema}, which has pgvector",
             f"Run: grant usage on schema {found.schema} to {named}.",
+        )
+
+
+def _extensions(connection: psycopg.Connection[Any], missing: Sequence[str]) -> Iterator[Obstacle]:
+    """Look for what modules need beside pgvector."""
+    needed = {found[1] for text in missing if (found := packaged.NEEDS.search(text))}
+    for name, is_available in connection.execute(_MISSING_EXTENSIONS, [sorted(needed)]):
+        yield Obstacle(
+            f"the extension {name} is not in this database, and a module needs it",
+            f"Run: create extension {name}."
+            if is_available
+            else f"Install {name} on the server, or leave the module out.",
         )
 
 

