@@ -714,6 +714,18 @@ begin
 end
 $$;
 
+-- Extension point: at least the best rows of the pool for a query with a matching_query, by an
+-- index that orders rows by BM25; or the reason why the plain leg finds them (null: no such index).
+-- In core there is none.
+create function knowledge_internal.native_rows(
+  analysis knowledge_internal.query_analysis, collection text, plan knowledge_internal.search_plan,
+  out ids uuid[], out reason text
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+end
+$$;
+
 -- How many chunks, of one collection or of all, may match, by the sample of the plan; null without
 -- a filter.
 create function knowledge_internal.estimated_chunks(
@@ -775,6 +787,7 @@ declare
   list knowledge_internal.ranked_list;
   near record;
   found record;
+  native_reason text;
   vector_rows integer;
   pass integer := 3;
   begun_at timestamptz := clock_timestamp();
@@ -824,21 +837,29 @@ begin
   end if;
 
   if not compares_text or list.text_ids = '{}' and analysis.relaxed_query is not null then
-    found := knowledge_internal.candidate_rows(
-      analysis, collection, is_narrow, takes_candidates, plan
-    );
-    list.text_ids := found.ids;
-    pass := found.pass;
+    select native.ids, native.reason
+      into list.text_ids, native_reason
+      from knowledge_internal.native_rows(analysis, collection, plan) as native;
+    if list.text_ids is not null then
+      pass := 0;
+    else
+      found := knowledge_internal.candidate_rows(
+        analysis, collection, is_narrow, takes_candidates, plan
+      );
+      list.text_ids := found.ids;
+      pass := found.pass;
+    end if;
   end if;
   list.relaxed_parts := case when pass = 4 then analysis.relaxed_parts end;
   list.text_strategy := case
+    when pass = 0 then 'BM25 index'
     when pass = 4 then 'relaxed: no row has what is required'
     when not analysis.is_partial then 'all rows'
     when not takes_candidates then 'all rows: few pass the filters'
     when pass = 3 then 'all rows: too few candidates'
     when pass = 2 then 'more candidates: too few at first'
     else 'candidates'
-  end;
+  end || coalesce('; not by the BM25 index: ' || native_reason, '');
   list.identifier_bonus := (analysis.bonuses).identifier_bonus;
   found := knowledge_internal.exact_scores(
     list.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights, analysis.readings,

@@ -286,7 +286,8 @@ comment on function public.search_public_knowledge_chunks is
   'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, 5 like_ids, '
   'pool_size times collections times questions 750, texts of 1,000 characters, filters and boosts '
   'of 2,000. The document frequencies of BM25 are those of all chunks. source_row is null unless '
-  'the role may select this column of knowledge_documents. Raises 22023 for an argument out of bounds.';
+  'the role may select this column of knowledge_documents. Raises 22023 for an argument out of '
+  'bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
 

@@ -29,7 +29,7 @@ from test_frontend import (
     ROOT,
     deno,
     needs_deno,
-    project,
+    deno_project,
     signed,
 )
 
@@ -317,7 +317,7 @@ def test_the_example_of_the_page_prints_what_stands_below_it(
     )"""
     code, changes = re.subn(r"createClient\(.*?\)", lambda _: client, found[1])
     assert changes == 1
-    config = project(tmp_path)
+    config = deno_project(tmp_path)
     (tmp_path / "example.ts").write_text(code, "utf-8")
     try:
         printed = deno(

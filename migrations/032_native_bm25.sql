@@ -1,0 +1,294 @@
+-- 032_native_bm25: the text leg by pg_textsearch's BM25 index, where a database has that extension.
+-- Module: native_bm25.
+-- Needs: pg_textsearch.
+-- Adds: table knowledge_native_texts with its BM25 index, the triggers of knowledge_chunks that
+-- keep it, and the text leg by it. Writes the words of all active chunks into the new table. Locks
+-- knowledge_chunks against writes while it does so.
+-- Written from supabase/schemas/modules/native_bm25/32_native_bm25.sql by `make baseline`: edit that file.
+
+do $$
+begin
+  if not exists (select from pg_catalog.pg_extension where extname = 'pg_textsearch')
+     -- The project's own tools read the definitions of all modules on a server without it.
+     and current_setting('second_brain.without_extensions', true) is distinct from 'allowed'
+  then
+    raise exception 'module native_bm25 needs the extension pg_textsearch in this database'
+      using errcode = '0A000',
+            hint = 'Run: create extension pg_textsearch. The server must preload it: add it to '
+              'shared_preload_libraries. Without it, leave the module out.';
+  end if;
+end
+$$;
+
+-- Not a column of the chunks: the index is filled by what changes a text, not by each new
+-- embedding, and removing the module rewrites no chunk. The index takes no expression before 1.0.
+create table public.knowledge_native_texts (
+  chunk_id uuid primary key,
+  tokens text not null
+);
+
+comment on table public.knowledge_native_texts is
+  'The lexemes of each active chunk as words for a BM25 index of pg_textsearch. Triggers of '
+  'knowledge_chunks keep it.';
+
+alter table public.knowledge_native_texts enable row level security;
+revoke all on table public.knowledge_native_texts from public, anon, authenticated, service_role;
+
+-- A lexeme as a word that Postgres' parser keeps whole: small ASCII letters stay, another lexeme is
+-- written in hexadecimal, with letters for the digits, after an x.
+create function knowledge_internal.native_token(lexeme text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  longest constant integer := 900; -- bytes; a word has at most 2,047, two for each byte
+begin
+  return case
+    when lexeme collate "C" ~ '^[a-wyz][a-z]*$' then lexeme
+    else 'x' || translate(
+      case
+        when octet_length(lexeme) > longest then md5(lexeme)
+        else encode(convert_to(lexeme, 'UTF8'), 'hex')
+      end,
+      '0123456789', 'ghijklmnop'
+    )
+  end;
+end
+$$;
+
+-- The lexemes of a chunk as text, each as often as it occurs. Those of impact levels have no
+-- positions.
+create function knowledge_internal.native_text(content_tsv tsvector) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (
+    select coalesce(
+             string_agg(
+               repeat(
+                 case
+                   -- As native_token, without the time of a call for most lexemes.
+                   when posting.lexeme collate "C" ~ '^[a-wyz][a-z]*$' then posting.lexeme
+                   else knowledge_internal.native_token(posting.lexeme)
+                 end || ' ',
+                 cardinality(posting.positions)
+               ),
+               ''
+             ),
+             ''
+           )
+      from unnest(content_tsv) as posting
+     where posting.positions is not null
+  );
+end
+$$;
+
+-- The trigger functions are security definer, because roles that may write chunks have no rights on
+-- the table.
+create function knowledge_internal.keep_native_texts() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off as $$
+begin
+  if tg_op = 'TRUNCATE' then
+    truncate public.knowledge_native_texts;
+  elsif tg_op = 'INSERT' then
+    insert into public.knowledge_native_texts (chunk_id, tokens)
+    select written.id, knowledge_internal.native_text(written.content_tsv)
+      from written
+     where written.status = 'active';
+  elsif tg_op = 'DELETE' then
+    delete from public.knowledge_native_texts as stored
+     using removed
+     where stored.chunk_id = removed.id;
+  else
+    delete from public.knowledge_native_texts as stored
+     using removed
+     where stored.chunk_id = removed.id
+       and not exists (
+             select from written where written.id = removed.id and written.status = 'active'
+           );
+    insert into public.knowledge_native_texts (chunk_id, tokens)
+    select written.id, knowledge_internal.native_text(written.content_tsv)
+      from written
+      left join removed on removed.id = written.id
+     where written.status = 'active'
+       and (
+         removed.status is distinct from 'active'
+         or written.content_tsv is distinct from removed.content_tsv
+       )
+    on conflict (chunk_id) do update
+       set tokens = excluded.tokens
+     where excluded.tokens <> public.knowledge_native_texts.tokens;
+  end if;
+  return null;
+end
+$$;
+
+create trigger add_native_texts
+  after insert on public.knowledge_chunks referencing new table as written
+  for each statement execute function knowledge_internal.keep_native_texts();
+create trigger change_native_texts
+  after update on public.knowledge_chunks referencing old table as removed new table as written
+  for each statement execute function knowledge_internal.keep_native_texts();
+create trigger remove_native_texts
+  after delete on public.knowledge_chunks referencing old table as removed
+  for each statement execute function knowledge_internal.keep_native_texts();
+create trigger truncate_native_texts
+  after truncate on public.knowledge_chunks
+  for each statement execute function knowledge_internal.keep_native_texts();
+
+insert into public.knowledge_native_texts (chunk_id, tokens)
+select chunk.id, knowledge_internal.native_text(chunk.content_tsv)
+  from public.knowledge_chunks as chunk
+ where chunk.status = 'active';
+
+-- In a block, because a server without the extension has no such index.
+do $$
+begin
+  if exists (select from pg_catalog.pg_extension where extname = 'pg_textsearch') then
+    create index knowledge_native_texts_bm25 on public.knowledge_native_texts
+      using bm25 (tokens) with (text_config = 'pg_catalog.simple');
+  end if;
+end
+$$;
+
+-- Why a question is not asked of the index; null where it is. The index adds the scores of words:
+-- it knows no phrases and exclusions, and not that only the best reading of a word counts.
+create function knowledge_internal.no_native_reason(
+  analysis knowledge_internal.query_analysis, native_query text, collection text,
+  plan knowledge_internal.search_plan
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
+begin
+  return case
+    when plan.is_small_corpus then 'small corpus'
+    when analysis.is_optional is not true then 'required or excluded words'
+    when (analysis.bonuses).identifier_query is not null then 'identifier'
+    when (analysis.bonuses).phrase_queries is not null then 'phrase'
+    when (select count(distinct listed.reading) from unnest(analysis.readings) as listed (reading))
+         < cardinality(analysis.lexemes) then 'words with several readings'
+    when native_query is null then 'words with a share of their weight'
+    when matching <= plan.most_read_by_filter then 'few rows pass the filters'
+    when to_regclass('public.knowledge_native_texts_bm25') is null then 'no index'
+  end;
+end
+$$;
+
+-- The words of a question for the index, each as often as it counts: null where a word counts in
+-- parts.
+create function knowledge_internal.native_query(analysis knowledge_internal.query_analysis)
+returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select case when bool_and(abs(word.times - round(word.times)) < 0.01)
+             then string_agg(
+               repeat(
+                 knowledge_internal.native_token(word.lexeme) || ' ', round(word.times)::integer
+               ),
+               ''
+             ) end
+      from (
+        select asked.lexeme,
+               asked.weight / knowledge_internal.inverse_document_frequency(
+                 analysis.document_count,
+                 least(asked.document_frequency, analysis.document_count)
+               ) as times
+          from unnest(analysis.lexemes, analysis.scored_weights, analysis.document_frequencies)
+               as asked (lexeme, weight, document_frequency)
+      ) as word
+  );
+end
+$$;
+
+-- The best rows in the order of the index.
+create function knowledge_internal.native_order(words text, most_rows integer) returns uuid[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- One plan for all questions, which cannot have most_rows as a constant.
+set plan_cache_mode = force_generic_plan as $$
+declare
+  found uuid[];
+begin
+  -- The extension may be in any schema, and its planner hook looks for a function by the path. It
+  -- cannot see a limit that is no constant, and reads as many rows as this setting says.
+  perform set_config(
+            'search_path', format('pg_catalog, %I, pg_temp', namespace.nspname), true
+          ),
+          set_config('pg_textsearch.default_limit', most_rows::text, true)
+     from pg_catalog.pg_extension as extension
+     join pg_catalog.pg_namespace as namespace on namespace.oid = extension.extnamespace
+    where extension.extname = 'pg_textsearch';
+  select pg_catalog.array_agg(best.chunk_id)
+    into found
+    from (
+      select stored.chunk_id
+        from public.knowledge_native_texts as stored
+       order by stored.tokens <@> to_bm25query(words, 'public.knowledge_native_texts_bm25')
+       limit most_rows
+    ) as best;
+  return coalesce(found, '{}');
+end
+$$;
+
+-- The best rows by the index, a few more than the pool: exact_scores orders them, and the index
+-- rounds the length of a text. Where filters drop rows, the index is read again, further.
+create or replace function knowledge_internal.native_rows(
+  analysis knowledge_internal.query_analysis, collection text, plan knowledge_internal.search_plan,
+  out ids uuid[], out reason text
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  every_active_row constant text := 'chunk.status = ''active''';
+  most_read constant float8 := 20000; -- rows of the index
+  native_query constant text := knowledge_internal.native_query(analysis);
+  wanted constant float8 := ceil(1.2 * plan.scored_exactly);
+  read_rows float8 := wanted;
+  read uuid[];
+begin
+  reason := knowledge_internal.no_native_reason(analysis, native_query, collection, plan);
+  if reason is not null then
+    return;
+  end if;
+  -- Only active chunks are in the table.
+  if (plan.scope).matching = every_active_row and collection is null then
+    ids := knowledge_internal.native_order(native_query, read_rows::integer);
+  else
+    read_rows := ceil(1.5 * wanted * greatest(
+      1, coalesce(
+        plan.chunk_count / nullif(knowledge_internal.estimated_chunks(plan, collection), 0), 1
+      )
+    ));
+    while read_rows <= most_read loop
+      read := knowledge_internal.native_order(native_query, read_rows::integer);
+      execute
+        'select array('
+        '  select chunk.id'
+        '    from unnest($2) with ordinality as best (id, place)'
+        '   cross join lateral ('
+        '           select stored.* from public.knowledge_chunks as stored'
+        '            where stored.id = best.id'
+        '           offset 0'
+        '         ) as chunk'
+        '   where ' || (plan.scope).matching ||
+        case when collection is not null then ' and chunk.collection = $3' else '' end ||
+        '   order by best.place'
+        '   limit $4'
+        ')'
+        into ids
+        using plan.scope, read, collection, wanted;
+      exit when cardinality(ids) >= plan.scored_exactly or cardinality(read) < read_rows;
+      read_rows := 4 * read_rows;
+    end loop;
+  end if;
+  -- The plain leg finds few rows as fast, and also where the index has lost some: before 1.3, a
+  -- restart can empty it.
+  if (cardinality(ids) >= plan.scored_exactly) is not true then
+    ids := null;
+    reason := 'fewer rows than the pool';
+  end if;
+end
+$$;
+
+notify pgrst, 'reload schema';
