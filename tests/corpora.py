@@ -44,6 +44,7 @@ TYPES: dict[str, LiteralString] = {
     "query_embedding": "::extensions.vector",
     "filters": "::jsonb",
     "formulations": "::jsonb",
+    "boosts": "::jsonb",
     "queries": "::jsonb",
     "search": "::jsonb",
     "document": "::uuid",

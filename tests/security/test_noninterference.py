@@ -190,7 +190,7 @@ def typed(draw: random.Random) -> str:
 
 def question(draw: random.Random) -> str:
     words = [typed(draw) for _ in range(draw.randint(1, 3))]
-    return draw.choice(["{}", "{}", "{}", '"{}"', "camera {}", "-camera {}"]).format(
+    return draw.choice(["{}", "{}", "{}", '"{}"', '"{}"~3', "camera {}", "-camera {}"]).format(
         " ".join(words)
     )
 
@@ -214,8 +214,33 @@ def searched(draw: random.Random, modules: tuple[str, ...]) -> Row:
         "formulations": draw.choice([None, None, [{"query_text": question(draw)}]]),
         "one_per_document": draw.random() < 0.2,
         "embedding_from_text": draw.random() < 0.4,
+        # Of all rows, so hidden ones too.
+        "like_ids": draw.choice([None, None, None, [known(draw)], [known(draw), known(draw)]]),
+        "min_confidence": draw.choice([None, None, None, 0.1, 0.6]),
+        "max_per_document": draw.choice([None, None, None, 1, 2]),
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def known(draw: random.Random) -> UUID:
+    return UUID(int=draw.choice([10_000 + draw.randrange(8), 20_000 + draw.randrange(CHUNKS)]))
+
+
+def arranged(draw: random.Random) -> Row:
+    boosts = [
+        {"filters": {"owner_id": str(draw.choice(USERS))}, "factor": 9},
+        {"filters": {"sensitivity": "high"}, "factor": 0.1},
+        {"filters": {"tag": draw.choice(TAGS)}, "factor": 2},
+        {"field": "chunk_index", "modifier": "log1p", "weight": 1},
+        {"field": "document_date", "decay": "gauss", "origin": "2025-01-01", "scale": 90},
+    ]
+    return {
+        "boosts": draw.sample(boosts, draw.choice([0, 0, 1, 3])),
+        "diversity": draw.choice([0, 0, 0.5, 1]),
+        "merge_duplicates": draw.random() < 0.3,
+        "order_by": draw.choice([None, None, None, "document_date desc", "chunk_index asc"]),
+        "snippets": draw.choice([1, 3]),
+    }
 
 
 def shown(draw: random.Random) -> Row:
@@ -226,6 +251,7 @@ def shown(draw: random.Random) -> Row:
         "neighbor_window": draw.choice([0, 2]),
         "snippet": draw.random() < 0.5,
         "match_offset": draw.choice([0, 0, 2]),
+        **arranged(draw),
     }
 
 
@@ -244,6 +270,7 @@ def mistaken(draw: random.Random) -> Row:
             {"query_text": draw.choice(["zzz", "the"]), "query_embedding": None},
             {"query_embedding": "[1, 0.5, 0.2]", "match_threshold": 1},
             {"match_offset": 200},
+            {"min_confidence": 1},
         ]
     )
 

@@ -148,6 +148,8 @@ begin
       then 'min_confidence must be between 0 and 1, not %s'
     when (given.snippets between 1 and 3) is not true
       then 'snippets must be between 1 and 3, not %s'
+    when length(given.order_by) > 1000 -- reading it takes the square of its length
+      then 'order_by must be at most 1,000 characters long, not %s'
   end;
   if problem is not null then
     raise exception '%', format(
@@ -418,19 +420,6 @@ begin
 end
 $$;
 
--- The plan with its first question as it was asked.
-create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
-returns knowledge_internal.search_plan
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if not (plan.known is null) then
-    plan.questions[1] := (plan.known).question;
-    plan.analyses[1] := (plan.known).analysis;
-  end if;
-  return plan;
-end
-$$;
-
 -- The plan of a filtered search with what a sample of the chunks shows of the rows that match.
 create function knowledge_internal.with_sample(plan knowledge_internal.search_plan)
 returns knowledge_internal.search_plan
@@ -647,7 +636,8 @@ create function knowledge_internal.with_candidates(analysis knowledge_internal.q
 returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if analysis.lexemes is null then
+  -- Known words change only the scores of a question's candidates.
+  if analysis.lexemes is null or analysis.candidate_query is not null then
     return analysis;
   end if;
   if analysis.is_partial is null then
