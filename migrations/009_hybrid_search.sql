@@ -149,6 +149,8 @@ begin
       then 'min_confidence must be between 0 and 1, not %s'
     when (given.snippets between 1 and 3) is not true
       then 'snippets must be between 1 and 3, not %s'
+    when length(given.order_by) > 1000 -- reading it takes the square of its length
+      then 'order_by must be at most 1,000 characters long, not %s'
   end;
   if problem is not null then
     raise exception '%', format(
@@ -251,7 +253,7 @@ $$;
 
 -- The known_rows of ids, the words aside: the chunks with these ids and in these documents, if a
 -- viewer may see them. Of many chunks the first are read. Raises 22023 for an id without any.
-create function knowledge_internal.known_rows(like_ids uuid[], scope knowledge_internal.row_scope)
+create function knowledge_internal.find_known(like_ids uuid[], scope knowledge_internal.row_scope)
 returns knowledge_internal.known_rows
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -415,19 +417,6 @@ begin
     );
   end if;
   plan.analyses[1] := knowledge_internal.with_candidates(analysis);
-  return plan;
-end
-$$;
-
--- The plan with its first question as it was asked.
-create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
-returns knowledge_internal.search_plan
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if not (plan.known is null) then
-    plan.questions[1] := (plan.known).question;
-    plan.analyses[1] := (plan.known).analysis;
-  end if;
   return plan;
 end
 $$;
@@ -599,7 +588,7 @@ begin
       then knowledge_internal.compiled_order(given.order_by) end
   )::knowledge_internal.arrangement;
   if given.like_ids <> '{}' then
-    plan.known := knowledge_internal.known_rows(given.like_ids, plan.scope);
+    plan.known := knowledge_internal.find_known(given.like_ids, plan.scope);
     plan.scope.left_out := (plan.known).left_out;
     plan.scope.matching := (plan.scope).matching || ' and chunk.id <> all (($1).left_out)'
       ' and (chunk.document_id = any (($1).left_out)) is not true';
@@ -648,7 +637,8 @@ create function knowledge_internal.with_candidates(analysis knowledge_internal.q
 returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if analysis.lexemes is null then
+  -- Known words change only the scores of a question's candidates.
+  if analysis.lexemes is null or analysis.candidate_query is not null then
     return analysis;
   end if;
   if analysis.is_partial is null then

@@ -482,7 +482,6 @@ def refused(dsn: str) -> None:
         migrations.apply(dsn, dimensions=3, modules=migrations.modules())
     (text,) = (one.sql for one in migrations.find() if one.name == "documents")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("create schema knowledge_internal")
         with pytest.raises(psycopg.Error, match="is of another role, or does not return"):
             connection.execute(text.encode())
 
