@@ -238,8 +238,8 @@ SEARCH = [
     Mutant(
         "a duplicate is shown",
         "core/08_fusion.sql",
-        "       where one.place = one.text_place\n",
-        "",
+        ") > least_similarity then first_value(one.place) over same",
+        ") > least_similarity then one.place",
         "tests/search/test_variety.py -k duplicate",
     ),
     Mutant(

@@ -968,9 +968,7 @@ begin
   end if;
   notes := knowledge_internal.search_notes(plan, lists);
   best_score := knowledge_internal.best_fused_score(plan, rrf_k);
-  if not (plan.known is null) then
-    plan := knowledge_internal.as_asked(plan);
-  end if;
+  plan := knowledge_internal.as_asked(plan);
   asked := knowledge_internal.asked_words(plan.analyses);
 
   with
