@@ -117,8 +117,8 @@ SEARCH = [
     Mutant(
         "a page repeats the last row of the one before",
         "core/09_hybrid_search.sql",
-        "     limit match_count offset match_offset\n",
-        "     limit match_count offset greatest(match_offset - 1, 0)\n",
+        "     where hit.place > match_offset\n",
+        "     where hit.place > greatest(match_offset - 1, 0)\n",
         "tests/search/test_pages.py -k test_pages_have_every_hit_of_the_largest_pool_once",
     ),
     Mutant(
@@ -220,6 +220,27 @@ SEARCH = [
         "'<', '&lt;'), '>'",
         "'<', '<'), '>'",
         "tests/search/test_snippets.py",
+    ),
+    Mutant(
+        "the score ignores a boost",
+        "core/08_fusion.sql",
+        "case when hit.score < 0 then hit.score else hit.score * boost.product end",
+        "case when hit.score < 0 then hit.score else hit.score end",
+        "tests/search/test_boosts.py",
+    ),
+    Mutant(
+        "counts ignore min_confidence",
+        "core/10_searches.sql",
+        "where (rated.confidence < $8) is not true'",
+        "where $8 is not null'",
+        "tests/search/test_variety.py -k the_threshold",
+    ),
+    Mutant(
+        "a duplicate is shown",
+        "core/08_fusion.sql",
+        ") > least_similarity then first_value(one.place) over same",
+        ") > least_similarity then one.place",
+        "tests/search/test_variety.py -k duplicate",
     ),
     Mutant(
         "a missing argument has another code",

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import ANY
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from searching import EAST, FUSIONS, NORTH, UP, Row, call, chunk, numbers, refused, search, store
+from test_exact_total import COUNT
 
 from conftest import Connection
 
@@ -171,6 +173,38 @@ def test_a_hidden_id_is_refused_as_a_missing_one(corpus: Connection, asked: str)
     assert said == f"like_ids: no visible chunk or document has the id {known}"
 
 
+@pytest.mark.parametrize("question", [{}, {"query_text": "cat"}, {"query_embedding": UP}], ids=str)
+def test_confidences_are_those_of_the_question_as_asked(
+    corpus: Connection, question: dict[str, Any]
+) -> None:
+    def said(function: str, **further: Any) -> Any:
+        ((answer,),) = [
+            row.values() for row in call(corpus, function, **question, match_count=50, **further)
+        ]
+        return answer
+
+    explain, given = "explain_hybrid_search", [str(chunk(3))]
+    everything = like(corpus, chunk(3), **question, match_count=50)
+    near = said(explain, like_ids=given)
+    if question:
+        plain = said(explain)
+        alone = {
+            hit["id"]: confidence
+            for hit, confidence in zip(plain["hits"], plain["hit_confidences"], strict=True)
+        }
+        for hit, confidence in zip(near["hits"], near["hit_confidences"], strict=True):
+            assert confidence == pytest.approx(alone.get(hit["id"], confidence))
+    else:  # nothing is compared
+        assert near["hit_confidences"] == [None] * len(everything)
+    kept = sum(one is None or one >= 0.9 for one in near["hit_confidences"])
+    assert said(COUNT, like_ids=given, min_confidence=0.9) == kept
+    assert len(like(corpus, chunk(3), **question, match_count=50, min_confidence=0.9)) == kept
+    empty = said(explain, like_ids=given, min_confidence=1)["empty"]
+    assert empty == (None if not question else ANY)
+    if question:
+        assert empty["best_confidence"] == max(near["hit_confidences"])
+
+
 def test_ids_are_bounded(corpus: Connection) -> None:
     function = "hybrid_search_knowledge_chunks"
     for wrong in ([chunk(1)] * 21, [None], [[chunk(1)], [chunk(2)]]):
@@ -192,6 +226,12 @@ def test_explain_shows_the_words_of_the_known_rows(corpus: Connection) -> None:
     }
     # No other chunk has "purring".
     assert words == {"marbl": False, "velvet": True}
+
+
+def test_known_rows_do_not_change_how_a_question_finds_its_rows(corpus: Connection) -> None:
+    for known in ([], [str(chunk(3))]):
+        (row,) = call(corpus, "explain_hybrid_search", like_ids=known, query_text="marble")
+        assert row["explain_hybrid_search"]["text"]["strategy"] == "all rows"
 
 
 @pytest.mark.module("insight")

@@ -35,6 +35,11 @@ BAD_ARGUMENTS: list[tuple[str, Any]] = [
     *[("filter_type", value) for value in ("", "recipe", "Note")],
     *[("fusion", value) for value in ("", "average", "RRF")],
     *[("on_bad_embedding", value) for value in ("", "ignore", None)],
+    *[("diversity", value) for value in (-0.1, 1.1, math.nan, None)],
+    *[("max_per_document", value) for value in (0, 1001)],
+    *[("min_confidence", value) for value in (-0.1, 1.1, math.nan)],
+    *[("snippets", value) for value in (0, 4, None)],
+    ("merge_duplicates", None),
 ]
 
 
@@ -53,6 +58,12 @@ def test_an_argument_out_of_bounds_is_refused_by_name(
     assert (
         "null" if value is None else str(value).replace("inf", "Infinity")
     ).lower().removesuffix(".0") in message.lower()
+
+
+def test_a_long_order_is_refused_before_it_is_read(knowledge: Connection) -> None:
+    function, order = "hybrid_search_knowledge_chunks", "a" + " " * 1_000_000 + "x"
+    said = refused(knowledge, function, query_text="text", order_by=order)
+    assert said.startswith("order_by must be at most 1,000 characters long, not a ")
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)

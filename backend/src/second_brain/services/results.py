@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict
 
 from second_brain.errors import UnexpectedAnswerError
+from second_brain.services.emptiness import REMEDIES as REMEDIES
 from second_brain.services.emptiness import EmptyReason
 
 Method = Literal["hybrid", "vector", "fulltext"]
@@ -27,32 +28,6 @@ OFF_SUBJECT = 0.3
 
 MOST_PENDING = 1000
 """Up to this number, the database counts the chunks without an embedding."""
-
-REMEDIES = {
-    "boosts": "Give boosts that raise it more, or none.",
-    "collection": "Name its collection, or none.",
-    "confidence": "Lower min_confidence to this confidence.",
-    "date": "Give dates that include its own, or none.",
-    "diversity": "Lower diversity, or raise match_count.",
-    "duplicate": "Ask without merge_duplicates, which shows one of the hits that say the same.",
-    "earlier_page": "Lower match_offset.",
-    "excluded_words": "Ask without the excluded words.",
-    "filter": "Leave out this filter, or change the row.",
-    "fusion": "Raise match_count, or ask for the next page.",
-    "grouped": "Ask without one_per_document or max_per_document, which leave out chunks.",
-    "missed": "Raise pool_size.",
-    "no_embedding": "Run `second-brain corpus embed --once`, or ingest its document again.",
-    "no_words": "Ask with a word that it has.",
-    "not_stored": "Check the name, or ingest the document.",
-    "order": "Ask without order_by, or for the next page.",
-    "permission": "Give it an owner or groups that the viewer has, or make its document public.",
-    "pool": "Raise pool_size to this rank, or leave out other rows by a filter.",
-    "recency": "Give a longer recency_half_life, or none.",
-    "required_words": "Ask without quotation marks, or with the search_mode websearch.",
-    "status": "Make it active: ingest its document again.",
-    "threshold": "Lower match_threshold to this similarity.",
-}
-"""What to do about each cause of explain_missing_knowledge_chunk."""
 
 _FACET_COLUMNS = {"facet", "value", "count"}
 
