@@ -153,6 +153,14 @@ def test_a_narrow_window_needs_no_sideways_scrolling(
     context.close()
 
 
+def test_the_names_of_the_pages_stand_in_one_line(page: "Page") -> None:
+    names = page.locator(".topbar nav a")
+    page.goto("/")
+    for width in (1000, 1280, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert len({box["y"] for one in names.all() if (box := one.bounding_box())}) == 1, width
+
+
 def test_on_a_phone_the_settings_stand_below_the_hits(page: "Page") -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     page.goto("/?q=zebra")
