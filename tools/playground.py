@@ -11,6 +11,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from second_brain.database import packaged
 from second_brain.ingest.loading import load_file
 from second_brain.ingest.splitting import split
 from second_brain.models.wordllama import WordLlamaEmbedder
@@ -61,7 +62,7 @@ def corpus() -> dict[str, object]:
                 ],
             }
         )
-    files = sorted(path.name for path in FOLDERS["migrations"].glob("*.sql"))
+    files = [one.file_name for one in packaged.find() if one.needs is None]
     return {"documents": documents, "migrations": files}
 
 

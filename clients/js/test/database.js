@@ -1,4 +1,4 @@
-// A PGlite with all migrations as they are, and the search of each role on it.
+// A PGlite with the migrations as they are, and the search of each role on it.
 
 import { PGlite } from "@electric-sql/pglite";
 import { vector } from "@electric-sql/pglite-pgvector";
@@ -28,10 +28,12 @@ export function prelude() {
   return readFile(new URL("backend/src/second_brain/database/prelude.sql", ROOT), "utf8");
 }
 
+/** All migrations but those that say that they need another extension than pgvector. */
 export async function migrations() {
   const folder = new URL("migrations/", ROOT);
   const names = (await readdir(folder)).filter((name) => name.endsWith(".sql")).sort();
-  return await Promise.all(names.map((name) => readFile(new URL(name, folder), "utf8")));
+  const texts = await Promise.all(names.map((name) => readFile(new URL(name, folder), "utf8")));
+  return texts.filter((text) => !/^-- Needs: /m.test(text));
 }
 
 /** An embedding with these first numbers. */
