@@ -460,6 +460,24 @@ begin
 end
 $$;
 
+-- What the fused list of a search is arranged by. Raises 22023.
+create function knowledge_internal.compiled_arrangement(given knowledge_internal.search_arguments)
+returns knowledge_internal.arrangement
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return row(
+    nullif(given.one_per_document, false), given.max_per_document,
+    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
+    case when given.diversity > 0 then given.match_offset + given.match_count end,
+    given.min_confidence,
+    case when num_nonnulls(given.boosts, given.recency_half_life) > 0
+      then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
+    case when given.order_by is not null
+      then knowledge_internal.compiled_order(given.order_by) end
+  )::knowledge_internal.arrangement;
+end
+$$;
+
 -- Checks the arguments of a search and plans how it finds its rows in the present table; the words
 -- are not read yet. A viewer and collections bound the rows beside the filter. Without
 -- needs_question, a search without any question is one of all rows that pass the filters.
@@ -577,16 +595,7 @@ begin
   if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
     plan.text_weight := given.text_weight;
   end if;
-  plan.arrangement := row(
-    nullif(given.one_per_document, false), given.max_per_document,
-    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
-    case when given.diversity > 0 then given.match_offset + given.match_count end,
-    given.min_confidence,
-    case when num_nonnulls(given.boosts, given.recency_half_life) > 0
-      then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
-    case when given.order_by is not null
-      then knowledge_internal.compiled_order(given.order_by) end
-  )::knowledge_internal.arrangement;
+  plan.arrangement := knowledge_internal.compiled_arrangement(given);
   if given.like_ids <> '{}' then
     plan.known := knowledge_internal.find_known(given.like_ids, plan.scope);
     plan.scope.left_out := (plan.known).left_out;
@@ -960,9 +969,7 @@ begin
   end if;
   notes := knowledge_internal.search_notes(plan, lists);
   best_score := knowledge_internal.best_fused_score(plan, rrf_k);
-  if not (plan.known is null) then
-    plan := knowledge_internal.as_asked(plan);
-  end if;
+  plan := knowledge_internal.as_asked(plan);
   asked := knowledge_internal.asked_words(plan.analyses);
 
   with

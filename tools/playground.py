@@ -11,7 +11,6 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from second_brain.database import packaged
 from second_brain.ingest.loading import load_file
 from second_brain.ingest.splitting import split
 from second_brain.models.wordllama import WordLlamaEmbedder
@@ -62,7 +61,7 @@ def corpus() -> dict[str, object]:
                 ],
             }
         )
-    files = [one.file_name for one in packaged.find() if one.needs is None]
+    files = sorted(path.name for path in FOLDERS["migrations"].glob("*.sql"))
     return {"documents": documents, "migrations": files}
 
 

@@ -28,12 +28,10 @@ export function prelude() {
   return readFile(new URL("backend/src/second_brain/database/prelude.sql", ROOT), "utf8");
 }
 
-/** All migrations but those that say that they need another extension than pgvector. */
 export async function migrations() {
   const folder = new URL("migrations/", ROOT);
   const names = (await readdir(folder)).filter((name) => name.endsWith(".sql")).sort();
-  const texts = await Promise.all(names.map((name) => readFile(new URL(name, folder), "utf8")));
-  return texts.filter((text) => !/^-- Needs: /m.test(text));
+  return await Promise.all(names.map((name) => readFile(new URL(name, folder), "utf8")));
 }
 
 /** An embedding with these first numbers. */
