@@ -108,7 +108,7 @@ lint: $(INSTALLED) ## ruff, mypy, squawk, and the schemas of the workflow and th
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/squawk migrations/*.sql
+	$(BIN)/squawk migrations/*.sql migrations/*/*.sql
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec examples/*/compose.yaml
 

@@ -222,8 +222,8 @@ begin
 end
 $$;
 
--- The rows that have the words of a phrase as they stand in it or, with further, in any order within
--- that many positions more than they take in it. A word that stands in it twice counts once.
+-- The rows that have the words of a phrase as they stand in it or, with further, in any order and
+-- within that many positions more than they take in it. A word that stands in it twice counts once.
 create function knowledge_internal.phrase_query(
   configuration regconfig, phrase text, further integer
 ) returns tsquery
@@ -256,8 +256,9 @@ begin
      group by first.forms, other.forms
   ),
   near as (
-    select concat(behind.first, ' <0> (' || string_agg('(' || behind.condition || ')', ' & ') || ')')
-             as condition
+    select concat(
+             behind.first, ' <0> (' || string_agg('(' || behind.condition || ')', ' & ') || ')'
+           ) as condition
       from behind
      group by behind.first
   )
@@ -674,8 +675,68 @@ begin
 end
 $$;
 
--- The parts of analyse_query without the candidates. is_partial is false where all rows that match
--- are candidates, else null.
+-- A reading with what a row must have and must not have. is_partial: false where all rows that
+-- match are candidates, else null.
+create function knowledge_internal.with_requirements(
+  analysis knowledge_internal.query_analysis, search_mode text,
+  operands knowledge_internal.query_operand[], configurations regconfig[],
+  expansions knowledge_internal.expansion[]
+) returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  scored_in_full constant float8 := 3000; -- rows
+  has_distances constant boolean := exists (
+    select from unnest(operands) as operand where operand.further > 0
+  );
+  conditions constant record := knowledge_internal.operand_conditions(
+    operands, configurations, expansions
+  );
+begin
+  if numnode(conditions.required) > 0 then
+    if search_mode = 'websearch' then
+      analysis.relaxed_query := analysis.matching_query && !!conditions.excluded;
+      analysis.relaxed_parts := array(
+        select concat(operand.source, '~' || operand.further)
+          from unnest(operands) as operand
+         where operand.is_required and not operand.is_excluded
+      );
+      analysis.relaxed_bonuses := analysis.bonuses;
+      analysis.bonuses.phrase_queries := null; -- each row has them
+      analysis.bonuses.phrase_bonuses := null;
+    end if;
+    analysis.matching_query := conditions.required;
+    -- GIN finds the words of a phrase, in any order.
+    analysis.required_query := regexp_replace(
+      case
+        when has_distances then (
+          knowledge_internal.operand_conditions(operands, configurations, expansions, false)
+        ).required
+        else conditions.required
+      end::text,
+      '<(-|\d+)>', '&', 'g'
+    )::tsquery;
+    analysis.indexed_query := case when has_distances then analysis.required_query end;
+  end if;
+  -- Nothing excluded is an empty condition, and so is its negation.
+  analysis.matching_query := analysis.matching_query && !!conditions.excluded;
+  analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
+  -- Few rows have all required words: then all of these rows are candidates.
+  analysis.is_partial := case when expansions = '{}' and (
+    select case
+             when conditions.required::text like '%|%' then min(word.document_frequency)
+             else analysis.document_count
+               * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
+           end
+      from unnest(analysis.lexeme_queries, analysis.document_frequencies)
+           as word (query, document_frequency)
+     where conditions.required @> word.query
+  ) <= scored_in_full then false end;
+  return analysis;
+end
+$$;
+
+-- The parts of analyse_query without the candidates.
 create function knowledge_internal.full_reading(
   query_text text, search_mode text, collections text[], prefix_last boolean,
   configurations regconfig[], scope knowledge_internal.row_scope,
@@ -684,7 +745,6 @@ create function knowledge_internal.full_reading(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  scored_in_full constant float8 := 3000; -- rows
   characters_read constant integer := 4096;
   most_words constant integer := 512;
   most_readings constant integer := 3000; -- of words, each once in every configuration
@@ -720,10 +780,6 @@ declare
       scope
     )
   end;
-  has_distances constant boolean := exists (
-    select from unnest(operands) as operand where operand.further > 0
-  );
-  conditions record;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
@@ -803,48 +859,10 @@ begin
     analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
   end if;
 
-  conditions := knowledge_internal.operand_conditions(operands, configurations, expansions);
-  if numnode(conditions.required) > 0 then
-    if search_mode = 'websearch' then
-      analysis.relaxed_query := analysis.matching_query && !!conditions.excluded;
-      analysis.relaxed_parts := array(
-        select concat(operand.source, '~' || operand.further)
-          from unnest(operands) as operand
-         where operand.is_required and not operand.is_excluded
-      );
-      analysis.relaxed_bonuses := bonuses;
-      bonuses.phrase_queries := null; -- each row has them
-      bonuses.phrase_bonuses := null;
-    end if;
-    analysis.matching_query := conditions.required;
-    -- GIN finds the words of a phrase, in any order.
-    analysis.required_query := regexp_replace(
-      case
-        when has_distances then (
-          knowledge_internal.operand_conditions(operands, configurations, expansions, false)
-        ).required
-        else conditions.required
-      end::text,
-      '<(-|\d+)>', '&', 'g'
-    )::tsquery;
-    analysis.indexed_query := case when has_distances then analysis.required_query end;
-  end if;
-  -- Nothing excluded is an empty condition, and so is its negation.
-  analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   analysis.bonuses := bonuses;
-  analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
-  -- Few rows have all required words: then all of these rows are candidates.
-  analysis.is_partial := case when expansions = '{}' and (
-    select case
-             when conditions.required::text like '%|%' then min(word.document_frequency)
-             else analysis.document_count
-               * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
-           end
-      from unnest(analysis.lexeme_queries, analysis.document_frequencies)
-           as word (query, document_frequency)
-     where conditions.required @> word.query
-  ) <= scored_in_full then false end;
-  return analysis;
+  return knowledge_internal.with_requirements(
+    analysis, search_mode, operands, configurations, expansions
+  );
 end
 $$;
 

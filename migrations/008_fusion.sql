@@ -81,6 +81,19 @@ begin
 end
 $$;
 
+-- The plan with its first question as it was asked, without what like_ids add.
+create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
+returns knowledge_internal.search_plan
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if not (plan.known is null) then
+    plan.questions[1] := (plan.known).question;
+    plan.analyses[1] := (plan.known).analysis;
+  end if;
+  return plan;
+end
+$$;
+
 -- How well each of these chunks fits the question that it fits best, 0 to 1: by its cosine
 -- similarity, and by coverage, the weight of the question's words that it has over that of all.
 -- docs/ranking.md measures it. Null for a chunk that is not here.
@@ -89,13 +102,14 @@ create function knowledge_internal.answer_confidences(
 ) returns double precision[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  asked constant knowledge_internal.search_plan := knowledge_internal.as_asked(plan);
   asked_embedding extensions.vector;
   analysis knowledge_internal.query_analysis;
   confidences double precision[];
 begin
-  for question in 1 .. cardinality(plan.questions) loop
-    asked_embedding := plan.questions[question].embedding;
-    analysis := plan.analyses[question];
+  for question in 1 .. cardinality(asked.questions) loop
+    asked_embedding := asked.questions[question].embedding;
+    analysis := asked.analyses[question];
     confidences := array(
       select case when chunk.id is not null then greatest(
                confidences[listed.place],
@@ -119,15 +133,23 @@ begin
                offset 0
              ) as chunk on true
        cross join lateral (
-               -- Of the readings of a word, the best counts.
-               select coalesce(sum(word.found), 0) / sum(word.weight) as coverage
+               -- Of the readings of a word, the best counts. The sum of all is read once.
+               select coalesce(sum(word.weight), 0) / (
+                        select sum(best.weight)
+                          from (
+                            select max(lexeme.weight) as weight
+                              from unnest(analysis.scored_weights, analysis.readings)
+                                   as lexeme (weight, reading)
+                             group by lexeme.reading
+                          ) as best
+                      ) as coverage
                  from (
-                   select max(asked.weight) as weight,
-                          max(asked.weight) filter (where chunk.lexemes @@ asked.query) as found
+                   select max(lexeme.weight) as weight
                      from unnest(
                             analysis.scored_weights, analysis.lexeme_queries, analysis.readings
-                          ) as asked (weight, query, reading)
-                    group by asked.reading
+                          ) as lexeme (weight, query, reading)
+                    where chunk.lexemes @@ lexeme.query
+                    group by lexeme.reading
                  ) as word
              ) as fit
        order by listed.place
@@ -613,7 +635,7 @@ declare
   nearest float8[]; -- the cosine of each row to the nearest that was taken
   newest extensions.vector;
   taken integer[] := '{}';
-  pick integer := 1;
+  pick integer := case when cardinality(fused) > 0 then 1 end;
 begin
   while pick is not null and cardinality(taken) < picks loop
     taken := taken || pick;

@@ -149,6 +149,8 @@ begin
       then 'min_confidence must be between 0 and 1, not %s'
     when (given.snippets between 1 and 3) is not true
       then 'snippets must be between 1 and 3, not %s'
+    when length(given.order_by) > 1000 -- reading it takes the square of its length
+      then 'order_by must be at most 1,000 characters long, not %s'
   end;
   if problem is not null then
     raise exception '%', format(
@@ -251,7 +253,7 @@ $$;
 
 -- The known_rows of ids, the words aside: the chunks with these ids and in these documents, if a
 -- viewer may see them. Of many chunks the first are read. Raises 22023 for an id without any.
-create function knowledge_internal.known_rows(like_ids uuid[], scope knowledge_internal.row_scope)
+create function knowledge_internal.find_known(like_ids uuid[], scope knowledge_internal.row_scope)
 returns knowledge_internal.known_rows
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -419,19 +421,6 @@ begin
 end
 $$;
 
--- The plan with its first question as it was asked.
-create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
-returns knowledge_internal.search_plan
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if not (plan.known is null) then
-    plan.questions[1] := (plan.known).question;
-    plan.analyses[1] := (plan.known).analysis;
-  end if;
-  return plan;
-end
-$$;
-
 -- The plan of a filtered search with what a sample of the chunks shows of the rows that match.
 create function knowledge_internal.with_sample(plan knowledge_internal.search_plan)
 returns knowledge_internal.search_plan
@@ -468,6 +457,24 @@ begin
       using plan.scope;
   end if;
   return plan;
+end
+$$;
+
+-- What the fused list of a search is arranged by. Raises 22023.
+create function knowledge_internal.compiled_arrangement(given knowledge_internal.search_arguments)
+returns knowledge_internal.arrangement
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return row(
+    nullif(given.one_per_document, false), given.max_per_document,
+    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
+    case when given.diversity > 0 then given.match_offset + given.match_count end,
+    given.min_confidence,
+    case when num_nonnulls(given.boosts, given.recency_half_life) > 0
+      then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
+    case when given.order_by is not null
+      then knowledge_internal.compiled_order(given.order_by) end
+  )::knowledge_internal.arrangement;
 end
 $$;
 
@@ -588,18 +595,9 @@ begin
   if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
     plan.text_weight := given.text_weight;
   end if;
-  plan.arrangement := row(
-    nullif(given.one_per_document, false), given.max_per_document,
-    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
-    case when given.diversity > 0 then given.match_offset + given.match_count end,
-    given.min_confidence,
-    case when num_nonnulls(given.boosts, given.recency_half_life) > 0
-      then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
-    case when given.order_by is not null
-      then knowledge_internal.compiled_order(given.order_by) end
-  )::knowledge_internal.arrangement;
+  plan.arrangement := knowledge_internal.compiled_arrangement(given);
   if given.like_ids <> '{}' then
-    plan.known := knowledge_internal.known_rows(given.like_ids, plan.scope);
+    plan.known := knowledge_internal.find_known(given.like_ids, plan.scope);
     plan.scope.left_out := (plan.known).left_out;
     plan.scope.matching := (plan.scope).matching || ' and chunk.id <> all (($1).left_out)'
       ' and (chunk.document_id = any (($1).left_out)) is not true';
@@ -648,7 +646,8 @@ create function knowledge_internal.with_candidates(analysis knowledge_internal.q
 returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if analysis.lexemes is null then
+  -- Known words change only the scores of a question's candidates.
+  if analysis.lexemes is null or analysis.candidate_query is not null then
     return analysis;
   end if;
   if analysis.is_partial is null then
@@ -970,9 +969,7 @@ begin
   end if;
   notes := knowledge_internal.search_notes(plan, lists);
   best_score := knowledge_internal.best_fused_score(plan, rrf_k);
-  if not (plan.known is null) then
-    plan := knowledge_internal.as_asked(plan);
-  end if;
+  plan := knowledge_internal.as_asked(plan);
   asked := knowledge_internal.asked_words(plan.analyses);
 
   with

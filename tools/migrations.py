@@ -262,15 +262,18 @@ def write_baseline(checkout: Checkout, databases: Databases) -> list[Path]:
                 f"{file} has no number", remedy="Name it as the others: NN_subject.sql."
             )
         name = f"{int(match[1]):03}_{match[2]}"
-        wanted[f"{name}.sql"] = _from_state(
-            file.relative_to(checkout.state).as_posix(), name, file.read_text("utf-8")
-        )
-    for orphan in checkout.path.glob("*.sql"):
-        if orphan.name not in wanted:
+        source = file.read_text("utf-8")
+        one = migrations.Migration(match[1], match[2], source)
+        # `supabase db push` takes all files of the folder: what few databases can run is apart.
+        place = f"{one.module}/{name}.sql" if one.needs else f"{name}.sql"
+        wanted[place] = _from_state(file.relative_to(checkout.state).as_posix(), name, source)
+    for orphan in checkout.path.rglob("*.sql"):
+        if orphan.relative_to(checkout.path).as_posix() not in wanted:
             orphan.unlink()
     written = []
-    for file_name, text in wanted.items():
-        target = checkout.path / file_name
+    for place, text in wanted.items():
+        target = checkout.path / place
+        target.parent.mkdir(exist_ok=True)
         if not target.exists() or target.read_text("utf-8") != text:
             target.write_text(text, "utf-8")
             written.append(target)
@@ -551,10 +554,13 @@ def freeze(checkout: Checkout) -> list[str]:
             remedy="Restore them; a change is a new file, by `make migration`.",
         )
     known = frozen(checkout)
-    files = [checkout.path / one.file_name for one in migrations.find(checkout.path)]
-    text = "".join(f"{_digest(file)}  {file.name}\n" for file in files)
+    files = {
+        file.relative_to(checkout.path).as_posix(): file
+        for file in sorted(checkout.path.rglob("*.sql"), key=lambda file: file.name)
+    }
+    text = "".join(f"{_digest(file)}  {name}\n" for name, file in files.items())
     checkout.released.write_text(text, "utf-8")
-    return [file.name for file in files if file.name not in known]
+    return [name for name in files if name not in known]
 
 
 def changed_since_release(checkout: Checkout) -> list[str]:

@@ -199,7 +199,7 @@ def test_each_install_is_searched_over_rest(installs: str, server: Server, tmp_p
 def test_an_install_is_upgraded_alone(
     installs: str, before: dict[str, Any], schema: str, tmp_path: Path
 ) -> None:
-    for one in migrations.find():
+    for one in migrations.select(migrations.find(), migrations.modules()):
         (tmp_path / one.file_name).write_text(one.sql)
     (tmp_path / "900_note.sql").write_text(
         "alter table public.knowledge_documents add column note text;"

@@ -220,7 +220,7 @@ def test_init_writes_the_migrations_at_the_dimension_in_their_order(tmp_path: Pa
     assert sorted(written) == written == sorted(into.iterdir())
     found = migrations.find(into)
     assert [one.sql for one in found] == [
-        one.sql for one in migrations.render(migrations.find(), 384)
+        one.sql for one in migrations.render(migrations.find(), 384) if one.needs is None
     ]
     assert all(len(one.version) == 14 for one in found)
 

@@ -128,7 +128,7 @@ NAMED_AT_RUN_TIME = {
             "shows_row",
             "known_instead",
             "row_measures",
-            "known_rows",
+            "find_known",
         )
     ),
 }

@@ -28,8 +28,8 @@ from test_frontend import (
     OFFLINE,
     ROOT,
     deno,
-    needs_deno,
     deno_project,
+    needs_deno,
     signed,
 )
 

@@ -54,6 +54,7 @@ def test_the_package_has_code_and_types_of_each_entry_and_is_small() -> None:
 
 
 @needs_npm
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is absent: set CHROMIUM_BIN")
 def test_the_playground_searches_in_the_browser() -> None:
     playwright = pytest.importorskip("playwright.sync_api")

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 # What a push from the checkout installs.
 ALL = migrations.modules()
+PUSHED = migrations.select(migrations.find(), ALL)
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -81,7 +82,7 @@ def test_push_applies_every_migration_and_records_what_migrate_records(
     succeeded(supabase("db", "push"))
     expected = [
         (one.version, one.name, [statement for _, statement in migrations.statements(one.sql)])
-        for one in migrations.find()
+        for one in PUSHED
     ]
     with psycopg.connect(plain_dsn) as connection:
         recorded = connection.execute(
@@ -111,16 +112,16 @@ def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
 
 
 def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
-    for one in migrations.find()[:4]:
+    for one in PUSHED[:4]:
         (tmp_path / one.file_name).write_text(one.sql)
     migrations.apply(plain_dsn, directory=tmp_path)
     said = succeeded(supabase("db", "push"))
-    assert said.count("Applying migration") == len(migrations.find()) - 4
+    assert said.count("Applying migration") == len(PUSHED) - 4
     assert migrations.apply(plain_dsn, modules=ALL) == []
 
 
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:
-    ours = [one.version for one in migrations.find()]
+    ours = [one.version for one in PUSHED]
     before = versions(supabase("migration", "list", "--output-format=json"))
     assert before == [(version, "") for version in ours]
     migrations.apply(plain_dsn, modules=ALL)

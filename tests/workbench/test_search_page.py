@@ -313,6 +313,8 @@ def test_more_like_a_hit_is_one_click_away(library: TestClient) -> None:
     page = BeautifulSoup(answer.text, "html.parser")
     assert "doors.md" not in _keys(page, "hybrid")
     box = _first(page, 'input[name="like_ids"][checked]')
+    (back,) = (link for link in page.select(".note a") if link.get_text() == "Leave it out")
+    assert "like_ids" not in back["href"]
     assert f"like_ids => '{{{box['value']}}}'" in _text(page, "#as-sql")
     # Without a question, what is related.
     alone = _page(library, like_ids=box["value"])

@@ -1,6 +1,6 @@
 // The tool of the AI SDK, called by generateText.
 
-import { asSchema, generateText, isStepCount } from "ai";
+import { asSchema, generateText, stepCountIs } from "ai";
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
 import { searchTool } from "second-brain/ai";
@@ -24,7 +24,7 @@ describe("the tool of the AI SDK", () => {
       model: modelThatAsks(input),
       prompt: "When is an invoice due?",
       tools: { search: searchTool(search, options) },
-      stopWhen: isStepCount(2),
+      stopWhen: stepCountIs(2),
     });
 
   test("a model finds what the user may see", async () => {

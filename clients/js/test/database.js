@@ -1,4 +1,4 @@
-// A PGlite with all migrations as they are, and the search of each role on it.
+// A PGlite with the migrations as they are, and the search of each role on it.
 
 import { PGlite } from "@electric-sql/pglite";
 import { vector } from "@electric-sql/pglite-pgvector";

@@ -35,7 +35,21 @@ export type FilterCondition =
 /** Conditions that must all hold, or the required values of columns and metadata keys. */
 export type Filters = FilterCondition[] | { [columnOrKey: string]: Json | undefined };
 
+/** A factor of the scores: for rows that pass conditions, by a number, or by a distance. */
+export type Boost =
+  | { filters: Filters; factor: number }
+  | { field: string; modifier: "linear" | "sqrt" | "log1p"; weight: number }
+  | {
+    field: string;
+    decay: "gauss" | "exp" | "linear";
+    origin: string | number;
+    scale: number;
+    offset?: number;
+    decay_to?: number;
+  };
+
 type Typed = {
+  boosts?: Boost[] | null;
   filters?: Filters | null;
   formulations?: { query_text?: string; query_embedding?: number[] }[];
   fusion?: "rrf" | "relative_score" | "auto";

@@ -252,7 +252,7 @@ $$;
 
 -- The known_rows of ids, the words aside: the chunks with these ids and in these documents, if a
 -- viewer may see them. Of many chunks the first are read. Raises 22023 for an id without any.
-create function knowledge_internal.known_rows(like_ids uuid[], scope knowledge_internal.row_scope)
+create function knowledge_internal.find_known(like_ids uuid[], scope knowledge_internal.row_scope)
 returns knowledge_internal.known_rows
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -596,7 +596,7 @@ begin
   end if;
   plan.arrangement := knowledge_internal.compiled_arrangement(given);
   if given.like_ids <> '{}' then
-    plan.known := knowledge_internal.known_rows(given.like_ids, plan.scope);
+    plan.known := knowledge_internal.find_known(given.like_ids, plan.scope);
     plan.scope.left_out := (plan.known).left_out;
     plan.scope.matching := (plan.scope).matching || ' and chunk.id <> all (($1).left_out)'
       ' and (chunk.document_id = any (($1).left_out)) is not true';

@@ -57,7 +57,8 @@ class _Search(Tool):
 
     query: Text = Field(
         description=f"What to find, in natural language, 1 to {QUESTION_BOUND:,} characters. In "
-        'text search, "a phrase" must occur and a -word must not.'
+        'text search, "a phrase" must occur, the words of "power cut"~5 with at most 5 others '
+        "between them, and a -word must not."
     )
 
     @abstractmethod
@@ -132,13 +133,15 @@ class HybridSearch(_Search):
     )
     order_by: str | None = Field(
         None,
-        description="Show the results by a date or number instead of by score, such as "
-        '"document_date desc" or "metadata.price asc".',
+        description="Show the results by a date or number instead of by score: "
+        '"document_date desc" is newest first, or "metadata.price asc". With min_confidence, '
+        "results that do not fit the question are left out.",
     )
     like_ids: list[UUID] = Field(
         [],
         max_length=20,
-        description="document_ids of results that fit: find more like them. They are left out.",
+        description="document_ids of results that fit, as well as the query: find more like "
+        "them. They are left out. Without a question, give their title as the query.",
     )
     min_confidence: float | None = Field(
         None,
