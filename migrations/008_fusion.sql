@@ -620,11 +620,10 @@ create function knowledge_internal.varied_rows(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   least_score constant float8 := fused[cardinality(fused)].score;
-  places constant integer[] := array( -- in facts
-    select fact.place
+  embeddings constant extensions.vector[] := array(
+    select fact.embedding
       from generate_subscripts(fused, 1) as hit (place)
-      left join generate_subscripts(facts, 1) as fact (place)
-        on facts[fact.place].id = fused[hit.place].id
+      left join unnest(facts) as fact on fact.id = fused[hit.place].id
      order by hit.place
   );
   relevances float8[] := array( -- null for what was taken
@@ -633,23 +632,20 @@ declare
      order by hit.place
   );
   nearest float8[]; -- the cosine of each row to the nearest that was taken
-  newest extensions.vector;
   taken integer[] := '{}';
   pick integer := case when cardinality(fused) > 0 then 1 end;
 begin
   while pick is not null and cardinality(taken) < picks loop
     taken := taken || pick;
     relevances[pick] := null;
-    newest := facts[places[pick]].embedding;
     nearest := array(
       select greatest(
                nearest[hit.place],
                -- Without an embedding, a row is like none.
-               coalesce(
-                 1 - (facts[places[hit.place]].embedding operator(extensions.<=>) newest), 0
-               )
+               coalesce(1 - (hit.embedding operator(extensions.<=>) newest.embedding), 0)
              )
-        from generate_subscripts(fused, 1) as hit (place)
+        from unnest(embeddings) with ordinality as hit (embedding, place)
+       cross join (select embeddings[pick] as embedding offset 0) as newest
        order by hit.place
     );
     pick := (
