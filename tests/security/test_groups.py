@@ -481,10 +481,8 @@ def refused(dsn: str) -> None:
     with pytest.raises(migrations.ObstacleError, match=r"public\.knowledge_viewer_groups\(\)"):
         migrations.apply(dsn, dimensions=3, modules=migrations.modules())
     (text,) = (one.sql for one in migrations.find() if one.name == "documents")
-    with (
-        psycopg.connect(dsn, autocommit=True) as connection,
-        pytest.raises(psycopg.Error, match="is of another role, or does not return"),
-    ):
+    is_refused = pytest.raises(psycopg.Error, match="is of another role, or does not return")
+    with psycopg.connect(dsn, autocommit=True) as connection, is_refused:
         connection.execute(text.encode())
 
 

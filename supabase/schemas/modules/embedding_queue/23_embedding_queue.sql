@@ -101,6 +101,8 @@ begin
      where chunk.status = 'active'
        and chunk.embedding is not null
        and coalesce(chunk.embedding_model, '') > ''
+       -- Another worker may have stored the first one of this model since.
+       and chunk.embedding_model <> wanted_model
      order by 1
      limit 1;
     if found then
