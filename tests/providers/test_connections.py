@@ -36,7 +36,13 @@ FOUND = ["A zebra eats grass on the plain."]
 
 
 class Wire:
-    """A TCP relay to the server: counts the client's turns, drops answers, or loses them."""
+    """A TCP relay to the server: counts the client's turns, drops answers, or loses them.
+
+    An answer is held back for `LATENCY`: what a client sends in that time did not wait for it. A
+    pipeline ends in two messages, and a busy machine may answer the first before the second is out.
+    """
+
+    LATENCY = 0.05
 
     def __init__(self, dsn: str) -> None:
         parts = conninfo_to_dict(dsn)
@@ -73,6 +79,8 @@ class Wire:
     def _relay(self, source: socket.socket, sink: socket.socket, is_client: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                if not is_client:
+                    time.sleep(self.LATENCY)
                 with self._lock:
                     self.turns += is_client and not self._is_clients_turn
                     self._is_clients_turn = is_client
