@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any, TypeVar
+from uuid import UUID
 
 import openai
 from fastapi import Depends, FastAPI, Query, Request, Response
@@ -219,12 +220,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def search(
         request: Request,
         viewer: Annotated[Viewer, Depends(signed_in)],
-        query: Annotated[Text, Query()],
+        query: Annotated[Text | None, Query()] = None,
+        like_ids: Annotated[list[UUID] | None, Query(max_length=20)] = None,
         limit: Annotated[int, Query(ge=1, le=100)] = 10,
     ) -> SearchResponse:
-        """Search without an answer."""
+        """Search without an answer: for a question, or what is related to documents at hand."""
         searching = service.search(
-            query, limit=limit, viewer_id=viewer.id, viewer_groups=viewer.groups
+            query or "",
+            like_ids=like_ids,
+            limit=limit,
+            viewer_id=viewer.id,
+            viewer_groups=viewer.groups,
         )
         return await while_connected(request, searching)
 

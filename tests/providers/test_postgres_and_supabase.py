@@ -128,6 +128,9 @@ def test_both_providers_return_the_same(shared_service: Connection) -> None:
             snippet=True,
             formulations=[{"query_embedding": np.array([0.0, 1.0, 0.0])}],
         ),
+        lambda provider: provider.hybrid_search(None, None, like_ids=[known(provider)]),
+        lambda provider: provider.find(None, None, like_ids=[known(provider)], viewer_id=MINE),
+        lambda provider: provider.hybrid_search_batch([{"like_ids": [known(provider)]}], fuse=True),
         lambda provider: provider.search([0.9, 0.1, 0], threshold=-1),
         lambda provider: provider.fulltext_search("zebra"),
         lambda provider: provider.hybrid_search_batch(
@@ -140,6 +143,12 @@ def test_both_providers_return_the_same(shared_service: Connection) -> None:
         assert "fallback_reason" not in details, details
         assert expected
         assert [dataclasses.replace(hit, source="postgres") for hit in received] == expected
+
+
+def known(provider: SearchProvider) -> str:
+    """Return the id of a chunk of the second document."""
+    ((hit,), _) = provider.hybrid_search([1, 0.1, 0], "beta", top_k=1)
+    return hit.id
 
 
 def names(results: list[Any]) -> str:

@@ -107,6 +107,18 @@ def test_with_one_per_document_facets_count_documents(knowledge: Connection) -> 
     assert counted == {"language": Counter({'"english"': 2})}
 
 
+def test_hits_that_are_merged_or_bounded_count_in_facets(knowledge: Connection) -> None:
+    document = UUID(int=9)
+    knowledge.execute(
+        "insert into public.knowledge_documents (id, external_key) values (%s, 'd')", [document]
+    )
+    store(knowledge, *[{"document_id": document, "content": "cat"}] * 2, {"content": "cat"})
+    for arranged, shown in (({"merge_duplicates": True}, 1), ({"max_per_document": 1}, 2)):
+        assert len(search(knowledge, query_text="cat", **arranged)) == shown
+        counted = facet_counts(knowledge, query_text="cat", facets=["language"], **arranged)
+        assert counted == {"language": Counter({'"english"': 3})}
+
+
 def test_the_most_frequent_values_come_first_and_facet_limit_cuts_the_rest(
     knowledge: Connection,
 ) -> None:

@@ -30,6 +30,7 @@ from rag_example import (
     application,
     bearer,
     dsn_of_service,
+    is_soon,
     running,
     token,
 )
@@ -95,25 +96,23 @@ def events(text: str) -> list[tuple[str, Any]]:
     return [(name[len("event: ") :], json.loads(data[len("data: ") :])) for name, data in blocks]
 
 
-def is_soon(condition: Any) -> bool:
-    """Wait until a condition holds."""
-    end = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def test_users_find_public_rows_and_their_own(client: httpx.Client) -> None:
+    def search(signed: str, **asked: Any) -> httpx.Response:
+        return client.get("/search", params=asked or {"query": "keys"}, headers=bearer(signed))
+
     def found(signed: str) -> set[str]:
-        return contents(client.get("/search", params={"query": "keys"}, headers=bearer(signed)))
+        return contents(search(signed))
 
     assert found(token(ANA)) == {KEYS, OF_ANA}
     assert found(token(BEN)) == {KEYS, OF_BEN}
     assert found(token(EVE, app_metadata={"groups": ["team"]})) == {KEYS, OF_TEAM}
     # A user can write these.
     assert found(token(EVE, user_metadata={"groups": ["team"]}, groups=["team"])) == {KEYS}
+    # Without a question: what is related to a document that they may see.
+    ids = {one["content"]: one["id"] for one in search(token(ANA)).json()["results"]}
+    assert contents(search(token(ANA), like_ids=[ids[KEYS]])) == {OF_ANA}
+    assert search(token(BEN), like_ids=[ids[OF_ANA]]).status_code == 400
+    assert search(token(BEN), limit=3).status_code == 400
 
 
 @pytest.mark.parametrize("groups", [[], ["team"]])

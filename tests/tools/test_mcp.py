@@ -2,12 +2,15 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import psycopg
 import pytest
 from mcp.shared.exceptions import MCPError
+from numpy.typing import NDArray
 
 from mcp_clients import (
     ANA,
@@ -23,6 +26,7 @@ from mcp_clients import (
     Here,
 )
 from second_brain.mcp_server import Scope
+from second_brain.models import WordLlamaEmbedder
 from second_brain.services.write import KnowledgeWriter
 
 pytest_plugins = ("mcp_fixtures",)
@@ -44,7 +48,9 @@ def test_the_tools_only_read_and_are_listed_with_their_schemas(assistant: Assist
         "fetch": {"id", "offset"},
     }
     for name, tool in assistant.tools.items():
-        assert tool.input_schema["required"] == ["id" if name == "fetch" else "query"]
+        # hybrid_search takes like_ids in place of a query.
+        required = {"fetch": ["id"], "hybrid_search": None}.get(name, ["query"])
+        assert tool.input_schema.get("required") == required
         assert tool.output_schema is not None
         assert ("text" if name == "fetch" else "results") in tool.output_schema["required"]
         assert tool.annotations is not None
@@ -200,12 +206,14 @@ def test_search_type_says_which_legs_run(
             {"query": "keys", "match_count": 51},
             "match_count: Input should be less than or equal to 50, not '51'.",
         ),
-        ("hybrid_search", {}, "query: Field required."),
+        ("search_knowledge_base", {}, "query: Field required."),
         (
-            "hybrid_search",
+            "search_knowledge_base",
             {"query": "  "},
             "query: String should have at least 1 character, not '  '.",
         ),
+        ("hybrid_search", {"limit": 3}, "give a query, or like_ids. Correct the argument"),
+        ("hybrid_search", {"query": "  ", "like_ids": []}, "give a query, or like_ids."),
         (
             "hybrid_search",
             {"query": "keys", "expand_neighbors": 6},
@@ -401,6 +409,55 @@ def test_the_settings_turn_reranking_on(here: Here) -> None:
         found = assistant.ask("hybrid_search", query="rotated keys", limit=1)
     assert (found.content["mode"], found.content["mode_used"]) == ("rerank", "hybrid")
     assert "Degraded to hybrid search: rerank failed (" in found.text
+
+
+class Uncalled(WordLlamaEmbedder):
+    """The corpus's model, and a reranker, which must not be asked."""
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Fail the test."""
+        raise AssertionError(f"there is no question to embed: {texts}")
+
+    def __call__(self, *_: object) -> Sequence[float]:
+        """Fail the test."""
+        raise AssertionError("there is no question to compare with")
+
+
+def test_known_documents_alone_find_related_ones_without_a_model(here: Here) -> None:
+    with here(Scope()) as assistant:
+        found = assistant.ask("hybrid_search", query="rotated keys", limit=1)
+    known = found.content["results"][0]["document_id"]
+    for rerank in (False, True):
+        with here(Scope(), model=Uncalled(), use_reranking=rerank, reranker=Uncalled()) as related:
+            more = related.ask("hybrid_search", like_ids=[known])
+            assert (more.content["mode"], more.content["degraded"]) == ("hybrid", None)
+            assert RECORDER in more.contents()
+            assert not {KEYS, LEAKED} & more.contents()
+            blank = related.ask("hybrid_search", query=" ", like_ids=[known])
+            assert blank.contents() == more.contents()
+            assert related.ask_with_progress("hybrid_search", like_ids=[known]) == [
+                (0, 1, "Searching")
+            ]
+
+
+def test_over_stdio_too_no_query_is_needed(assistant: Assistant) -> None:
+    known = assistant.ask("search", query="rotated keys").content["results"][0]["id"]
+    assert RECORDER in assistant.ask("hybrid_search", like_ids=[known], limit=50).contents()
+
+
+def test_a_viewer_finds_what_is_related_only_to_what_they_may_see(here: Here, corpus: str) -> None:
+    with psycopg.connect(corpus) as connection:
+        ids: dict[str, str] = dict(
+            connection.execute("select external_key, id::text from public.knowledge_documents")
+        )
+    with here(Scope(viewer_id=UUID(ANA))) as ana:
+        related = ana.ask("hybrid_search", like_ids=[ids["recorder"]], limit=50)
+        assert related.contents() <= {KEYS, LEAKED}
+        assert related.contents()
+        for hidden in ("hostile", str(UUID(int=7))):
+            refused = ana.ask("hybrid_search", like_ids=[ids.get(hidden, hidden)])
+            assert refused.is_error
+            assert "like_ids: no visible chunk or document has the id" in refused.text
 
 
 def test_results_can_be_like_known_documents(here: Here) -> None:

@@ -135,6 +135,7 @@ def call(brain: Brain, chance: random.Random) -> dict[str, Any]:
                 "filters": filters,
             },
         ),
+        ("hybrid_search", {"like_ids": [one.id], "limit": 50, "include_memory": True}),
         (
             "search_knowledge_base",
             {"query": question, "search_type": chance.choice(["hybrid", "vector", "text"])},

@@ -119,10 +119,14 @@ def test_a_token_cannot_read_the_document_of_another_by_its_id(
     with connected(with_token(served.url, tokens["ben"])) as ben:
         (theirs,) = [one for one in ben.resources().resources if one.title == "Fruit"]
         assert ben.read(theirs.uri).text == LONG
-    document = theirs.uri.removeprefix("second-brain://document/")
+        document = theirs.uri.removeprefix("second-brain://document/")
+        # What is related to it, without a question.
+        assert HOSTILE in ben.ask("hybrid_search", like_ids=[document]).contents()
     for name in ("ana", "cleo"):
         with connected(with_token(served.url, tokens[name])) as other:
             assert other.ask("fetch", id=document).is_error
+            refused = other.ask("hybrid_search", like_ids=[document])
+            assert "no visible chunk or document has the id" in refused.text
             with pytest.raises(MCPError, match="there is no resource"):
                 other.read(theirs.uri)
 

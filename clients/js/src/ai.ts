@@ -43,7 +43,7 @@ const SHOWN = [
 ] as const;
 
 /** What the model sets. */
-export type Asked = { query: string } & { [Name in ModelArgument]?: Json };
+export type Asked = { query?: string } & { [Name in ModelArgument]?: Json };
 
 /** What the model gets. */
 export type Found = {
@@ -80,10 +80,11 @@ export function searchTool<F extends SearchFunction>(
         query: { type: "string", description: ARGUMENTS.query_text.help },
         ...properties,
       },
-      required: ["query"],
+      // Documents at hand can stand for a question.
+      required: names.includes("like_ids") ? [] : ["query"],
       additionalProperties: false,
     }),
-    execute: async ({ query, ...given }, { abortSignal }): Promise<Found> => {
+    execute: async ({ query = "", ...given }, { abortSignal }): Promise<Found> => {
       const asked = { ...options, ...given, signal: abortSignal } as unknown as SearchOptions<F>;
       const { hits, total_count, next_offset, answer_confidence, notes } = await search.search(
         query,

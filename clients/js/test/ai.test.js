@@ -82,6 +82,18 @@ describe("the tool of the AI SDK", () => {
     assert.match(tool.description, /^The handbook\. .*0\.3/);
   });
 
+  test("with like_ids among its arguments, it needs no query", async () => {
+    const more = { external_key: "reminder", owner_id: ANA };
+    const [known] = (await asUser(database, ANA).search("invoice")).hits;
+    await asService(database).upsert(more, [{ content: "A reminder of an invoice is free." }]);
+    const tool = searchTool(asUser(database, ANA), { arguments: ["like_ids"] });
+    const { properties, required } = await asSchema(tool.inputSchema).jsonSchema;
+    assert.deepEqual([properties.like_ids.type, required], ["array", []]);
+    const { results } = await tool.execute({ like_ids: [known.id] }, {});
+    assert.deepEqual(results.map((hit) => hit.content), ["A reminder of an invoice is free."]);
+    await asService(database).delete("reminder");
+  });
+
   test("what the model sets replaces the options, and who asks is not the model's to set", async () => {
     const options = { date_from: "2026-03-01" };
     const { execute } = searchTool(asUser(database, ANA), { options });

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { ANA, asService, asUser, emptied, installed } from "./database.js";
+import { ANA, asService, asUser, BEN, emptied, installed } from "./database.js";
 
 /** @import { SearchOptions } from "second-brain" */
 
@@ -49,6 +49,17 @@ describe("the arguments that shape the list", () => {
     assert.equal(total_count, 3);
     assert.deepEqual(hits.map((hit) => hit.duplicates).sort(), [0, 0, 1]);
     assert.match(hits[2].snippet ?? "", /<mark>key<\/mark>.*<mark>key<\/mark>/);
+  });
+
+  test("known documents alone find related ones, and nothing is embedded", async () => {
+    const embed = () => Promise.reject(new Error("there is no question"));
+    const search = asUser(database, ANA, { embed });
+    const options = { like_ids: [known], one_per_document: true };
+    for (const question of [{}, "", " "]) {
+      const { hits } = await search.search(question, options);
+      assert.deepEqual(hits.map((hit) => hit.document_date?.slice(5)).sort(), ["02-01", "03-01"]);
+    }
+    await assert.rejects(asUser(database, BEN).search({}, options), /no visible chunk/);
   });
 
   test("each of them reaches the database under its name", async () => {

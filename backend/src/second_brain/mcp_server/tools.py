@@ -43,7 +43,9 @@ class Context:
 
     async def search(self, query: SearchQuery) -> SearchResponse:
         """Search within the scope."""
-        total = _STEPS[query.mode or self.service.settings.default_mode]
+        mode = query.mode or self.service.settings.default_mode
+        # Without a question, only like_ids, there is nothing to embed or to rerank.
+        total = _STEPS[mode] if query.query else 1
         return await self.service.search(
             query, on_part=lambda part: self.begin(part, total), **self.scope.viewer
         )
