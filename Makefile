@@ -147,10 +147,10 @@ node_modules/.bin/supabase: package.json clients/js/package.json
 	@touch $@
 
 bench: $(INSTALLED) ## speed and exactness beside the peers that are installed; BENCH='--sizes 2600'
-	$(BIN)/python -m benchmarks.bench --results $(KEEP)/results --latency --write $(BENCH)
+	$(BIN)/python -m benchmarks.bench --results $(KEEP)/results --write $(BENCH)
 
 bench-full: $(INSTALLED) ## the same up to a million chunks, hours; run it again after a kill and it continues
-	$(BIN)/python -m benchmarks.bench --results $(KEEP)/results --latency --write --keep $(KEEP) \
+	$(BIN)/python -m benchmarks.bench --results $(KEEP)/results --write --keep $(KEEP) \
 	  --sizes 2600 10000 20000 100000 200000 1000000 $(BENCH)
 
 figures: $(INSTALLED) ## the promised figures with their bounds, and the README's picture; ONLY='textsearch memory'

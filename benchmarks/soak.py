@@ -234,7 +234,7 @@ def main() -> None:
     corpus = make_corpus(Library.read(), space, options.chunks, seed=CORPUS_SEED)
     with ExitStack() as stack:
         said(f"loading {options.chunks:,} chunks")
-        keeping = Keeping(None, {}, 6 * 3600)
+        keeping = Keeping(None, {})
         loaded = Loaded.start(SecondBrain, corpus, options.major, stack, keeping)
         rows = soak(loaded, options)
     header = ("what", "first sixth", "last sixth", "ratio", "reason of growth", "within")

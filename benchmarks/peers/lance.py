@@ -70,7 +70,7 @@ class Lance(System):
 
     name = LanceClient.name
     key = "lancedb"
-    clients: ClassVar = (LanceClient,)
+    client: ClassVar = LanceClient
     modules: ClassVar = ("lancedb",)
     packages: ClassVar = ("lancedb",)
     install = "pip install lancedb"
@@ -125,7 +125,7 @@ class Lance(System):
         indexed = {column for index in table.list_indices() for column in index.columns}
         return bool(table.count_rows() == rows and last in indexed)
 
-    def connect(self, client: type[Client]) -> Client:
+    def connect(self) -> Client:
         """Open the table."""
         return LanceClient(self._place)
 
@@ -135,7 +135,3 @@ class Lance(System):
         indexes = [file for file in files if "_indices" in file.parts]
         indexed = sum(file.stat().st_size for file in indexes)
         return sum(file.stat().st_size for file in files) - indexed, indexed
-
-    def process(self) -> int:
-        """Return this process: the library lives in it."""
-        return os.getpid()

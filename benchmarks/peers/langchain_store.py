@@ -30,7 +30,6 @@ class LangChainClient(Client):
     name = "langchain-postgres hybrid"
     text_leg = "ts_rank_cd, all words"
     cannot: ClassVar = frozenset({"text", "phrase"})
-    round_trips = 2
 
     def __init__(self, dsn: str) -> None:
         from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -80,7 +79,7 @@ class LangChain(PostgresSystem):
 
     name = LangChainClient.name
     key = "langchain"
-    clients: ClassVar = (LangChainClient,)
+    client: ClassVar = LangChainClient
     table = "passages"
     modules: ClassVar = ("langchain_postgres",)
     packages: ClassVar = ("langchain-postgres",)
@@ -112,10 +111,6 @@ class LangChain(PostgresSystem):
         )
         self.copy(corpus)
         self.run(STEPS)
-
-    def connect(self, client: type[Client]) -> Client:
-        """Open a store."""
-        return LangChainClient(self.dsn)
 
 
 def alchemy(dsn: str, driver: str = "asyncpg") -> str:

@@ -49,7 +49,6 @@ class LlamaIndexClient(Client):
     name = "LlamaIndex PGVectorStore hybrid"
     text_leg = "ts_rank, any word"
     cannot: ClassVar = frozenset({"phrase"})
-    round_trips = 2
 
     def __init__(self, dsn: str, dimensions: int) -> None:
         self._store = store(dsn, dimensions, HNSW, setup=False)
@@ -92,7 +91,7 @@ class LlamaIndex(PostgresSystem):
 
     name = LlamaIndexClient.name
     key = "llama-index"
-    clients: ClassVar = (LlamaIndexClient,)
+    client: ClassVar = LlamaIndexClient
     table = "data_passages"
     number = "node_id"
     passage = "text"
@@ -130,6 +129,6 @@ class LlamaIndex(PostgresSystem):
             store(self.dsn, self._dimensions, HNSW, setup=True).add([])
         self.run({"vacuum": "vacuum analyze data_passages"})
 
-    def connect(self, client: type[Client]) -> Client:
+    def connect(self) -> Client:
         """Open a store."""
         return LlamaIndexClient(self.dsn, self._dimensions)

@@ -1,9 +1,8 @@
-"""The project itself: the RPC, two RPCs merged by the caller, and each leg as bare SQL.
+"""The project itself: the RPC, and the nearest rows as bare SQL on the same store.
 
-All use one store, so that data and cache are the same. The RPC runs with its default arguments
-except fusion `auto`, which the service uses, and the threshold, which no peer has. Every search
-fetches whole rows. Loading uses the documented way for bulk loads: without the two indexes that are
-slow to fill, over several connections.
+The RPC runs with its default arguments except fusion `auto`, which the service uses, and the
+threshold, which no peer has. Every search fetches whole rows. Loading uses the documented way for
+bulk loads: without the two indexes that are slow to fill, over several connections.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from pgvector.psycopg import register_vector
 from benchmarks import writing
 from benchmarks.corpus import Corpus, Query
 from benchmarks.memory import memory_bytes
-from benchmarks.peers.system import EF_SEARCH, POOL, PostgresClient, PostgresSystem, fuse
+from benchmarks.peers.system import EF_SEARCH, PostgresClient, PostgresSystem
 from benchmarks.scratch import filled_at_once
 from benchmarks.timing import together
 from second_brain.database import migrations
@@ -35,38 +34,11 @@ select hit.chunk_index, hit.*
          fusion => %(fusion)s
        ) as hit
 """
-VECTOR = """
-select hit.chunk_index, hit.*
-  from public.match_knowledge_chunks(
-         query_embedding => %(embedding)s,
-         match_count => %(count)s,
-         match_threshold => -1,
-         filter_type => %(kept)s
-       ) as hit
-"""
-TEXT = """
-select hit.chunk_index, hit.*
-  from public.search_knowledge_chunks_fulltext(
-         query_text => %(text)s,
-         match_count => %(count)s,
-         filter_type => %(kept)s
-       ) as hit
-"""
-BARE_VECTOR = """
-select {columns}
+BARE_ROWS = """
+select chunk_index, id, document_id, content, metadata
   from public.knowledge_chunks
  where status = 'active' and (%(kept)s::text is null or knowledge_type = %(kept)s)
  order by {indexed} <=> %(embedding)s::{kind}
- limit %(count)s
-"""
-BARE_TEXT = """
-select chunk.chunk_index
-  from knowledge_internal.analyse_query(%(text)s, 'websearch') as analysis,
-       public.knowledge_chunks as chunk
- where chunk.status = 'active'
-   and chunk.content_tsv @@ analysis.candidate_query
-   and (%(kept)s::text is null or chunk.knowledge_type = %(kept)s)
- order by chunk.bm25 <#> analysis.weight_vector
  limit %(count)s
 """
 COPY = """
@@ -108,29 +80,12 @@ class Hybrid(OurClient):
         return self.fetch(HYBRID, query, count)
 
 
-class TwoCalls(OurClient):
-    """A call for each leg, one after the other on one connection, fused in Python."""
+class BareRows(OurClient):
+    """The nearest rows, with what a caller shows of a hit, at the same effort in the index."""
 
-    name = "two RPCs, merged in Python"
-    round_trips = 2
-
-    def search(self, query: Query, count: int) -> list[int]:
-        """Ask each leg that the query has for a pool, and fuse by reciprocal rank."""
-        if query.text is None:
-            return self.fetch(VECTOR, query, count)
-        if query.embedding is None:
-            return self.fetch(TEXT, query, count)
-        pools = [self.fetch(statement, query, POOL) for statement in (VECTOR, TEXT)]
-        return fuse(pools, count)
-
-
-class BareVector(OurClient):
-    """The vector leg as a single `order by ... limit`, at the same effort in the index."""
-
-    name = "bare SQL, vector leg"
+    name = "bare SQL, nearest rows"
     text_leg = "none"
     cannot: ClassVar = frozenset({"text"})
-    columns: ClassVar = "chunk_index"
     settings: ClassVar = {
         "hnsw.ef_search": str(EF_SEARCH),
         "hnsw.iterative_scan": "relaxed_order",
@@ -145,34 +100,11 @@ class BareVector(OurClient):
         indexed = vector_index(self.connection, column=1)
         halfvec = re.search(r"halfvec\(\d+\)", indexed)
         kind = f"extensions.{halfvec[0]}" if halfvec else "extensions.vector"
-        self._statement = BARE_VECTOR.format(columns=self.columns, indexed=indexed, kind=kind)
-
-    def search(self, query: Query, count: int) -> list[int]:
-        """Return the nearest rows."""
-        return self.fetch(self._statement, query, max(count, POOL))[:count]
-
-
-class BareRows(BareVector):
-    """The nearest rows, with what a caller shows of a hit."""
-
-    name = "bare SQL, nearest rows"
-    columns: ClassVar = "chunk_index, id, document_id, content, metadata"
+        self._statement = BARE_ROWS.format(indexed=indexed, kind=kind)
 
     def search(self, query: Query, count: int) -> list[int]:
         """Return the nearest rows."""
         return self.fetch(self._statement, query, count)
-
-
-class BareText(OurClient):
-    """The text leg as a single `order by ... limit` over the rows that its words draw."""
-
-    name = "bare SQL, text leg"
-    cannot: ClassVar = frozenset({"vector"})
-    settings: ClassVar = {"enable_seqscan": "off"}
-
-    def search(self, query: Query, count: int) -> list[int]:
-        """Return the best rows by the inner product."""
-        return self.fetch(BARE_TEXT, query, max(count, POOL))[:count]
 
 
 class SecondBrain(PostgresSystem):
@@ -183,7 +115,7 @@ class SecondBrain(PostgresSystem):
 
     name = "second-brain"
     key = "second-brain"
-    clients: ClassVar = (Hybrid, TwoCalls, BareVector, BareText)
+    client: ClassVar = Hybrid
     table = "public.knowledge_chunks"
     number = "chunk_index"
     connections: ClassVar = os.cpu_count() or 1

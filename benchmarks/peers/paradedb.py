@@ -46,6 +46,6 @@ class ParadeDB(ByHandSystem):
 
     name = ParadeClient.name
     key = "pg_search"
-    clients: ClassVar = (ParadeClient,)
+    client: ClassVar = ParadeClient
     extension = "pg_search"
     text_index = INDEX

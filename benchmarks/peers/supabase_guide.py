@@ -95,7 +95,7 @@ class SupabaseGuide(PostgresSystem):
 
     name = GuideClient.name
     key = "supabase-guide"
-    clients: ClassVar = (GuideClient,)
+    client: ClassVar = GuideClient
     table = "documents"
 
     def load(self, corpus: Corpus) -> None:

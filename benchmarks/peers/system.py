@@ -2,10 +2,9 @@
 
 import importlib.metadata
 import importlib.util
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +35,6 @@ class Client(ABC):
     name: ClassVar[str]
     text_leg: ClassVar[str]
     cannot: ClassVar[frozenset[str]] = frozenset()
-    round_trips: ClassVar[int] = 1
 
     @abstractmethod
     def search(self, query: Query, count: int) -> list[int]:
@@ -52,16 +50,16 @@ class Client(ABC):
 
 
 class System(ABC):
-    """A store of the corpus, and the clients that search it.
+    """A store of the corpus, and the kind of client that searches it.
 
-    `clients` are the ways to search, its own first. `key` begins the name of its kept folder,
+    `key` begins the name of its kept folder,
     `steps` are the seconds of what loading took, the versions of the distributions in `packages`
     are recorded.
     """
 
     name: ClassVar[str]
     key: ClassVar[str]
-    clients: ClassVar[tuple[type[Client], ...]]
+    client: ClassVar[type[Client]]
     modules: ClassVar[tuple[str, ...]] = ()
     packages: ClassVar[tuple[str, ...]] = ()
     majors: ClassVar[frozenset[int]] = frozenset({16, 17, 18})
@@ -80,20 +78,13 @@ class System(ABC):
 
     def __init__(self) -> None:
         self.steps: dict[str, float] = {}
-        self._abandoned = threading.Event()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time a step of loading; raises TimeoutError once loading has been abandoned."""
-        if self._abandoned.is_set():
-            raise TimeoutError
+        """Time a step of loading."""
         begin = time.perf_counter()
         yield
         self.steps[name] = self.steps.get(name, 0.0) + time.perf_counter() - begin
-
-    def abandon(self) -> None:
-        """Have a load in another thread fail, at its next step or earlier."""
-        self._abandoned.set()
 
     @abstractmethod
     def running(
@@ -118,16 +109,12 @@ class System(ABC):
         """Remove what an aborted measurement has left in a kept load."""
 
     @abstractmethod
-    def connect(self, client: type[Client]) -> Client:
+    def connect(self) -> Client:
         """Open a client with a connection of its own."""
 
     @abstractmethod
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the table (TOAST included), and of its indexes."""
-
-    @abstractmethod
-    def process(self) -> int:
-        """Return the id of the process whose memory, with its children's, is the system's."""
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that it needs."""
@@ -181,15 +168,6 @@ class PostgresSystem(System):
             register_vector(connection)
             yield
 
-    def abandon(self) -> None:
-        """End what the owner's connections do."""
-        super().abandon()
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity"
-                " where usename = current_user and pid <> pg_backend_pid()"
-            )
-
     def holds(self, corpus: Corpus) -> bool:
         """Compare the number of rows and the last passage; look for the vector index."""
         built = self.connection.execute(
@@ -218,10 +196,10 @@ class PostgresSystem(System):
             with self.step(name):
                 self.connection.execute(statement.encode())
 
-    def connect(self, client: type[Client]) -> Client:
+    def connect(self) -> Client:
         """Open a client; it takes the connection string."""
-        assert issubclass(client, PostgresClient)
-        return client(self.dsn)
+        assert issubclass(self.client, PostgresClient)
+        return self.client(self.dsn)
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the table (TOAST included), and of its indexes."""
@@ -230,12 +208,6 @@ class PostgresSystem(System):
         ).fetchone()
         assert found is not None
         return found[0], found[1]
-
-    def process(self) -> int:
-        """Return the id of the server's first process."""
-        import psutil  # type: ignore[import-untyped, unused-ignore]
-
-        return int(psutil.Process(self.connection.info.backend_pid).ppid())
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the server, its extensions and the packages."""
@@ -255,12 +227,3 @@ class PostgresSystem(System):
             copy.set_types(["int8", "text", "text", "vector"])
             for row, embedding in enumerate(corpus.embeddings):
                 copy.write_row((row, corpus.types[row], corpus.full_text(row), embedding))
-
-
-def fuse(rankings: Sequence[Sequence[int]], count: int) -> list[int]:
-    """Fuse rankings by reciprocal rank with equal weights; return the best ids, best first."""
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, row in enumerate(ranking, start=1):
-            scores[row] = scores.get(row, 0.0) + 1 / (RRF_K + rank)
-    return sorted(scores, key=lambda row: (-scores[row], row))[:count]

@@ -32,7 +32,7 @@ class TextSearch(ByHandSystem):
 
     name = TextSearchClient.name
     key = "pg_textsearch"
-    clients: ClassVar = (TextSearchClient,)
+    client: ClassVar = TextSearchClient
     extension = "pg_textsearch"
     text_index = (
         "create index chunks_bm25 on chunks using bm25 (content) with (text_config = 'english')"

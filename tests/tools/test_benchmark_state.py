@@ -31,7 +31,7 @@ def test_steps_of_another_commit_are_measured_again(tmp_path: Path) -> None:
 
 
 def test_a_load_counts_only_when_it_is_complete_and_of_these_migrations(tmp_path: Path) -> None:
-    keeping = Keeping(tmp_path, {"chunks": 10}, limit=1)
+    keeping = Keeping(tmp_path, {"chunks": 10})
     for kind in (SecondBrain, TextSearch):
         (tmp_path / f"{kind.key}-10").mkdir()
         assert keeping.loaded(kind, 10) is None
@@ -49,7 +49,7 @@ def test_a_load_of_another_corpus_is_refused(tmp_path: Path) -> None:
     write_figures(tmp_path / f"{TextSearch.key}-10", made_by="")
 
     with pytest.raises(RuntimeError, match="loaded with another chunks"):
-        Keeping(tmp_path, {"chunks": 20}, limit=1).loaded(TextSearch, 10)
+        Keeping(tmp_path, {"chunks": 20}).loaded(TextSearch, 10)
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
