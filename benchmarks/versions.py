@@ -199,11 +199,21 @@ class Version:
             directory = parent
         if (directory / "migrations").is_dir():
             directory = directory / "migrations"
-        found = migrations.find(directory)
+        found = chosen(directory)
         if not found:
             raise SystemExit(f"there are no migrations in {directory}")
         text = "".join(f"{one.file_name}\n{one.sql}\n" for one in found)
         return cls(given, directory, hashlib.sha256(text.encode()).hexdigest())
+
+    def apply(self, dsn: str, dimensions: int) -> None:
+        """Apply the migrations to a new database."""
+        modules = migrations.modules(self.directory)
+        migrations.apply(dsn, dimensions=dimensions, directory=self.directory, modules=modules)
+
+
+def chosen(directory: Path) -> list[migrations.Migration]:
+    """List the migrations of a directory without modules that need an extension."""
+    return migrations.select(migrations.find(directory), migrations.modules(directory))
 
 
 @dataclass(frozen=True)
@@ -235,7 +245,7 @@ class Store:
         begin = time.perf_counter()
         self._create(self.corpus)
         dsn = self.server.dsn(self.corpus)
-        migrations.apply(dsn, dimensions=self.space.dimensions, directory=version.directory)
+        version.apply(dsn, self.space.dimensions)
         with psycopg.connect(dsn, autocommit=True) as connection:
             load(connection, self.library, self.space, self.chunks)
         self._write_note(self.corpus, wanted)
@@ -267,7 +277,7 @@ class Store:
             )
             how = "loaded"
             self._create(name)
-            migrations.apply(dsn, dimensions=self.space.dimensions, directory=version.directory)
+            version.apply(dsn, self.space.dimensions)
             self._load_rows(dsn)
             self._copy_statistics(dsn)
         self._write_note(name, wanted)
@@ -278,7 +288,7 @@ class Store:
         fresh = f"fresh_{self.chunks}"
         self._create(fresh)
         fresh_dsn = self.server.dsn(fresh)
-        migrations.apply(fresh_dsn, dimensions=self.space.dimensions, directory=version.directory)
+        version.apply(fresh_dsn, self.space.dimensions)
         expected, present = (set(column(one, OBJECTS)) for one in (fresh_dsn, dsn))
         views = column(fresh_dsn, VIEWS)
         self._drop(fresh)
@@ -432,7 +442,7 @@ def install(dsn: str, version: Version, dimensions: int) -> None:
     )
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(STRIP)
-        for migration in migrations.render(migrations.find(version.directory), dimensions):
+        for migration in migrations.render(chosen(version.directory), dimensions):
             # `set local` in a file ends with the file, as in migrations.apply.
             with connection.transaction():
                 for _, statement in migrations.statements(migration.sql):
