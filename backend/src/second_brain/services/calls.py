@@ -26,7 +26,7 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
-from second_brain.services.functions import FUNCTIONS
+from second_brain.services.functions import functions
 from second_brain.services.last_write import written
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Calls(ABC):
 
     def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
         """Say whether a call that failed with this may be sent again."""
-        if FUNCTIONS[function].writes:
+        if functions()[function].writes:
             return is_rolled_back(error)
         return isinstance(error, ConnectionLostError) or error.code == SERIALIZATION_FAILURE
 
@@ -166,9 +166,9 @@ class Calls(ABC):
             is_passing=lambda error: self._may_repeat(function, error),
             deadline=deadline,
         )
-        if FUNCTIONS[function].writes:
+        if functions()[function].writes:
             written()
-        elif FUNCTIONS[function].returns == "rows":
+        elif functions()[function].returns == "rows":
             answer = [] if answer is None else answer
             if not isinstance(answer, list):
                 raise UnexpectedAnswerError(f"expected rows, received {type(answer).__name__}")

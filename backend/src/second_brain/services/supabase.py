@@ -22,7 +22,7 @@ from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
 from second_brain.services.calls import RETRIES, Calls, Deadline, uncertain
 from second_brain.services.emptiness import OnError
-from second_brain.services.functions import FUNCTIONS, packed
+from second_brain.services.functions import functions, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
@@ -108,7 +108,7 @@ class _Project(Calls, Generic[AnyClient, AnyHttp]):
                     pages.add(await self._execute(request))
             except Exception as error:
                 is_lost = isinstance(translate(error), ConnectionLostError)
-                if is_lost and FUNCTIONS[function].writes:
+                if is_lost and functions()[function].writes:
                     cause = redacted(error, secrets=self._secrets())
                     raise uncertain("before the answer", arguments) from cause
                 raise
@@ -121,7 +121,7 @@ class _Project(Calls, Generic[AnyClient, AnyHttp]):
         client = self._needed_client()
         # The client of a schema shares the HTTP session, and sends the schema in a header.
         api = client if self._schema is None else client.schema(self._schema)
-        if FUNCTIONS[function].writes:
+        if functions()[function].writes:
             # A second call for the rest of an answer would write again.
             return api.rpc(
                 function, {name: json_form(value, name) for name, value in arguments.items()}
@@ -314,7 +314,7 @@ class _Pages:
     """
 
     def __init__(self, function: str, arguments: Mapping[str, Any]) -> None:
-        self._is_rows = FUNCTIONS[function].returns == "rows"
+        self._is_rows = functions()[function].returns == "rows"
         self._arguments = arguments
         self._rows: list[object] = []
         self._count: int | None = None
