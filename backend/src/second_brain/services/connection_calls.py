@@ -268,6 +268,7 @@ class Threaded:
     """What a class for threads does with psycopg's objects: see `Looped`."""
 
     _connection_type = psycopg.Connection
+    _pause = staticmethod(time.sleep)
     _awaited = Awaited
 
     @staticmethod
@@ -282,6 +283,7 @@ class Looped:
     """What a class for an event loop does with psycopg's objects: they are awaited as they are."""
 
     _connection_type = psycopg.AsyncConnection
+    _pause = staticmethod(asyncio.sleep)
 
     @staticmethod
     def _awaited(given: Any) -> Any:

@@ -1,14 +1,12 @@
 """Search over Supabase's REST API: each method is one `rpc` call."""
 
-import asyncio
 import os
 import threading
-import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from second_brain.errors import (
     ClientUnavailableError,
@@ -19,13 +17,13 @@ from second_brain.errors import (
 )
 from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
-from second_brain.services.calls import RETRIES, Calls, Deadline, uncertain
-from second_brain.services.emptiness import OnError
+from second_brain.services.calls import Deadline, uncertain
 from second_brain.services.functions import functions, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import CutRows, Source, integer, listing_of
+from second_brain.services.searches import ProviderOptions, Searches
 from second_brain.services.writing import AsyncWrites, Writes
 
 if TYPE_CHECKING:
@@ -46,15 +44,25 @@ AnyHttp = TypeVar("AnyHttp")
 _timeout: ContextVar[float | None] = ContextVar("_timeout", default=TIMEOUT)
 
 
-class _Project(Calls, Generic[AnyClient, AnyHttp]):
+class _Project(Searches, Generic[AnyClient, AnyHttp]):
     """The client of a Supabase project: given by the caller, or created on first use."""
 
     def __init__(
-        self, config: Mapping[str, Any] | None, client: AnyClient | None, schema: str | None
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        client: AnyClient | None = None,
+        schema: str | None = None,
+        **options: Unpack[ProviderOptions],
     ) -> None:
         if schema is not None:
             check_schema(schema)
         self.config = dict(config or {})
+        # Older callers give a client, and count its calls.
+        self._explains_empty = client is None or options.get("on_error") is not None
+        options["on_error"] = options.get("on_error") or self.config.get("on_error") or "empty"
+        options.setdefault("timeout", TIMEOUT)
+        super().__init__(**options)
         self._schema = schema
         self._client: Any = client
         self._http: AnyHttp | None = None
@@ -149,12 +157,7 @@ class _Project(Calls, Generic[AnyClient, AnyHttp]):
         return self._credentials()
 
 
-class SupabaseProvider(
-    _Project["Client", "httpx.Client"],
-    OwnDocuments,
-    Writes,
-    SearchProvider,
-):
+class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, Writes, SearchProvider):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
@@ -167,30 +170,6 @@ class SupabaseProvider(
     """
 
     name: ClassVar[Source] = "supabase"
-
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        client: "Client | None" = None,
-        schema: str | None = None,
-        timeout: float | None = TIMEOUT,
-        multi_tenant: bool = False,
-        retries: int = RETRIES,
-        sleep: Callable[[float], object] = time.sleep,
-        on_error: OnError | None = None,
-    ) -> None:
-        _Project.__init__(self, config, client, schema)
-        SearchProvider.__init__(
-            self,
-            multi_tenant=multi_tenant,
-            timeout=timeout,
-            retries=retries,
-            sleep=sleep,
-            on_error=on_error or self.config.get("on_error") or "empty",
-        )
-        # Older callers give a client, and count its calls.
-        self._explains_empty = client is None or on_error is not None
 
     def __enter__(self) -> Self:
         return self
@@ -236,30 +215,6 @@ class AsyncSupabaseProvider(
     """`SupabaseProvider` for an event loop, with supabase-py's AsyncClient; one for each loop."""
 
     name: ClassVar[Source] = "supabase"
-
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        client: "AsyncClient | None" = None,
-        schema: str | None = None,
-        timeout: float | None = TIMEOUT,
-        multi_tenant: bool = False,
-        retries: int = RETRIES,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        on_error: OnError | None = None,
-    ) -> None:
-        _Project.__init__(self, config, client, schema)
-        AsyncSearchProvider.__init__(
-            self,
-            multi_tenant=multi_tenant,
-            timeout=timeout,
-            retries=retries,
-            sleep=sleep,
-            on_error=on_error or self.config.get("on_error") or "empty",
-        )
-        # Older callers give a client, and count its calls.
-        self._explains_empty = client is None or on_error is not None
 
     async def __aenter__(self) -> Self:
         return self
