@@ -5,9 +5,10 @@ and drops both before a bulk load. Searches and writes continue during a build.
 """
 
 from dataclasses import dataclass
-from typing import Literal, LiteralString
+from typing import Literal
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import class_row
 
 from second_brain.database.maintenance import (
@@ -89,12 +90,7 @@ select type.typname
    and attribute.attname = 'indexed_embedding'
 """
 _USE = "select knowledge_internal.use_vector_index(%s)"
-_DROP: dict[str, LiteralString] = {
-    VECTOR_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding",
-    _BUILDING: "drop index concurrently if exists public.knowledge_chunks_embedding_building",
-    _REPLACED: "drop index concurrently if exists public.knowledge_chunks_embedding_replaced",
-    _TEXT_INDEX: "drop index concurrently if exists public.knowledge_chunks_content_tsv",
-}
+DROP_INDEX = "drop index concurrently if exists public.{index}"
 _SET_ASIDE = """
 alter index if exists public.knowledge_chunks_embedding
   rename to knowledge_chunks_embedding_replaced
@@ -299,4 +295,4 @@ def _drop(database: Database, name: str, step: str, on_progress: OnProgress) -> 
     check_session(database)
     if any(one.name == name for one in show(database)):
         on_progress(Progress(step))
-        database.execute(_DROP[name])
+        database.execute(DROP_INDEX, index=sql.Identifier(name))
