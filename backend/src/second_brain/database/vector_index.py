@@ -20,6 +20,7 @@ from second_brain.database.maintenance import (
     in_short_transaction,
     session,
 )
+from second_brain.database.migrations import stored_dimensions
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Database
 
@@ -76,12 +77,6 @@ create index concurrently knowledge_chunks_content_tsv on public.knowledge_chunk
 """
 _MEMORY = "select set_config('maintenance_work_mem', %s, false)"
 _WORKERS = "select set_config('max_parallel_maintenance_workers', %s, false)"
-_DIMENSIONS = """
-select attribute.atttypmod
-  from pg_catalog.pg_attribute as attribute
- where attribute.attrelid = 'public.knowledge_chunks'::regclass
-   and attribute.attname = 'embedding'
-"""
 _KIND_IN_USE = """
 select type.typname
   from pg_catalog.pg_attribute as attribute
@@ -200,7 +195,7 @@ def build(
     """
     with session(dsn, schema) as database:
         settings = settings or settings_like_current(database)
-        settings.check_dimensions(_dimensions(database))
+        settings.check_dimensions(stored_dimensions(database.connection, schema) or 0)
         set_resources(database, settings)
         _build_text_index(database, dsn, on_progress)
         _drop(database, _REPLACED, "dropping the index that an earlier run replaced", on_progress)
@@ -265,11 +260,6 @@ def has_settings(index: Index, settings: IndexSettings) -> bool:
     """Return whether an index is valid and has this kind and these parameters."""
     found = (index.kind, index.m, index.ef_construction, index.is_valid)
     return found == (settings.kind, settings.m, settings.ef_construction, True)
-
-
-def _dimensions(database: Database) -> int:
-    (dimensions,) = database.execute(_DIMENSIONS).fetchone() or (0,)
-    return int(dimensions)
 
 
 def _build_text_index(database: Database, dsn: str, on_progress: OnProgress) -> None:
