@@ -13,7 +13,7 @@ from second_brain import errors
 from second_brain.errors import SecondBrainError
 from second_brain.filters import COLUMNS
 from second_brain.services.arguments import ARGUMENTS
-from second_brain.services.functions import FUNCTIONS
+from second_brain.services.functions import functions
 from second_brain.services.results import OFF_SUBJECT
 from second_brain.sql_modules import module_of
 
@@ -52,7 +52,7 @@ def _part(types: str, *path: str) -> str:
 def _arguments(name: str) -> str:
     """Return the type of the arguments of a function that searches."""
     left_out = [
-        one for one in FUNCTIONS[_SEARCHES[0]].arguments if one not in FUNCTIONS[name].arguments
+        one for one in functions()[_SEARCHES[0]].arguments if one not in functions()[name].arguments
     ]
     names = " | ".join(map(json.dumps, left_out))
     return f"Omit<SearchArguments, {names}>" if names else "SearchArguments"
@@ -66,7 +66,7 @@ def text(types: str) -> str:
     arguments = {
         one.sql_name: {"type": one.sql_type, "help": one.help} for one in ARGUMENTS.values()
     }
-    modules = {name: module_of(name) for name in sorted(FUNCTIONS) if name.startswith("facet_")}
+    modules = {name: module_of(name) for name in sorted(functions()) if name.startswith("facet_")}
     kinds = [one.kind for one in error_classes()]
     lines = "\n".join(
         (

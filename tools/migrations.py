@@ -24,6 +24,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from second_brain import sql_modules
 from second_brain.database import catalogue, migrations
 from second_brain.database.catalogue import Catalogue, Difference, Manifest
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude, installed_majors
@@ -96,7 +97,7 @@ class Checkout:
     def manifest(self) -> Path:
         """What `doctor` compares a database with."""
         package = self.root / "backend" / "src" / "second_brain" / "database"
-        return package / catalogue.MANIFEST
+        return package / sql_modules.MANIFEST
 
     @property
     def released(self) -> Path:

@@ -379,7 +379,7 @@ PYTHON = [
     Mutant(
         "a cached answer is older than a write",
         "services/calls.py",
-        "        if FUNCTIONS[function].writes:\n            written()\n",
+        "        if functions()[function].writes:\n            written()\n",
         "",
         "tests/service/test_cached_answers.py",
     ),

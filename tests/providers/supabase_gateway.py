@@ -25,7 +25,7 @@ import pytest
 
 from corpora import SAVANNA
 from postgrest_server import JWT_SECRET, PostgREST
-from second_brain.services.functions import FUNCTIONS
+from second_brain.services.functions import functions
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
 
@@ -87,7 +87,7 @@ ARGUMENTS = {
         "chunk_count",
         "chunk_offset",
     },
-    **{name: set(one.arguments) for name, one in FUNCTIONS.items() if one.writes},
+    **{name: set(one.arguments) for name, one in functions().items() if one.writes},
     "missing_knowledge_embeddings": {"content_hashes", "model"},
     "list_knowledge_judgments": {"in_collection", "by_user"},
     "match_knowledge_chunks": {

@@ -21,7 +21,7 @@ from second_brain.retrieval.plan import planned, search_options
 from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.arguments import ARGUMENTS, DEFAULTS, FUSIONS, HybridOptions
-from second_brain.services.functions import FUNCTIONS, WITH_SEARCH, statement
+from second_brain.services.functions import functions, statement
 from second_brain.services.postgres import PostgresProvider
 
 NOT_FOR = {
@@ -36,9 +36,8 @@ select attribute.attname, format_type(attribute.atttypid, attribute.atttypmod)
    and not attribute.attisdropped
  order by attribute.attnum
 """
-# What no client sends: it is for other functions, or only checks.
-NOT_SENT = {RPC: {"ranked_lists"}, "set_knowledge_settings": {"dimensions"}}
 WORDS_GIVEN = {"query_text": "alpha"}
+WITH_SEARCH = {one.name for one in functions().values() if "search" in one.arguments}
 USERS_OWN = {name for name in WITH_SEARCH if "_my_" in name}
 
 
@@ -169,12 +168,12 @@ def test_an_argument_says_in_a_phrase_what_it_is(argument: Any) -> None:
     assert not argument.help.endswith(".")
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_has_the_arguments_of_the_table(name: str) -> None:
+@pytest.mark.parametrize("name", functions())
+def test_a_function_has_the_arguments_of_the_sql(name: str) -> None:
     known = {one: kind for one, (kind, _) in arguments_of(name)}
-    left_out = NOT_SENT.get(name, set())
-    assert FUNCTIONS[name].arguments == {
-        one: kind for one, kind in known.items() if one not in left_out
+    assert functions()[name].arguments == {
+        one: "timestamp with time zone" if kind == "timestamptz" else kind
+        for one, kind in known.items()
     }
 
 
@@ -187,11 +186,11 @@ select case when proretset then 'rows' when typtype = 'c' then 'row' else 'value
 """
 
 
-@pytest.mark.parametrize("name", [in_its_module(name) for name in sorted(FUNCTIONS)])
-def test_a_function_returns_what_the_table_says(callers: dict[bool, Connection], name: str) -> None:
+@pytest.mark.parametrize("name", [in_its_module(name) for name in sorted(functions())])
+def test_a_function_returns_what_the_sql_says(callers: dict[bool, Connection], name: str) -> None:
     ((returns, may_write),) = callers[False].execute(SHOWN, [name]).fetchall()
-    assert FUNCTIONS[name].returns == returns
-    assert may_write or not FUNCTIONS[name].writes
+    assert functions()[name].returns == returns
+    assert may_write or not functions()[name].writes
 
 
 def test_a_statement_names_its_arguments_and_their_types() -> None:

@@ -203,19 +203,17 @@ def test_repeated_texts_titles_and_sizes_are_found(database: Connection) -> None
         )
     writer.upsert_document({"external_key": "c", "title": "Once"}, [{"content": "Another text."}])
     found = corpus_overview(Database(database))
-    assert [(one.value, one.documents) for one in found.documents.facets["year"].values] == [
-        ("", 3)
-    ]
-    assert found.documents.total == 3
-    (text,) = found.repeated_texts.examples
-    assert (text.chunks, text.content, len(text.ids)) == (2, "The same text.", 2)
-    assert found.repeated_documents is not None
-    (title,) = found.repeated_documents["title"].examples
-    assert (title.value, title.documents) == ("Twice", 2)
-    assert found.repeated_documents["source_url"].groups == 0
-    assert (found.sizes.short, found.sizes.long, found.sizes.sampled) == (3, 2, 5)
-    assert {one.document_key for one in found.sizes.examples.long} == {"a", "b"}
-    assert sum(one.chunks for one in found.sizes.histogram) == 5
+    documents, sizes = found["documents"], found["sizes"]
+    assert documents["facets"]["year"]["values"] == [{"value": "", "documents": 3}]
+    assert documents["total"] == 3
+    (text,) = found["repeated_texts"]["examples"]
+    assert (text["chunks"], text["content"], len(text["ids"])) == (2, "The same text.", 2)
+    (title,) = found["repeated_documents"]["title"]["examples"]
+    assert (title["value"], title["documents"]) == ("Twice", 2)
+    assert found["repeated_documents"]["source_url"]["groups"] == 0
+    assert (sizes["short"], sizes["long"], sizes["sampled"]) == (3, 2, 5)
+    assert {one["document_key"] for one in sizes["examples"]["long"]} == {"a", "b"}
+    assert sum(one["chunks"] for one in sizes["histogram"]) == 5
 
 
 def test_an_empty_corpus_has_pages(dsn: str) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from second_brain.errors import InvalidInputError
 
@@ -24,6 +25,12 @@ NOT_IN_ALL = frozenset({"native_bm25"})
 """The modules that need an extension: they are installed only by name."""
 
 ALL = "all"
+
+MANIFEST = "manifest.json"
+
+CORE = "core"
+"""The section of the manifest beside those of the modules."""
+
 _OBJECT = re.compile(r"(?:function|table|view|type) \w+\.(\w+)(?:\(.*)?")
 
 
@@ -49,14 +56,19 @@ def module_of(name: str) -> str | None:
 
 
 @cache
+def manifest() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the objects of `core`, and those that each module adds to it or changes in it."""
+    file = resources.files("second_brain.database").joinpath(MANIFEST)
+    sections: dict[str, dict[str, dict[str, Any]]] = json.loads(file.read_text("utf-8"))
+    return sections
+
+
+@cache
 def _modules_by_name() -> dict[str, str]:
-    """Read the manifest, in which a module lists what it adds to core or changes in it."""
-    file = resources.files("second_brain.database").joinpath("manifest.json")
-    sections = json.loads(file.read_text("utf-8"))
-    core = sections.pop("core")
+    core = manifest()[CORE]
     return {
         found[1]: module
-        for module, objects in sections.items()
+        for module, objects in manifest().items()
         for name in objects
         if name not in core and (found := _OBJECT.fullmatch(name))
     }

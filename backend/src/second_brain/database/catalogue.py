@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Literal, TypeAlias
 
 import psycopg
 
+from second_brain import sql_modules
 from second_brain.database import naming, pgvector
 from second_brain.database.catalogue_queries import QUERIES
 
@@ -25,10 +25,6 @@ Catalogue: TypeAlias = dict[str, Definition]
 """Properties by object, such as `index public.knowledge_chunks_owner`, as if in schema public."""
 
 Change = Literal["missing", "different", "left over"]
-
-MANIFEST = "manifest.json"
-CORE = "core"
-"""The section of the manifest beside those of the modules."""
 
 REPLACED_BY_PROJECT = f"function public.{naming.VIEWER_GROUPS}()"
 _FIXED_IN_REPLACEMENT = ("kind", "arguments", "returns")
@@ -166,15 +162,14 @@ class Manifest:
 
     def dump(self) -> str:
         """Return the manifest as JSON with one line for each object, for reviews of a diff."""
-        sections = {CORE: self.core, **self.modules}
+        sections = {sql_modules.CORE: self.core, **self.modules}
         return _object(f"{json.dumps(name)}: {_dump(one)}" for name, one in sections.items())
 
 
 def manifest() -> Manifest:
     """Return the manifest of this version's state."""
-    text = resources.files("second_brain.database").joinpath(MANIFEST).read_text("utf-8")
-    sections: dict[str, Catalogue] = json.loads(text)
-    return Manifest(sections.pop(CORE), sections)
+    modules = dict(sql_modules.manifest())
+    return Manifest(modules.pop(sql_modules.CORE), modules)
 
 
 def added(core: Catalogue, with_module: Catalogue) -> Catalogue:

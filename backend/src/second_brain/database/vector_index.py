@@ -5,9 +5,10 @@ and drops both before a bulk load. Searches and writes continue during a build.
 """
 
 from dataclasses import dataclass
-from typing import Literal, LiteralString
+from typing import Literal
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import class_row
 
 from second_brain.database.maintenance import (
@@ -19,6 +20,7 @@ from second_brain.database.maintenance import (
     in_short_transaction,
     session,
 )
+from second_brain.database.migrations import stored_dimensions
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Database
 
@@ -75,12 +77,6 @@ create index concurrently knowledge_chunks_content_tsv on public.knowledge_chunk
 """
 _MEMORY = "select set_config('maintenance_work_mem', %s, false)"
 _WORKERS = "select set_config('max_parallel_maintenance_workers', %s, false)"
-_DIMENSIONS = """
-select attribute.atttypmod
-  from pg_catalog.pg_attribute as attribute
- where attribute.attrelid = 'public.knowledge_chunks'::regclass
-   and attribute.attname = 'embedding'
-"""
 _KIND_IN_USE = """
 select type.typname
   from pg_catalog.pg_attribute as attribute
@@ -89,12 +85,7 @@ select type.typname
    and attribute.attname = 'indexed_embedding'
 """
 _USE = "select knowledge_internal.use_vector_index(%s)"
-_DROP: dict[str, LiteralString] = {
-    VECTOR_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding",
-    _BUILDING: "drop index concurrently if exists public.knowledge_chunks_embedding_building",
-    _REPLACED: "drop index concurrently if exists public.knowledge_chunks_embedding_replaced",
-    _TEXT_INDEX: "drop index concurrently if exists public.knowledge_chunks_content_tsv",
-}
+DROP_INDEX = "drop index concurrently if exists public.{index}"
 _SET_ASIDE = """
 alter index if exists public.knowledge_chunks_embedding
   rename to knowledge_chunks_embedding_replaced
@@ -204,7 +195,7 @@ def build(
     """
     with session(dsn, schema) as database:
         settings = settings or settings_like_current(database)
-        settings.check_dimensions(_dimensions(database))
+        settings.check_dimensions(stored_dimensions(database.connection, schema) or 0)
         set_resources(database, settings)
         _build_text_index(database, dsn, on_progress)
         _drop(database, _REPLACED, "dropping the index that an earlier run replaced", on_progress)
@@ -271,11 +262,6 @@ def has_settings(index: Index, settings: IndexSettings) -> bool:
     return found == (settings.kind, settings.m, settings.ef_construction, True)
 
 
-def _dimensions(database: Database) -> int:
-    (dimensions,) = database.execute(_DIMENSIONS).fetchone() or (0,)
-    return int(dimensions)
-
-
 def _build_text_index(database: Database, dsn: str, on_progress: OnProgress) -> None:
     present = next((one for one in show(database) if one.name == _TEXT_INDEX), None)
     if present is not None and present.is_valid:
@@ -299,4 +285,4 @@ def _drop(database: Database, name: str, step: str, on_progress: OnProgress) -> 
     check_session(database)
     if any(one.name == name for one in show(database)):
         on_progress(Progress(step))
-        database.execute(_DROP[name])
+        database.execute(DROP_INDEX, index=sql.Identifier(name))

@@ -19,6 +19,7 @@ from second_brain.database.maintenance import (
     OnProgress,
     Progress,
     ignore_progress,
+    in_short_transaction,
     session,
 )
 from second_brain.distributed.copying import (
@@ -41,6 +42,8 @@ MOST_PASSES = 20
 
 LOCK_ATTEMPTS = 40
 LOCK_PAUSE = 0.25
+TRIGGER_PATIENCE = 30.0
+"""Seconds in which the triggers that follow changes must get their locks."""
 
 _TRACK: LiteralString = """
 create table if not exists knowledge_internal.tenant_move (
@@ -215,10 +218,10 @@ def _refuse_what_cannot_move(source: Database, target: str) -> None:
 
 def _begin(source: Database, target: str) -> None:
     """Record changes from now on, in the same transaction as the writes that make them."""
-    _with_short_lock(source, lambda: source.execute(_TRACK))
+    in_short_transaction(source, lambda: source.execute(_TRACK), patience=TRIGGER_PATIENCE)
     for table in tables(source):
         if table.is_tracked:
-            _with_short_lock(
+            in_short_transaction(
                 source,
                 lambda table=table: source.execute(  # type: ignore[misc]
                     """
@@ -230,6 +233,7 @@ def _begin(source: Database, target: str) -> None:
                     table=named(source.install, table),
                     name=sql.Literal(table.name),
                 ),
+                patience=TRIGGER_PATIENCE,
             )
     source.execute(_BEGIN_MOVE, [target])
 
@@ -246,20 +250,6 @@ def _take(dsn: str, schema: str) -> None:
         with target.connection.transaction():
             target.execute(_UNTRACK)
             target.execute(_ARRIVE)
-
-
-def _with_short_lock(database: Database, work: Callable[[], object]) -> None:
-    """Run `work` in a transaction that does not make writes queue behind it for long."""
-    for attempt in range(LOCK_ATTEMPTS):
-        try:
-            with database.connection.transaction():
-                database.connection.execute("set local lock_timeout = '500ms'")
-                work()
-                return
-        except psycopg.errors.LockNotAvailable:
-            if attempt + 1 == LOCK_ATTEMPTS:
-                raise
-        time.sleep(LOCK_PAUSE)
 
 
 class _Mover(Copier):

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
-from pydantic import BaseModel, ConfigDict
 
 from second_brain.errors import UnavailableError, documented, redacted, translate
+from second_brain.frozen import Frozen
 from second_brain.services.blocking import finished
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA
@@ -32,11 +32,7 @@ Answer = TypeVar("Answer")
 LEASE = timedelta(minutes=5)
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ClaimedText(_Row):
+class ClaimedText(Frozen):
     """A text to embed, which is of `chunk_id` and of all chunks with the same hash."""
 
     chunk_id: UUID
@@ -47,7 +43,7 @@ class ClaimedText(_Row):
     dimensions: int
 
 
-class StoredCounts(_Row):
+class StoredCounts(Frozen):
     """What a store did, in texts; `chunks` counts rows. See `store_knowledge_embeddings`."""
 
     stored: int = 0
@@ -59,7 +55,7 @@ class StoredCounts(_Row):
     released: int = 0
 
 
-class PendingEmbeddings(_Row):
+class PendingEmbeddings(Frozen):
     """The chunks of a collection that need an embedding; `model` is None where any is right."""
 
     collection: str
@@ -70,7 +66,7 @@ class PendingEmbeddings(_Row):
     oldest: datetime | None
 
 
-class FailedEmbedding(_Row):
+class FailedEmbedding(Frozen):
     """A chunk whose text could not be embedded."""
 
     chunk_id: UUID

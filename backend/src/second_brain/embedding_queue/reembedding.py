@@ -180,7 +180,7 @@ def cancel(dsn: str, *, schema: str = SCHEMA, on_progress: OnProgress = ignore_p
         if now.stage == "embedding":
             for name in (statements.NEXT_INDEX, *statements.QUEUE_INDEXES):
                 on_progress(Progress(f"dropping {name}"))
-                database.execute(statements.DROP_INDEX[name])
+                _drop_index(database, name)
             database.execute(statements.FORGET, [now.model])
             on_progress(Progress("dropping the columns"))
             in_short_transaction(
@@ -333,12 +333,12 @@ def _make_indexes(
     # After the embedding, because updates of columns without an index can be HOT updates.
     for name, definition in statements.QUEUE_INDEXES.items():
         if database.execute(statements.IS_VALID, [name]).fetchone() != (True,):
-            database.execute(statements.DROP_INDEX[name])
+            _drop_index(database, name)
             statement = database.install.statement(definition)
             build_index(database, dsn, statement, "indexing the queue", on_progress)
     present = [one for one in vector_index.show(database) if one.name == statements.NEXT_INDEX]
     if not present or not vector_index.has_settings(present[0], settings):
-        database.execute(statements.DROP_INDEX[statements.NEXT_INDEX])
+        _drop_index(database, statements.NEXT_INDEX)
         statement = vector_index.definition(
             database, settings, name=statements.NEXT_INDEX, column="embedding_next"
         )
@@ -385,10 +385,14 @@ def _swap(run: _Run, kind: vector_index.Kind, may_embed: bool) -> None:
     database.execute(statements.USE, [kind])
 
 
+def _drop_index(database: Database, name: str) -> None:
+    database.execute(vector_index.DROP_INDEX, index=sql.Identifier(name))
+
+
 def _drop_old(database: Database, on_progress: OnProgress) -> None:
     check_session(database)
     on_progress(Progress("dropping the old index"))
-    database.execute(statements.DROP_INDEX[statements.OLD_INDEX])
+    _drop_index(database, statements.OLD_INDEX)
     on_progress(Progress("dropping the old columns"))
     in_short_transaction(
         database, lambda: _drop_columns(database, (statements.DROP_OLD,)), on_progress=on_progress

@@ -176,16 +176,6 @@ create index concurrently knowledge_chunks_embedding_model_next
 """,
 }
 NEXT_INDEX, OLD_INDEX = "knowledge_chunks_embedding_next", "knowledge_chunks_embedding_old"
-DROP_INDEX: dict[str, LiteralString] = {
-    "knowledge_chunks_unembedded_next": (
-        "drop index concurrently if exists public.knowledge_chunks_unembedded_next"
-    ),
-    "knowledge_chunks_embedding_model_next": (
-        "drop index concurrently if exists public.knowledge_chunks_embedding_model_next"
-    ),
-    NEXT_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_next",
-    OLD_INDEX: "drop index concurrently if exists public.knowledge_chunks_embedding_old",
-}
 # The same lock order as in a search, so that the two cannot deadlock.
 LOCK: tuple[LiteralString, ...] = (
     "lock table only public.knowledge_chunks in access exclusive mode",

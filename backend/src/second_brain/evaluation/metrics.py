@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from second_brain.errors import MissingExtraError
+from second_brain.extras import needed
 
 NDCG = "nDCG@10"
 MEASURES = (NDCG, "Recall@100", "MRR@10")
@@ -27,10 +27,8 @@ _BATCH = 2_000_000
 
 def require_library() -> None:
     """Raise MissingExtraError when the extra `evaluation` is not installed."""
-    try:
+    with needed("ir-measures", "evaluation"):
         import ir_measures  # noqa: F401
-    except ImportError as exc:
-        raise MissingExtraError("ir-measures", "evaluation") from exc
 
 
 def judge(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from copy import copy
 from typing import TYPE_CHECKING
 
-from second_brain.errors import MissingExtraError
+from second_brain.extras import needed
 from second_brain.ingest.document import UnreadableDocumentError
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes
 
 def parse_xml(data: bytes) -> "Element":
     """Parse XML without entities, external files or a limit on depth."""
-    try:
+    with needed("defusedxml", "ingest"):
         from defusedxml.ElementTree import fromstring
-    except ImportError as exc:
-        raise MissingExtraError("defusedxml", "ingest") from exc
     element: Element = fromstring(data)
     return element

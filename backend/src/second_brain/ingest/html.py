@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from second_brain.errors import MissingExtraError
+from second_brain.extras import needed
 from second_brain.ingest.document import (
     BinaryFileError,
     LoadedDocument,
@@ -50,10 +50,8 @@ _BREAKS = re.compile("[\u200b\u00ad]")
 
 def parse_html(data: bytes | str) -> "BeautifulSoup":
     """Parse a page; the parser reads no entities but characters, and repairs what is broken."""
-    try:
+    with needed("beautifulsoup4", "ingest"):
         from bs4 import BeautifulSoup
-    except ImportError as exc:
-        raise MissingExtraError("beautifulsoup4", "ingest") from exc
     tags = data.count("<") if isinstance(data, str) else data.count(b"<")
     if tags > MAX_TAGS:
         raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags")
@@ -180,10 +178,8 @@ def _as_blocks(table: "Tag") -> None:
 
 @cache
 def _converter() -> "MarkdownConverter":
-    try:
+    with needed("markdownify", "ingest"):
         from markdownify import MarkdownConverter
-    except ImportError as exc:
-        raise MissingExtraError("markdownify", "ingest") from exc
 
     class Converter(MarkdownConverter):
         def convert_pre(self, el: Any, text: str, parent_tags: set[str]) -> str:

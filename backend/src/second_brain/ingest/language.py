@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from second_brain.errors import MissingExtraError
+from second_brain.extras import needed
 
 DEFAULT_LANGUAGE = "english"
 """The language of a text when none is given and when detection is not certain enough."""
@@ -27,10 +27,8 @@ def detect_language(text: str) -> str:
 
 @cache
 def _identifier() -> Any:
-    try:
+    with needed("py3langid", "ingest"):
         from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
-    except ImportError as exc:
-        raise MissingExtraError("py3langid", "ingest") from exc
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     # Three-letter codes are dialects; with them the probability of the main language is too low.
     identifier.set_languages(

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from second_brain.errors import MissingExtraError, SecondBrainError
+from second_brain.errors import SecondBrainError
+from second_brain.extras import needed
 from second_brain.ingest.document import (
     MAX_CHARACTERS,
     BinaryFileError,
@@ -106,10 +107,8 @@ def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:
     found = re.match(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", text, re.DOTALL)
     if found is None:
         return text, {}
-    try:
+    with needed("pyyaml", "ingest"):
         import yaml
-    except ImportError as exc:
-        raise MissingExtraError("pyyaml", "ingest") from exc
     block = found[1] or ""
     try:
         # A few aliases of aliases can stand for gigabytes.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
-from second_brain.errors import MissingExtraError
+from second_brain.extras import needed
 from second_brain.ingest.archive import open_archive, parse_xml
 from second_brain.ingest.document import (
     LoadedDocument,
@@ -37,10 +37,8 @@ _MAX_PLACES = 200_000_000
 
 def load_word(data: bytes, name: str) -> LoadedDocument:
     """Read a docx: headings, lists, tables and notes, without headers, footers and comments."""
-    try:
+    with needed("mammoth", "documents"):
         import mammoth  # type: ignore[import-untyped]
-    except ImportError as exc:
-        raise MissingExtraError("mammoth", "documents") from exc
     about = _properties(open_archive(data))
     html = mammoth.convert_to_html(
         io.BytesIO(data), style_map=_STYLES, convert_image=lambda _image: []
@@ -60,10 +58,8 @@ def load_word(data: bytes, name: str) -> LoadedDocument:
 
 def load_slides(data: bytes, name: str) -> LoadedDocument:
     """Read a pptx: a section and a page for each slide, with its title, text, tables and notes."""
-    try:
+    with needed("python-pptx", "documents"):
         from pptx import Presentation
-    except ImportError as exc:
-        raise MissingExtraError("python-pptx", "documents") from exc
     about = _properties(open_archive(data))
     text, starts = "", []
     for number, slide in enumerate(Presentation(io.BytesIO(data)).slides, start=1):
@@ -80,10 +76,8 @@ def load_slides(data: bytes, name: str) -> LoadedDocument:
 
 def load_workbook(data: bytes, name: str) -> LoadedDocument:
     """Read an xlsx: a section with a table for each sheet, with values in place of formulas."""
-    try:
+    with needed("openpyxl", "documents"):
         import openpyxl
-    except ImportError as exc:
-        raise MissingExtraError("openpyxl", "documents") from exc
     about = _properties(open_archive(data, is_tree=False))
     book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
     sections = []

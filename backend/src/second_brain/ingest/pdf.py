@@ -8,7 +8,7 @@ from datetime import date
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from second_brain.errors import MissingExtraError
+from second_brain.extras import needed
 from second_brain.ingest.document import (
     MAX_CHARACTERS,
     Heading,
@@ -35,10 +35,8 @@ _LINE_HYPHEN = "\ufffe"
 
 def load_pdf(data: bytes, name: str) -> LoadedDocument:
     """Read the text of all pages; a section begins at each heading."""
-    try:
+    with needed("pypdfium2", "ingest"):
         import pypdfium2
-    except ImportError as exc:
-        raise MissingExtraError("pypdfium2", "ingest") from exc
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as exc:

@@ -5,7 +5,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from second_brain.errors import MissingExtraError
+from second_brain.extras import needed
 from second_brain.ingest.document import LoadedDocument, decode
 from second_brain.ingest.html import from_html, parse_html
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 def load_restructured_text(data: bytes, name: str) -> LoadedDocument:
     """Read a file; it can neither include other files nor run anything."""
-    try:
+    with needed("docutils", "ingest"):
         from docutils.core import publish_doctree, publish_from_doctree
-    except ImportError as exc:
-        raise MissingExtraError("docutils", "ingest") from exc
     settings = {
         # Errors stay in the tree, where the text they are about is taken from; none is fatal.
         "report_level": 3,

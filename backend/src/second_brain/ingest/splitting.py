@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from second_brain.errors import InvalidInputError, MissingExtraError
+from second_brain.errors import InvalidInputError
+from second_brain.extras import needed
 from second_brain.ingest.document import Heading, LoadedDocument
 from second_brain.ingest.markdown import Table, outline
 
@@ -251,17 +252,13 @@ def _fits(text: str, tokens: int) -> bool:
 
 @cache
 def _text_splitter(least: int, most: int) -> "TextSplitter":
-    try:
+    with needed("semantic-text-splitter", "ingest"):
         from semantic_text_splitter import TextSplitter
-    except ImportError as exc:
-        raise MissingExtraError("semantic-text-splitter", "ingest") from exc
     return TextSplitter.from_tiktoken_model(_MODEL_OF_TOKENS, (least, most))
 
 
 @cache
 def _markdown_splitter(least: int, most: int) -> "MarkdownSplitter":
-    try:
+    with needed("semantic-text-splitter", "ingest"):
         from semantic_text_splitter import MarkdownSplitter
-    except ImportError as exc:
-        raise MissingExtraError("semantic-text-splitter", "ingest") from exc
     return MarkdownSplitter.from_tiktoken_model(_MODEL_OF_TOKENS, (least, most))

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import httpx
 
-from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.errors import ConfigurationError
+from second_brain.extras import needed
 from second_brain.ingest.archive import MAX_XML_TAGS, parse_xml
 from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
 from second_brain.ingest.loading import SUPPORTED, described, load_bytes
@@ -122,12 +122,7 @@ class WebReader:
     def __enter__(self) -> "WebReader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -252,10 +247,8 @@ class WebReader:
 
     def _robots_of(self, url: httpx.URL) -> "Protego":
         """Return the rules of a host, as RFC 9309 says: the longest that fits, with `*` and `$`."""
-        try:
+        with needed("protego", "ingest"):
             from protego import Protego
-        except ImportError as exc:
-            raise MissingExtraError("protego", "ingest") from exc
         origin = f"{url.scheme}://{url.netloc.decode()}"
         if origin not in self._robots:
             try:

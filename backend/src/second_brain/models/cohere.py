@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from second_brain.errors import MissingExtraError, redacted
+from second_brain.errors import redacted
+from second_brain.extras import needed
 from second_brain.models.hosted import FailedCallError, http_errors, malformed, refused
 from second_brain.models.hosted_embedder import HostedEmbedder
 from second_brain.models.prompts import Role
@@ -28,10 +29,8 @@ class CohereEmbedder(HostedEmbedder):
     can_truncate = True
 
     def _connect(self, base_url: str) -> Any:
-        try:
+        with needed("cohere", "cohere"):
             import cohere
-        except ImportError as exc:
-            raise MissingExtraError("cohere", "cohere") from exc
         import httpx
 
         self._http = httpx.Client(timeout=self._timeout)

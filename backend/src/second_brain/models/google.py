@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from second_brain.errors import MissingExtraError, redacted
+from second_brain.errors import redacted
+from second_brain.extras import needed
 from second_brain.models.hosted import FailedCallError, http_errors, malformed, refused
 from second_brain.models.hosted_embedder import HostedEmbedder
 from second_brain.models.prompts import Role
@@ -27,10 +28,8 @@ class GoogleEmbedder(HostedEmbedder):
     accepts_client = True
 
     def _connect(self, base_url: str) -> Any:
-        try:
+        with needed("google-genai", "google"):
             from google.genai import Client, types
-        except ImportError as exc:
-            raise MissingExtraError("google-genai", "google") from exc
         return Client(
             vertexai=False,
             api_key=self._key,

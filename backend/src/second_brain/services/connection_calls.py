@@ -30,7 +30,7 @@ from second_brain.errors import (
 from second_brain.filters import json_default
 from second_brain.services.blocking import Awaited
 from second_brain.services.calls import uncertain
-from second_brain.services.functions import FUNCTIONS, packed, statement
+from second_brain.services.functions import functions, packed, statement
 from second_brain.services.install import Database, Install
 from second_brain.services.results import read_json
 
@@ -73,7 +73,7 @@ class ConnectionCall:
         install: Install,
         remedy_of_loss: str | None = None,
     ) -> None:
-        self._function = FUNCTIONS[function]
+        self._function = functions()[function]
         self._arguments = packed(function, arguments)
         self.statement = install.statement(statement(function, tuple(self._arguments)))
         kinds = self._function.arguments
@@ -207,7 +207,7 @@ def _cursor(connection: Any) -> Any:
 
 def _answer(function: str, rows: list[dict[str, Any]]) -> object:
     """Return the rows, the only row, or its only value, as the function returns them."""
-    returns = FUNCTIONS[function].returns
+    returns = functions()[function].returns
     if returns == "rows":
         return rows
     return rows[0] if returns == "row" else next(iter(rows[0].values()))
@@ -268,6 +268,7 @@ class Threaded:
     """What a class for threads does with psycopg's objects: see `Looped`."""
 
     _connection_type = psycopg.Connection
+    _pause = staticmethod(time.sleep)
     _awaited = Awaited
 
     @staticmethod
@@ -282,6 +283,7 @@ class Looped:
     """What a class for an event loop does with psycopg's objects: they are awaited as they are."""
 
     _connection_type = psycopg.AsyncConnection
+    _pause = staticmethod(asyncio.sleep)
 
     @staticmethod
     def _awaited(given: Any) -> Any:

@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from second_brain.frozen import Frozen
 
 FIELDS = ("heading_weight", "title_weight", "text_keys")
 """The settings that `set_knowledge_fields` stores: what is searched as text."""
 
 
-class Measured(BaseModel):
+class Measured(Frozen):
     """On what stored settings were measured, and when they were stored."""
-
-    model_config = ConfigDict(frozen=True)
 
     on: str
     at: datetime
@@ -22,7 +22,7 @@ class Measured(BaseModel):
         return f"measured on {self.on}, {self.at:%Y-%m-%d}"
 
 
-class CorpusSettings(BaseModel):
+class CorpusSettings(Frozen):
     """The settings of a collection; the collection `""` stands for all others.
 
     `fusion` is None for that of all collections, else rrf. The caller's weights multiply these
@@ -30,8 +30,6 @@ class CorpusSettings(BaseModel):
     that of all collections, else 2, 0 and no metadata key. `changes` are sentences: what has
     changed since the settings were measured.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     collection: str = ""
     fusion: str | None = None

@@ -8,21 +8,19 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from second_brain.frozen import Frozen
 
 _MOST = 1000
 """Judgments that the database stores in one call."""
 
 
-class Judgment(BaseModel):
+class Judgment(Frozen):
     """Whether a document, or one chunk of it, answers a question.
 
     `grade` is 0 for wrong, 1 for partly right and 2 for right. `collection` is the one that the
     question is asked in, empty for all. A chunk without a document has no `document_key`.
     `is_generated`: the question was made from words of the document, nobody asked it.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     question: str
     document_key: str | None = None

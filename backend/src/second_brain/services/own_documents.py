@@ -9,17 +9,14 @@ from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
-
 from second_brain.errors import documented
+from second_brain.frozen import Frozen
 from second_brain.services.blocking import blocking
 from second_brain.services.calls import Calls
 
 
-class OwnDocument(BaseModel):
+class OwnDocument(Frozen):
     """A document that a user may see; `chunk_count` counts its active chunks that they may see."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: UUID
     external_key: str
@@ -36,10 +33,8 @@ class OwnDocument(BaseModel):
     updated_at: datetime
 
 
-class OwnChunk(BaseModel):
+class OwnChunk(Frozen):
     """A chunk of a document that was read."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: UUID
     chunk_index: int | None

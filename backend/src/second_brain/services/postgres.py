@@ -3,12 +3,10 @@
 It does not need session state, so it also works through a transaction pooler.
 """
 
-import asyncio
 import copy
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any, ClassVar, LiteralString, Self, TypeAlias
+from typing import Any, ClassVar, Generic, LiteralString, Self, TypeAlias, TypeVar, Unpack
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -16,7 +14,7 @@ from psycopg.rows import scalar_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from second_brain.errors import ConnectionLostError
-from second_brain.services.calls import RETRIES, Deadline
+from second_brain.services.calls import Deadline
 from second_brain.services.connection_calls import (
     ConnectionCall,
     Looped,
@@ -25,7 +23,6 @@ from second_brain.services.connection_calls import (
     pool_wait,
 )
 from second_brain.services.connections import address, explained, secrets
-from second_brain.services.emptiness import OnError
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.replicas import (
@@ -40,12 +37,14 @@ from second_brain.services.replicas import (
     is_for_the_next,
 )
 from second_brain.services.results import Source
-from second_brain.services.searches import Searches
+from second_brain.services.searches import ProviderOptions, Searches
 
 Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]
 AsyncDatabase: TypeAlias = str | psycopg.AsyncConnection[Any] | AsyncConnectionPool[Any]
 Replica: TypeAlias = str | ConnectionPool[Any]
 AsyncReplica: TypeAlias = str | AsyncConnectionPool[Any]
+AnyDatabase = TypeVar("AnyDatabase")
+AnyReplica = TypeVar("AnyReplica")
 
 _OWN_CONNECTION_LOST = (
     "Open a new connection and give it to a new provider. A provider with a pool or a connection "
@@ -53,15 +52,13 @@ _OWN_CONNECTION_LOST = (
 )
 
 
-class _Postgres(Searches):
-    """Base of both providers."""
+class _Postgres(Searches, Generic[AnyDatabase, AnyReplica]):
+    """Both providers, which differ in the kinds of connections and pools."""
 
     _pool_type: type[Any]
     _connection_type: type[Any]
     _awaited: Any
     _later: Any
-    _database: Any
-    _install: Install
     _replicas: Replicas | None = None
     _position: str | None = None
     _remedy_of_loss: str | None = None
@@ -86,14 +83,17 @@ class _Postgres(Searches):
         one._position = checked_position(position)
         return one
 
-    def _use(
+    def __init__(
         self,
-        database: Any,
-        schema: str,
-        replicas: Sequence[Any],
-        max_lag: float,
-        max_wait: float,
+        database: AnyDatabase,
+        *,
+        replicas: Sequence[AnyReplica] = (),
+        max_lag: float = MAX_LAG,
+        max_wait: float = WAIT,
+        schema: str = SCHEMA,
+        **options: Unpack[ProviderOptions],
     ) -> None:
+        super().__init__(**options)
         connection, pool = self._connection_type.__name__, self._pool_type.__name__
         article = "an" if pool.startswith("A") else "a"
         if not isinstance(database, str | self._connection_type | self._pool_type):
@@ -108,7 +108,7 @@ class _Postgres(Searches):
                 raise TypeError(
                     f"a replica must be a {pool} or a connection string, not {type(one).__name__}"
                 )
-        self._database = database
+        self._database: Any = database
         self._install = Install(schema)
         if isinstance(database, self._connection_type):
             # A lost connection of the caller is not opened again.
@@ -209,7 +209,7 @@ def _address(database: Any) -> str:
     return f"{found.host or 'this machine'}:{found.port}/{found.database}"
 
 
-class PostgresProvider(Threaded, _Postgres, SearchProvider):
+class PostgresProvider(Threaded, _Postgres[Database, Replica], SearchProvider):
     """Search over a psycopg connection, a pool, or a connection string.
 
     The provider does not commit or close a connection of the caller, does not leave its open
@@ -229,58 +229,12 @@ class PostgresProvider(Threaded, _Postgres, SearchProvider):
     name: ClassVar[Source] = "postgres"
     _pool_type = ConnectionPool
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        replicas: Sequence[Replica] = (),
-        max_lag: float = MAX_LAG,
-        max_wait: float = WAIT,
-        schema: str = SCHEMA,
-        multi_tenant: bool = False,
-        timeout: float | None = None,
-        retries: int = RETRIES,
-        sleep: Callable[[float], object] = time.sleep,
-        on_error: OnError = "raise",
-    ) -> None:
-        super().__init__(
-            multi_tenant=multi_tenant,
-            timeout=timeout,
-            retries=retries,
-            sleep=sleep,
-            on_error=on_error,
-        )
-        self._use(database, schema, replicas, max_lag, max_wait)
 
-
-class AsyncPostgresProvider(Looped, _Postgres, AsyncSearchProvider):
+class AsyncPostgresProvider(Looped, _Postgres[AsyncDatabase, AsyncReplica], AsyncSearchProvider):
     """`PostgresProvider` for an event loop: psycopg's AsyncConnection or AsyncConnectionPool."""
 
     name: ClassVar[Source] = "postgres"
     _pool_type = AsyncConnectionPool
-
-    def __init__(
-        self,
-        database: AsyncDatabase,
-        *,
-        replicas: Sequence[AsyncReplica] = (),
-        max_lag: float = MAX_LAG,
-        max_wait: float = WAIT,
-        schema: str = SCHEMA,
-        multi_tenant: bool = False,
-        timeout: float | None = None,
-        retries: int = RETRIES,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        on_error: OnError = "raise",
-    ) -> None:
-        super().__init__(
-            multi_tenant=multi_tenant,
-            timeout=timeout,
-            retries=retries,
-            sleep=sleep,
-            on_error=on_error,
-        )
-        self._use(database, schema, replicas, max_lag, max_wait)
 
 
 def _pool_wait(timeout: float | None, pools_own: float, turn: Turn | None) -> float:

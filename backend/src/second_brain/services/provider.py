@@ -6,7 +6,7 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
@@ -25,8 +25,6 @@ from second_brain.services.arguments import (
     named,
 )
 from second_brain.services.blocking import blocking, blocking_iterator
-from second_brain.services.calls import RETRIES
-from second_brain.services.emptiness import OnError
 from second_brain.services.reading import AsyncReading, Reading
 from second_brain.services.results import (
     BatchDetails,
@@ -67,19 +65,7 @@ class AsyncSearchProvider(AsyncReading):
     times and within the timeout. `sleep` is called for the pause.
     """
 
-    def __init__(
-        self,
-        *,
-        multi_tenant: bool = False,
-        timeout: float | None = None,
-        retries: int = RETRIES,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        on_error: OnError = "raise",
-    ) -> None:
-        super().__init__(
-            multi_tenant=multi_tenant, timeout=timeout, retries=retries, on_error=on_error
-        )
-        self._sleep = sleep
+    _pause = staticmethod(asyncio.sleep)
 
     async def hybrid_search(
         self,
@@ -444,26 +430,11 @@ class AsyncSearchProvider(AsyncReading):
         rows = self._call(MY_FACETS, self._for_viewer(arguments, MY_FACETS), timeout)
         return [facet_count(row) for row in await self._raising(rows)]
 
-    async def _wait(self, seconds: float) -> object:
-        return await self._sleep(seconds)
-
 
 class SearchProvider(Reading):
     """The searches of `AsyncSearchProvider`, for threads."""
 
-    def __init__(
-        self,
-        *,
-        multi_tenant: bool = False,
-        timeout: float | None = None,
-        retries: int = RETRIES,
-        sleep: Callable[[float], object] = time.sleep,
-        on_error: OnError = "raise",
-    ) -> None:
-        super().__init__(
-            multi_tenant=multi_tenant, timeout=timeout, retries=retries, on_error=on_error
-        )
-        self._sleep = sleep
+    _pause = staticmethod(time.sleep)
 
     hybrid_search = blocking(AsyncSearchProvider.hybrid_search)
     find = blocking(AsyncSearchProvider.find)
@@ -478,9 +449,6 @@ class SearchProvider(Reading):
     explain_missing = blocking(AsyncSearchProvider.explain_missing)
     count_facets = blocking(AsyncSearchProvider.count_facets)
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
-
-    async def _wait(self, seconds: float) -> object:
-        return self._sleep(seconds)
 
 
 def _facets(facets: Sequence[str], facet_limit: int) -> dict[str, object]:

@@ -6,14 +6,10 @@
 from datetime import datetime
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from second_brain.frozen import Frozen
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class LoggedQuery(_Frozen):
+class LoggedQuery(Frozen):
     """A search as it is sent to the log. Of `viewer_id`, the database keeps a mark only.
 
     `hits` are the results of the first page, None for a search that failed with `error_kind`, and
@@ -37,7 +33,7 @@ class LoggedQuery(_Frozen):
     viewer_id: UUID | None = None
 
 
-class AskedQuestion(_Frozen):
+class AskedQuestion(Frozen):
     """A question of the log and its searches; the times are of answered, uncached ones.
 
     `confidence` is the mean over its searches of the highest confidence of a result.
@@ -55,7 +51,7 @@ class AskedQuestion(_Frozen):
     last_asked: datetime
 
 
-class QueryReport(_Frozen):
+class QueryReport(Frozen):
     """The numbers of the log's searches, and its questions in four orders."""
 
     searches: int

@@ -11,9 +11,8 @@ from datetime import date
 from typing import Any, Literal, NamedTuple, NotRequired, TypeAlias, TypedDict
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
-
 from second_brain.errors import UnexpectedAnswerError
+from second_brain.frozen import Frozen
 from second_brain.services.emptiness import REMEDIES as REMEDIES
 from second_brain.services.emptiness import EmptyReason
 
@@ -84,7 +83,7 @@ class HitMetadata(TypedDict, total=False):
     source_url: str
 
 
-class Hit(BaseModel):
+class Hit(Frozen):
     """One hit: the columns of the SQL function that are about a row. What it lacks is None.
 
     `metadata` is the row's own. `chunk_index` is None for a whole document, which is stored without
@@ -94,8 +93,6 @@ class Hit(BaseModel):
     beside itself, with `merge_duplicates`. `source_row` is the row of an adopted table: `adoption`,
     `table`, `key`, `types`. For `confidence` see MemorySearchResult.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     content: str

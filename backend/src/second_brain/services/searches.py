@@ -4,8 +4,8 @@ Errors are raised where they happen; only `Searches._failure` turns them into de
 """
 
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from second_brain.errors import (
     ClientUnavailableError,
@@ -24,7 +24,7 @@ from second_brain.services.arguments import (
     named,
     without_defaults,
 )
-from second_brain.services.calls import Calls, Deadline
+from second_brain.services.calls import RETRIES, Calls, Deadline
 from second_brain.services.emptiness import EmptyReason, OnError, past_end
 from second_brain.services.results import (
     CutRows,
@@ -76,6 +76,16 @@ _REMEDIES_OF_GRANTS = {
 }
 
 
+class ProviderOptions(TypedDict, total=False):
+    """What every provider takes: see `AsyncSearchProvider`."""
+
+    multi_tenant: bool
+    timeout: float | None
+    retries: int
+    sleep: Callable[[float], object]
+    on_error: OnError
+
+
 class Searches(Calls):
     """Base of both kinds of providers: the calls, and the reading of their results."""
 
@@ -85,12 +95,13 @@ class Searches(Calls):
     def __init__(
         self,
         *,
-        multi_tenant: bool,
-        timeout: float | None,
-        retries: int,
+        multi_tenant: bool = False,
+        timeout: float | None = None,
+        retries: int = RETRIES,
+        sleep: Callable[[float], object] | None = None,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(timeout=timeout, retries=retries)
+        super().__init__(timeout=timeout, retries=retries, sleep=sleep)
         if on_error not in ("raise", "empty"):
             raise InvalidInputError(f"on_error must be raise or empty, not {on_error!r:.100}")
         self._multi_tenant = multi_tenant

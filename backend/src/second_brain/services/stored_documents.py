@@ -8,15 +8,14 @@ from datetime import date, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
-
+from second_brain.frozen import Frozen
 from second_brain.services.connection_calls import ask
 from second_brain.services.install import Database
 
 DocumentState = Literal["ready", "pending", "empty"]
 
 
-class DocumentSummary(BaseModel):
+class DocumentSummary(Frozen):
     """A document and the number of its chunks.
 
     `state` is `ready`, `pending` (an active chunk needs an embedding) or `empty` (no active chunk).
@@ -24,8 +23,6 @@ class DocumentSummary(BaseModel):
     the workers have given up. `inactive` chunks are superseded, archived or deleted. `bytes` is the
     size of the text of the active chunks.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     id: UUID
     external_key: str
@@ -57,10 +54,8 @@ class DocumentDetail(DocumentSummary):
     source_row: dict[str, Any] | None
 
 
-class StoredChunk(BaseModel):
+class StoredChunk(Frozen):
     """A chunk; `reason` says why it is not `ready`, and `bytes` and `words` are of its text."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: UUID
     chunk_index: int | None
@@ -82,10 +77,8 @@ class StoredChunk(BaseModel):
     updated_at: datetime
 
 
-class StoredDocument(BaseModel):
+class StoredDocument(Frozen):
     """A document, None for a chunk without one, and a page of its chunks, active ones first."""
-
-    model_config = ConfigDict(frozen=True)
 
     document: DocumentDetail | None
     chunks: list[StoredChunk]

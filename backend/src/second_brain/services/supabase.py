@@ -1,15 +1,12 @@
 """Search over Supabase's REST API: each method is one `rpc` call."""
 
-import asyncio
 import os
 import threading
-import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from second_brain.errors import (
     ClientUnavailableError,
@@ -20,13 +17,13 @@ from second_brain.errors import (
 )
 from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
-from second_brain.services.calls import RETRIES, Calls, Deadline, uncertain
-from second_brain.services.emptiness import OnError
-from second_brain.services.functions import FUNCTIONS, packed
+from second_brain.services.calls import Deadline, uncertain
+from second_brain.services.functions import functions, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import CutRows, Source, integer, listing_of
+from second_brain.services.searches import ProviderOptions, Searches
 from second_brain.services.writing import AsyncWrites, Writes
 
 if TYPE_CHECKING:
@@ -47,15 +44,25 @@ AnyHttp = TypeVar("AnyHttp")
 _timeout: ContextVar[float | None] = ContextVar("_timeout", default=TIMEOUT)
 
 
-class _Project(Calls, Generic[AnyClient, AnyHttp]):
+class _Project(Searches, Generic[AnyClient, AnyHttp]):
     """The client of a Supabase project: given by the caller, or created on first use."""
 
     def __init__(
-        self, config: Mapping[str, Any] | None, client: AnyClient | None, schema: str | None
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        client: AnyClient | None = None,
+        schema: str | None = None,
+        **options: Unpack[ProviderOptions],
     ) -> None:
         if schema is not None:
             check_schema(schema)
         self.config = dict(config or {})
+        # Older callers give a client, and count its calls.
+        self._explains_empty = client is None or options.get("on_error") is not None
+        options["on_error"] = options.get("on_error") or self.config.get("on_error") or "empty"
+        options.setdefault("timeout", TIMEOUT)
+        super().__init__(**options)
         self._schema = schema
         self._client: Any = client
         self._http: AnyHttp | None = None
@@ -108,7 +115,7 @@ class _Project(Calls, Generic[AnyClient, AnyHttp]):
                     pages.add(await self._execute(request))
             except Exception as error:
                 is_lost = isinstance(translate(error), ConnectionLostError)
-                if is_lost and FUNCTIONS[function].writes:
+                if is_lost and functions()[function].writes:
                     cause = redacted(error, secrets=self._secrets())
                     raise uncertain("before the answer", arguments) from cause
                 raise
@@ -121,7 +128,7 @@ class _Project(Calls, Generic[AnyClient, AnyHttp]):
         client = self._needed_client()
         # The client of a schema shares the HTTP session, and sends the schema in a header.
         api = client if self._schema is None else client.schema(self._schema)
-        if FUNCTIONS[function].writes:
+        if functions()[function].writes:
             # A second call for the rest of an answer would write again.
             return api.rpc(
                 function, {name: json_form(value, name) for name, value in arguments.items()}
@@ -150,12 +157,7 @@ class _Project(Calls, Generic[AnyClient, AnyHttp]):
         return self._credentials()
 
 
-class SupabaseProvider(
-    _Project["Client", "httpx.Client"],
-    OwnDocuments,
-    Writes,
-    SearchProvider,
-):
+class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, Writes, SearchProvider):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
@@ -169,39 +171,10 @@ class SupabaseProvider(
 
     name: ClassVar[Source] = "supabase"
 
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        client: "Client | None" = None,
-        schema: str | None = None,
-        timeout: float | None = TIMEOUT,
-        multi_tenant: bool = False,
-        retries: int = RETRIES,
-        sleep: Callable[[float], object] = time.sleep,
-        on_error: OnError | None = None,
-    ) -> None:
-        _Project.__init__(self, config, client, schema)
-        SearchProvider.__init__(
-            self,
-            multi_tenant=multi_tenant,
-            timeout=timeout,
-            retries=retries,
-            sleep=sleep,
-            on_error=on_error or self.config.get("on_error") or "empty",
-        )
-        # Older callers give a client, and count its calls.
-        self._explains_empty = client is None or on_error is not None
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -243,39 +216,10 @@ class AsyncSupabaseProvider(
 
     name: ClassVar[Source] = "supabase"
 
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        client: "AsyncClient | None" = None,
-        schema: str | None = None,
-        timeout: float | None = TIMEOUT,
-        multi_tenant: bool = False,
-        retries: int = RETRIES,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        on_error: OnError | None = None,
-    ) -> None:
-        _Project.__init__(self, config, client, schema)
-        AsyncSearchProvider.__init__(
-            self,
-            multi_tenant=multi_tenant,
-            timeout=timeout,
-            retries=retries,
-            sleep=sleep,
-            on_error=on_error or self.config.get("on_error") or "empty",
-        )
-        # Older callers give a client, and count its calls.
-        self._explains_empty = client is None or on_error is not None
-
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -314,7 +258,7 @@ class _Pages:
     """
 
     def __init__(self, function: str, arguments: Mapping[str, Any]) -> None:
-        self._is_rows = FUNCTIONS[function].returns == "rows"
+        self._is_rows = functions()[function].returns == "rows"
         self._arguments = arguments
         self._rows: list[object] = []
         self._count: int | None = None

@@ -1,9 +1,7 @@
 """Writing over psycopg: `writing` on a connection of the caller."""
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any, LiteralString
+from collections.abc import Callable
+from typing import Any, Generic, LiteralString, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -18,6 +16,8 @@ from second_brain.services.writing import AsyncWrites, DeletedCounts, UpsertCoun
 
 __all__ = ["AsyncKnowledgeWriter", "DeletedCounts", "KnowledgeWriter", "UpsertCounts"]
 
+AnyConnection = TypeVar("AnyConnection")
+
 WRITE_RETRIES = 5
 """How often a write is sent again after a deadlock or a serialization failure."""
 
@@ -31,23 +31,27 @@ select case
 """
 
 
-class _OnConnection(Calls):
+class _OnConnection(Calls, Generic[AnyConnection]):
     _connection_type: type[Any]
     _awaited: Any
     _later: Any
-    _connection: Any
-    _install: Install
-    _sleep: Any
 
-    def _use(self, connection: Any, schema: str, sleep: Any) -> None:
+    def __init__(
+        self,
+        connection: AnyConnection,
+        *,
+        schema: str = SCHEMA,
+        retries: int = WRITE_RETRIES,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        super().__init__(timeout=None, retries=retries, sleep=sleep)
         if not isinstance(connection, self._connection_type):
             raise TypeError(
                 f"connection must be a psycopg {self._connection_type.__name__}, "
                 f"not {type(connection).__name__}"
             )
-        self._connection = connection
+        self._connection: Any = connection
         self._install = Install(schema)
-        self._sleep = sleep
 
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
@@ -73,7 +77,7 @@ class _OnConnection(Calls):
 
 
 @documented
-class AsyncKnowledgeWriter(Looped, _OnConnection, AsyncWrites):
+class AsyncKnowledgeWriter(Looped, _OnConnection[psycopg.AsyncConnection[Any]], AsyncWrites):
     """The writing side, for an event loop: each method is one SQL function in its own transaction.
 
     Within a transaction of the caller's it is a savepoint, and the caller commits. The role must be
@@ -84,17 +88,6 @@ class AsyncKnowledgeWriter(Looped, _OnConnection, AsyncWrites):
     times; not within a transaction of the caller's. `sleep` makes the pause.
     """
 
-    def __init__(
-        self,
-        connection: psycopg.AsyncConnection[Any],
-        *,
-        schema: str = SCHEMA,
-        retries: int = WRITE_RETRIES,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        super().__init__(timeout=None, retries=retries)
-        self._use(connection, schema, sleep)
-
     async def wal_position(self) -> str:
         """Return a position in the WAL after everything committed on this connection so far.
 
@@ -103,25 +96,8 @@ class AsyncKnowledgeWriter(Looped, _OnConnection, AsyncWrites):
         """
         return await self._raising(self._position())
 
-    async def _wait(self, seconds: float) -> object:
-        return await self._sleep(seconds)
 
-
-class KnowledgeWriter(Threaded, _OnConnection, Writes):
+class KnowledgeWriter(Threaded, _OnConnection[psycopg.Connection[Any]], Writes):
     """The methods of `AsyncKnowledgeWriter`, for threads."""
 
-    def __init__(
-        self,
-        connection: psycopg.Connection[Any],
-        *,
-        schema: str = SCHEMA,
-        retries: int = WRITE_RETRIES,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        super().__init__(timeout=None, retries=retries)
-        self._use(connection, schema, sleep)
-
     wal_position = blocking(AsyncKnowledgeWriter.wal_position)
-
-    async def _wait(self, seconds: float) -> object:
-        return self._sleep(seconds)

@@ -6,6 +6,8 @@ Parts that take longer are loaded after the page. Without scripts, links lead to
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,13 +16,7 @@ from starlette.routing import Route
 from second_brain.database import doctor
 from second_brain.errors import ConfigurationError, safe_message
 from second_brain.models import embed_query
-from second_brain.services.corpus_overview import (
-    CorpusOverview,
-    Facet,
-    corpus_overview,
-    query_report,
-    search_health,
-)
+from second_brain.services.corpus_overview import corpus_overview, query_report, search_health
 from second_brain.services.query_log import AskedQuestion
 from second_brain.workbench import embedding_map
 from second_brain.workbench.frame import Page, link, render, workbench_of
@@ -61,6 +57,7 @@ def show(request: Request) -> Response:
     with workbench_of(request).connections.reading() as database:
         overview = corpus_overview(database)
         health = search_health(database)
+    facets = overview["documents"]["facets"]
     indexes = sorted(health["indexes"], key=lambda one: one["bytes"], reverse=True)
     return render(
         request,
@@ -71,11 +68,11 @@ def show(request: Request) -> Response:
             "largest": indexes[:_MOST_INDEXES],
             "smaller": indexes[_MOST_INDEXES:],
             "facets": [
-                (title, _bars(name, overview.documents.facets[name]))
+                (title, _bars(name, facets[name]))
                 for name, title in _FACETS.items()
-                if name in overview.documents.facets
+                if name in facets
             ],
-            "size_bars": _size_bars(overview),
+            "size_bars": _size_bars(overview["sizes"]["histogram"]),
             "colours": embedding_map.COLOURED_BY,
         },
         page="corpus",
@@ -156,34 +153,33 @@ def _whole_or_part(request: Request, name: str) -> str:
     return f"{name}_part.html" if is_part else f"{name}.html"
 
 
-def _bars(name: str, facet: Facet) -> list[Bar]:
-    longest = max((one.documents for one in facet.values), default=1)
-    values = facet.values
+def _bars(name: str, facet: Mapping[str, Any]) -> list[Bar]:
+    values, others = facet["values"], facet["others"]
+    longest = max((one["documents"] for one in values), default=1)
     if name == "year":
-        values = sorted(values, key=lambda one: one.value, reverse=True)
+        values = sorted(values, key=itemgetter("value"), reverse=True)
     listed_by = _LISTED_BY.get(name)
     bars = [
         Bar(
-            one.value or "no date",
-            one.documents,
-            100 * one.documents / max(longest, 1),
-            link("/documents", **{listed_by: one.value}) if listed_by else None,
+            one["value"] or "no date",
+            one["documents"],
+            100 * one["documents"] / max(longest, 1),
+            link("/documents", **{listed_by: one["value"]}) if listed_by else None,
         )
         for one in values
     ]
-    if facet.others:
-        bars.append(Bar("less common ones", facet.others, 100 * min(facet.others / longest, 1)))
+    if others:
+        bars.append(Bar("less common ones", others, 100 * min(others / longest, 1)))
     return bars
 
 
-def _size_bars(overview: CorpusOverview) -> list[Bar]:
-    bins = overview.sizes.histogram
-    longest = max((one.chunks for one in bins), default=1)
+def _size_bars(bins: Sequence[Mapping[str, Any]]) -> list[Bar]:
+    longest = max((one["chunks"] for one in bins), default=1)
     return [
         Bar(
-            "more" if one.below is None else f"under {one.below:,}",
-            one.chunks,
-            100 * one.chunks / max(longest, 1),
+            "more" if one["below"] is None else f"under {one['below']:,}",
+            one["chunks"],
+            100 * one["chunks"] / max(longest, 1),
         )
         for one in bins
     ]
