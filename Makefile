@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Each of the test workers compiles all tests in 8 s, unless it may keep what one has compiled.
+export PYTHONDONTWRITEBYTECODE =
 # What the demo and the workbench need; all of INSTALLED has it too.
 FOR_DEMO := .venv/.for-demo
 FOR_WORKBENCH := .venv/.for-workbench

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from second_brain.errors import (
 )
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
+from waiting import until
 
 __all__ = ["databases", "directory", "run", "tenants"]  # fixtures
 
@@ -129,8 +129,7 @@ def test_a_tenant_moves_while_it_is_searched_and_written(
     try:
         moved = move(databases, directory, "acme", "us")
         before = searches
-        while searches < before + 5:
-            time.sleep(0.01)
+        until(lambda: searches >= before + 5)
     finally:
         is_over.set()
         for one in threads:
