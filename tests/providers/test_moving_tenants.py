@@ -15,11 +15,7 @@ from tenanted import add, databases, delete, directory, keys, run, tenants
 from command_line import Run
 from second_brain.database import doctor
 from second_brain.distributed import moving
-from second_brain.distributed.tenant_directory import (
-    FileDirectory,
-    Place,
-    WritableDirectory,
-)
+from second_brain.distributed.tenant_directory import FileDirectory, Place, WritableDirectory
 from second_brain.distributed.tenants import Tenants
 from second_brain.errors import (
     ConfigurationError,

@@ -70,9 +70,7 @@ def test_a_mode_reads_a_text(knowledge: Connection, mode: str, text: str, found:
     assert set(numbers(rows)) == found
 
 
-def test_a_long_question_finds_the_chunks_with_its_rare_words(
-    knowledge: Connection,
-) -> None:
+def test_a_long_question_finds_the_chunks_with_its_rare_words(knowledge: Connection) -> None:
     store(
         knowledge,
         "We can use the same for all the things that you have with us.",

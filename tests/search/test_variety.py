@@ -176,9 +176,7 @@ def test_the_threshold_is_that_of_hits_and_counts(
             assert counted == len(search(knowledge, **asked, match_count=50))
 
 
-def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(
-    knowledge: Connection,
-) -> None:
+def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(knowledge: Connection) -> None:
     store(
         knowledge,
         {"content": "alpha beta", "visibility": "private", "owner_id": UUID(int=7)},

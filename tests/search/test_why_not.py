@@ -196,9 +196,7 @@ def test_only_the_failing_conditions_are_named(database: Connection) -> None:
     assert explained["text"]["rank"] == 1
 
 
-def test_a_rank_is_that_among_the_rows_that_meet_the_other_conditions(
-    database: Connection,
-) -> None:
+def test_a_rank_is_that_among_the_rows_that_meet_the_other_conditions(database: Connection) -> None:
     store(database, "whale", "[1,0.5,0]", id=WANTED, knowledge_type="task", language="german")
     store(database, "whale", VECTOR, knowledge_type="note", language="german")
     store(database, "whale", VECTOR, knowledge_type="note", language="english")
