@@ -182,7 +182,7 @@ def test_all_pools_together_keep_to_the_limit(server: Server, databases: dict[st
             one.start()
         while any(one.is_alive() for one in threads):
             ports = {port for (port,) in admin.execute(listed)}
-            own = {one.laddr.port for one in this_process.net_connections("tcp4")}
+            own = {one.laddr.port for one in this_process.net_connections("tcp")}
             most = max(most, len(ports & own))
             assert len(tenants.open_databases) <= 2
         assert failures == []
