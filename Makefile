@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Keep what Python and pytest compile: without, each of a run's workers spends 8 s on it anew.
+export PYTHONDONTWRITEBYTECODE =
 # What the demo and the workbench need; all of INSTALLED has it too.
 FOR_DEMO := .venv/.for-demo
 FOR_WORKBENCH := .venv/.for-workbench
@@ -62,7 +64,7 @@ test: $(INSTALLED) ## the test suite, on an embedded Postgres; what is marked la
 	$(BIN)/pytest -n 2
 	$(BIN)/pytest -n 2 tests/security tests/writing -m "large and not slow" --small-corpus-limit 0
 
-test-core: $(INSTALLED) ## what core alone must pass, without the tests that say they need a module
+test-core: $(INSTALLED) ## what core alone must pass, without the tests that need a module or no database
 	$(BIN)/pytest -n 2 --modules none tests/search tests/security tests/writing tests/providers
 
 test-modules: $(INSTALLED) ## each module alone on core: the tests that say they need it; MODULES=facets

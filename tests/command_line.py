@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import pytest
 
 from second_brain.cli import main
 from second_brain.cli.configuration import KEYS
+from second_brain.models.wordllama import WordLlamaEmbedder
 
 
 class Done(NamedTuple):
@@ -22,6 +23,24 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def weights_read_once() -> Iterator[None]:
+    """Let the embedders of this process share WordLlama's weights; reading them takes 0.15 s."""
+    read: dict[int, dict[str, object]] = {}
+    real = WordLlamaEmbedder.__init__
+
+    def shared(self: WordLlamaEmbedder, dimensions: int = 256) -> None:
+        # A test without the extra has None for the package, and meets the real error.
+        if dimensions not in read or sys.modules.get("wordllama") is None:
+            real(self, dimensions)
+            read[dimensions] = vars(self)
+        self.__dict__ = dict(read[dimensions])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WordLlamaEmbedder, "__init__", shared)
+        yield
 
 
 def runner(

@@ -113,6 +113,20 @@ def missing_modules(config: pytest.Config, wanted: Iterable[str]) -> list[str]:
     return [one for one in wanted if one not in installed]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_whole = config.getoption("--modules") == migrations.modules()
+    if is_whole and config.getoption("--small-corpus-limit") is None:
+        return
+    # What needs no database ends as it does in a run without these options. `rest` may need one.
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for one in items:
+        fixtures = one.fixturenames if isinstance(one, pytest.Function) else ["server"]
+        (kept if {"server", "rest"} & {*fixtures} else left_out).append(one)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # Before the fixtures, which can need the module too.

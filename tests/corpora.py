@@ -254,7 +254,7 @@ def sign_in(connection: Connection, user: UUID | None, groups: Iterable[str]) ->
 
 def call(connection: Connection, function: str, arguments: Row) -> list[Row]:
     """Return the rows of a function of schema public; arguments of a search go as one object."""
-    arguments = packed(function, arguments)
+    arguments = packed(function, arguments) if "search" not in arguments else arguments
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(

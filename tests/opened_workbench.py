@@ -131,7 +131,7 @@ def closed(server: Server, dsn: str) -> Iterator[None]:
         admin.execute(allow.format(sql.Identifier(name), sql.SQL("false")))
         try:
             admin.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity"
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
                 " where datname = %s and application_name = 'second-brain workbench'",
                 [name],
             )

@@ -12,6 +12,7 @@ import pytest
 from adopted import GUIDE, adopt, backfill, compare, contents
 
 from conftest import Connect, Connection
+from waiting import await_lock_of, until
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -103,20 +104,14 @@ def test_a_row_that_a_writer_holds_is_waited_for_and_not_overtaken(
         target=lambda: done.append(backfill(source, batch_size=50).waited_for)
     )
     waiting.start()
-    while len(contents_of(connect())) < ROWS - 50:
-        time.sleep(0.05)
+    watcher = connect()
+    until(lambda: len(contents(watcher)) >= ROWS - 50)
     assert not done
     writer.commit()
     waiting.join()
     assert done[0] >= 1
     assert contents(source)["documents/5"] == ["Newest."]
     assert compare(source).differences == 0
-
-
-def contents_of(connection: Connection) -> dict[str, list[str]]:
-    found = contents(connection)
-    connection.close()
-    return found
 
 
 def test_a_killed_backfill_is_continued(source: Connection, dsn: str, connect: Connect) -> None:
@@ -153,9 +148,7 @@ def test_a_document_that_is_inserted_again_survives_the_repair(
     repairing = threading.Thread(target=lambda: compare(source, repair=True))
     repairing.start()
     # The repair waits for the document, which the writer's trigger has locked.
-    watcher = connect()
-    while watcher.execute("select from pg_locks where not granted").fetchone() is None:
-        time.sleep(0.02)
+    await_lock_of(connect(), source)
     writer.commit()
     repairing.join()
     assert contents(source)["documents/5"] == ["Again."]

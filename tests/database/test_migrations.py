@@ -80,9 +80,7 @@ def test_rendering_refuses_any_other_number_of_places(places: str, count: int) -
 
 
 @pytest.mark.parametrize("dimensions", [-1, 0, 16_001])
-def test_a_dimension_that_pgvector_lacks_is_refused_with_the_remedy(
-    dimensions: int,
-) -> None:
+def test_a_dimension_that_pgvector_lacks_is_refused_with_the_remedy(dimensions: int) -> None:
     with pytest.raises(
         ConfigurationError, match=f"dimensions is {dimensions}, .*1 to 16000"
     ) as refused:
@@ -240,9 +238,7 @@ def test_a_new_install_stores_the_fusion_that_is_given_and_none_without_one(
     assert query(dsn, STORED) == []
 
 
-def test_a_fusion_that_does_not_exist_is_refused_before_anything_is_applied(
-    plain_dsn: str,
-) -> None:
+def test_a_fusion_that_does_not_exist_is_refused_before_anything_is_applied(plain_dsn: str) -> None:
     with pytest.raises(InvalidInputError, match="fusion must be one of rrf, relative_score, auto"):
         migrations.apply(plain_dsn, dimensions=3, fusion=cast(Any, "best'"))
     assert query(plain_dsn, "select to_regnamespace('knowledge_internal')::text") == [(None,)]

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from conftest import Connect, Connection, Server
+from waiting import until
 
 Health = dict[str, Any]
 
@@ -288,11 +289,9 @@ def test_an_index_that_is_being_built_is_waited_for(connect: Connect) -> None:
     builder.pgconn.send_query(
         b"create index concurrently waited on public.knowledge_chunks (sensitivity)"
     )
-    for _ in range(1000):
-        if reported := health(database)["findings"]:
-            break
+    until(lambda: "waiting for writers" in str(health(database)["findings"]))
+    (one,) = health(database)["findings"]
     writer.execute("rollback")
-    (one,) = reported
     assert (one["severity"], one["check"], one["remedy"]) == ("warning", "indexes", None)
     assert one["what"].startswith("public.waited is being built (waiting for writers")
     while result := builder.pgconn.get_result():
@@ -342,9 +341,7 @@ def test_a_chunk_without_words_lacks_none(database: Connection) -> None:
     assert findings(database) == []
 
 
-def test_several_models_and_chunks_without_an_embedding_are_warnings(
-    database: Connection,
-) -> None:
+def test_several_models_and_chunks_without_an_embedding_are_warnings(database: Connection) -> None:
     ingest(database, "a", "m", "m", "n", None)
     run(database, *RENEWED)
     several, missing = health(database)["findings"]

@@ -44,6 +44,7 @@ from second_brain.models import (
     embed_queries,
     embed_query,
 )
+from waiting import until
 
 KEY = "a-secret-of-the-account"
 
@@ -342,6 +343,7 @@ def test_a_missing_answer_is_a_timeout(make: Make, api: ProviderServer) -> None:
     try:
         with pytest.raises(ClientTimeoutError):
             make(timeout=0.05, retries=1).embed(["text 5"])
+        until(lambda: len(api.requests) >= 2)
         assert len(api.requests) == 2
     finally:
         is_over.set()

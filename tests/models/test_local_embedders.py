@@ -226,9 +226,7 @@ def test_a_model_is_loaded_from_a_folder_and_named_after_it(tmp_path: Path) -> N
 
 
 @needs_models
-def test_a_model_object_of_sentence_transformers_has_the_name_of_its_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_model_object_of_sentence_transformers_has_the_name_of_its_folder(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = save_tiny_bert(tmp_path / "e5-small")

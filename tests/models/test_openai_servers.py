@@ -16,11 +16,7 @@ import pytest
 from conftest import Connection
 from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
 from second_brain.cli import main
-from second_brain.errors import (
-    AuthenticationError,
-    ConfigurationError,
-    InvalidInputError,
-)
+from second_brain.errors import AuthenticationError, ConfigurationError, InvalidInputError
 from second_brain.models import (
     CachedEmbedder,
     MemoryCache,
@@ -115,9 +111,7 @@ def test_a_model_that_cannot_shorten_its_vectors_is_named_by_the_server(
     assert "Give dimensions that the model has, or none" in (caught.value.remedy or "")
 
 
-def test_a_server_gets_few_texts_at_once_and_fewer_if_it_refuses_them(
-    api: ProviderServer,
-) -> None:
+def test_a_server_gets_few_texts_at_once_and_fewer_if_it_refuses_them(api: ProviderServer) -> None:
     accepted = api.answer
 
     def small(request: Request) -> Answer | None:

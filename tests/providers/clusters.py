@@ -2,8 +2,7 @@
 
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,6 +14,7 @@ from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres, Standby
 from second_brain.services.write import KnowledgeWriter
 from tools import throw_away
+from waiting import until
 
 # What is killed is a process, never the machine. Conflicts cancel a search at once.
 SETTINGS = {"fsync": "off", "max_standby_streaming_delay": "0", "wal_receiver_timeout": "5s"}
@@ -70,13 +70,6 @@ class Cluster:
         finally:
             for one in standbys:
                 self.ask(one, "select pg_wal_replay_resume()")
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def kill(server: EmbeddedPostgres) -> None:

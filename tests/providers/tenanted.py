@@ -7,9 +7,7 @@ import pytest
 
 from command_line import Run, runner
 from conftest import Server, copy_of
-from second_brain.distributed.tenant_directory import (
-    FileDirectory,
-)
+from second_brain.distributed.tenant_directory import FileDirectory
 from second_brain.distributed.tenants import Tenants
 
 NOWHERE = "postgresql://somebody:hunter2@127.0.0.1:1/nowhere"

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +15,7 @@ from tenanted import add, databases, delete, directory, keys, run, tenants
 from command_line import Run
 from second_brain.database import doctor
 from second_brain.distributed import moving
-from second_brain.distributed.tenant_directory import (
-    FileDirectory,
-    Place,
-    WritableDirectory,
-)
+from second_brain.distributed.tenant_directory import FileDirectory, Place, WritableDirectory
 from second_brain.distributed.tenants import Tenants
 from second_brain.errors import (
     ConfigurationError,
@@ -30,6 +25,7 @@ from second_brain.errors import (
 )
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
+from waiting import until
 
 __all__ = ["databases", "directory", "run", "tenants"]  # fixtures
 
@@ -129,8 +125,7 @@ def test_a_tenant_moves_while_it_is_searched_and_written(
     try:
         moved = move(databases, directory, "acme", "us")
         before = searches
-        while searches < before + 5:
-            time.sleep(0.01)
+        until(lambda: searches >= before + 5)
     finally:
         is_over.set()
         for one in threads:

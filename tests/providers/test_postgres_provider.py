@@ -137,9 +137,7 @@ def test_no_more_than_top_k_come(shared_service: Connection, corpus: UUID) -> No
     assert len(results) == details["raw_count"] == 2
 
 
-def test_a_search_is_called_with_the_functions_own_names_and_defaults(
-    shared: Connection,
-) -> None:
+def test_a_search_is_called_with_the_functions_own_names_and_defaults(shared: Connection) -> None:
     """Otherwise a default that is not sent over PostgREST would be another one there."""
     rows = shared.execute(
         "select parameter_name, parameter_default from information_schema.parameters"

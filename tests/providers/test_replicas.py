@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from clusters import WORDS, Cluster, cluster, kill, until
+from clusters import WORDS, Cluster, cluster, kill
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from second_brain import AsyncPostgresProvider, PostgresProvider, connection_pool
@@ -21,6 +21,7 @@ from second_brain.errors import (
     UncertainWriteError,
 )
 from second_brain.services.write import KnowledgeWriter
+from waiting import until
 
 __all__ = ["cluster"]  # a fixture
 

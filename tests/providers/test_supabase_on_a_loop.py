@@ -25,6 +25,7 @@ from supabase_gateway import (
 
 from second_brain.services.supabase import AsyncSupabaseProvider
 from supabase import acreate_client
+from waiting import until
 
 __all__ = ["gateway", "rest"]  # fixtures
 
@@ -100,6 +101,7 @@ def test_a_call_has_a_timeout_of_its_own(gateway: Gateway, side: Any) -> None:
     gateway.held.clear()
     _, details = side(gateway, lambda provider: provider.fulltext_search("zebra", timeout=0.05))
     assert details["error_kind"] == "client_timeout"
+    until(lambda: gateway.bodies)
     # One that was sent may be running, and is not sent again.
     assert len(gateway.bodies) == 1
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import psutil  # type: ignore[import-untyped, unused-ignore]
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -32,6 +33,7 @@ from second_brain.errors import (
     UnavailableError,
 )
 from second_brain.services.write import KnowledgeWriter
+from waiting import until
 
 __all__ = ["databases", "directory", "run", "tenants"]  # fixtures
 
@@ -96,7 +98,7 @@ def test_a_table_is_asked_over_connections_that_are_kept(databases: dict[str, st
             assert table.find("acme") == Place("us")
             backends |= set(connection.execute(listed).fetchall())
         assert len(backends) == 1
-        connection.execute("select pg_terminate_backend(%s)", backends.pop())
+        connection.execute("select pg_terminate_backend(%s, 5000)", backends.pop())
         assert table.find("acme") == Place("us")
     with (
         closing(TableDirectory(NOWHERE)) as nowhere,
@@ -159,6 +161,9 @@ def test_all_pools_together_keep_to_the_limit(server: Server, databases: dict[st
     }
     directory = TenantDirectory(lambda tenant: Place(tenant))
     most = 0
+    # A server may list a connection that the client has closed: only those of this process count.
+    listed = "select client_port from pg_stat_activity where application_name = 'limited'"
+    this_process = psutil.Process()
     with (
         Tenants(directory, named, max_connections=4, per_database=2, wait=20) as tenants,
         psycopg.connect(server.admin_dsn(), autocommit=True) as admin,
@@ -176,10 +181,9 @@ def test_all_pools_together_keep_to_the_limit(server: Server, databases: dict[st
         for one in threads:
             one.start()
         while any(one.is_alive() for one in threads):
-            (count,) = admin.execute(
-                "select count(*) from pg_stat_activity where application_name = 'limited'"
-            ).fetchone() or (0,)
-            most = max(most, count)
+            ports = {port for (port,) in admin.execute(listed)}
+            own = {one.laddr.port for one in this_process.net_connections("tcp")}
+            most = max(most, len(ports & own))
             assert len(tenants.open_databases) <= 2
         assert failures == []
         assert 2 <= most <= 4
@@ -196,35 +200,33 @@ def test_a_database_that_fails_does_not_slow_the_tenants_of_others(
         directory = TenantDirectory(
             lambda tenant: Place("broken" if tenant == "globex" else "eu"), cached_for=60
         )
-        with Tenants(directory, {**databases, "broken": broken}, wait=0.5) as tenants:
+        with Tenants(directory, {**databases, "broken": broken}, wait=2.0) as tenants:
             tenants.for_tenant("acme").find(None, "anchor")
             is_over = threading.Event()
-            refused: list[tuple[str, float]] = []
+            refused: list[str] = []
 
             def keep_asking() -> None:
                 while not is_over.is_set():
-                    begun = time.monotonic()
                     with pytest.raises(UnavailableError) as failure:
                         tenants.for_tenant("globex").find(None, "anchor")
-                    refused.append((str(failure.value), time.monotonic() - begun))
+                    refused.append(str(failure.value))
 
             asking = [threading.Thread(target=keep_asking) for _ in range(4)]
             for one in asking:
                 one.start()
-            slowest = 0.0
+            found_meanwhile = 0
             # Enough to tell: the first of each thread waits for the connection.
             while len(refused) < 100:
-                begun = time.monotonic()
                 tenants.for_tenant("acme").find(None, "anchor")
-                slowest = max(slowest, time.monotonic() - begun)
+                found_meanwhile += not refused
                 time.sleep(0.01)
             is_over.set()
             for one in asking:
                 one.join()
-    assert slowest < 1.0
-    assert any("could not be reached a moment ago" in text for text, _ in refused)
-    assert not any("hunter2" in text for text, _ in refused)
-    assert sorted(seconds for _, seconds in refused)[len(refused) // 2] < 0.1
+    assert found_meanwhile > 3
+    # Most calls are refused without an attempt to connect.
+    assert sum("could not be reached a moment ago" in text for text in refused) > 90
+    assert not any("hunter2" in text for text in refused)
 
 
 def test_a_database_that_is_busy_is_not_taken_for_one_that_fails(
@@ -246,8 +248,7 @@ def test_a_database_that_is_busy_is_not_taken_for_one_that_fails(
         def work(writer: KnowledgeWriter) -> None:
             for one in searching:
                 one.start()
-            while not errors:
-                time.sleep(0.01)
+            until(lambda: errors)
             search()
             for one in searching:
                 one.join()

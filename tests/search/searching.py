@@ -28,9 +28,10 @@ def chunk(number: int) -> UUID:
     return UUID(int=number)
 
 
-def store(connection: Connection, *chunks: Mapping[str, Any]) -> None:
-    """Store chunks under the ids 1, 2, 3, ... in their order."""
-    for number, columns in enumerate(chunks, 1):
+def store(connection: Connection, *chunks: Mapping[str, Any] | str) -> None:
+    """Store chunks, each its columns or its content, under the ids 1, 2, 3, ... in their order."""
+    for number, one in enumerate(chunks, 1):
+        columns = {"content": one} if isinstance(one, str) else one
         values = {"id": chunk(number), "content": "text", **columns}
         if values.get("embedding") is not None:
             values["embedding"] = str(values["embedding"])

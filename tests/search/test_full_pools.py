@@ -6,11 +6,7 @@ from itertools import pairwise
 
 import psycopg
 import pytest
-from searching import (
-    numbers,
-    search,
-    store,
-)
+from searching import numbers, search, store
 
 from conftest import Connection, Server, copy_of
 

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 from pglast import ast
-from pglast.enums import (
-    JoinType,
-)
+from pglast.enums import JoinType
 from pglast.stream import RawStream
 from sql_trees import (
     LEGS,

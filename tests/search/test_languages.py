@@ -43,7 +43,7 @@ WRITTEN = pytest.mark.parametrize(
 def test_a_part_of_writing_without_spaces_is_found(
     knowledge: Connection, text: str, other: str, part: str, turned: str, mode: str
 ) -> None:
-    store(knowledge, {"content": other}, {"content": text})
+    store(knowledge, other, text)
     rows = search(knowledge, query_text=part, search_mode=mode)
     assert numbers(rows)[0] == 2
     assert rows[0]["matched_terms"] == [part]
@@ -54,7 +54,7 @@ def test_a_part_of_writing_without_spaces_is_found(
 def test_a_phrase_has_its_letters_in_order(
     knowledge: Connection, text: str, other: str, part: str, turned: str
 ) -> None:
-    store(knowledge, {"content": text}, {"content": other})
+    store(knowledge, text, other)
     assert answers(knowledge, part, "phrase") == answers(knowledge, f'"{part}"') == [1]
     assert answers(knowledge, turned, "phrase") == []
 
@@ -73,31 +73,18 @@ def test_the_language_of_a_chunk_does_not_matter_to_pairs(
 def test_one_character_is_found_inside_a_run(
     knowledge: Connection, query: str, found: list[int]
 ) -> None:
-    store(
-        knowledge,
-        {"content": "我的狗喜欢食物"},
-        {"content": "我爱猫咪"},
-        {"content": "오늘은 집에서 쉽니다"},
-    )
+    store(knowledge, "我的狗喜欢食物", "我爱猫咪", "오늘은 집에서 쉽니다")
     assert answers(knowledge, query) == found
 
 
 def test_chinese_that_shares_more_with_the_query_ranks_higher(knowledge: Connection) -> None:
-    store(
-        knowledge,
-        {"content": "天气预报。上海今天有雨"},
-        {"content": "北京的历史很长"},
-        {"content": "北京今天天气很好"},
-    )
+    store(knowledge, "天气预报。上海今天有雨", "北京的历史很长", "北京今天天气很好")
     assert answers(knowledge, "北京今天天气怎么样")[0] == 3
 
 
 def test_words_of_other_scripts_inside_a_run_are_words(knowledge: Connection) -> None:
     store(
-        knowledge,
-        {"content": "新しいiPhone15の使い方"},
-        {"content": "在PostgreSQL数据库中使用DS-7604"},
-        {"content": "the iPhone manual"},
+        knowledge, "新しいiPhone15の使い方", "在PostgreSQL数据库中使用DS-7604", "the iPhone manual"
     )
     assert set(answers(knowledge, "iphone15")) == {1}
     assert set(answers(knowledge, "iPhone")) == {3}
@@ -160,7 +147,7 @@ def test_german_and_english_are_read_each_in_its_own_way(knowledge: Connection) 
     ],
 )
 def test_what_looks_the_same_is_the_same(knowledge: Connection, content: str, query: str) -> None:
-    store(knowledge, {"content": content}, {"content": "C and the net, 8, 000"})
+    store(knowledge, content, "C and the net, 8, 000")
     for mode in ("websearch", "simple"):
         (row,) = search(knowledge, query_text=query, search_mode=mode)
         assert row["id"].int == 1
@@ -168,7 +155,7 @@ def test_what_looks_the_same_is_the_same(knowledge: Connection, content: str, qu
 
 
 def test_c_is_neither_c_plus_plus_nor_c_sharp(knowledge: Connection) -> None:
-    store(knowledge, {"content": "C++ code"}, {"content": "C# code"}, {"content": "C code"})
+    store(knowledge, "C++ code", "C# code", "C code")
     assert [answers(knowledge, query) for query in ("C++", "C#", "C")] == [[1], [2], [3]]
     assert answers(knowledge, "code -C") == [1, 2]
 

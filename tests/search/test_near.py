@@ -17,10 +17,10 @@ def outages(knowledge: Connection) -> Connection:
     """A text with both words next to each other, then with more and more between them."""
     store(
         knowledge,
-        {"content": "the power cut of May"},
-        {"content": "they cut the power again"},
-        {"content": f"power was {FAR} hours later cut"},
-        {"content": "power alone"},
+        "the power cut of May",
+        "they cut the power again",
+        f"power was {FAR} hours later cut",
+        "power alone",
     )
     return knowledge
 
@@ -61,11 +61,7 @@ def test_the_distance_is_no_word_of_the_query(outages: Connection) -> None:
 
 
 def test_in_prose_nearness_adds_to_the_score(knowledge: Connection) -> None:
-    store(
-        knowledge,
-        {"content": f"power {FAR} {FAR} {FAR} {FAR} cut"},
-        {"content": f"power {FAR} cut {FAR} {FAR} {FAR}"},
-    )
+    store(knowledge, f"power {FAR} {FAR} {FAR} {FAR} cut", f"power {FAR} cut {FAR} {FAR} {FAR}")
     plain = search(knowledge, query_text="what ended the power cut?")
     near = search(knowledge, query_text='what ended the "power cut"~10?')
     assert len({hit["text_score"] for hit in plain}) == 1
@@ -123,7 +119,7 @@ def test_words_are_read_as_those_of_phrases(
     knowledge: Connection, language: str, content: str, query: str
 ) -> None:
     # In a corpus of several languages.
-    store(knowledge, {"content": content, "language": language}, {"content": "another text"})
+    store(knowledge, {"content": content, "language": language}, "another text")
     hits = search(knowledge, query_text=query)
     assert numbers(hits) == [1]
     assert hits[0]["notes"] is None

@@ -89,7 +89,7 @@ def test_a_synonym_finds_what_the_typed_word_does_not_the_typed_word_first(
 
 
 def test_a_typed_word_and_its_synonym_count_once(knowledge: Connection) -> None:
-    store(knowledge, {"content": "car automobile"}, {"content": "car car"}, {"content": "x"})
+    store(knowledge, "car automobile", "car car", "x")
     add_synonym(knowledge, "car", "automobile", weight=1)
     first, second = search(knowledge, query_text="car")
     assert numbers([first, second]) == [2, 1]
@@ -98,7 +98,7 @@ def test_a_typed_word_and_its_synonym_count_once(knowledge: Connection) -> None:
 
 
 def test_a_one_way_synonym_works_in_one_direction(knowledge: Connection) -> None:
-    store(knowledge, {"content": "a vehicle"}, {"content": "a car"})
+    store(knowledge, "a vehicle", "a car")
     add_synonym(knowledge, "vehicle", "car", is_two_way=False)
     assert texts(knowledge, query_text="vehicle") == [1, 2]
     assert texts(knowledge, query_text="car") == [2]
@@ -145,7 +145,7 @@ def test_the_service_role_writes_synonyms(service_role: Connection) -> None:
 def test_the_last_word_may_be_the_beginning_of_a_word(
     knowledge: Connection, prefix: str, mode: str
 ) -> None:
-    store(knowledge, {"content": "The recorder has no cameras."}, {"content": "A recorder."})
+    store(knowledge, "The recorder has no cameras.", "A recorder.")
     query = {"query_text": f"recorder {prefix}", "search_mode": mode}
     hits = search(knowledge, **query, prefix_last=True, snippet=True)
     assert numbers(hits)[0] == 1
@@ -157,18 +157,18 @@ def test_the_last_word_may_be_the_beginning_of_a_word(
 def test_only_the_last_word_is_completed_and_only_while_it_is_typed(
     knowledge: Connection, text: str
 ) -> None:
-    store(knowledge, {"content": "recorder"}, {"content": "camera"})
+    store(knowledge, "recorder", "camera")
     assert 2 not in texts(knowledge, query_text=text, prefix_last=True)
 
 
 def test_a_prefix_is_one_word_whose_best_completion_scores(knowledge: Connection) -> None:
-    store(knowledge, {"content": "camera camel"}, {"content": "camel camel"}, {"content": "x"})
+    store(knowledge, "camera camel", "camel camel", "x")
     hits = search(knowledge, query_text="came", prefix_last=True)
     assert numbers(hits) == [2, 1]
 
 
 def test_a_prefix_that_is_a_stop_word_is_completed(knowledge: Connection) -> None:
-    store(knowledge, {"content": "An invoice"}, {"content": "A reminder"})
+    store(knowledge, "An invoice", "A reminder")
     assert texts(knowledge, query_text="in", prefix_last=True) == [1]
 
 
@@ -190,7 +190,7 @@ def test_a_viewers_prefix_is_completed_by_words_that_the_viewer_may_see(
     knowledge: Connection, prefix: str, content: str, language: str
 ) -> None:
     mine = {"content": content, "language": language, "owner_id": ME}
-    store(knowledge, mine, mine | {"owner_id": OTHER}, {"content": "x"})
+    store(knowledge, mine, mine | {"owner_id": OTHER}, "x")
     assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=ME) == [1]
     assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=UUID(int=3)) == []
 
@@ -215,7 +215,7 @@ def test_hidden_spellings_do_not_crowd_out_a_visible_one(knowledge: Connection) 
 
 
 def test_without_prefix_last_no_word_is_completed(knowledge: Connection) -> None:
-    store(knowledge, {"content": "camera"})
+    store(knowledge, "camera")
     assert texts(knowledge, query_text="cam") == []
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="prefix_last"):
         call(knowledge, "hybrid_search_knowledge_chunks", query_text="cam", prefix_last=None)

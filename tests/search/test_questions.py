@@ -39,9 +39,7 @@ def test_operators_bind_in_a_short_query_and_not_in_prose(
 
 
 def test_a_phrase_in_prose_adds_to_the_score(knowledge: Connection) -> None:
-    store(
-        knowledge, {"content": "matches key leaked other"}, {"content": "leaked key other matches"}
-    )
+    store(knowledge, "matches key leaked other", "leaked key other matches")
     plain = "how does one find out that there is a leaked key"
     quoted = 'how does one find out that there is a "leaked key"'
     first, second = search(knowledge, query_text=plain)
@@ -57,7 +55,7 @@ RELAXED = '"zebra crossing" afternoon -articles'
 
 
 def test_required_parts_that_no_row_has_are_relaxed_and_named(knowledge: Connection) -> None:
-    store(knowledge, *SAYINGS, {"content": "a zebra has an afternoon in articles"})
+    store(knowledge, *SAYINGS, "a zebra has an afternoon in articles")
     rows = search(knowledge, query_text=RELAXED)
     assert numbers(rows) == [4]  # an excluded word stays excluded
     assert rows[0]["notes"] == {"relaxed": ['"zebra crossing"']}
@@ -119,13 +117,7 @@ def idf(count: int, having: int) -> float:
 
 
 def test_the_readings_of_a_compound_share_the_weight_of_one_word(knowledge: Connection) -> None:
-    store(
-        knowledge,
-        {"content": "the heat-transfer"},
-        {"content": "transfer of heat"},
-        {"content": "heat"},
-        {"content": "other"},
-    )
+    store(knowledge, "the heat-transfer", "transfer of heat", "heat", "other")
     whole = idf(4, 1)
     shares = {"heattransf": whole / 2}
     parts = {"heat": idf(4, 3), "transfer": idf(4, 2)}
@@ -140,8 +132,8 @@ def test_the_readings_of_a_compound_share_the_weight_of_one_word(knowledge: Conn
 def test_an_abbreviation_does_not_outweigh_the_question(knowledge: Connection) -> None:
     store(
         knowledge,
-        {"content": "e.g. this"},
-        {"content": "replace a pump"},
+        "e.g. this",
+        "replace a pump",
         *({"content": f"pump {number}"} for number in range(3)),
     )
     assert weights(knowledge, "e.g. pump").keys() == {"eg", "pump"}
@@ -149,7 +141,7 @@ def test_an_abbreviation_does_not_outweigh_the_question(knowledge: Connection) -
 
 
 def test_a_reading_in_no_chunk_has_no_weight(knowledge: Connection) -> None:
-    store(knowledge, {"content": "an LRU cache"}, {"content": "a cache"}, {"content": "other"})
+    store(knowledge, "an LRU cache", "a cache", "other")
     known = weights(knowledge, "lru_cache")
     assert known.keys() == {"lru", "cach"}
     assert sum(known.values()) == pytest.approx(idf(3, 1))
@@ -198,11 +190,7 @@ IDENTIFIERS = {
 def test_an_identifier_is_found_by_the_whole_a_part_and_another_spelling(
     knowledge: Connection, content: str, query: str
 ) -> None:
-    store(
-        knowledge,
-        {"content": content},
-        *({"content": one} for one in IDENTIFIERS if one != content),
-    )
+    store(knowledge, content, *({"content": one} for one in IDENTIFIERS if one != content))
     rows = search(knowledge, query_text=query)
     assert numbers(rows)[0] == 1
     assert rows[0]["matched_terms"]
@@ -210,7 +198,7 @@ def test_an_identifier_is_found_by_the_whole_a_part_and_another_spelling(
 
 @pytest.mark.parametrize("query", ["31.12", "3112", "3.1.1"])
 def test_a_number_with_a_point_is_no_other_number(knowledge: Connection, query: str) -> None:
-    store(knowledge, {"content": "version 3.11 of 311"}, {"content": "other"})
+    store(knowledge, "version 3.11 of 311", "other")
     assert search(knowledge, query_text=query, search_mode="simple") == []
 
 
@@ -239,12 +227,12 @@ def test_a_chunk_with_the_identifier_asked_for_is_first(
 
 
 def test_inner_words_do_not_lengthen_a_chunk(knowledge: Connection) -> None:
-    store(knowledge, {"content": "functools.lru_cache of AB12345 parseHTTPResponse"})
+    store(knowledge, "functools.lru_cache of AB12345 parseHTTPResponse")
     ((length,),) = knowledge.execute("select text_length from public.knowledge_chunks").fetchall()
     assert length == 6  # functools lru cache functoolslrucache AB12345 parseHTTPResponse
 
 
 def test_a_snippet_marks_an_identifier_in_another_spelling(knowledge: Connection) -> None:
-    store(knowledge, {"content": "order AB-12345/X today"})
+    store(knowledge, "order AB-12345/X today")
     (row,) = search(knowledge, query_text="AB12345", snippet=True)
     assert row["snippet"] == "order <mark>AB-12345/X</mark> today"

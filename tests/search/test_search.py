@@ -90,7 +90,7 @@ def test_relative_score_scales_each_leg_to_its_pool(knowledge: Connection) -> No
 
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_every_hit_of_the_text_leg_alone_has_a_score(knowledge: Connection, fusion: str) -> None:
-    store(knowledge, {"content": "cat"}, {"content": "cat dog"}, {"content": "other"})
+    store(knowledge, "cat", "cat dog", "other")
     rows = search(knowledge, query_text="cat dog", fusion=fusion)
     assert numbers(rows) == [2, 1]
     assert rows[0]["rrf_score"] > rows[1]["rrf_score"] > 0.01
@@ -156,7 +156,7 @@ def test_weights_decide_between_the_legs(knowledge: Connection) -> None:
 
 
 def test_a_chunk_without_embedding_is_found_by_its_words(knowledge: Connection) -> None:
-    store(knowledge, {"content": "not embedded yet"}, {"content": "other", "embedding": NORTH})
+    store(knowledge, "not embedded yet", {"content": "other", "embedding": NORTH})
     rows = search(knowledge, query_embedding=NORTH, query_text="embedded")
     assert [(row["id"].int, row["match_type"]) for row in rows] == [(1, "text"), (2, "vector")]
 
@@ -273,14 +273,14 @@ def test_matched_terms_are_the_words_as_typed_in_the_order_of_the_query(
 def test_a_hit_with_a_part_of_a_compound_has_that_part_as_matched_term(
     knowledge: Connection, query: str, content: str, expected: list[str]
 ) -> None:
-    store(knowledge, {"content": content})
+    store(knowledge, content)
     (row,) = search(knowledge, query_text=query)
     assert row["text_rank"] == 1
     assert row["matched_terms"] == expected
 
 
 def test_a_word_of_one_question_is_no_part_of_another_ones_compound(knowledge: Connection) -> None:
-    store(knowledge, {"content": "the lru_cache"})
+    store(knowledge, "the lru_cache")
     (row,) = search(
         knowledge, query_text="lru_cache", formulations=Jsonb([{"query_text": "cache"}])
     )

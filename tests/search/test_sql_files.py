@@ -3,9 +3,7 @@
 import re
 
 from pglast import ast
-from pglast.enums import (
-    ObjectType,
-)
+from pglast.enums import ObjectType
 from pglast.stream import RawStream
 from sql_trees import (
     PUBLIC_FUNCTIONS,

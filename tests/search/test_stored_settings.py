@@ -283,7 +283,7 @@ def test_a_hit_tells_of_its_document(knowledge: Connection) -> None:
         {"document_id": chunk(1), "chunk_index": 1, "content": "beta"},
         {"document_id": chunk(1), "chunk_index": 2, "content": "alpha", "status": "superseded"},
         {"document_id": chunk(2), "chunk_index": 0, "content": "alpha"},
-        {"content": "alpha of no document"},
+        "alpha of no document",
     )
     rows = {row["id"].int: row for row in hybrid(knowledge, query_text="alpha")}
     reported = [

@@ -70,15 +70,13 @@ def test_a_mode_reads_a_text(knowledge: Connection, mode: str, text: str, found:
     assert set(numbers(rows)) == found
 
 
-def test_a_long_question_finds_the_chunks_with_its_rare_words(
-    knowledge: Connection,
-) -> None:
+def test_a_long_question_finds_the_chunks_with_its_rare_words(knowledge: Connection) -> None:
     store(
         knowledge,
-        {"content": "We can use the same for all the things that you have with us."},
-        {"content": "Signing keys are rotated by running the vault script every quarter."},
-        {"content": "The office kitchen has a new coffee machine."},
-        {"content": "Keys of the building are kept at the front desk."},
+        "We can use the same for all the things that you have with us.",
+        "Signing keys are rotated by running the vault script every quarter.",
+        "The office kitchen has a new coffee machine.",
+        "Keys of the building are kept at the front desk.",
     )
     rows = search(
         knowledge,
@@ -89,7 +87,7 @@ def test_a_long_question_finds_the_chunks_with_its_rare_words(
 
 
 def test_a_word_that_stands_twice_in_the_query_counts_twice(knowledge: Connection) -> None:
-    store(knowledge, {"content": "apple"}, {"content": "banana"})
+    store(knowledge, "apple", "banana")
     twice, once = search(knowledge, query_text="apple banana banana")
     assert (twice["id"].int, once["id"].int) == (2, 1)
     assert twice["text_score"] == pytest.approx(2 * once["text_score"])
@@ -198,20 +196,16 @@ def test_a_write_renews_the_statistics_after_an_analyze(database: Connection) ->
 def test_rare_words_outweigh_common_ones(knowledge: Connection) -> None:
     store(
         knowledge,
-        {"content": "server server server restart"},
-        {"content": "server kubelet restart guide"},
-        {"content": "server restart"},
-        {"content": "server manual"},
+        "server server server restart",
+        "server kubelet restart guide",
+        "server restart",
+        "server manual",
     )
     assert numbers(search(knowledge, query_text="server kubelet"))[0] == 2
 
 
 def test_a_short_chunk_beats_a_long_one_with_the_same_word(knowledge: Connection) -> None:
-    store(
-        knowledge,
-        {"content": "alpha " + " ".join(f"filler{number}" for number in range(50))},
-        {"content": "alpha beta"},
-    )
+    store(knowledge, "alpha " + " ".join(f"filler{number}" for number in range(50)), "alpha beta")
     assert numbers(search(knowledge, query_text="alpha")) == [2, 1]
 
 
@@ -240,7 +234,7 @@ def test_hard_text_is_found_as_typed_and_typed_apart(
     knowledge: Connection, content: str, query: str
 ) -> None:
     others = [one for one in HARD_TEXT if one != content]
-    store(knowledge, {"content": content}, *({"content": one} for one in others))
+    store(knowledge, content, *({"content": one} for one in others))
     assert numbers(search(knowledge, query_text=query))[:1] == [1]
     rows = search(knowledge, query_text=query, search_mode="simple")
     assert numbers(rows) == [1]
@@ -261,7 +255,7 @@ def test_hard_text_is_found_as_typed_and_typed_apart(
 def test_a_neighbour_of_a_part_number_is_not_the_part(
     knowledge: Connection, query: str, neighbour: str
 ) -> None:
-    store(knowledge, {"content": f"about {neighbour} here"}, {"content": f"about {query} here"})
+    store(knowledge, f"about {neighbour} here", f"about {query} here")
     for text, mode in ((query, "simple"), (query, "phrase"), (f'"{query}"', "websearch")):
         assert numbers(search(knowledge, query_text=text, search_mode=mode)) == [2]
     # As optional words its parts are found in the neighbour too, after the part itself.
@@ -269,7 +263,7 @@ def test_a_neighbour_of_a_part_number_is_not_the_part(
 
 
 def test_typographic_quotation_marks_make_a_phrase(knowledge: Connection) -> None:
-    store(knowledge, {"content": "beta alpha"}, {"content": "alpha beta"})
+    store(knowledge, "beta alpha", "alpha beta")
     assert numbers(search(knowledge, query_text="\u201calpha beta\u201d")) == [2]
 
 

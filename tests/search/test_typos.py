@@ -29,7 +29,7 @@ def known_words(connection: Connection) -> list[str]:
 
 
 def test_misspelt_words_are_replaced_named_and_marked(knowledge: Connection) -> None:
-    store(knowledge, {"content": CAMERAS}, {"content": "Something about invoices."})
+    store(knowledge, CAMERAS, "Something about invoices.")
     hits = search(knowledge, query_text="recorrder Camras", snippet=True)
     assert numbers(hits) == [1]
     assert replaced(hits) == {"recorrder": "recorder", "Camras": "cameras"}
@@ -69,7 +69,7 @@ def test_what_is_known_quoted_excluded_or_short_is_not_replaced(
 
 
 def test_a_word_that_the_corpus_has_is_not_replaced(knowledge: Connection) -> None:
-    store(knowledge, {"content": CAMERAS}, {"content": "camras"})
+    store(knowledge, CAMERAS, "camras")
     hits = search(knowledge, query_text="camras")
     assert (numbers(hits), replaced(hits)) == ([2], None)
 
@@ -182,7 +182,7 @@ def test_a_deleted_owner_leaves_no_word_of_their_own(
 def test_the_known_words_are_those_of_the_stored_chunks(
     knowledge: Connection, change: sql.SQL, left: list[str]
 ) -> None:
-    store(knowledge, {"content": "zebra giraffe lion"}, {"content": "Lion zebra"})
+    store(knowledge, "zebra giraffe lion", "Lion zebra")
     knowledge.execute(change, {"first": chunk(1)})
     assert known_words(knowledge) == left
 

@@ -176,9 +176,7 @@ def test_the_threshold_is_that_of_hits_and_counts(
             assert counted == len(search(knowledge, **asked, match_count=50))
 
 
-def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(
-    knowledge: Connection,
-) -> None:
+def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(knowledge: Connection) -> None:
     store(
         knowledge,
         {"content": "alpha beta", "visibility": "private", "owner_id": UUID(int=7)},
@@ -201,7 +199,7 @@ def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(
 
 @pytest.mark.parametrize("missed", [{"min_confidence": 1}, {"query_text": "nothing"}], ids=str)
 def test_an_empty_list_stays_empty(knowledge: Connection, missed: dict[str, Any]) -> None:
-    store(knowledge, {"content": "alpha gamma"}, {"content": "alpha delta"})
+    store(knowledge, "alpha gamma", "alpha delta")
     asked = {"query_text": "alpha beta", "diversity": 0.5, **missed}
     for more in ({}, {"boosts": Jsonb([])}, {"merge_duplicates": True, "order_by": "chunk_index"}):
         assert search(knowledge, **asked, **more) == []

@@ -6,11 +6,7 @@ import pytest
 
 from second_brain.database import migrations, vector_index
 from second_brain.database.vector_index import IndexSettings
-from second_brain.errors import (
-    ConfigurationError,
-    InvalidInputError,
-    MigrationMissingError,
-)
+from second_brain.errors import ConfigurationError, InvalidInputError, MigrationMissingError
 
 
 @pytest.mark.parametrize(

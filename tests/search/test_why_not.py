@@ -85,6 +85,12 @@ def store(connection: Connection, content: str, embedding: str | None = None, **
 
 
 @pytest.fixture
+def database(knowledge: Connection) -> Connection:
+    """Stand in for the fixture of a database per test."""
+    return knowledge
+
+
+@pytest.fixture
 def filled(database: Connection) -> Connection:
     """Ninety-nine chunks about rivers, from near to far, with shorter and longer texts."""
     for number in range(99):
@@ -190,9 +196,7 @@ def test_only_the_failing_conditions_are_named(database: Connection) -> None:
     assert explained["text"]["rank"] == 1
 
 
-def test_a_rank_is_that_among_the_rows_that_meet_the_other_conditions(
-    database: Connection,
-) -> None:
+def test_a_rank_is_that_among_the_rows_that_meet_the_other_conditions(database: Connection) -> None:
     store(database, "whale", "[1,0.5,0]", id=WANTED, knowledge_type="task", language="german")
     store(database, "whale", VECTOR, knowledge_type="note", language="german")
     store(database, "whale", VECTOR, knowledge_type="note", language="english")
@@ -432,14 +436,15 @@ def test_users_may_not_ask(connect: Connect, role: str) -> None:
         explain(connect(role), {"query_text": "whale"})
 
 
-def test_a_provider_asks_as_the_service_role(database: Connection, connect: Connect) -> None:
+def test_a_provider_asks_as_the_service_role(database: Connection) -> None:
     store(database, "blue whale", VECTOR, id=WANTED)
-    provider = PostgresProvider(connect("service_role"))
+    database.execute("set local role service_role")
+    provider = PostgresProvider(database)
     explained = provider.explain_missing([1, 0, 0], "river", chunk_id=WANTED, filter_type="task")
     assert [one["argument"] for one in explained["causes"]] == ["filter_type"]
     with pytest.raises(InvalidInputError, match="chunk_id must be a UUID"):
         provider.explain_missing(None, "whale", chunk_id="book")
-    shared = PostgresProvider(connect("service_role"), multi_tenant=True)
+    shared = PostgresProvider(database, multi_tenant=True)
     with pytest.raises(InvalidInputError, match="viewer_id is missing"):
         shared.explain_missing(None, "whale", chunk_id=WANTED)
 

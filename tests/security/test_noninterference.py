@@ -367,7 +367,7 @@ def test_a_prefix_tells_no_letter_of_a_hidden_word(connect: Connect, way: str) -
         known = "quixotronics"[:place]
         answers = {
             letter: service.execute(search, [f"2026 {known}{letter}", viewer]).fetchall()
-            for letter in "abcdefghijklmnopqrstuvwxyz"
+            for letter in {*"aeisz", "quixotronics"[place]}
         }
         assert answers["a"]
         assert [one for one in answers if answers[one] != answers["z"]] == []

@@ -1,20 +1,16 @@
 """Random corpora, viewers and calls, and what a viewer may see by a reference of its own."""
 
-import json
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import sql
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from corpora import call as corpora_call
 from corpora import own_word, words_of
-from second_brain.services.functions import packed
 
 Row = dict[str, Any]
 
@@ -32,39 +28,10 @@ SCORES = (
 )
 # The arguments that select rows.
 ROWS = ("filters", "collections", "date_from")
-TYPES = {
-    "query_embedding": "extensions.vector",
-    "filters": "jsonb",
-    "formulations": "jsonb",
-    "boosts": "jsonb",
-    "queries": "jsonb",
-    "search": "jsonb",
-}
 
 
 def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
-    arguments = packed(function, arguments) if "search" not in arguments else arguments
-    statement = sql.SQL("select * from public.{}({})").format(
-        sql.Identifier(function),
-        sql.SQL(", ").join(
-            sql.SQL("{} => {}{}").format(
-                sql.Identifier(name),
-                sql.Placeholder(name),
-                sql.SQL(cast(Any, f"::{TYPES[name]}" if name in TYPES else "")),
-            )
-            for name in arguments
-        ),
-    )
-    given = {
-        name: Jsonb(value, partial(json.dumps, default=str))
-        if TYPES.get(name) == "jsonb"
-        else value
-        for name, value in arguments.items()
-    }
-    if "query_embedding" in given:
-        given["query_embedding"] = str(given["query_embedding"])
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement, given).fetchall()
+    return corpora_call(connection, function, arguments)
 
 
 # A corpus, and what a viewer sees of it.

@@ -1,7 +1,6 @@
 """A corpus whose embeddings are made by hand, and services of both kinds that search it."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import psycopg
 import pytest
 
-from conftest import Connection
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.retrieval import AnyReranker
@@ -161,16 +159,6 @@ def make(request: pytest.FixtureRequest) -> Make:
     """Build a service of either kind, as the function that searches with it."""
     made: Make = request.param
     return made
-
-
-def await_locks(connection: Connection, *kinds: str) -> None:
-    """Wait until other sessions of this database wait for locks of all these kinds."""
-    give_up = time.monotonic() + 60
-    waiting = "select locktype from pg_locks where not granted and database = ("
-    waiting += "select oid from pg_database where datname = current_database())"
-    while not {*kinds} <= {kind for (kind,) in connection.execute(waiting)}:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def contents(response: SearchResponse) -> list[str]:

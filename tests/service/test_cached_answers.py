@@ -19,9 +19,7 @@ from retrieving import (
     unreachable,
 )
 
-from second_brain.errors import (
-    InvalidInputError,
-)
+from second_brain.errors import InvalidInputError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.service import RetrievalService

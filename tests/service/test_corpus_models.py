@@ -20,10 +20,7 @@ from retrieving import (
 )
 
 from conftest import Server, copy_of
-from second_brain.errors import (
-    ConfigurationError,
-    DimensionMismatchError,
-)
+from second_brain.errors import ConfigurationError, DimensionMismatchError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.postgres import PostgresProvider

@@ -271,7 +271,7 @@ def test_a_lost_connection_is_an_error_and_no_empty_answer(corpus: str) -> None:
     with psycopg.connect(corpus) as connection, psycopg.connect(corpus) as other:
         service = RetrievalService(PostgresProvider(connection), BY_HAND)
         assert service.search("leaked key").results
-        other.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
+        other.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
         with pytest.raises(ConnectionLostError) as lost:
             service.search("leaked key")
     assert lost.value.remedy

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from retrieving import await_locks
 
 from conftest import Connection
 from second_brain.errors import SecondBrainError
@@ -22,6 +21,7 @@ from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.results import pending_note
 from second_brain.services.write import KnowledgeWriter
+from waiting import await_locks
 
 ANA, BEN = UUID(int=1), UUID(int=2)
 Search = Callable[..., SearchResponse]

@@ -13,7 +13,6 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from retrieving import await_locks
 
 from conftest import Connect, Connection, Server
 from postgrest_server import PostgREST, provider_of
@@ -29,6 +28,7 @@ from second_brain.retrieval.telemetry import Watch
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.query_log import QueryReport
 from second_brain.services.write import KnowledgeWriter
+from waiting import await_locks
 
 ANA, BEN = UUID(int=1), UUID(int=2)
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0] for _ in texts], "by-hand", 3)

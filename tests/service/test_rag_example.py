@@ -37,6 +37,7 @@ from rag_example import (
 from rag_service.answering import NO_PASSAGES
 from second_brain.models import WordLlamaEmbedder
 from second_brain.services.write import KnowledgeWriter
+from waiting import until
 
 BEN = "00000000-0000-0000-0000-000000000002"
 EVE = "00000000-0000-0000-0000-000000000003"
@@ -343,7 +344,7 @@ def test_a_model_that_is_too_slow_is_a_timeout(services_dsn: str, model: ChatSer
             break
     assert [name for name, _ in streamed] == ["passages", "text", "error"]
     assert (streamed[-1][1]["status"], streamed[-1][1]["kind"]) == (504, "timeout")
-    assert is_soon(model.was_left.is_set)
+    until(model.was_left.is_set)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -352,7 +353,7 @@ def test_a_client_that_leaves_ends_the_models_work(
 ) -> None:
     model.says("Every 90", threading.Event())
     leave_after(client, lambda: bool(model.requests), {"question": QUESTION, "stream": stream})
-    assert is_soon(model.was_left.is_set)
+    until(model.was_left.is_set)
 
 
 async def test_a_client_that_leaves_before_the_first_event_ends_the_models_work(
@@ -385,7 +386,7 @@ async def test_a_client_that_leaves_before_the_first_event_ends_the_models_work(
     }
     async with app.router.lifespan_context(app):
         await app(scope, receive, send)
-        assert await asyncio.to_thread(is_soon, model.was_left.is_set)
+        await asyncio.to_thread(until, model.was_left.is_set)
 
 
 def test_a_client_that_leaves_ends_the_search(
@@ -404,7 +405,7 @@ def test_a_client_that_leaves_ends_the_search(
 
         connection.execute("lock table public.knowledge_chunks")
         leave_after(client, is_searching, {"question": QUESTION})
-        assert is_soon(lambda: not is_searching())
+        until(lambda: not is_searching())
     assert model.requests == []
 
 
@@ -418,7 +419,7 @@ def leave_after(client: httpx.Client, condition: Any, body: dict[str, Any]) -> N
             f"Authorization: Bearer {token()}\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         connection.sendall(head.encode() + content)
-        assert is_soon(condition)
+        until(condition)
 
 
 def test_more_requests_than_slots_are_refused(client: httpx.Client, model: ChatServer) -> None:
@@ -431,7 +432,7 @@ def test_more_requests_than_slots_are_refused(client: httpx.Client, model: ChatS
         assert client.get("/health").status_code == 200
         pause.set()
     # An answer that is sent, or that its client has left, has no slot any more.
-    assert is_soon(lambda: client.get("/search", params={"query": "keys"}).status_code == 200)
+    until(lambda: client.get("/search", params={"query": "keys"}).status_code == 200)
 
 
 def test_health_is_the_process_and_ready_the_database(
@@ -461,7 +462,7 @@ def test_logs_have_no_question_and_no_secret(
     for status in (200, 500):
         model.says(word, status=status)
         client.post("/ask", json={"question": word})
-    assert is_soon(lambda: caplog.text.count("/ask HTTP") == 3)
+    until(lambda: caplog.text.count("/ask HTTP") == 3)
     assert '"GET /search HTTP/1.1" 200' in caplog.text
     for secret in (word, token().partition(".")[0], SECRET, PASSWORD):
         assert secret not in caplog.text

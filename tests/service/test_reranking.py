@@ -20,9 +20,7 @@ from retrieving import (
     ranks,
 )
 
-from second_brain.errors import (
-    MissingExtraError,
-)
+from second_brain.errors import MissingExtraError
 
 __all__ = ["corpus", "make"]  # fixtures
 

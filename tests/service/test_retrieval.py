@@ -31,10 +31,7 @@ from retrieving import (
     ranks,
 )
 
-from second_brain.errors import (
-    ConfigurationError,
-    InvalidInputError,
-)
+from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.filters import FilterBuilder
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse, SearchResult

@@ -27,9 +27,7 @@ from retrieving import (
     out_of_order,
 )
 
-from second_brain.errors import (
-    ConfigurationError,
-)
+from second_brain.errors import ConfigurationError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService

@@ -313,7 +313,7 @@ def test_a_lost_connection_says_what_is_done(
 ) -> None:
     at_fruit.append(
         lambda: database.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()"
         ).close()
     )

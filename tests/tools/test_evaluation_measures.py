@@ -273,9 +273,7 @@ def test_a_gain_above_its_standard_error_is_stored_with_weights_that_add_up_to_2
     assert lost == []
 
 
-def test_a_gain_within_its_standard_error_is_not_stored(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_gain_within_its_standard_error_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
     legs: dict[Settings, Callable[[int], float]] = dict.fromkeys((VECTOR, TEXT), lambda _: 0.1)
     once = {DEFAULT: lambda _: 0.5, BETTER: lambda row: 0.9 if row == 0 else 0.485}
     found = tuned(20, once | legs)

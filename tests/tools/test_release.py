@@ -44,9 +44,7 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_dry_run_prints_the_steps_and_changes_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_dry_run_prints_the_steps_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     files = [ROOT / "pyproject.toml", ROOT / "CHANGELOG.md"]
     before = [file.read_bytes() for file in files]
     assert release.main(["98.76.54", "--dry-run"]) == 0

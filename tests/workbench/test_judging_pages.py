@@ -1,7 +1,6 @@
 """The pages Judge and Measure, without a browser: what they show, store and refuse."""
 
 import re
-import time
 from collections.abc import Iterator
 from html import unescape
 from typing import cast
@@ -31,6 +30,7 @@ from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.app import create_app
+from waiting import until
 
 ANNA = UUID(int=1)
 SCRIPT = "<script>alert('x')</script>"
@@ -84,11 +84,7 @@ def chunks(page: str) -> list[str]:
 
 def ended(browser: TestClient) -> None:
     """Wait until no run works."""
-    for _ in range(1200):
-        if browser.get("/measure/progress").status_code == 204:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the run does not end")
+    until(lambda: browser.get("/measure/progress").status_code == 204)
 
 
 def run(browser: TestClient, task: str, **form: str) -> str:

@@ -108,7 +108,7 @@ def test_a_broken_connection_is_replaced_without_a_failure(
     assert workbench.get("/?q=bread").status_code == 200
     # As a restart does.
     shared.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity"
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
         " where datname = current_database() and application_name = 'second-brain workbench'"
     )
     assert workbench.get("/?q=bread").status_code == 200

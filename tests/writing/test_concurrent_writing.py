@@ -1,6 +1,5 @@
 """Writers, deletions and purges at the same time."""
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +11,7 @@ import pytest
 from stored import chunks_of, contents, counts, upsert
 
 from conftest import Connect, Connection
+from waiting import await_lock_of
 
 ME, YOU = UUID(int=1), UUID(int=2)
 
@@ -138,17 +138,11 @@ def test_writers_and_purges_do_not_deadlock(connect: Connect) -> None:
 
 def test_a_second_writer_waits_for_the_first(connect: Connect) -> None:
     first, second, watching = connect("service_role"), connect("service_role"), connect()
-    give_up_at = time.monotonic() + 30
     with ThreadPoolExecutor(1) as threads:
         with first.transaction():
             upsert(first, ["one", "two"])
             waiting = threads.submit(upsert, second, ["one", "three"])
-            while not watching.execute(
-                "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'",
-                [second.info.backend_pid],
-            ).fetchall():
-                assert not waiting.done()
-                assert time.monotonic() < give_up_at
+            await_lock_of(watching, second)
         assert counts(waiting.result(timeout=30)) == (0, 1, 1, 0)
     assert one_consistent_version(first) == ["one", "three"]
 
@@ -156,18 +150,12 @@ def test_a_second_writer_waits_for_the_first(connect: Connect) -> None:
 def test_a_document_that_comes_during_a_deletion_of_its_owner_stays_whole(connect: Connect) -> None:
     first, second, deleting, watching = (*(connect("service_role") for _ in range(3)), connect())
     upsert(first, ["one"], key="old", owner_id=str(ME))
-    give_up_at = time.monotonic() + 30
     with ThreadPoolExecutor(1) as threads:
         with first.transaction():
             upsert(first, ["two"], key="old", owner_id=str(ME))
             delete = f"select * from public.delete_knowledge_owner('{ME}')"
             waiting = threads.submit(deleting.execute, delete.encode())
-            while not watching.execute(
-                "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'",
-                [deleting.info.backend_pid],
-            ).fetchall():
-                assert not waiting.done()
-                assert time.monotonic() < give_up_at
+            await_lock_of(watching, deleting)
             upsert(second, ["three", "four"], key="new", owner_id=str(ME))
         assert waiting.result(timeout=30).fetchall() == [(1, 2)]
     assert contents(first, "old") == []

@@ -183,9 +183,7 @@ def test_a_bad_vector_fails_only_its_own_text(
     assert claim(knowledge) == []
 
 
-def test_a_change_of_the_text_removes_the_embedding_of_the_old_text(
-    knowledge: Connection,
-) -> None:
+def test_a_change_of_the_text_removes_the_embedding_of_the_old_text(knowledge: Connection) -> None:
     add(knowledge, "one", "two", "three")
     for text in ("one", "two", "three"):
         embed(knowledge, text, "m")

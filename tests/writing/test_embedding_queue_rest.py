@@ -108,9 +108,7 @@ def test_a_refusal_has_the_same_class_as_over_psycopg(queue_of: QueueOf) -> None
         queue_of("service_role").claim(MODEL, 0)
 
 
-def test_without_credentials_or_a_server_the_error_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_credentials_or_a_server_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SUPABASE_URL", "SUPABASE_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ClientUnavailableError):

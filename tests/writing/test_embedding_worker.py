@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +34,7 @@ from second_brain.errors import (
 )
 from second_brain.models import RateLimit, TextTooLongError
 from second_brain.services.install import Database
+from waiting import until
 
 pytestmark = pytest.mark.module("embedding_queue")
 
@@ -272,13 +272,6 @@ def lines_of(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
-
-
 def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
     dsn: str, database: Connection, tmp_path: Path
 ) -> None:
@@ -291,7 +284,7 @@ def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
         stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
-        wait_until(lambda: bool(lines_of(log)))
+        until(lambda: bool(lines_of(log)))
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -354,7 +347,7 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
     changes = 0
     for _ in range(kills):
         seen = len(lines_of(log))
-        wait_until(lambda seen=seen: len(lines_of(log)) > seen or not left(database))  # type: ignore[misc]
+        until(lambda seen=seen: len(lines_of(log)) > seen or not left(database))  # type: ignore[misc]
         database.execute(
             "update public.knowledge_chunks set content = content || '.'"
             " where id in (select id from public.knowledge_chunks order by random() limit 3)"
@@ -365,10 +358,10 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
         workers[place].kill()
         workers[place].join()
         workers[place] = start()
-    wait_until(lambda: not left(database) and not pending(database))
+    until(lambda: not left(database) and not pending(database))
     for worker in workers:
         # A worker that has just begun cannot be told to stop yet.
-        wait_until(Path(f"{log}-{worker.pid}").exists)
+        until(Path(f"{log}-{worker.pid}").exists)
         worker.terminate()
         worker.join(120)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]

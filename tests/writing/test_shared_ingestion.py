@@ -1,7 +1,6 @@
 """Several processes ingest the same folder: no text is embedded twice, and a kill loses nothing."""
 
 import multiprocessing
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from reembedded import Hashed
 
 from conftest import Connect, Connection
 from second_brain.ingest import DocumentReport, find_files, ingest
+from waiting import until
 
 MODEL, DIMENSIONS = "hashed", 3
 DOCUMENTS = 60
@@ -94,10 +94,7 @@ def test_two_processes_share_a_folder_and_a_kill_repeats_one_document_at_most(
 ) -> None:
     log = tmp_path / "log"
     killed, other = start(), start()
-    deadline = time.monotonic() + 120
-    while len(lines_of(log)) < DOCUMENTS // 3:
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)
+    until(lambda: len(lines_of(log)) >= DOCUMENTS // 3)
     killed.kill()
     killed.join()
     other.join(120)

@@ -309,9 +309,7 @@ def test_a_column_is_copied_to_the_chunks_and_follows(
     assert values() == {old}
 
 
-def test_a_change_of_the_document_leaves_superseded_chunks_alone(
-    service_role: Connection,
-) -> None:
+def test_a_change_of_the_document_leaves_superseded_chunks_alone(service_role: Connection) -> None:
     upsert(service_role, ["kept", "left"])
     upsert(service_role, ["kept"])
 
