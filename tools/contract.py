@@ -7,12 +7,14 @@ A test of both files formats them and compares.
 
 import json
 import re
+from collections.abc import Mapping
 from itertools import groupby
+from typing import Any
 
 from second_brain import errors
 from second_brain.errors import SecondBrainError
 from second_brain.filters import COLUMNS
-from second_brain.services.arguments import ARGUMENTS
+from second_brain.services.arguments import ARGUMENTS, VIEWER, Argument
 from second_brain.services.functions import FUNCTIONS
 from second_brain.services.results import OFF_SUBJECT
 from second_brain.sql_modules import module_of
@@ -24,6 +26,21 @@ _SEARCHES = (
     "search_my_knowledge_chunks",
     "search_public_knowledge_chunks",
 )
+
+_NOT_THE_CALLERS = ("query_embedding", *VIEWER, "public_only")
+_JSON: Mapping[str, Mapping[str, str]] = {
+    "boolean": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "double precision": {"type": "number"},
+    "integer": {"type": "integer"},
+    "jsonb": {},
+    "text": {"type": "string"},
+    "uuid": {"type": "string", "format": "uuid"},
+}
+"""What JSON Schema says of an SQL type."""
+
+_OF_A_CONNECTION = ("25P02", "3D000")
+"""Codes that no caller of the REST API gets: they are of a transaction or connection string."""
 
 _WITHOUT_CODE = (
     errors.DimensionMismatchError,
@@ -49,6 +66,12 @@ def _part(types: str, *path: str) -> str:
     return types.rstrip().removesuffix(";")
 
 
+def _arguments_of_a_search(types: str) -> str:
+    """Return the type of all arguments; ranked lists are not a caller's to give."""
+    given = _part(types, "Functions", _SEARCHES[0], "Args")
+    return re.sub(r'\n *"ranked_lists"\?: .*', "", given)
+
+
 def _arguments(name: str) -> str:
     """Return the type of the arguments of a function that searches."""
     left_out = [
@@ -58,15 +81,33 @@ def _arguments(name: str) -> str:
     return f"Omit<SearchArguments, {names}>" if names else "SearchArguments"
 
 
+def _json_schema(argument: Argument) -> dict[str, Any]:
+    """Return an argument as a property of JSON Schema."""
+    of_one = _JSON[argument.sql_type.removesuffix("[]")]
+    is_list = argument.sql_type.endswith("[]")
+    return {
+        **({"type": "array", "items": of_one} if is_list else of_one),
+        "description": argument.help,
+    }
+
+
 def text(types: str) -> str:
     """Return the file, not formatted; `types` is the text of database.types.ts."""
     codes = sorted(
-        ((error.kind, code) for code, error in (errors._CLASSES | errors._STATE_CLASSES).items())
+        (error.kind, code)
+        for code, error in (errors._CLASSES | errors._STATE_CLASSES).items()
+        if code not in _OF_A_CONNECTION
     )
-    arguments = {
-        one.sql_name: {"type": one.sql_type, "help": one.help} for one in ARGUMENTS.values()
+    remedies = {
+        code: told for code, told in errors._REMEDIES.items() if code not in _OF_A_CONNECTION
     }
-    modules = {name: module_of(name) for name in sorted(FUNCTIONS) if name.startswith("facet_")}
+    arguments = {
+        one.sql_name: _json_schema(one)
+        for one in ARGUMENTS.values()
+        if one.sql_name not in _NOT_THE_CALLERS
+    }
+    called = ("facet_", "read_my_")
+    modules = {name: module_of(name) for name in sorted(FUNCTIONS) if name.startswith(called)}
     kinds = [one.kind for one in error_classes()]
     lines = "\n".join(
         (
@@ -75,8 +116,7 @@ def text(types: str) -> str:
             *re.findall(r"^export type Json = .*?;$", types, re.M | re.DOTALL),
             "",
             "/** The arguments of a search. */",
-            "export type SearchArguments = Omit<"
-            f"{_part(types, 'Functions', _SEARCHES[0], 'Args')}, 'ranked_lists'>;",
+            f"export type SearchArguments = {_arguments_of_a_search(types)};",
             "",
             "/** The functions that search, with what each takes. */",
             "export type Searches = {",
@@ -94,11 +134,18 @@ def text(types: str) -> str:
             "export type DocumentColumns = "
             f"{_part(types, 'Tables', 'knowledge_documents', 'Insert')};",
             "",
-            "export interface Argument { type: string; help: string }",
+            "/** An argument in JSON Schema. */",
+            "export interface ArgumentSchema {",
+            "  type?: 'string' | 'integer' | 'number' | 'boolean' | 'array';",
+            "  format?: string;",
+            "  items?: ArgumentSchema;",
+            "  description?: string;",
+            "}",
             "",
-            "/** The arguments of a search: their SQL types and their meaning. */",
-            "export const ARGUMENTS: Record<keyof SearchArguments, Argument> = "
-            f"{json.dumps(arguments)};",
+            "/** The arguments that a caller can set; who asks is none of them. */",
+            "export const ARGUMENTS: Record<"
+            f"Exclude<keyof SearchArguments, {' | '.join(map(json.dumps, _NOT_THE_CALLERS))}>,"
+            f" ArgumentSchema> = {json.dumps(arguments)};",
             "",
             "/** The columns that a condition of a filter can name. */",
             f"export const FILTER_COLUMNS = {json.dumps(COLUMNS)} as const;",
@@ -108,15 +155,14 @@ def text(types: str) -> str:
             "",
             f"export type ErrorKind = {' | '.join(map(json.dumps, kinds))};",
             "",
-            "/** What to do after an error of a kind. */",
+            "/** @internal What to do after an error of a kind. */",
             "export const REMEDIES: Record<ErrorKind, string> = "
             f"{json.dumps({one.kind: one.default_remedy for one in error_classes()})};",
             "",
-            "/** What to do after an error with a code, where that is more than its kind says. */",
-            "export const REMEDIES_OF_CODES: Record<string, string> = "
-            f"{json.dumps(errors._REMEDIES)};",
+            "/** @internal What to do after a code, where that is more than its kind says. */",
+            f"export const REMEDIES_OF_CODES: Record<string, string> = {json.dumps(remedies)};",
             "",
-            "/** SQLSTATEs (whole, or two characters of a class), PostgREST's codes, statuses. */",
+            "/** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */",
             "export const CODES: Partial<Record<ErrorKind, string>> = "
             + json.dumps(
                 {
@@ -126,7 +172,7 @@ def text(types: str) -> str:
             )
             + ";",
             "",
-            "/** The module of each function of the package that is not of core. */",
+            "/** @internal The module of each function that is called and not of core. */",
             f"export const MODULES: Record<string, string> = {json.dumps(modules)};",
             "",
         )
