@@ -1,8 +1,9 @@
-"""Prints supabase/functions/_shared/contract.ts: what TypeScript takes from Python's lists.
+"""What TypeScript takes from Python's lists: two files in supabase/functions/_shared.
 
-These are the arguments of a search, the columns of filters, and which error has which code, class
-and remedy; and of database.types.ts, which Supabase's CLI writes, the types that the package needs.
-A test of both files formats them and compares.
+contract.ts has the arguments of a search, the columns of filters, and which error has which code,
+class and remedy; and of database.types.ts, which Supabase's CLI writes, the types that the package
+needs. tools.ts has the tools of the MCP server, for the Edge Function mcp. A test formats the files
+and compares.
 """
 
 import json
@@ -14,6 +15,8 @@ from typing import Any
 from second_brain import errors
 from second_brain.errors import SecondBrainError
 from second_brain.filters import COLUMNS
+from second_brain.mcp_server import documents, server
+from second_brain.retrieval import plan
 from second_brain.services.arguments import ARGUMENTS, VIEWER, Argument
 from second_brain.services.functions import FUNCTIONS
 from second_brain.services.results import OFF_SUBJECT
@@ -179,3 +182,45 @@ def text(types: str) -> str:
     )
     # Names without quotes, which are enough but for codes.
     return re.sub(r'"([a-z]\w*)"(\??: )', r"\1\2", lines)
+
+
+def tools() -> str:
+    """Return the file of the tools that only read, not formatted."""
+    listed = {
+        name: {
+            "title": tool.title,
+            "description": tool.description,
+            "failed": tool.failed,
+            "inputSchema": tool.model_json_schema(),
+        }
+        for name, tool in server._TOOLS.items()
+    }
+    return "\n".join(
+        (
+            HEADER,
+            "",
+            "import type { Json } from './contract.ts';",
+            "",
+            "export interface Tool {",
+            "  title: string;",
+            "  description: string;",
+            "  /** How the text of an error begins. */",
+            "  failed: string;",
+            "  inputSchema: { properties: Record<string, { [key: string]: Json }>; [key: string]: Json };",
+            "}",
+            "",
+            "/** The tools of the MCP server that only read. */",
+            f"export const TOOLS = {json.dumps(listed)} satisfies Record<string, Tool>;",
+            "",
+            f"export const INSTRUCTIONS = {json.dumps(server._INSTRUCTIONS)};",
+            "",
+            "/** Collections that are searched only when the call asks for them. */",
+            f"export const [MEMORY, HISTORY] = {json.dumps([plan.MEMORY, plan.HISTORY])};",
+            "",
+            "/** What the tool fetch reads at once. */",
+            f"export const MOST_CHARACTERS = {documents.DOCUMENT_BOUND};",
+            f"export const MOST_CHUNKS = {documents.MOST_CHUNKS};",
+            f"export const METADATA_COLUMNS = {json.dumps(documents.METADATA_COLUMNS)};",
+            "",
+        )
+    )
