@@ -7,7 +7,10 @@ export interface Tool {
   description: string;
   /** How the text of an error begins. */
   failed: string;
-  inputSchema: { properties: Record<string, { [key: string]: Json }>; [key: string]: Json };
+  inputSchema: {
+    properties: Record<string, { [key: string]: Json }>;
+    [key: string]: Json;
+  };
 }
 
 /** The tools of the MCP server that only read. */
