@@ -42,9 +42,6 @@ _JSON: Mapping[str, Mapping[str, str]] = {
 }
 """What JSON Schema says of an SQL type."""
 
-_OF_A_CONNECTION = ("25P02", "3D000")
-"""Codes that no caller of the REST API gets: they are of a transaction or connection string."""
-
 _WITHOUT_CODE = (
     errors.DimensionMismatchError,
     errors.ModuleMissingError,
@@ -97,13 +94,8 @@ def _json_schema(argument: Argument) -> dict[str, Any]:
 def text(types: str) -> str:
     """Return the file, not formatted; `types` is the text of database.types.ts."""
     codes = sorted(
-        (error.kind, code)
-        for code, error in (errors._CLASSES | errors._STATE_CLASSES).items()
-        if code not in _OF_A_CONNECTION
+        ((error.kind, code) for code, error in (errors._CLASSES | errors._STATE_CLASSES).items())
     )
-    remedies = {
-        code: told for code, told in errors._REMEDIES.items() if code not in _OF_A_CONNECTION
-    }
     arguments = {
         one.sql_name: _json_schema(one)
         for one in ARGUMENTS.values()
@@ -163,7 +155,8 @@ def text(types: str) -> str:
             f"{json.dumps({one.kind: one.default_remedy for one in error_classes()})};",
             "",
             "/** @internal What to do after a code, where that is more than its kind says. */",
-            f"export const REMEDIES_OF_CODES: Record<string, string> = {json.dumps(remedies)};",
+            "export const REMEDIES_OF_CODES: Record<string, string> = "
+            f"{json.dumps(errors._REMEDIES)};",
             "",
             "/** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */",
             "export const CODES: Partial<Record<ErrorKind, string>> = "

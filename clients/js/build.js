@@ -36,7 +36,7 @@ const into = ["--outDir", fileURLToPath(compiled)];
 tsc(...into, "--emitDeclarationOnly");
 tsc(...into, "--declaration", "false", "--removeComments");
 for (const name of Object.keys(MODULES)) {
-  const types = joined(name, ".d.ts");
+  const types = joined(name, ".d.ts").replace(/^( +)\1/gm, "$1"); // two spaces for four
   // What is marked internal is not exported.
   const code = joined(name, ".js")
     .replace(/^export (?=const (\w+))/gm, (all, one) => types.includes(`const ${one}`) ? all : "");

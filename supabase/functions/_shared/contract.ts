@@ -272,6 +272,8 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
   "PGRST303": "Get a new token: this one has expired or its claims do not hold.",
   "PGRST003": "Lower the number of calls at once, or raise PostgREST's db-pool.",
   "25006": "Write to the primary: this connection is read only.",
+  "25P02": "Roll the connection's transaction back: an earlier statement in it failed.",
+  "3D000": "Check the database's name in the connection string.",
   "53100":
     "The database's disk is full. Enlarge it, or free space: remove old versions with `second-brain purge`, then run `vacuum`. Nothing of this call was stored.",
   "53300": "Lower the number of connections, or go through the connection pooler.",
@@ -282,6 +284,7 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
 /** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */
 export const CODES: Partial<Record<ErrorKind, string>> = {
   authentication_failed: "28000 28P01 401 403 PGRST300 PGRST301 PGRST302 PGRST303",
+  configuration: "3D000",
   conflict: "23505 40001 40P01 55P03",
   invalid_input:
     "22000 22001 22003 22007 22008 2201W 2201X 22021 22023 22P02 22P05 23502 23503 23514 413 42846 54 54000 54001 PGRST102",
