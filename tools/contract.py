@@ -1,18 +1,23 @@
-"""Prints supabase/functions/_shared/contract.ts: what TypeScript takes from Python's lists.
+"""What TypeScript takes from Python's lists: two files in supabase/functions/_shared.
 
-These are the arguments of a search, the columns of filters, and which error has which code, class
-and remedy; and of database.types.ts, which Supabase's CLI writes, the types that the package needs.
-A test of both files formats them and compares.
+contract.ts has the arguments of a search, the columns of filters, and which error has which code,
+class and remedy; and of database.types.ts, which Supabase's CLI writes, the types that the package
+needs. tools.ts has the tools of the MCP server, for the Edge Function mcp. A test formats the files
+and compares.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from itertools import groupby
+from typing import Any
 
 from second_brain import errors
 from second_brain.errors import SecondBrainError
 from second_brain.filters import COLUMNS
-from second_brain.services.arguments import ARGUMENTS
+from second_brain.mcp_server import documents, server
+from second_brain.retrieval import plan
+from second_brain.services.arguments import ARGUMENTS, VIEWER, Argument
 from second_brain.services.functions import functions
 from second_brain.services.results import OFF_SUBJECT
 from second_brain.sql_modules import module_of
@@ -24,6 +29,18 @@ _SEARCHES = (
     "search_my_knowledge_chunks",
     "search_public_knowledge_chunks",
 )
+
+_NOT_THE_CALLERS = ("query_embedding", *VIEWER, "public_only")
+_JSON: Mapping[str, Mapping[str, str]] = {
+    "boolean": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "double precision": {"type": "number"},
+    "integer": {"type": "integer"},
+    "jsonb": {},
+    "text": {"type": "string"},
+    "uuid": {"type": "string", "format": "uuid"},
+}
+"""What JSON Schema says of an SQL type."""
 
 _WITHOUT_CODE = (
     errors.DimensionMismatchError,
@@ -49,6 +66,12 @@ def _part(types: str, *path: str) -> str:
     return types.rstrip().removesuffix(";")
 
 
+def _arguments_of_a_search(types: str) -> str:
+    """Return the type of all arguments; ranked lists are not a caller's to give."""
+    given = _part(types, "Functions", _SEARCHES[0], "Args")
+    return re.sub(r'\n *"ranked_lists"\?: .*', "", given)
+
+
 def _arguments(name: str) -> str:
     """Return the type of the arguments of a function that searches."""
     left_out = [
@@ -58,15 +81,28 @@ def _arguments(name: str) -> str:
     return f"Omit<SearchArguments, {names}>" if names else "SearchArguments"
 
 
+def _json_schema(argument: Argument) -> dict[str, Any]:
+    """Return an argument as a property of JSON Schema."""
+    of_one = _JSON[argument.sql_type.removesuffix("[]")]
+    is_list = argument.sql_type.endswith("[]")
+    return {
+        **({"type": "array", "items": of_one} if is_list else of_one),
+        "description": argument.help,
+    }
+
+
 def text(types: str) -> str:
     """Return the file, not formatted; `types` is the text of database.types.ts."""
     codes = sorted(
         ((error.kind, code) for code, error in (errors._CLASSES | errors._STATE_CLASSES).items())
     )
     arguments = {
-        one.sql_name: {"type": one.sql_type, "help": one.help} for one in ARGUMENTS.values()
+        one.sql_name: _json_schema(one)
+        for one in ARGUMENTS.values()
+        if one.sql_name not in _NOT_THE_CALLERS
     }
-    modules = {name: module_of(name) for name in sorted(functions()) if name.startswith("facet_")}
+    called = ("facet_", "read_my_")
+    modules = {name: module_of(name) for name in sorted(functions()) if name.startswith(called)}
     kinds = [one.kind for one in error_classes()]
     lines = "\n".join(
         (
@@ -75,8 +111,7 @@ def text(types: str) -> str:
             *re.findall(r"^export type Json = .*?;$", types, re.M | re.DOTALL),
             "",
             "/** The arguments of a search. */",
-            "export type SearchArguments = Omit<"
-            f"{_part(types, 'Functions', _SEARCHES[0], 'Args')}, 'ranked_lists'>;",
+            f"export type SearchArguments = {_arguments_of_a_search(types)};",
             "",
             "/** The functions that search, with what each takes. */",
             "export type Searches = {",
@@ -94,11 +129,18 @@ def text(types: str) -> str:
             "export type DocumentColumns = "
             f"{_part(types, 'Tables', 'knowledge_documents', 'Insert')};",
             "",
-            "export interface Argument { type: string; help: string }",
+            "/** An argument in JSON Schema. */",
+            "export interface ArgumentSchema {",
+            "  type?: 'string' | 'integer' | 'number' | 'boolean' | 'array';",
+            "  format?: string;",
+            "  items?: ArgumentSchema;",
+            "  description?: string;",
+            "}",
             "",
-            "/** The arguments of a search: their SQL types and their meaning. */",
-            "export const ARGUMENTS: Record<keyof SearchArguments, Argument> = "
-            f"{json.dumps(arguments)};",
+            "/** The arguments that a caller can set; who asks is none of them. */",
+            "export const ARGUMENTS: Record<"
+            f"Exclude<keyof SearchArguments, {' | '.join(map(json.dumps, _NOT_THE_CALLERS))}>,"
+            f" ArgumentSchema> = {json.dumps(arguments)};",
             "",
             "/** The columns that a condition of a filter can name. */",
             f"export const FILTER_COLUMNS = {json.dumps(COLUMNS)} as const;",
@@ -108,15 +150,15 @@ def text(types: str) -> str:
             "",
             f"export type ErrorKind = {' | '.join(map(json.dumps, kinds))};",
             "",
-            "/** What to do after an error of a kind. */",
+            "/** @internal What to do after an error of a kind. */",
             "export const REMEDIES: Record<ErrorKind, string> = "
             f"{json.dumps({one.kind: one.default_remedy for one in error_classes()})};",
             "",
-            "/** What to do after an error with a code, where that is more than its kind says. */",
+            "/** @internal What to do after a code, where that is more than its kind says. */",
             "export const REMEDIES_OF_CODES: Record<string, string> = "
             f"{json.dumps(errors._REMEDIES)};",
             "",
-            "/** SQLSTATEs (whole, or two characters of a class), PostgREST's codes, statuses. */",
+            "/** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */",
             "export const CODES: Partial<Record<ErrorKind, string>> = "
             + json.dumps(
                 {
@@ -126,10 +168,55 @@ def text(types: str) -> str:
             )
             + ";",
             "",
-            "/** The module of each function of the package that is not of core. */",
+            "/** @internal The module of each function that is called and not of core. */",
             f"export const MODULES: Record<string, string> = {json.dumps(modules)};",
             "",
         )
     )
     # Names without quotes, which are enough but for codes.
     return re.sub(r'"([a-z]\w*)"(\??: )', r"\1\2", lines)
+
+
+def tools() -> str:
+    """Return the file of the tools that only read, not formatted."""
+    listed = {
+        name: {
+            "title": tool.title,
+            "description": tool.description,
+            "failed": tool.failed,
+            "inputSchema": tool.model_json_schema(),
+        }
+        for name, tool in server._TOOLS.items()
+    }
+    return "\n".join(
+        (
+            HEADER,
+            "",
+            "import type { Json } from './contract.ts';",
+            "",
+            "export interface Tool {",
+            "  title: string;",
+            "  description: string;",
+            "  /** How the text of an error begins. */",
+            "  failed: string;",
+            "  inputSchema: {",
+            "    properties: Record<string, { [key: string]: Json }>;",
+            "    [key: string]: Json;",
+            "  };",
+            "}",
+            "",
+            "/** The tools of the MCP server that only read. */",
+            f"export const TOOLS = {json.dumps(listed)} satisfies Record<string, Tool>;",
+            "",
+            f"export const INSTRUCTIONS = {json.dumps(server._INSTRUCTIONS)};",
+            "",
+            "/** Collections that are searched only when the call asks for them. */",
+            f"export const [MEMORY, HISTORY] = {json.dumps([plan.MEMORY, plan.HISTORY])};",
+            "",
+            "/** What the tool fetch reads at once. */",
+            f"export const MOST_CHARACTERS = {documents.DOCUMENT_BOUND};",
+            f"export const MOST_CHUNKS = {documents.MOST_CHUNKS};",
+            f"export const METADATA_COLUMNS = {json.dumps(documents.METADATA_COLUMNS)};",
+            "",
+        )
+    )

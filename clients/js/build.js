@@ -1,27 +1,54 @@
-// Builds dist/: compiles src/ with the modules of the Edge Functions that it imports, and puts all
-// into one folder. Declarations keep the names of the sources, so their imports are rewritten too.
+// Builds dist/: index.js is src/index.ts with the modules of the Edge Functions that it imports, the
+// other entries import it. Declarations keep their comments. Code keeps the names of functions,
+// classes, methods and properties, for stack traces; local names are shortened.
 
 import { execFileSync } from "node:child_process";
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
+import { minify } from "terser";
 
 const here = new URL("./", import.meta.url);
 const [compiled, dist] = ["build/", "dist/"].map((name) => new URL(name, here));
+const SHARED = ["contract", "errors", "hybrid_search"].map((name) =>
+  `supabase/functions/_shared/${name}`
+);
+const MODULES = { index: SHARED, ai: [], langchain: [], pglite: [] };
 
 function tsc(...options) {
-  const given = ["--outDir", fileURLToPath(compiled), ...options];
-  execFileSync("tsc", given, { cwd: here, stdio: "inherit", shell: process.platform === "win32" });
+  const shell = process.platform === "win32";
+  execFileSync("tsc", options, { cwd: here, stdio: "inherit", shell });
+}
+
+/** The modules as one: what they import from each other is in it. */
+function joined(name, extension) {
+  const parts = [...MODULES[name], `clients/js/src/${name}`].map((part) =>
+    readFileSync(new URL(part + extension, compiled), "utf8")
+  );
+  const between = /^(import|export) [^;]*? from "\.[^"]*";\n/gm;
+  return name === "index"
+    ? parts.join("").replace(between, "")
+    : parts.join("").replace(/(?<= from ")\.[^"]*(?=")/g, "./index.js");
 }
 
 for (const folder of [compiled, dist]) rmSync(folder, { recursive: true, force: true });
 mkdirSync(dist);
-tsc("--emitDeclarationOnly");
-tsc("--declaration", "false", "--removeComments");
-for (const folder of ["clients/js/src/", "supabase/functions/_shared/"]) {
-  for (const name of readdirSync(new URL(folder, compiled))) {
-    const text = readFileSync(new URL(folder + name, compiled), "utf8");
-    const code = text.replace(/(?<=from ")\.[^"]*\/(\w+)\.[jt]s(?=")/g, "./$1.js");
-    writeFileSync(new URL(name, dist), code);
-  }
+const into = ["--outDir", fileURLToPath(compiled)];
+tsc(...into, "--emitDeclarationOnly");
+tsc(...into, "--declaration", "false", "--removeComments");
+for (const name of Object.keys(MODULES)) {
+  const types = joined(name, ".d.ts").replace(/^( +)\1/gm, "$1"); // two spaces for four
+  // What is marked internal is not exported.
+  const code = joined(name, ".js")
+    .replace(/^export (?=const (\w+))/gm, (all, one) => types.includes(`const ${one}`) ? all : "");
+  const small = await minify(code, {
+    module: true,
+    ecma: 2020,
+    compress: { passes: 3 },
+    keep_classnames: true,
+    keep_fnames: true,
+  });
+  writeFileSync(new URL(`${name}.js`, dist), small.code);
+  writeFileSync(new URL(`${name}.d.ts`, dist), types);
 }
+tsc("--ignoreConfig", "--noEmit", "--target", "es2022", "dist/index.d.ts");
 rmSync(compiled, { recursive: true });

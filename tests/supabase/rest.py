@@ -21,7 +21,8 @@ select coalesce(
          jsonb_object_agg(argument.name, argument.type::regtype::text)
            filter (where argument.name <> ''),
          '{}'
-       )
+       ),
+       bool_or(function.proretset)
   from pg_proc as function
  cross join unnest(function.proargnames, function.proargtypes::oid[]) as argument (name, type)
  where function.pronamespace = 'public'::regnamespace
@@ -37,7 +38,7 @@ class Rest(ThreadingHTTPServer):
 
     def __init__(self, dsn: str, key: str, port: int | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
-        self._dsn, self._key, self._port = dsn, key, port
+        self.dsn, self._key, self._port = dsn, key, port
         # A status, and a body: a text, or a value that is sent as JSON.
         self.failure: tuple[int, Any] | None = None
         self.called: list[str] = []
@@ -97,9 +98,9 @@ class Rest(ThreadingHTTPServer):
             claims = self.claims(token)
         except jwt.ExpiredSignatureError:
             return 401, {"code": "PGRST303", "message": "JWT expired", "hint": None}
-        with psycopg.connect(self._dsn) as connection:
+        with psycopg.connect(self.dsn) as connection:
             row = connection.execute(ARGUMENTS, [function]).fetchone()
-            types: dict[str, str] = row[0] if row else {}
+            types, is_set = cast(tuple[dict[str, str], bool], row)
             if not types:
                 return 404, {"code": "PGRST202", "message": f"Could not find {function}"}
             connection.execute(sql.SQL("set role {}").format(sql.Identifier(claims["role"])))
@@ -129,7 +130,7 @@ class Rest(ThreadingHTTPServer):
                 status = {"42501": 403}.get(error.sqlstate or "", 400)
                 reported = {"code": error.sqlstate, "message": error.diag.message_primary}
                 return status, {**reported, "details": None, "hint": error.diag.message_hint}
-        return 200, rows[0][0]
+        return 200, rows[0][0] if is_set else rows[0][0][0]
 
 
 class _Request(BaseHTTPRequestHandler):

@@ -34,7 +34,6 @@ from tools import contract
 ROOT = Path(__file__).parents[2]
 FUNCTION = ROOT / "supabase" / "functions" / "search" / "index.ts"
 TYPES = ROOT / "supabase" / "functions" / "_shared" / "database.types.ts"
-CONTRACT = TYPES.with_name("contract.ts")
 PACKAGE = ROOT / "clients" / "js"
 WRITTEN_BY = (
     "// Written by `supabase gen types`: UPDATE_GOLDEN=1 pytest tests/supabase/test_frontend.py"
@@ -101,14 +100,16 @@ def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None
 
 
 @needs_deno
-def test_the_contract_is_that_of_python(tmp_path: Path) -> None:
-    written = contract.text(TYPES.read_text("utf-8"))
+@pytest.mark.parametrize("name", ["contract.ts", "tools.ts"])
+def test_what_is_generated_is_as_in_python(name: str, tmp_path: Path) -> None:
+    given = contract.tools() if name == "tools.ts" else contract.text(TYPES.read_text("utf-8"))
     text = deno(
-        "fmt", "--no-config", "--ext=ts", "--line-width=100", "-", home=tmp_path, given=written
+        "fmt", "--no-config", "--ext=ts", "--line-width=100", "-", home=tmp_path, given=given
     )
+    file = TYPES.with_name(name)
     if os.environ.get("UPDATE_GOLDEN"):
-        CONTRACT.write_text(text, "utf-8")
-    assert text == CONTRACT.read_text("utf-8")
+        file.write_text(text, "utf-8")
+    assert text == file.read_text("utf-8")
 
 
 def deno_project(place: Path) -> str:
@@ -194,10 +195,12 @@ def signed(user: UUID, **claims: Any) -> str:
     return jwt.encode({**lasting, **claims}, JWT_SECRET, algorithm="HS256")
 
 
-def store(owner: Connection, key: str, user: UUID, content: str, axis: int) -> None:
+def store(
+    owner: Connection, key: str, user: UUID, content: str, axis: int, **fields: object
+) -> None:
     embedding = [0.0] * 384
     embedding[axis] = 1.0
-    document = {"external_key": key, "title": key, "owner_id": str(user)}
+    document = {"external_key": key, "title": key, "owner_id": str(user), **fields}
     chunk = {"content": content, "embedding": embedding, "embedding_model": "gte-small"}
     owner.execute(
         "select * from public.upsert_knowledge_document(%s, %s)",
@@ -337,6 +340,22 @@ def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
 
 
 @needs_deno
+def test_the_other_arguments_of_the_search_are_passed_on(edge: Edge) -> None:
+    def titles(**arguments: object) -> list[str]:
+        answer = edge.ask(arguments)
+        assert answer.status_code == 200, answer.text
+        return [hit["title"] for hit in answer.json()["results"]]
+
+    cats = [{"filters": [{"field": "embedding_model", "op": "eq", "value": "other"}], "factor": 2}]
+    assert titles(query="invoice", boosts=cats, diversity=0.5, snippets=2) == ["billing", "pets"]
+    assert titles(query="invoice", min_confidence=0.5, one_per_document=True) == ["billing"]
+    assert titles(query="invoice", collections=["nowhere"]) == []
+    (hit, _) = edge.ask({"query": "invoice", "snippet": False}).json()["results"]
+    assert hit["snippet"] is None
+    assert titles(like_ids=[hit["document_id"]]) == ["pets"]
+
+
+@needs_deno
 def test_after_a_failed_model_the_text_hits_give_the_embedding(edge: Edge) -> None:
     reported = edge.ask({"query": "invoice out of memory"}).json()
     assert [hit["match_type"] for hit in reported["results"]] == ["both", "vector"]
@@ -374,6 +393,12 @@ def test_a_search_without_the_model_is_no_failure(edge: Edge) -> None:
         ({"query": "x", "offset": 0.5}, "offset"),
         ({"query": "x", "filters": "a = 1"}, "filters"),
         ({"query": "x", "viewer_id": str(BEN)}, "viewer_id"),
+        ({"query": "x", "query_embedding": "[1]"}, "query_embedding"),
+        ({"query": "x", "toString": 1}, "toString"),
+        ({"query": "x", "diversity": "much"}, "diversity"),
+        ({"query": "x", "diversity": 2}, "diversity"),
+        ({"query": "x", "collections": [1]}, "collections"),
+        ({"query": "x", "max_per_document": 1.5}, "max_per_document"),
         ({"query": "x", "filters": [{"field": "nowhere", "op": "eq", "value": 1}]}, "nowhere"),
     ],
 )

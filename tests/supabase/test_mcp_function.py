@@ -8,19 +8,36 @@ from typing import Any, TypeAlias
 
 import httpx
 import jwt
+import psycopg
 import pytest
 from rest import Rest
-from test_frontend import ANA, BEN, OFFLINE, ROOT, deno, deployed, needs_deno, project, signed
+from test_frontend import (
+    ANA,
+    BEN,
+    OFFLINE,
+    ROOT,
+    deno,
+    deployed,
+    needs_deno,
+    project,
+    signed,
+    store,
+)
 
 from conformance import REVISIONS, conformance, needs_runner
 from conftest import Server
-from mcp_clients import connected, with_token
+from mcp_clients import Answer, Assistant, connected, with_token
 from mcp_users import KEY, OTHER_KEY
-from second_brain.mcp_server.searching import HybridSearch
+from second_brain.mcp_server.server import _TOOLS
+from second_brain.services.arguments import ARGUMENTS
 
 pytestmark = needs_deno
 
 FUNCTION = ROOT / "supabase" / "functions" / "mcp" / "index.ts"
+DATES = """
+update public.knowledge_documents
+   set document_date = date '2026-01-01' + case external_key when 'pets' then 59 else 0 end
+"""
 AUDIENCE = {"aud": "authenticated"}
 # The last is for servers without a token on a loopback address.
 NOT_OFFERED = ("resources-list", "sep-2164-resource-not-found", "dns-rebinding-protection")
@@ -30,9 +47,12 @@ Running: TypeAlias = tuple[str, Rest]
 @pytest.fixture(scope="module")
 def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The address of the function, and what stands for its project."""
-    with project(server) as (rest, _), deployed(FUNCTION, rest, tmp_path_factory.mktemp("d")) as at:
+    with project(server) as (rest, owner):
         rest.keys["first"] = KEY
-        yield at, rest
+        store(owner, "note", ANA, "Prefers mondays.", 2, collection="memory")
+        owner.execute(DATES)
+        with deployed(FUNCTION, rest, tmp_path_factory.mktemp("d")) as at:
+            yield at, rest
 
 
 def by_key(key: Any = KEY, kid: str = "first", algorithm: str = "ES256", **changed: Any) -> str:
@@ -58,7 +78,7 @@ def test_a_user_finds_their_own_rows_with_either_kind_of_token(running: Running,
         (signed(BEN, **AUDIENCE), {"salary"}),
     ):
         with connected(with_token(url, token, mode=mode)) as assistant:
-            assert assistant.tools.keys() == {"hybrid_search"}
+            assert assistant.tools.keys() == _TOOLS.keys()
             found = assistant.ask("hybrid_search", query="invoice")
         assert {hit["title"] for hit in found.content["results"]} == titles
         assert found.content["results"][0]["match_type"] == "both"
@@ -68,39 +88,169 @@ def test_a_user_finds_their_own_rows_with_either_kind_of_token(running: Running,
     assert set(rest.called) == {"search_my_knowledge_chunks"}
 
 
-def test_its_arguments_are_those_of_the_server(running: Running) -> None:
+def test_its_tools_are_those_of_the_server(running: Running) -> None:
     with connected(with_token(running[0], by_key())) as assistant:
-        (tool,) = assistant.tools.values()
-        given = tool.input_schema["properties"]
-        assert given.keys() <= HybridSearch.model_fields.keys()
-        own = HybridSearch.model_json_schema()["properties"]
-        for name, bounds in given.items():
-            for key in ("minLength", "maxLength", "minimum", "maximum", "default"):
-                assert bounds.get(key) == own[name].get(key), (name, key)
-        few = assistant.ask("hybrid_search", query="invoice", limit=1)
-        assert (len(few.content["results"]), few.content["total_count"]) == (1, 2)
-        none = assistant.ask("hybrid_search", query="invoice", filters={"language": "xx"})
-        assert none.content["results"] == []
+        listed = assistant.tools
+    for name, tool in _TOOLS.items():
+        schema = tool.model_json_schema()
+        given = listed[name].input_schema["properties"]
+        further = given.keys() - schema["properties"].keys()
+        assert {one: given[one] for one in given.keys() - further} == schema["properties"], name
+        assert listed[name].input_schema.get("required") == schema.get("required"), name
+        assert listed[name].title == tool.title
+        assert (listed[name].description or "").startswith(tool.description)
+        assert bool(further) == (name == "hybrid_search"), name
+        for one in further:
+            assert given[one]["description"] == ARGUMENTS[one].help
 
 
-def test_a_refusal_names_the_argument_and_the_remedy(running: Running) -> None:
-    url, rest = running
-    with connected(with_token(url, by_key())) as assistant:
-        wrong = assistant.ask("hybrid_search", query="a", filters=[{"field": "no", "op": "eq"}])
-        many = assistant.ask("hybrid_search", query="a", limit=51)
-        rest.failure = (503, {"message": "down"})
+@pytest.fixture
+def assistant(running: Running) -> Iterator[Assistant]:
+    """Ana's assistant."""
+    with connected(with_token(running[0], by_key())) as one:
+        yield one
+
+
+def titles(answer: Answer) -> list[str]:
+    assert not answer.is_error, answer.text
+    return [hit["title"] for hit in answer.content["results"]]
+
+
+def test_each_argument_has_its_effect(assistant: Assistant) -> None:
+    def asked(**arguments: Any) -> list[str]:
+        return titles(assistant.ask("hybrid_search", **{"query": "invoice", **arguments}))
+
+    assert asked() == ["billing", "pets"]
+    assert asked(limit=1) == ["billing"]
+    assert asked(filters={"language": "xx"}) == []
+    assert asked(filters={"nosuchkey": 1}) == []
+    assert asked(filters={"no.such.key": 1}) == []
+    assert asked(query="inv", prefix_last=True)[0] == "billing"
+    assert asked(order_by="document_date desc") == ["pets", "billing"]
+    assert asked(order_by="document_date asc") == ["billing", "pets"]
+    assert asked(min_confidence=0.5) == ["billing"]
+    assert asked(collections=["nowhere"]) == []
+    assert asked(date_from="2026-02-01") == ["pets"]
+    assert asked(date_to="2026-02-01") == ["billing"]
+    assert asked(boosts=[{"filters": {"document_date": "2026-03-01"}, "factor": 9}])[0] == "pets"
+    assert asked(diversity=0.5, merge_duplicates=True, max_per_document=2) == ["billing", "pets"]
+    assert asked(expand_neighbors=True, order_by=None, like_ids=[]) == ["billing", "pets"]
+
+
+def test_memories_are_found_only_on_request(assistant: Assistant) -> None:
+    assert "note" not in titles(assistant.ask("hybrid_search", query="mondays"))
+    for asked in ({"include_memory": True}, {"collections": ["memory"]}):
+        assert "note" in titles(assistant.ask("hybrid_search", query="mondays", **asked))
+    none = assistant.ask("hybrid_search", query="mondays", filters={"collection": "memory"})
+    assert titles(none) == []
+
+
+def test_more_like_a_result_is_found(assistant: Assistant) -> None:
+    hits = assistant.ask("hybrid_search", query="invoice").content["results"]
+    ids = {hit["title"]: hit["document_id"] for hit in hits}
+    more = assistant.ask("hybrid_search", query="invoice", like_ids=[ids["billing"]])
+    assert titles(more) == ["pets"]
+
+
+def test_an_empty_answer_says_why(assistant: Assistant) -> None:
+    empty = assistant.ask("hybrid_search", query="invoice", date_from="2030-01-01")
+    assert titles(empty) == []
+    assert empty.content["empty"]["message"]
+
+
+def test_the_older_names_search_too(assistant: Assistant) -> None:
+    found = assistant.ask("search", query="invoice").content["results"]
+    assert [(hit["title"], hit["url"]) for hit in found] == [("billing", ""), ("pets", "")]
+    ranks = {
+        kind: [
+            (hit["title"], hit["vector_rank"], hit["text_rank"])
+            for hit in assistant.ask(
+                "search_knowledge_base", query="invoice", search_type=kind
+            ).content["results"]
+        ]
+        for kind in ("hybrid", "vector", "text")
+    }
+    assert ranks == {
+        "hybrid": [("billing", 1, 1), ("pets", 2, None)],
+        "vector": [("billing", 1, None), ("pets", 2, None)],
+        "text": [("billing", None, 1)],
+    }
+    other = assistant.ask("search_knowledge_base", query="invoice", source_id=str(BEN))
+    assert titles(other) == []
+
+
+def test_a_document_is_read_by_who_may_see_it(assistant: Assistant, running: Running) -> None:
+    (hit, *_) = assistant.ask("hybrid_search", query="invoice").content["results"]
+    read = assistant.ask("fetch", id=hit["document_id"])
+    assert read.content["text"] == "An invoice is due after 14 days."
+    assert read.content["title"] == "billing"
+    assert read.content["metadata"]["external_key"] == "billing"
+    assert json.loads(read.text) == read.content
+    rest = assistant.ask("fetch", id=hit["document_id"], offset=1)
+    assert (rest.content["text"], "next_offset" in rest.content["metadata"]) == ("", False)
+    with connected(with_token(running[0], signed(BEN, **AUDIENCE))) as other:
+        hidden = other.ask("fetch", id=hit["document_id"])
+    assert hidden.is_error
+    assert hidden.text == (
+        f"Fetch failed: there is no document {hit['document_id']} here. "
+        "Search first, and give the document_id of a result."
+    )
+
+
+def test_a_long_document_comes_in_parts(assistant: Assistant, running: Running) -> None:
+    texts = ["a " * 30_000, "b " * 30_000, "c"]
+    document = {"external_key": "long", "title": "long", "owner_id": str(ANA)}
+    with psycopg.connect(running[1].dsn, autocommit=True) as owner:
+        ((stored,),) = owner.execute(
+            "select document_id from public.upsert_knowledge_document(%s, %s)",
+            [json.dumps(document), json.dumps([{"content": text} for text in texts])],
+        ).fetchall()
+        first = assistant.ask("fetch", id=str(stored)).content
+        offset = first["metadata"]["next_offset"]
+        second = assistant.ask("fetch", id=str(stored), offset=offset).content
+        owner.execute("select public.delete_knowledge_document('long')")
+    assert (first["text"].strip(), offset) == (texts[0].strip(), 1)
+    assert second["text"].endswith("c")
+    assert "next_offset" not in second["metadata"]
+
+
+def test_a_refusal_names_the_argument_and_the_remedy(
+    assistant: Assistant, running: Running
+) -> None:
+    rest = running[1]
+    remedy = "Correct the argument that the message names."
+    for wrong, named in (
+        ({"filters": [{"field": "no", "op": "eq"}]}, "filters"),
+        ({"limit": 51}, "limit"),
+        ({"diversity": 2}, "diversity"),
+        ({"like_ids": ["x"]}, "like_ids"),
+        ({"order_by": "nothing"}, "order_by"),
+        ({"nosuch": 1}, "nosuch"),
+    ):
+        refused = assistant.ask("hybrid_search", **{"query": "a", **wrong})
+        assert refused.is_error
+        assert refused.text.startswith("Search failed: ")
+        assert named in refused.text
+        assert refused.text.endswith(f". {remedy}"), refused.text
+    cases = {
+        (503, "down"): "Search failed: the search failed. Try again; the function's log has the "
+        "cause.",
+        (404, "PGRST202"): "it is of the module own_documents, which is not installed or too old. "
+        "Install it: `second-brain migrate --with own_documents`",
+    }
+    for (status, code), told in cases.items():
+        message = "Could not find the function public.read_my_knowledge_document"
+        rest.failure = (status, {"code": code, "message": message})
         try:
-            down = assistant.ask("hybrid_search", query="a")
+            failed = (
+                assistant.ask("hybrid_search", query="a")
+                if status == 503
+                else assistant.ask("fetch", id=str(BEN))
+            )
         finally:
             rest.failure = None
-    assert wrong.is_error
-    assert "Correct the argument" in wrong.text
-    assert many.is_error
-    assert "50" in many.text
-    assert (
-        down.text
-        == "Search failed: the search failed. Try again; the function's log has the cause."
-    )
+        assert failed.is_error
+        assert told in failed.text
 
 
 def refused(url: str, token: str | None) -> httpx.Response:

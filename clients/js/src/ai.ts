@@ -3,16 +3,16 @@
 import { jsonSchema, type Tool, tool } from "ai";
 import {
   ARGUMENTS,
+  type Json,
   OFF_SUBJECT,
-  type SearchArguments,
-} from "../../../supabase/functions/_shared/contract.ts";
-import type { Json, Search, SearchFunction, SearchHit, SearchOptions } from "./index.ts";
+  type Search,
+  type SearchFunction,
+  type SearchHit,
+  type SearchOptions,
+} from "./index.ts";
 
 /** The arguments that a model may set; who asks is never one of them. */
-export type ModelArgument = Exclude<
-  keyof SearchArguments,
-  "query_embedding" | "query_text" | "viewer_id" | "viewer_groups" | "public_only"
->;
+export type ModelArgument = Exclude<keyof typeof ARGUMENTS, "query_text">;
 
 export interface SearchToolOptions<F extends SearchFunction> {
   /** What the corpus is about, for the model. */
@@ -23,13 +23,7 @@ export interface SearchToolOptions<F extends SearchFunction> {
   options?: SearchOptions<F>;
 }
 
-const NOT_FOR_MODELS = [
-  "query_embedding",
-  "query_text",
-  "viewer_id",
-  "viewer_groups",
-  "public_only",
-];
+const { query_text: query, ...OFFERED } = ARGUMENTS;
 
 // The columns of a hit that help to answer.
 const SHOWN = [
@@ -63,13 +57,8 @@ export function searchTool<F extends SearchFunction>(
     options,
   }: SearchToolOptions<F> = {},
 ): Tool<Asked, Found> {
-  const wrong = names.find((name) => !(name in ARGUMENTS) || NOT_FOR_MODELS.includes(name));
+  const wrong = names.find((name) => !(name in OFFERED));
   if (wrong !== undefined) throw new TypeError(`${wrong} is no argument that a model may set`);
-  const properties = Object.fromEntries(
-    names.map((
-      name,
-    ) => [name, { ...schema(ARGUMENTS[name].type), description: ARGUMENTS[name].help }]),
-  );
   return tool({
     description:
       `${description} If answer_confidence is below ${OFF_SUBJECT}, the results may not ` +
@@ -77,8 +66,8 @@ export function searchTool<F extends SearchFunction>(
     inputSchema: jsonSchema<Asked>({
       type: "object",
       properties: {
-        query: { type: "string", description: ARGUMENTS.query_text.help },
-        ...properties,
+        query,
+        ...Object.fromEntries(names.map((name) => [name, OFFERED[name]])),
       },
       // Documents at hand can stand for a question.
       required: names.includes("like_ids") ? [] : ["query"],
@@ -96,18 +85,4 @@ export function searchTool<F extends SearchFunction>(
       return { results, total_count, next_offset, answer_confidence, notes };
     },
   });
-}
-
-type Schema = {
-  type?: "string" | "integer" | "number" | "boolean" | "array";
-  format?: string;
-  items?: Schema;
-};
-
-function schema(type: string): Schema {
-  if (type.endsWith("[]")) return { type: "array", items: schema(type.slice(0, -2)) };
-  if (type === "date") return { type: "string", format: "date" };
-  if (type === "integer" || type === "boolean") return { type };
-  if (type === "double precision") return { type: "number" };
-  return type === "jsonb" ? {} : { type: "string" };
 }

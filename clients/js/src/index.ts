@@ -144,7 +144,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     );
     const counting = BESIDE[name].facets;
     if (!counting) throw new InvalidInputError(`there are no facets of ${name}`);
-    const given = { search, facets, ...(facet_limit === undefined ? {} : { facet_limit }) };
+    const given = { search, facets, facet_limit };
     return this.#rows<FacetCount>(await callFunction(this.client, counting, given, call));
   }
 
@@ -168,11 +168,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     options: CallOptions & { fields?: "merge" | "replace" } = {},
   ): Promise<Upserted> {
     const { fields, ...call } = { ...this.#call(), ...options };
-    const given = {
-      document,
-      chunks: await this.#withEmbeddings(chunks),
-      ...(fields === undefined ? {} : { fields }),
-    };
+    const given = { document, chunks: await this.#withEmbeddings(chunks), fields };
     const answer = await callFunction(this.client, "upsert_knowledge_document", given, call);
     const [done] = this.#rows<Upserted>(answer);
     if (!done) throw new UnexpectedAnswerError("the answer does not say what was stored");
@@ -234,9 +230,8 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     if (bare.length > 0 && !this.setup.model) {
       throw new ConfigurationError("createSearch() got embed without model, the model's name");
     }
-    const found = bare.length > 0
-      ? await this.embeddings(bare.map((one) => one.content), "document")
-      : [];
+    const texts = bare.map((one) => one.content);
+    const found = texts.length > 0 ? await this.embeddings(texts, "document") : [];
     return chunks.map((one) => {
       const place = bare.indexOf(one);
       const embedding = place < 0 ? one.embedding : found[place];

@@ -91,7 +91,7 @@ function called(schema: string, name: string, given: Record<string, unknown>): A
     const { rows: [known] } = await transaction.query<{ isSet: boolean }>(FUNCTION, [schema, name]);
     if (!known) {
       const message = `Could not find the function ${schema}.${name} in the schema cache`;
-      return { data: null, error: { code: "PGRST202", message, hint: null }, status: 404 };
+      return refused(404, "PGRST202", message);
     }
     // An argument that is undefined is not in the JSON that supabase-js sends.
     const names = Object.keys(given).filter((one) => given[one] !== undefined);
@@ -110,22 +110,22 @@ function quoted(name: string): string {
   return `"${name.trim().replaceAll('"', '""')}"`;
 }
 
+function refused(
+  status: number,
+  code: string | null,
+  message: string,
+  hint: string | null = null,
+): Answer {
+  return { data: null, error: { code, message, hint }, status };
+}
+
 function aborted(signal: AbortSignal): Answer {
   const { name, message } = signal.reason ?? { name: "AbortError", message: "" };
-  return {
-    data: null,
-    error: { code: null, message: `${name}: ${message}`, hint: null },
-    status: 0,
-  };
+  return refused(0, null, `${name}: ${message}`);
 }
 
 function failed(error: unknown): Answer {
-  const { code = null, message, hint = null } = error as {
-    code?: string;
-    message: string;
-    hint?: string;
-  };
+  const { code, message, hint } = error as { code?: string; message: string; hint?: string };
   if (!code) throw error;
-  const status = code === "42501" ? 403 : 400;
-  return { data: null, error: { code, message, hint }, status };
+  return refused(code === "42501" ? 403 : 400, code, message, hint);
 }

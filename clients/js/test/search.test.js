@@ -205,6 +205,8 @@ describe("the search", () => {
       const error = await call.then(() => assert.fail("no error"), (one) => one);
       assert.ok(error instanceof kind, `${error}`);
       assert.ok(error instanceof SecondBrainError);
+      assert.equal(error.name, kind.name);
+      assert.match(kind.name, /^[A-Z]\w+Error$/);
       assert.equal(error.code, code);
       assert.match(error.message, message);
       assert.ok(error.remedy);

@@ -3,7 +3,7 @@
 export type Json = string | number | boolean | null | { [key: string]: Json | undefined } | Json[];
 
 /** The arguments of a search. */
-export type SearchArguments = Omit<{
+export type SearchArguments = {
   boosts?: Json;
   collections?: (string)[];
   date_from?: string;
@@ -30,7 +30,6 @@ export type SearchArguments = Omit<{
   public_only?: boolean;
   query_embedding?: string;
   query_text?: string;
-  ranked_lists?: Json;
   recency_half_life?: number;
   rrf_k?: number;
   search_mode?: string;
@@ -40,7 +39,7 @@ export type SearchArguments = Omit<{
   vector_weight?: number;
   viewer_groups?: (string)[];
   viewer_id?: string;
-}, "ranked_lists">;
+};
 
 /** The functions that search, with what each takes. */
 export type Searches = {
@@ -123,72 +122,84 @@ export type DocumentColumns = {
   visibility?: string;
 };
 
-export interface Argument {
-  type: string;
-  help: string;
+/** An argument in JSON Schema. */
+export interface ArgumentSchema {
+  type?: "string" | "integer" | "number" | "boolean" | "array";
+  format?: string;
+  items?: ArgumentSchema;
+  description?: string;
 }
 
-/** The arguments of a search: their SQL types and their meaning. */
-export const ARGUMENTS: Record<keyof SearchArguments, Argument> = {
-  query_embedding: {
-    type: "extensions.vector",
-    help: "the embedding of the query, for the vector leg",
-  },
-  query_text: { type: "text", help: "the words of the query, for the text leg" },
-  match_count: { type: "integer", help: "the most hits" },
+/** The arguments that a caller can set; who asks is none of them. */
+export const ARGUMENTS: Record<
+  Exclude<keyof SearchArguments, "query_embedding" | "viewer_id" | "viewer_groups" | "public_only">,
+  ArgumentSchema
+> = {
+  query_text: { type: "string", description: "the words of the query, for the text leg" },
+  match_count: { type: "integer", description: "the most hits" },
   match_threshold: {
-    type: "double precision",
-    help: "the lowest cosine similarity (-1 to 1) in the vector leg",
+    type: "number",
+    description: "the lowest cosine similarity (-1 to 1) in the vector leg",
   },
-  vector_weight: { type: "double precision", help: "the weight of the vector leg in the fusion" },
-  text_weight: { type: "double precision", help: "the weight of the text leg in the fusion" },
-  filter_type: { type: "text", help: "only this knowledge_type" },
-  search_mode: { type: "text", help: "how the text is read: websearch, simple or phrase" },
-  pool_size: { type: "integer", help: "the candidates of each leg" },
-  filters: { type: "jsonb", help: "conditions on columns and metadata keys" },
-  date_from: { type: "date", help: "only documents of this date or later" },
-  date_to: { type: "date", help: "only documents of this date or earlier" },
+  vector_weight: { type: "number", description: "the weight of the vector leg in the fusion" },
+  text_weight: { type: "number", description: "the weight of the text leg in the fusion" },
+  filter_type: { type: "string", description: "only this knowledge_type" },
+  search_mode: { type: "string", description: "how the text is read: websearch, simple or phrase" },
+  pool_size: { type: "integer", description: "the candidates of each leg" },
+  filters: { description: "conditions on columns and metadata keys" },
+  date_from: {
+    type: "string",
+    format: "date",
+    description: "only documents of this date or later",
+  },
+  date_to: {
+    type: "string",
+    format: "date",
+    description: "only documents of this date or earlier",
+  },
   collections: {
-    type: "text[]",
-    help: "only these collections, each ranked by itself, then fused",
+    type: "array",
+    items: { type: "string" },
+    description: "only these collections, each ranked by itself, then fused",
   },
-  rrf_k: { type: "double precision", help: "the constant of reciprocal rank fusion" },
-  fusion: { type: "text", help: "rrf, relative_score, auto; none: as stored, else rrf" },
-  one_per_document: { type: "boolean", help: "only the best chunk of each document" },
+  rrf_k: { type: "number", description: "the constant of reciprocal rank fusion" },
+  fusion: { type: "string", description: "rrf, relative_score, auto; none: as stored, else rrf" },
+  one_per_document: { type: "boolean", description: "only the best chunk of each document" },
   neighbor_window: {
     type: "integer",
-    help: "the chunks before and after a hit in its context, 0 to 5",
+    description: "the chunks before and after a hit in its context, 0 to 5",
   },
-  recency_half_life: { type: "double precision", help: "the age in days that halves a score" },
-  match_offset: { type: "integer", help: "the hits to skip" },
-  snippet: { type: "boolean", help: "an excerpt of each hit in HTML, with <mark>" },
-  formulations: { type: "jsonb", help: "up to 10 further formulations of the query" },
+  recency_half_life: { type: "number", description: "the age in days that halves a score" },
+  match_offset: { type: "integer", description: "the hits to skip" },
+  snippet: { type: "boolean", description: "an excerpt of each hit in HTML, with <mark>" },
+  formulations: { description: "up to 10 further formulations of the query" },
   on_bad_embedding: {
-    type: "text",
-    help: "text, from_text: a text replaces an embedding of a wrong size",
+    type: "string",
+    description: "text, from_text: a text replaces an embedding of a wrong size",
   },
-  prefix_last: { type: "boolean", help: "the last word may be the beginning of a word" },
+  prefix_last: { type: "boolean", description: "the last word may be the beginning of a word" },
   embedding_from_text: {
     type: "boolean",
-    help: "a text without embedding gets one of its best text hits",
+    description: "a text without embedding gets one of its best text hits",
   },
-  like_ids: { type: "uuid[]", help: "up to 20 chunks or documents that the hits should be like" },
-  boosts: { type: "jsonb", help: "up to 10 factors of the score, by conditions, numbers or dates" },
+  like_ids: {
+    type: "array",
+    items: { type: "string", format: "uuid" },
+    description: "up to 20 chunks or documents that the hits should be like",
+  },
+  boosts: { description: "up to 10 factors of the score, by conditions, numbers or dates" },
   diversity: {
-    type: "double precision",
-    help: "how much hits should differ from those above, 0 to 1",
+    type: "number",
+    description: "how much hits should differ from those above, 0 to 1",
   },
-  max_per_document: { type: "integer", help: "the most hits of each document" },
-  merge_duplicates: { type: "boolean", help: "hits that say the same are shown once" },
+  max_per_document: { type: "integer", description: "the most hits of each document" },
+  merge_duplicates: { type: "boolean", description: "hits that say the same are shown once" },
   min_confidence: {
-    type: "double precision",
-    help: "the least answer_confidence of each hit, 0 to 1",
+    type: "number",
+    description: "the least answer_confidence of each hit, 0 to 1",
   },
-  snippets: { type: "integer", help: "the passages of a snippet, 1 to 3" },
-  order_by: { type: "text", help: "a field with a date or number, such as document_date" },
-  viewer_id: { type: "uuid", help: "the user who asks: their own rows and public ones" },
-  viewer_groups: { type: "text[]", help: "the groups of the user who asks" },
-  public_only: { type: "boolean", help: "only public rows" },
+  snippets: { type: "integer", description: "the passages of a snippet, 1 to 3" },
+  order_by: { type: "string", description: "a field with a date or number, such as document_date" },
 };
 
 /** The columns that a condition of a filter can name. */
@@ -228,7 +239,7 @@ export type ErrorKind =
   | "unavailable"
   | "unexpected_answer";
 
-/** What to do after an error of a kind. */
+/** @internal What to do after an error of a kind. */
 export const REMEDIES: Record<ErrorKind, string> = {
   authentication_failed: "Check that the key or password is this project's and has not expired.",
   client_timeout:
@@ -253,7 +264,7 @@ export const REMEDIES: Record<ErrorKind, string> = {
   unexpected_answer: "Check that the URL is the Supabase project's own and that no proxy answers.",
 };
 
-/** What to do after an error with a code, where that is more than its kind says. */
+/** @internal What to do after a code, where that is more than its kind says. */
 export const REMEDIES_OF_CODES: Record<string, string> = {
   "PGRST203":
     "Two overloads of the function fit: drop the older one (psql's `\\df` lists both), then `notify pgrst, 'reload schema'`.",
@@ -270,7 +281,7 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
   "54001": "Nest the JSON less deeply.",
 };
 
-/** SQLSTATEs (whole, or two characters of a class), PostgREST's codes, statuses. */
+/** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */
 export const CODES: Partial<Record<ErrorKind, string>> = {
   authentication_failed: "28000 28P01 401 403 PGRST300 PGRST301 PGRST302 PGRST303",
   configuration: "3D000",
@@ -286,8 +297,9 @@ export const CODES: Partial<Record<ErrorKind, string>> = {
   unexpected_answer: "301 302 307 308 404",
 };
 
-/** The module of each function of the package that is not of core. */
+/** @internal The module of each function that is called and not of core. */
 export const MODULES: Record<string, string> = {
   facet_knowledge_chunks: "facets",
   facet_my_knowledge_chunks: "facets",
+  read_my_knowledge_document: "own_documents",
 };

@@ -31,6 +31,8 @@ export class SecondBrainError extends Error {
   }
 }
 
+export { SecondBrainError as SearchError };
+
 export class InvalidInputError extends SecondBrainError {
   static override readonly kind: ErrorKind = "invalid_input";
 }

@@ -3,13 +3,14 @@
 // one call of an SQL function. Options and columns have the names of the database.
 // The npm package in clients/js is made of this folder; Edge Functions import it as it is.
 
-import type { FILTER_COLUMNS, HitColumns, Json, Searches } from "./contract.ts";
+import type { ErrorKind, FILTER_COLUMNS, HitColumns, Json, Searches } from "./contract.ts";
 import { type Failure, InvalidInputError, searchError, UnexpectedAnswerError } from "./errors.ts";
 
-export { FILTER_COLUMNS } from "./contract.ts";
-export type { ErrorKind, ErrorKind as SearchErrorKind, Json } from "./contract.ts";
+export { ARGUMENTS, FILTER_COLUMNS, OFF_SUBJECT } from "./contract.ts";
+export type { ArgumentSchema, ErrorKind, Json, SearchArguments } from "./contract.ts";
 export * from "./errors.ts";
-export { SecondBrainError as SearchError } from "./errors.ts";
+
+export type SearchErrorKind = ErrorKind;
 
 /** The SQL functions that search: as the user of the token, as a visitor, as the service role. */
 export type SearchFunction = keyof Searches;

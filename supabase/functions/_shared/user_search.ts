@@ -1,12 +1,19 @@
 // user_search: a question of a signed-in user in, the passages that this user may see out.
-// It embeds the question with gte-small, which Supabase's Edge Functions have built in, and makes
-// one call of search_my_knowledge_chunks with the user's own token. It ranks and filters nothing.
+// It embeds the question with gte-small, which Supabase's Edge Functions have built in, and calls
+// the functions of a signed-in user with the user's own token. It ranks and filters nothing.
 // Without an embedding, the database makes one of the question's best text hits.
 
 import { createClient } from "@supabase/supabase-js";
-import { REMEDIES } from "./contract.ts";
+import { ARGUMENTS, type ArgumentSchema, REMEDIES } from "./contract.ts";
 import type { Database, Json } from "./database.types.ts";
-import { type Filters, hybridSearch, SearchError, type SearchErrorKind } from "./hybrid_search.ts";
+import {
+  callFunction,
+  hybridSearch,
+  questionArguments,
+  SearchError,
+  type SearchErrorKind,
+  type SearchOptions,
+} from "./hybrid_search.ts";
 
 // The part of Supabase's runtime that is used here.
 declare const Supabase: {
@@ -18,19 +25,43 @@ declare const Supabase: {
 };
 
 export interface SearchRequest {
-  query: string;
+  /** Needed without `like_ids`. */
+  query?: string;
+  /** Whether gte-small embeds the query. */
   embedding: boolean;
-  limit: number;
-  offset: number;
-  filters: Filters | null;
-  public_only: boolean;
-  threshold: number;
+  /** Whether the words of the query are searched too. */
+  words: boolean;
+  /** Whether to ask why nothing is found. */
+  explained: boolean;
+  options: SearchOptions;
 }
 
-export const LONGEST_QUERY = 1000;
-export const MOST_RESULTS = 50;
+const LONGEST_QUERY = 1000;
+const MOST_RESULTS = 50;
 const MOST_OFFSET = 1000;
-const KEYS = ["query", "embedding", "limit", "offset", "filters", "public_only", "threshold"];
+
+// Those that have other names or bounds here are not passed on.
+const {
+  query_text: _query,
+  match_count: _count,
+  match_offset: _offset,
+  match_threshold: _threshold,
+  filters: _filters,
+  ...PASSED
+} = ARGUMENTS;
+const TYPED: Record<string, ArgumentSchema> = {
+  ...PASSED,
+  embedding: { type: "boolean" },
+  public_only: { type: "boolean" },
+};
+const KEYS = ["query", "limit", "offset", "filters", "threshold", ...Object.keys(TYPED)];
+const TYPES = {
+  string: "a text",
+  integer: "a whole number",
+  number: "a number",
+  boolean: "true or false",
+  array: "an array of texts",
+};
 
 // The errors that a caller sees with their message; the others are 502.
 const STATUSES: Partial<Record<SearchErrorKind, number>> = {
@@ -39,6 +70,7 @@ const STATUSES: Partial<Record<SearchErrorKind, number>> = {
   authentication_failed: 401,
   dimension_mismatch: 500,
   migration_missing: 500,
+  module_missing: 500,
   timeout: 504,
   client_timeout: 504,
 };
@@ -85,55 +117,57 @@ function whole(name: string, value: unknown, least: number, most: number): numbe
   return value;
 }
 
+function fits({ type, items = {} }: ArgumentSchema, value: unknown): boolean {
+  if (type === "array") return Array.isArray(value) && value.every((one) => fits(items, one));
+  if (type === "integer") return Number.isInteger(value);
+  return type === undefined || typeof value === type;
+}
+
 /** What a JSON body asks for; throws a Refusal. */
 export function read(body: unknown): SearchRequest {
   if (typeof body !== "object" || body === null || Array.isArray(body)) {
     throw invalid("the body must be a JSON object");
   }
-  const {
-    query,
-    embedding = true,
-    limit = 10,
-    offset = 0,
-    filters = null,
-    public_only = false,
-    threshold = 0,
-    ...others
-  } = body as Record<string, Json>;
-  const [unknown] = Object.keys(others);
-  if (unknown !== undefined) {
-    throw invalid(`${unknown} is no key of a request, known are: ${KEYS.join(", ")}`);
+  const { query, limit = 10, offset = 0, filters = null, threshold = 0, ...others } =
+    body as Record<string, Json | undefined>;
+  for (const [name, value] of Object.entries(others)) {
+    const schema = Object.hasOwn(TYPED, name) ? TYPED[name] : undefined;
+    if (!schema) {
+      throw invalid(`${name} is no key of a request, known are: ${KEYS.join(", ")}`);
+    }
+    // What these numbers and texts may be, the database checks.
+    if (!fits(schema, value)) throw invalid(`${name} must be ${TYPES[schema.type!]}`);
   }
-  if (typeof query !== "string" || !query.trim() || query.length > LONGEST_QUERY) {
+  const { embedding = true, ...options } = others as SearchOptions & { embedding?: boolean };
+  const isRelated = query === undefined && options.like_ids !== undefined;
+  if (!isRelated && !(typeof query === "string" && query.trim() && query.length <= LONGEST_QUERY)) {
     throw invalid(`query must be a text of 1 to ${LONGEST_QUERY} characters`);
-  }
-  if (typeof embedding !== "boolean") {
-    throw invalid("embedding must be true or false");
   }
   if (typeof filters !== "object") {
     throw invalid("filters must be an array of conditions or an object");
-  }
-  if (typeof public_only !== "boolean") {
-    throw invalid("public_only must be true or false");
   }
   if (typeof threshold !== "number" || !(threshold >= -1 && threshold <= 1)) {
     throw invalid("threshold must be a cosine similarity from -1 to 1");
   }
   return {
-    query,
+    query: query as string | undefined,
     embedding,
-    limit: whole("limit", limit, 1, MOST_RESULTS),
-    offset: whole("offset", offset, 0, MOST_OFFSET),
-    filters: filters as Filters | null,
-    public_only,
-    threshold,
+    words: true,
+    explained: false,
+    options: {
+      ...options,
+      match_count: whole("limit", limit, 1, MOST_RESULTS),
+      match_offset: whole("offset", offset, 0, MOST_OFFSET),
+      filters: filters as SearchOptions["filters"],
+      match_threshold: threshold,
+    },
   };
 }
 
 function refusal(error: unknown): unknown {
   if (!(error instanceof SearchError)) return error;
   const { kind, code, message, remedy } = error;
-  console.error("search_my_knowledge_chunks:", kind, code, message);
+  console.error("second-brain:", kind, code, message);
   const status = STATUSES[kind];
   if (status === undefined) {
     const cause = "Try again; the function's log has the cause.";
@@ -150,11 +184,8 @@ function refusal(error: unknown): unknown {
   return new Refusal(status, kind, message, remedy);
 }
 
-/** Search as the user of the token. Throws a Refusal, or another error that the log should have. */
-export async function search(authorization: string, asked: SearchRequest) {
-  const embedding = asked.embedding ? await embedded(asked.query) : undefined;
-
-  const client = createClient<Database>(
+function clientOf(authorization: string) {
+  return createClient<Database>(
     Deno.env.get("SUPABASE_URL")!,
     Deno.env.get("SUPABASE_ANON_KEY")!,
     // With the user's token the database knows who asks; with the anon key alone it is nobody.
@@ -165,26 +196,41 @@ export async function search(authorization: string, asked: SearchRequest) {
       auth: { persistSession: false, autoRefreshToken: false },
     },
   );
-  const { hits, ...page } = await hybridSearch(
-    client,
-    { text: asked.query, embedding },
-    {
-      match_count: asked.limit,
-      match_offset: asked.offset,
-      filters: asked.filters,
-      public_only: asked.public_only,
-      match_threshold: asked.threshold,
-      snippet: true,
-      ...(embedding ? {} : { embedding_from_text: true }),
-    },
-  ).catch((error) => {
+}
+
+/** Call an SQL function as the user of the token. Throws as `search` does. */
+export async function called(authorization: string, name: string, given: Record<string, unknown>) {
+  return await callFunction(clientOf(authorization), name, given, {}).catch((error) => {
     throw refusal(error);
   });
+}
+
+/** Search as the user of the token. Throws a Refusal, or another error that the log should have. */
+export async function search(authorization: string, asked: SearchRequest) {
+  const { query, words, explained } = asked;
+  const isEmbedded = asked.embedding && query !== undefined;
+  const embedding = isEmbedded ? await embedded(query) : undefined;
+  const question = { text: words || !embedding ? query : undefined, embedding };
+  const options: SearchOptions = {
+    snippet: true,
+    ...(embedding || query === undefined ? {} : { embedding_from_text: true }),
+    ...asked.options,
+  };
+  const { hits, ...page } = await hybridSearch(clientOf(authorization), question, options)
+    .catch((error) => {
+      throw refusal(error);
+    });
+  const missed = { search: { ...options, ...questionArguments(question) } };
   return {
     results: hits,
     ...page,
-    degraded: asked.embedding && !embedding
+    degraded: isEmbedded && !embedding
       ? "gte-small failed, the embedding is from the best text hits"
       : null,
+    ...(explained && hits.length === 0
+      ? { empty: await called(authorization, EMPTY, missed).catch(() => null) }
+      : {}),
   };
 }
+
+const EMPTY = "explain_my_empty_knowledge_search";

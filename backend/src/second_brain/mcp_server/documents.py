@@ -20,6 +20,18 @@ DOCUMENT_BOUND = 100_000
 
 MOST_CHUNKS = 500
 
+METADATA_COLUMNS = (
+    "external_key",
+    "knowledge_type",
+    "collection",
+    "source_origin",
+    "author",
+    "document_date",
+    "language",
+    "sensitivity",
+)
+"""Columns of a document that are shown with its metadata."""
+
 LAST_OFFSET = 1_000_000
 
 PAGE_SIZE = 100
@@ -169,17 +181,7 @@ def _part(found: OwnDocumentContent, offset: int) -> Document:
             break
         passages.append(chunk.content)
     following = offset + len(passages)
-    columns = (
-        "external_key",
-        "knowledge_type",
-        "collection",
-        "source_origin",
-        "author",
-        "document_date",
-        "language",
-        "sensitivity",
-    )
-    metadata = {**found.metadata, **found.model_dump(mode="json", include=set(columns))}
+    metadata = {**found.metadata, **found.model_dump(mode="json", include=set(METADATA_COLUMNS))}
     metadata["next_offset"] = following if following < found.chunk_count else None
     return Document(
         id=str(found.id),
