@@ -66,7 +66,8 @@ def text(types: str) -> str:
     arguments = {
         one.sql_name: {"type": one.sql_type, "help": one.help} for one in ARGUMENTS.values()
     }
-    modules = {name: module_of(name) for name in sorted(FUNCTIONS) if name.startswith("facet_")}
+    called = re.compile("facet_|explain_(my_|public_)?empty_")
+    modules = {name: module_of(name) for name in sorted(FUNCTIONS) if called.match(name)}
     kinds = [one.kind for one in error_classes()]
     lines = "\n".join(
         (

@@ -288,6 +288,9 @@ export const CODES: Partial<Record<ErrorKind, string>> = {
 
 /** The module of each function of the package that is not of core. */
 export const MODULES: Record<string, string> = {
+  explain_empty_knowledge_search: "insight",
+  explain_my_empty_knowledge_search: "insight",
+  explain_public_empty_knowledge_search: "insight",
   facet_knowledge_chunks: "facets",
   facet_my_knowledge_chunks: "facets",
 };
