@@ -101,8 +101,8 @@ def text(types: str) -> str:
         for one in ARGUMENTS.values()
         if one.sql_name not in _NOT_THE_CALLERS
     }
-    called = ("facet_", "read_my_")
-    modules = {name: module_of(name) for name in sorted(functions()) if name.startswith(called)}
+    called = re.compile("facet_|read_my_|explain_(my_|public_)?empty_")
+    modules = {name: module_of(name) for name in sorted(functions()) if called.match(name)}
     kinds = [one.kind for one in error_classes()]
     lines = "\n".join(
         (

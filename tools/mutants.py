@@ -282,7 +282,7 @@ REST = [
     ),
     Mutant(
         "an upsert drops chunks beyond the 300th",
-        "core/12_writing.sql",
+        "core/11_writing.sql",
         "             ) as content_hash\n           ) as hashed\n  ),",
         "             ) as content_hash\n           ) as hashed\n"
         "     where item.ordinality <= 300\n  ),",
@@ -290,14 +290,14 @@ REST = [
     ),
     Mutant(
         "chunks that are not given stay",
-        "core/12_writing.sql",
+        "core/11_writing.sql",
         "     where chunk.id = change.stored_id\n       and not change.is_given",
         "     where chunk.id = change.stored_id\n       and change.is_given is null",
         "tests/writing/test_writing.py",
     ),
     Mutant(
         "a deleted owner leaves old versions",
-        "core/12_writing.sql",
+        "core/11_writing.sql",
         "          chunk.owner_id = owner\n          and (chunk.document_id is null or",
         "          chunk.owner_id = owner and chunk.status = 'active'\n"
         "          and (chunk.document_id is null or",
@@ -305,21 +305,21 @@ REST = [
     ),
     Mutant(
         "an embedding of an adopted table is given to others",
-        "core/12_writing.sql",
+        "core/11_writing.sql",
         "     and knowledge_internal.may_give_embedding(same.document_id, taker)\n",
         "",
         "tests/adoption/test_carrying.py tests/adoption/test_rights.py",
     ),
     Mutant(
         "a chunk does not follow the owner of its document",
-        "core/12_writing.sql",
+        "core/11_writing.sql",
         "         owner_id = new.owner_id,\n",
         "",
         "tests/writing/test_writing.py",
     ),
     Mutant(
         "a changed text keeps its embedding",
-        "core/12_writing.sql",
+        "core/11_writing.sql",
         "       and new.content_hash <> old.content_hash\n",
         "       and new.content_hash = old.content_hash\n",
         "tests/writing/test_writing.py tests/writing/test_chunk_analysis.py"
@@ -369,7 +369,7 @@ REST = [
     ),
     Mutant(
         "new fields of a stored document are lost",
-        "core/12_writing.sql",
+        "core/11_writing.sql",
         "     and to_jsonb(stored) <> to_jsonb(document);",
         "     and stored.content_hash <> document.content_hash;",
         "tests/writing/test_upsert_fields.py",

@@ -231,7 +231,7 @@ def test_the_removal_of_a_module_names_what_is_lost(dsn: str) -> None:
     assert "public.knowledge_documents" not in removal.rows
     assert "--   0 rows of public.knowledge_judgments" in removal.script
     assert removal.attached == ("index public.mine",)
-    assert "*_second_brain_027_judgments.sql" in removal.files
+    assert "*_second_brain_028_judgments.sql" in removal.files
 
 
 def test_the_history_of_init_loses_the_module_alone(plain_dsn: str, tmp_path: Path) -> None:

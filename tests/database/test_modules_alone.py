@@ -81,6 +81,10 @@ CALLS = {
     "adoption": (),
     "insight": (
         "knowledge_search_health()",
+        f"explain_hybrid_search({SEARCH})",
+        f"explain_empty_knowledge_search({SEARCH})",
+        f"explain_my_empty_knowledge_search({SEARCH})",
+        f"explain_public_empty_knowledge_search({SEARCH})",
         f"explain_missing_knowledge_chunk({SEARCH}, document_key => 'zebras')",
         """set_knowledge_judgments(
              '[{"question": "zebra", "document_key": "zebras", "grade": 2}]'

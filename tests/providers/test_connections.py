@@ -251,7 +251,7 @@ def test_an_aborted_answer_is_retried_and_retries_end(
     assert side.pauses == []
     provider = side.provider(wire.dsn, retries=1)
     with pytest.raises(SecondBrainError) as caught:
-        provider.explain_hybrid_search([1, 0, 0], "grass")
+        provider.find([1, 0, 0], "grass")
     assert caught.value.kind == "connection_lost"
     assert len(side.pauses) == 1
     # No pause goes past the timeout.
@@ -298,7 +298,7 @@ def test_a_statement_that_takes_too_long_is_ended(side: Side, shared_dsn: str, k
     with locked(shared_dsn):
         assert failure(provider) == ("timeout", "57014")
         with pytest.raises(SecondBrainError) as caught:
-            provider.explain_hybrid_search(None, "grass")
+            provider.find(None, "grass")
         assert caught.value.code == "57014"
     assert side.pauses == []
     assert ask(provider, timeout=30.0) == FOUND

@@ -157,6 +157,7 @@ CASES: list[tuple[Ask, Any, str]] = [
 ]
 
 
+@pytest.mark.module("insight")
 @pytest.mark.parametrize(
     ("ask", "given", "told"), CASES, ids=[f"{ask.__name__} {given}" for ask, given, _ in CASES]
 )
@@ -230,11 +231,12 @@ def test_a_failure_is_raised_or_returned_as_it_is_asked_for(corpus: str) -> None
 
 def test_a_database_that_cannot_say_why_still_answers(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("drop function public.explain_empty_knowledge_search")
+        connection.execute("drop function if exists public.explain_empty_knowledge_search")
         hits, details = PostgresProvider(connection).hybrid_search(None, "keys")
     assert (hits, "empty" in details) == ([], False)
 
 
+@pytest.mark.module("insight")
 def test_each_empty_query_of_a_batch_says_why(corpus: str) -> None:
     queries: Any = [{"query_text": "keys"}, {"query_text": "zebra"}, {"query_text": "?!"}]
     _, details = PostgresProvider(corpus).hybrid_search_batch(queries)

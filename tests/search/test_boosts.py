@@ -213,6 +213,7 @@ def test_a_boosted_row_comes_first_and_the_highest_score_is_higher(knowledge: Co
     assert rows[1]["confidence"] == pytest.approx(plain[0]["confidence"] / 1.5)
 
 
+@pytest.mark.module("insight")
 def test_explain_shows_the_factors(corpus: Connection) -> None:
     boosts = [
         {"filters": {"team": "red"}, "factor": 3},

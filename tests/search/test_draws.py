@@ -28,6 +28,7 @@ def common_words(shared: Connection) -> Connection:
     return shared
 
 
+@pytest.mark.module("insight")
 def test_candidates_without_a_match_are_followed_by_more(common_words: Connection) -> None:
     explained, hits = common_words.execute(
         "select explained #>> '{text,strategy}', explained -> 'hits'"

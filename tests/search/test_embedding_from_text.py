@@ -125,6 +125,7 @@ def test_a_stored_weight_of_0_leaves_out_no_text_that_is_all_there_is(corpus: Co
     assert numbers(from_text(corpus, collections=["knowledge"])) == [1, 2, 3, 4]
 
 
+@pytest.mark.module("insight")
 def test_explain_tells_of_it(corpus: Connection) -> None:
     (found,) = corpus.execute(
         "select public.explain_hybrid_search(%s)",

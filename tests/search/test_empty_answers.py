@@ -8,6 +8,8 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("insight")
+
 ME, OTHER = ("00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b")
 INSERT = """
 insert into public.knowledge_chunks

@@ -7,6 +7,8 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connection
 
+pytestmark = pytest.mark.module("insight")
+
 ROWS = [
     ("alpha beta", "[1,0,0]"),
     ("alpha gamma", "[0,1,0]"),

@@ -173,6 +173,7 @@ def test_a_hidden_id_is_refused_as_a_missing_one(corpus: Connection, asked: str)
     assert said == f"like_ids: no visible chunk or document has the id {known}"
 
 
+@pytest.mark.module("insight")
 @pytest.mark.parametrize("question", [{}, {"query_text": "cat"}, {"query_embedding": UP}], ids=str)
 def test_confidences_are_those_of_the_question_as_asked(
     corpus: Connection, question: dict[str, Any]
@@ -218,6 +219,7 @@ def test_ids_are_bounded(corpus: Connection) -> None:
     assert said == "like_ids must be at most 5 ids for visitors, not 6"
 
 
+@pytest.mark.module("insight")
 def test_explain_shows_the_words_of_the_known_rows(corpus: Connection) -> None:
     (row,) = call(corpus, "explain_hybrid_search", like_ids=[str(chunk(3))], query_text="marble")
     words = {
@@ -228,6 +230,7 @@ def test_explain_shows_the_words_of_the_known_rows(corpus: Connection) -> None:
     assert words == {"marbl": False, "velvet": True}
 
 
+@pytest.mark.module("insight")
 def test_known_rows_do_not_change_how_a_question_finds_its_rows(corpus: Connection) -> None:
     for known in ([], [str(chunk(3))]):
         (row,) = call(corpus, "explain_hybrid_search", like_ids=known, query_text="marble")
@@ -258,6 +261,7 @@ def test_why_not_says_that_a_row_is_given(corpus: Connection) -> None:
     assert found["vector"]["rank"] == rows[place]["vector_rank"]
 
 
+@pytest.mark.module("insight")
 def test_an_empty_answer_says_that_only_known_rows_are_left(corpus: Connection) -> None:
     corpus.execute(
         "delete from public.knowledge_chunks where document_id is distinct from %s", [CATS]

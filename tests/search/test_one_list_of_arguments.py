@@ -14,7 +14,7 @@ from sql_trees import RPC, function, parameters
 from typer.main import get_command
 
 from conftest import Connect, Connection
-from homes import in_its_module
+from homes import in_its_module, present
 from second_brain.cli.search import NO_OPTIONS, app
 from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
 from second_brain.retrieval.plan import planned, search_options
@@ -218,11 +218,11 @@ def dsn(shared_dsn: str) -> str:
 
 
 @pytest.fixture
-def callers(connect: Connect) -> dict[bool, Connection]:
+def callers(connect: Connect, modules: tuple[str, ...]) -> dict[bool, Connection]:
     """Who calls the functions for users, and who all others."""
     user = "00000000-0000-0000-0000-000000000001"
-    granted = "grant execute on function public.explain_public_empty_knowledge_search"
-    connect().execute(f"{granted} to service_role".encode())
+    for name in present(["explain_public_empty_knowledge_search"], modules):
+        connect().execute(f"grant execute on function public.{name} to service_role".encode())
     return {True: connect("authenticated", uid=user), False: connect("service_role")}
 
 
@@ -266,9 +266,9 @@ def test_a_value_of_another_type_is_refused_by_name(
     callers: dict[bool, Connection], argument: str, value: Any
 ) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"^search.{argument}: "):
-        ask(callers[False], "explain_hybrid_search", {**WORDS_GIVEN, argument: value})
+        ask(callers[False], "count_matching_knowledge_chunks", {**WORDS_GIVEN, argument: value})
 
 
 def test_a_null_argument_is_not_its_default(callers: dict[bool, Connection]) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="match_count must be"):
-        ask(callers[False], "explain_hybrid_search", {**WORDS_GIVEN, "match_count": None})
+        ask(callers[False], "count_matching_knowledge_chunks", {**WORDS_GIVEN, "match_count": None})

@@ -91,6 +91,7 @@ def test_what_one_collection_has_stays_required_in_the_others(knowledge: Connect
     assert set(numbers(rows)) == {1, 2}
 
 
+@pytest.mark.module("insight")
 def test_the_explanation_says_what_was_relaxed(knowledge: Connection) -> None:
     store(knowledge, *SAYINGS)
     ((reported,),) = knowledge.execute(

@@ -104,6 +104,7 @@ ARRANGEMENTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.module("insight")
 @pytest.mark.parametrize("arranged", ARRANGEMENTS, ids=str)
 @given(seed=seeds)
 @few
@@ -159,6 +160,7 @@ def test_a_document_has_its_best_rows(knowledge: Connection, seed: int, most: in
         assert counted == len(hits)
 
 
+@pytest.mark.module("insight")
 @given(seed=seeds, least=st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.9]))
 @few
 def test_the_threshold_is_that_of_hits_and_counts(
@@ -176,6 +178,7 @@ def test_the_threshold_is_that_of_hits_and_counts(
             assert counted == len(search(knowledge, **asked, match_count=50))
 
 
+@pytest.mark.module("insight")
 def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(knowledge: Connection) -> None:
     store(
         knowledge,

@@ -161,6 +161,7 @@ def test_the_indexes_are_shown(dsn: str) -> None:
     assert show(dsn) == DEFAULT
 
 
+@pytest.mark.module("insight")
 def test_searches_use_an_index_all_the_while_another_is_built(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         expected = nearest(connection)
@@ -183,6 +184,7 @@ def test_searches_use_an_index_all_the_while_another_is_built(dsn: str) -> None:
     assert len(show(dsn)) == 2
 
 
+@pytest.mark.module("insight")
 def test_building_the_kind_in_use_waits_for_no_search(dsn: str) -> None:
     steps: list[str] = []
     with psycopg.connect(dsn) as reader:
@@ -198,6 +200,7 @@ def test_building_the_kind_in_use_waits_for_no_search(dsn: str) -> None:
     assert steps[-2:] == ["switching to the new index", "dropping the old index"]
 
 
+@pytest.mark.module("insight")
 def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(dsn: str) -> None:
     steps: list[str] = []
     with psycopg.connect(dsn) as reader:
@@ -215,6 +218,7 @@ def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(dsn: str)
     assert show(dsn)["knowledge_chunks_embedding"] == ("vector", 16, 64, True)
 
 
+@pytest.mark.module("insight")
 def test_a_table_that_stays_locked_is_an_error(dsn: str, connect: Connect) -> None:
     with psycopg.connect(dsn) as reader, maintenance.session(dsn) as connection:
         explained(reader)
@@ -244,6 +248,7 @@ def interrupted_at(place: int) -> Callable[[Progress], None]:
     return on_progress
 
 
+@pytest.mark.module("insight")
 def test_a_new_run_continues_after_an_interruption_at_any_step(dsn: str) -> None:
     kinds: list[vector_index.Kind] = ["vector", "halfvec"] * 5
     place = 0
@@ -391,6 +396,7 @@ def test_only_the_owner_may_build(server: Server, dsn: str) -> None:
     assert refused.value.remedy == "Connect as postgres."
 
 
+@pytest.mark.module("insight")
 def test_what_a_superuser_builds_is_the_owners(server: Server, dsn: str, connect: Connect) -> None:
     admin = server.admin_dsn(str(conninfo_to_dict(dsn)["dbname"]))
     vector_index.build(admin, IndexSettings("vector"))
@@ -410,6 +416,7 @@ select indexrelid::regclass::text, pg_get_indexdef(indexrelid)
 """
 
 
+@pytest.mark.module("insight")
 def test_dropping_and_building_gives_what_the_migrations_made(dsn: str, connect: Connect) -> None:
     connection = connect()
     before = connection.execute(DEFINITIONS.encode()).fetchall()
@@ -424,6 +431,7 @@ def test_dropping_and_building_gives_what_the_migrations_made(dsn: str, connect:
     assert explained(connection) == ("index", expected)
 
 
+@pytest.mark.module("insight")
 def test_building_brings_back_a_view_that_is_gone(dsn: str, connect: Connect) -> None:
     connection = connect()
     before = explained(connection)
@@ -432,6 +440,7 @@ def test_building_brings_back_a_view_that_is_gone(dsn: str, connect: Connect) ->
     assert explained(connection) == before
 
 
+@pytest.mark.module("insight")
 def test_superseded_chunks_do_not_make_a_corpus_large(dsn: str, connect: Connect) -> None:
     connection = connect()
     assert explained(connection)[0] == "index"
@@ -442,6 +451,7 @@ def test_superseded_chunks_do_not_make_a_corpus_large(dsn: str, connect: Connect
     assert explained(connection)[0] == "compared: few rows"
 
 
+@pytest.mark.module("insight")
 def test_dropping_while_searches_run_loses_no_result(dsn: str) -> None:
     with searching(dsn) as answers:
         vector_index.drop(dsn)
@@ -449,6 +459,7 @@ def test_dropping_while_searches_run_loses_no_result(dsn: str) -> None:
     assert len({tuple(hits) for _, hits in answers}) == 1
 
 
+@pytest.mark.module("insight")
 @pytest.mark.parametrize("dimensions", [4096])
 def test_long_embeddings_are_found_through_the_index_and_compared_in_full(
     dsn: str, connect: Connect, dimensions: int

@@ -171,7 +171,7 @@ def test_no_function_is_open_to_visitors_or_users(
 ) -> None:
     statements = calls(connect())
     assert len(statements) >= 10
-    assert statements.keys() >= {*present(USERS_OWN, modules), *NOBODYS}
+    assert statements.keys() >= {*present([*USERS_OWN, *NOBODYS], modules)}
     for role in ("anon", "authenticated"):
         connection = connect(role, uid=ME)
         for name, statement in statements.items():

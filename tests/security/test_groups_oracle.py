@@ -61,6 +61,17 @@ READ = """
                   ) -> 'chunks'
                 ) as chunk (value)
        )"""
+EXPLAIN = """
+       array(
+         select (hit.value ->> 'id')::uuid
+           from jsonb_array_elements(
+                  public.explain_hybrid_search(
+                    search => viewer.rows || jsonb_build_object(
+                      'query_text', asked.word, 'match_count', 1000, 'pool_size', 1000
+                    )
+                  ) -> 'hits'
+                ) as hit (value)
+       )"""
 PENDING = "public.count_pending_knowledge_embeddings(search => viewer.rows)"
 # In one statement, because most of the time would be round trips.
 AS_SERVICE = """
@@ -83,16 +94,7 @@ select array(
        public.count_matching_knowledge_chunks(
          search => viewer.rows || jsonb_build_object('query_text', asked.word)
        ),
-       array(
-         select (hit.value ->> 'id')::uuid
-           from jsonb_array_elements(
-                  public.explain_hybrid_search(
-                    search => viewer.rows || jsonb_build_object(
-                      'query_text', asked.word, 'match_count', 1000, 'pool_size', 1000
-                    )
-                  ) -> 'hits'
-                ) as hit (value)
-       ),
+       {explain},
        array(
          select hit.id
            from public.search_knowledge_chunks_fulltext(
@@ -188,6 +190,7 @@ def compare_corpus(
     ]
     asked = [questions(corpus, viewer, draw) for viewer in viewers]
     statement = AS_SERVICE.format(
+        explain=EXPLAIN if "insight" in modules else "null",
         read=READ if "own_documents" in modules else "null",
         pending=PENDING if "embedding_queue" in modules else "null",
     )
@@ -200,7 +203,8 @@ def compare_corpus(
         embedded = {one.id for one in seen if one.embedding is not None}
         oracle.compare("vector", viewer, set(by_embedding), embedded)
         oracle.compare("count", viewer, set(range(count)), set(range(len(matching))))
-        oracle.compare("explain", viewer, set(explained), matching)
+        if explained is not None:
+            oracle.compare("explain", viewer, set(explained), matching)
         oracle.compare("fulltext", viewer, set(fulltext), matching)
         oracle.compare("match", viewer, set(nearest), embedded)
         if parts is not None:

@@ -26,12 +26,13 @@ from hostile_values import (
     TYPES,
     mostly,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from homes import in_its_module, present
 from second_brain import errors
 from second_brain.services.postgres import PostgresProvider
 
@@ -162,7 +163,7 @@ def test_any_query_text_is_answered_with_many_hits(hostile: Connection, name: st
 
 
 @pytest.mark.parametrize("name", mostly(TEXTS))
-@pytest.mark.parametrize("function", ["search_knowledge_chunks_fulltext", EXPLAIN])
+@pytest.mark.parametrize("function", ["search_knowledge_chunks_fulltext", in_its_module(EXPLAIN)])
 def test_any_query_text_is_answered_by_the_other_searches(
     hostile: Connection, function: str, name: str
 ) -> None:
@@ -193,8 +194,10 @@ def test_any_text_in_json_is_answered(hostile: Connection, name: str) -> None:
 
 @pytest.mark.parametrize("argument", ["filter_type", "search_mode", "fusion"])
 @pytest.mark.parametrize("name", mostly(TEXTS))
-def test_no_hostile_text_is_a_choice(hostile: Connection, name: str, argument: str) -> None:
-    for function in (SEARCH, EXPLAIN):
+def test_no_hostile_text_is_a_choice(
+    hostile: Connection, name: str, argument: str, modules: tuple[str, ...]
+) -> None:
+    for function in present((SEARCH, EXPLAIN), modules):
         given = {"query_text": "cat", argument: TEXTS[name]}
         assert not answered(hostile, function, argument, given)
 
@@ -254,8 +257,10 @@ def test_any_value_of_a_condition_is_answered_or_refused(hostile: Connection, na
         '{{"a": {}}}',
     ],
 )
-def test_any_filters_are_answered_or_refused(hostile: Connection, form: str, name: str) -> None:
-    for function in (SEARCH, EXPLAIN):
+def test_any_filters_are_answered_or_refused(
+    hostile: Connection, form: str, name: str, modules: tuple[str, ...]
+) -> None:
+    for function in present((SEARCH, EXPLAIN), modules):
         answered(
             hostile,
             function,
@@ -384,7 +389,10 @@ unhurried = settings(
     mode=st.sampled_from(["websearch", "simple", "phrase"]),
     function=st.sampled_from([SEARCH, EXPLAIN]),
 )
-def test_every_text_is_answered(hostile: Connection, text: str, mode: str, function: str) -> None:
+def test_every_text_is_answered(
+    hostile: Connection, text: str, mode: str, function: str, modules: tuple[str, ...]
+) -> None:
+    assume(present([function], modules))
     given_ = {
         "query_text": text,
         "search_mode": mode,
@@ -454,7 +462,7 @@ PROVIDER_ARGUMENTS = (
 @pytest.mark.parametrize("argument", PROVIDER_ARGUMENTS)
 @pytest.mark.parametrize("name", OBJECTS)
 def test_a_provider_answers_or_says_what_is_invalid(
-    hostile: Connection, name: str, argument: str
+    hostile: Connection, name: str, argument: str, modules: tuple[str, ...]
 ) -> None:
     provider = PostgresProvider(hostile, on_error="empty")
     given_: dict[str, Any] = {"query_embedding": [1, 0, 0], "query_text": "cat"}
@@ -468,4 +476,5 @@ def test_a_provider_answers_or_says_what_is_invalid(
             assert details["error_message"]
             assert len(details["error_message"]) <= errors.MESSAGE_LIMIT
     with contextlib.suppress(errors.InvalidInputError):
-        provider.explain_hybrid_search(**given_)
+        if "insight" in modules:
+            provider.explain_hybrid_search(**given_)

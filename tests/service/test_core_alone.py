@@ -33,6 +33,8 @@ def test_the_service_answers_without_a_module_and_warns_of_nothing(
     assert contents(response)[0] == LEAK
     assert response.degraded is None
     assert response.pending_embeddings is None
+    nothing = make(core_dsn)("zebra", mode="text")
+    assert (contents(nothing), nothing.empty) == ([], None)
     assert [one.message for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
@@ -41,7 +43,7 @@ def test_methods_of_an_absent_module_name_it(core_dsn: str) -> None:
     with psycopg.connect(core_dsn, autocommit=True) as connection:
         calls: dict[str, Callable[[], object]] = {
             "facets": lambda: provider.count_facets(None, None, ["collection"]),
-            "insight": lambda: provider.estimate_hybrid_search([1, 2, 3], "key"),
+            "insight": lambda: provider.explain_hybrid_search([1, 2, 3], "key"),
             "embedding_queue": provider.count_pending_embeddings,
             "own_documents": provider.list_documents,
             "adoption": lambda: carrying.listed(Database(connection)),

@@ -168,6 +168,7 @@ def test_mcp_hybrid_search_gives_one_hit_for_each_artifact(brain: str) -> None:
     assert results[0]["context"].split("\n[CHUNK BOUNDARY]\n") == [LEAK, ROTATION]
 
 
+@pytest.mark.module("insight")
 def test_mcp_text(brain: str, dsn: str) -> None:
     text = ask(brain, "hybrid_search", query="leaked key", limit=1).content[0].text
     header, best, *_ = text.split("\n\n")

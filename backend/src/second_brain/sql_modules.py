@@ -15,7 +15,7 @@ MODULES: Mapping[str, str] = {
     "own_documents": "users list, read and delete documents",
     "embedding_queue": "chunks wait for their embeddings; `corpus embed` and `corpus reembed`",
     "adoption": "documents made of the rows of your own table",
-    "insight": "monitoring, why-not, judgments, query log, corpus overview, estimates",
+    "insight": "monitoring, explanations, judgments, query log, corpus overview, estimates",
     "shards": "one corpus in several databases, or on Citus",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
 }

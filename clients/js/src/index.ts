@@ -148,7 +148,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     return this.#rows<FacetCount>(await callFunction(this.client, counting, given, call));
   }
 
-  /** Say why a search found nothing. */
+  /** Say why a search found nothing. It needs the module insight. */
   async explainEmpty<G extends SearchFunction = F>(
     question: Question,
     options?: SearchOptions<G>,

@@ -299,6 +299,9 @@ export const CODES: Partial<Record<ErrorKind, string>> = {
 
 /** @internal The module of each function that is called and not of core. */
 export const MODULES: Record<string, string> = {
+  explain_empty_knowledge_search: "insight",
+  explain_my_empty_knowledge_search: "insight",
+  explain_public_empty_knowledge_search: "insight",
   facet_knowledge_chunks: "facets",
   facet_my_knowledge_chunks: "facets",
   read_my_knowledge_document: "own_documents",

@@ -50,8 +50,8 @@ class AsyncSearchProvider(AsyncReading):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
     Each search returns the hits and `Details` about the call. Without hits, `details["empty"]` says
-    why. A search that fails raises a SecondBrainError; with `on_error="empty"`, it returns no hits,
-    and the details contain the failure. `find` and the other methods always raise.
+    why (module insight). A search that fails raises a SecondBrainError; with `on_error="empty"`, it
+    returns no hits, and the details contain the failure. `find` and the other methods always raise.
 
     An embedding is a list, tuple, numpy array, pgvector.Vector or a text in pgvector's format. It
     must have the same dimensions as the embedding column.

@@ -157,7 +157,7 @@ class Searches(Calls):
         explain = {MINE: MY_EMPTY, PUBLIC: PUBLIC_EMPTY}.get(function, EMPTY)
         try:
             return await self._call(explain, arguments, deadline.left())
-        # The answer is complete without it. A database with older migrations lacks the function.
+        # The answer is complete without it. A database without the module insight lacks it.
         except Exception as error:  # noqa: BLE001
             logger.debug("an empty answer was not explained: %s", translate(error).kind)
             return None

@@ -1,4 +1,4 @@
--- 029_corpus_overview: what is stored, for the people who are responsible for it.
+-- 030_corpus_overview: what is stored, for the people who are responsible for it.
 -- Module: insight.
 -- Adds: functions list_knowledge_documents, describe_knowledge_document, knowledge_corpus_overview,
 -- sample_knowledge_embeddings.

@@ -1,4 +1,4 @@
--- 027_judgments: which hits are right, for measuring and tuning on the live corpus.
+-- 028_judgments: which hits are right, for measuring and tuning on the live corpus.
 -- Module: insight.
 -- Adds: table knowledge_judgments, functions set_knowledge_judgments, list_knowledge_judgments,
 -- delete_knowledge_judgments, and triggers that delete judgments with what they judge.

@@ -1,4 +1,5 @@
--- 011_explain: how a search comes to its answer, and why it has no hits.
+-- 026_explain: how a search comes to its answer, and why it has no hits.
+-- Module: insight.
 -- Adds: functions explain_hybrid_search, explain_empty_knowledge_search,
 -- explain_my_empty_knowledge_search and explain_public_empty_knowledge_search, and those that they
 -- call. Locks nothing that exists.
@@ -656,5 +657,7 @@ comment on function public.explain_hybrid_search(jsonb) is
   'and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
+
+revoke all on all functions in schema knowledge_internal from public;
 
 notify pgrst, 'reload schema';

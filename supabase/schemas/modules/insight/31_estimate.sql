@@ -1,4 +1,4 @@
--- 030_estimate: what a search would cost, before it is made.
+-- 031_estimate: what a search would cost, before it is made.
 -- Module: insight.
 -- Adds: function estimate_hybrid_search. Locks nothing that exists.
 

@@ -1,4 +1,4 @@
--- 026_why_not: why a search does not return a chunk, and where the chunk stands.
+-- 027_why_not: why a search does not return a chunk, and where the chunk stands.
 -- Module: insight.
 -- Adds: function explain_missing_knowledge_chunk and those that it calls.
 -- Locks nothing that exists.

@@ -1,4 +1,4 @@
--- 032_native_bm25: the text leg by pg_textsearch's BM25 index, where a database has that extension.
+-- 033_native_bm25: the text leg by pg_textsearch's BM25 index, where a database has that extension.
 -- Module: native_bm25.
 -- Needs: pg_textsearch.
 -- Adds: table knowledge_native_texts with its BM25 index, the triggers of knowledge_chunks that

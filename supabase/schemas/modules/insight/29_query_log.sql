@@ -1,4 +1,4 @@
--- 028_query_log: what was searched for, how long it took and what it found; off by default.
+-- 029_query_log: what was searched for, how long it took and what it found; off by default.
 -- Module: insight.
 -- Adds: table knowledge_query_log, the key of its marks, functions record_knowledge_queries and
 -- report_knowledge_queries. Locks nothing that exists.

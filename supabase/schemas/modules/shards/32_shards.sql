@@ -1,4 +1,4 @@
--- 031_shards: one corpus in several databases: the data that these exchange for a search.
+-- 032_shards: one corpus in several databases: the data that these exchange for a search.
 -- Module: shards.
 -- Adds: the steps of such a search, read_knowledge_question, knowledge_candidates,
 -- fuse_knowledge_candidates and knowledge_candidate_hits; functions that sum statistics,
