@@ -203,8 +203,8 @@ declare
   choices constant text[] := case form
     when 'decay' then '{gauss,exp,linear}' when 'modifier' then '{log1p,sqrt,linear}' end;
   chosen constant text := source ->> form;
-  is_now constant boolean := source -> 'origin' = '"now"';
-  origin_days constant float8 := knowledge_internal.json_number(source -> 'origin', 'date');
+  is_now constant boolean := coalesce(source -> 'origin' = '"now"', false);
+  origin constant float8 := knowledge_internal.json_number(source -> 'origin', null);
   problem constant text := case
     when form is null then ' must be an object with filters and factor, with field, modifier and '
       'weight, or with field, decay, origin and scale, not %1$s'
@@ -213,8 +213,7 @@ declare
       then '.filters must be conditions, not null'
     when (chosen = any (choices)) is false or chosen is null
       then format('.%s must be one of %s, not %%4$s', form, array_to_string(choices, ', '))
-    when form = 'decay' and not is_now and origin_days is null
-      and jsonb_typeof(source -> 'origin') <> 'number' or form = 'decay' and not source ? 'origin'
+    when form = 'decay' and not is_now and origin is null
       then '.origin must be "now", an ISO date such as 2026-01-31 or a number, not %5$s'
   end;
   compiled knowledge_internal.boost;
@@ -265,15 +264,12 @@ begin
     );
     -- greatest() ignores null, so a missing number counts as 0.
     compiled.value_sql := format(
-      case chosen
-        when 'log1p' then 'ln(1 + greatest(%2$s, 0))'
-        when 'sqrt' then 'sqrt(greatest(%2$s, 0))'
-        else 'coalesce(%2$s, 0)'
+      'greatest(0, least(%s, 1 + %s.weight * ' || case chosen
+        when 'log1p' then 'ln(1 + greatest(%s, 0))))'
+        when 'sqrt' then 'sqrt(greatest(%s, 0))))'
+        else 'coalesce(%s, 0)))'
       end,
-      here, field.value_sql
-    );
-    compiled.value_sql := format(
-      'greatest(0, least(%s, 1 + %s.weight * %s))', largest, here, compiled.value_sql
+      largest, here, field.value_sql
     );
     return compiled;
   end if;
@@ -287,21 +283,16 @@ begin
   );
   compiled.rate := case chosen when 'linear' then 1 - compiled.rate else ln(compiled.rate) end;
   compiled.origin := case
-    when not is_now then coalesce(
-      origin_days, knowledge_internal.json_number(source -> 'origin', 'number')
-    )
+    when not is_now then origin
     -- A date is a whole number of days.
     when field.kind = 'date' then floor(extract(epoch from now()) / 86400)
     else extract(epoch from now()) / 86400
   end;
   -- A missing value has no distance, so its factor is 1. What lies in the future counts as now.
   distance := format(
-    'greatest(%s - %s.free_distance, 0) / %2$s.scale',
-    format(
-      case when is_now then '(%s.origin - %s)' else 'abs(%s.origin - %s)' end,
-      here, field.value_sql
-    ),
-    here
+    'greatest(' || case when is_now then '' else 'abs' end
+      || '(%1$s.origin - %2$s) - %1$s.free_distance, 0) / %1$s.scale',
+    here, field.value_sql
   );
   compiled.value_sql := format(
     case chosen
