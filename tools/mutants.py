@@ -224,8 +224,8 @@ SEARCH = [
     Mutant(
         "the score ignores a boost",
         "core/08_fusion.sql",
-        "else listed.score * boost.product end as score",
-        "else listed.score end as score",
+        "else (one.hit).score * boost.product end as score",
+        "else (one.hit).score end as score",
         "tests/search/test_boosts.py",
     ),
     Mutant(

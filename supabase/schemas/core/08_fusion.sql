@@ -1,6 +1,6 @@
 -- 008_fusion: the rows of the legs in one list, and how that list is arranged.
--- Adds: types score_range, fused_row, row_facts and row_measures, and the functions for scores of
--- fused rows and for arranging them. Locks nothing that exists.
+-- Adds: types score_range, fused_row, row_facts, row_measures and arranged_row, and the functions
+-- for scores of fused rows and for arranging them. Locks nothing that exists.
 
 -- A row of the fused list. collections: with one_per_document, those of all rows of its document;
 -- factors: of each boost; duplicates: with merge_duplicates, how many rows it stands for beside
@@ -352,8 +352,8 @@ begin
 end
 $$;
 
--- What the database with these rows says of them, for an arrangement. is_sent: to another database,
--- which needs the confidence of each row.
+-- What the database with these rows says of them, in their order, for an arrangement. is_sent: to
+-- another database, which needs the confidence of each row.
 create function knowledge_internal.row_facts(
   ids uuid[], plan knowledge_internal.search_plan, is_sent boolean default false
 ) returns knowledge_internal.row_facts[]
@@ -392,15 +392,16 @@ begin
                md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
              end
            )::knowledge_internal.row_facts
-      from unnest(ids, measures, confidences)
-           as listed (id, factors, order_value, confidence)
-     cross join lateral (
+      from unnest(ids, measures, confidences) with ordinality
+             as listed (id, factors, order_value, confidence, place)
+      left join lateral (
              select stored.id, stored.document_id, stored.chunk_index, stored.collection,
                     stored.embedding, stored.content_hash, stored.content_tsv
                from public.knowledge_chunks as stored
               where stored.id = listed.id
              offset 0
-           ) as chunk
+           ) as chunk on true
+     order by listed.place
   );
 end
 $$;
@@ -429,6 +430,52 @@ begin
       else greatest(product * factor, least_product) end;
   end loop;
   return product;
+end
+$$;
+
+-- The rows without those that say the same as one above them: the same text, or the same lexemes in
+-- any order and number and nearly the same embedding. duplicates: how many each stands for.
+create function knowledge_internal.distinct_rows(rows knowledge_internal.arranged_row[])
+returns knowledge_internal.arranged_row[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  least_cosine constant float8 := 0.97;
+begin
+  return array(
+    with listed as materialized (
+      select one.place, one.lexemes, min(one.place) over (partition by one.text) as text_place
+        from (
+          select place, coalesce((fact).content_hash, (hit).id::text) as text,
+                 coalesce((fact).lexemes_hash, (hit).id::text) as lexemes
+            from unnest(rows) with ordinality
+                   as listed (hit, fact, score, collections, duplicates, place)
+          offset 0
+        ) as one
+    ),
+    -- Of rows with the same lexemes, each is compared with the best.
+    text as (
+      select one.place,
+             case
+               when first_value(one.place) over same = one.place then one.place
+               when 1 - (
+                 (rows[one.place].fact).embedding operator(extensions.<=>)
+                   (rows[first_value(one.place) over same].fact).embedding
+               ) > least_cosine then first_value(one.place) over same
+               else one.place
+             end as shown_place
+        from listed as one
+       where one.place = one.text_place
+      window same as (partition by one.lexemes order by one.place)
+    )
+    select row(
+             rows[text.shown_place].hit, rows[text.shown_place].fact,
+             rows[text.shown_place].score, null, count(*) - 1
+           )::knowledge_internal.arranged_row
+      from listed
+      join text on text.place = listed.text_place
+     group by text.shown_place
+     order by text.shown_place
+  );
 end
 $$;
 
@@ -487,7 +534,6 @@ create function knowledge_internal.arranged_rows(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_varied constant integer := 100; -- rows, each of which is compared with each pick
-  least_cosine constant float8 := 0.97; -- of rows with the same lexemes that say the same
   asked constant knowledge_internal.arrangement := plan.arrangement;
   is_only_varied constant boolean := asked.diversity is not null and num_nonnulls(
     asked.one_per_document, asked.max_per_document, asked.merge_duplicates, asked.min_confidence,
@@ -503,77 +549,39 @@ declare
     )
     else array(
       select jsonb_populate_record(
-               null::knowledge_internal.row_facts,
-               entry.value || jsonb_build_object('id', entry.key)
+               null::knowledge_internal.row_facts, sent -> fused[place].id::text
              )
-        from jsonb_each(sent) as entry
+        from generate_subscripts(fused, 1) as place
+       order by place
     )
-  end;
+  end; -- in the order of the rows
   rows knowledge_internal.arranged_row[];
   first_places integer[]; -- those that diversity picks
 begin
   select array_agg(
-           row(listed, fact, boosted.score, null, null)::knowledge_internal.arranged_row
-           order by boosted.score desc, least(listed.vector_rank, listed.text_rank), listed.id
+           row(one.hit, one.fact, boosted.score, null, null)::knowledge_internal.arranged_row
+           order by boosted.score desc, least((one.hit).vector_rank, (one.hit).text_rank),
+                    (one.hit).id
          ),
          greatest(max(boost.product), 1)
     into rows, greatest_boost
-    from unnest(fused) as listed
-    left join unnest(facts) as fact on fact.id = listed.id
+    from generate_subscripts(fused, 1) as place
+   cross join lateral (select fused[place] as hit, facts[place] as fact offset 0) as one
    cross join lateral (
-           select case when fact.factors is null then 1
-                    else knowledge_internal.boost_product(fact.factors) end as product
+           select case when (one.fact).factors is null then 1
+                    else knowledge_internal.boost_product((one.fact).factors) end as product
            offset 0
          ) as boost
    cross join lateral (
            -- A score below 0 would rise with a factor below 1.
-           select case when listed.score < 0 then listed.score
-                    else listed.score * boost.product end as score
+           select case when (one.hit).score < 0 then (one.hit).score
+                    else (one.hit).score * boost.product end as score
            offset 0
          ) as boosted
    -- Without a question nothing is compared.
-   where (fact.answer_confidence < asked.min_confidence) is not true;
+   where ((one.fact).answer_confidence < asked.min_confidence) is not true;
   if asked.merge_duplicates then
-    rows := array(
-      with listed as materialized (
-        select one.place, one.lexemes, min(one.place) over (partition by one.text) as text_place
-          from (
-            select listed.place,
-                   coalesce((listed.fact).content_hash, (listed.hit).id::text) as text,
-                   coalesce((listed.fact).lexemes_hash, (listed.hit).id::text) as lexemes
-              from unnest(rows) with ordinality
-                     as listed (hit, fact, score, collections, duplicates, place)
-            offset 0
-          ) as one
-      ),
-      -- Of rows with the same lexemes, each is compared with the best.
-      text as (
-        select one.place,
-               case
-                 when first_value(one.place) over same = one.place then one.place
-                 when 1 - (
-                   (rows[one.place].fact).embedding operator(extensions.<=>)
-                     (rows[first_value(one.place) over same].fact).embedding
-                 ) > least_cosine then first_value(one.place) over same
-                 else one.place
-               end as shown_place
-          from listed as one
-         where one.place = one.text_place
-        window same as (partition by one.lexemes order by one.place)
-      )
-      select row(
-               one.hit, one.fact, one.score, null, shown.others
-             )::knowledge_internal.arranged_row
-        from (
-          select text.shown_place as place, count(*) - 1 as others
-            from listed
-            join text on text.place = listed.text_place
-           group by text.shown_place
-        ) as shown
-        join unnest(rows) with ordinality
-               as one (hit, fact, score, collections, duplicates, place) on one.place = shown.place
-       order by one.place
-    );
+    rows := knowledge_internal.distinct_rows(rows);
   end if;
   if asked.one_per_document then
     merged := cardinality(rows);
