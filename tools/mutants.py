@@ -224,8 +224,8 @@ SEARCH = [
     Mutant(
         "the score ignores a boost",
         "core/08_fusion.sql",
-        "case when hit.score < 0 then hit.score else hit.score * boost.product end",
-        "case when hit.score < 0 then hit.score else hit.score end",
+        "else (one.hit).score * boost.product end as score",
+        "else (one.hit).score end as score",
         "tests/search/test_boosts.py",
     ),
     Mutant(
@@ -238,8 +238,8 @@ SEARCH = [
     Mutant(
         "a duplicate is shown",
         "core/08_fusion.sql",
-        ") > least_similarity then first_value(one.place) over same",
-        ") > least_similarity then one.place",
+        ") > least_cosine then first_value(one.place) over same",
+        ") > least_cosine then one.place",
         "tests/search/test_variety.py -k duplicate",
     ),
     Mutant(
@@ -306,8 +306,8 @@ REST = [
     Mutant(
         "an embedding of an adopted table is given to others",
         "core/11_writing.sql",
-        "     and knowledge_internal.may_give_embedding(same.document_id, taker)\n",
-        "",
+        "            and document.source_row is not null\n",
+        "            and false\n",
         "tests/adoption/test_carrying.py tests/adoption/test_rights.py",
     ),
     Mutant(

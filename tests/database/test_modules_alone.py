@@ -116,6 +116,7 @@ CALLS = {
         f"import_knowledge_documents(public.export_knowledge_documents(array[{ZEBRAS}]))",
         "remove_exported_knowledge_documents('{}')",
     ),
+    "field_weights": ("set_knowledge_fields(title_weight => 2)", "rewrite_knowledge_chunks()"),
 }
 # After the calls of each module, which takes part in these.
 OF_CORE = (

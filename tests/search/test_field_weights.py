@@ -10,6 +10,8 @@ from searching import call, refused
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("field_weights")
+
 READ = """
 select content, text_length, content_tsv::text, content_hash, embedding_model
   from public.knowledge_chunks where status = 'active' order by content

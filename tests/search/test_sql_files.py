@@ -125,7 +125,7 @@ NAMED_AT_RUN_TIME = {
             "document_content",
             "shows_row",
             "known_instead",
-            "row_measures",
+            "row_facts",
             "find_known",
         )
     ),

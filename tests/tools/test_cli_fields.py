@@ -9,6 +9,8 @@ from conftest import Connection
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.write import KnowledgeWriter
 
+pytestmark = pytest.mark.module("field_weights")
+
 FIELDS = ("corpus", "settings", "fields")
 STORE = """
 insert into public.knowledge_chunks (content, heading, metadata)

@@ -143,6 +143,7 @@ def tune_fields(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str) -> Any:
     return tune_fields
 
 
+@pytest.mark.module("field_weights")
 def test_weights_of_the_title_are_tried_and_nothing_is_changed(
     database: Connection, tune_fields: Any
 ) -> None:
@@ -161,6 +162,7 @@ def test_weights_of_the_title_are_tried_and_nothing_is_changed(
     )
 
 
+@pytest.mark.module("field_weights")
 def test_where_no_weight_gains_what_is_in_use_stays(database: Connection, tune_fields: Any) -> None:
     assert "Keep what is in use" in tune_fields(made(database, PLACES, PLACES)).out
 

@@ -75,6 +75,7 @@ def test_nothing_changes_before_the_confirmation_which_says_what_will(
         assert _stored(corpus) == []
 
 
+@pytest.mark.module("field_weights")
 def test_settings_are_stored_and_removed_and_keep_the_name_of_the_model(
     workbench: TestClient, corpus: Connection
 ) -> None:

@@ -9,13 +9,12 @@ create type knowledge_internal.search_question as (
 );
 
 -- What a search knows of the rows that hits should be like. left_out: they and their documents.
--- embedding: the mean of their directions, each given id once; null without embeddings. lexemes,
--- with document_frequencies and weights: their most telling words; null where these do not help.
--- question and analysis: the first question as it was asked.
+-- embedding: the mean of their directions, each given id once; null without embeddings. lexemes:
+-- their most telling words; null where these do not help. question and analysis: the first question
+-- as it was asked.
 create type knowledge_internal.known_rows as (
   ids uuid[], left_out uuid[], embedding extensions.vector, lexemes text[],
-  document_frequencies float8[], weights float8[], question knowledge_internal.search_question,
-  analysis knowledge_internal.query_analysis
+  question knowledge_internal.search_question, analysis knowledge_internal.query_analysis
 );
 
 -- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as

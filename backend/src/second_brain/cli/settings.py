@@ -148,8 +148,9 @@ def reset_settings(
     """Remove the settings of a collection."""
     with opened(dsn, schema) as database:
         writer = KnowledgeWriter(database.connection, schema=schema)
+        stored = CorpusSettings(collection=collection).among(writer.settings())
         found = writer.reset_settings(collection)
-        stale = writer.rewrite_chunks(0) if found else 0
+        stale = writer.rewrite_chunks(0) if stored.fields else 0
     said = "Removed." if found else "There are no such settings."
     if stale:
         said += f" {stale:,} chunks have its fields: run `second-brain corpus settings fields`."
