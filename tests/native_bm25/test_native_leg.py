@@ -128,3 +128,17 @@ def test_a_small_corpus_is_compared(corpus: Connection) -> None:
             " language sql immutable set search_path = pg_catalog, pg_temp as 'select 10000'"
         )
         assert leg(corpus, query_text="bama").endswith("small corpus")
+
+
+def test_no_candidates_are_drawn_for_the_index(corpus: Connection) -> None:
+    with corpus.transaction(force_rollback=True):
+        corpus.execute(
+            "create or replace function knowledge_internal.candidate_query("
+            "  lexemes text[], document_frequencies float8[], weights float8[],"
+            "  required_query tsquery, document_count float8, effort float8"
+            ") returns tsquery language plpgsql set search_path = pg_catalog, pg_temp as"
+            " $$ begin raise 'drawn'; end $$"
+        )
+        assert call(corpus, "hybrid_search_knowledge_chunks", {"query_text": "bama kiro"})
+        with pytest.raises(psycopg.errors.RaiseException, match="drawn"):
+            call(corpus, "hybrid_search_knowledge_chunks", {"query_text": "bama QX-99311"})

@@ -281,7 +281,8 @@ declare
   most_rated constant integer := 300; -- lexemes
   known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
   corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
-  analysis knowledge_internal.query_analysis := plan.analyses[1];
+  analysis knowledge_internal.query_analysis :=
+    knowledge_internal.with_candidates(plan.analyses[1]);
   -- Alone, more words find no better rows, and read many more.
   most_words constant integer := case when analysis.lexemes is null then 20 else 50 end;
   lexemes text[];
@@ -606,27 +607,6 @@ begin
 end
 $$;
 
--- What is read of a question, with the query for its candidates.
-create function knowledge_internal.with_candidates(analysis knowledge_internal.query_analysis)
-returns knowledge_internal.query_analysis
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- Known words change only the scores of a question's candidates.
-  if analysis.lexemes is null or analysis.candidate_query is not null then
-    return analysis;
-  end if;
-  if analysis.is_partial is null then
-    analysis.candidate_query := knowledge_internal.candidate_query(
-      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
-      analysis.document_count, 1
-    );
-  end if;
-  analysis.is_partial := analysis.candidate_query is not null;
-  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
-  return analysis;
-end
-$$;
-
 -- The words of a question, null for one without words. Under websearch, a word that no visible
 -- chunk has is replaced by the near word that most chunks have.
 create function knowledge_internal.read_question(
@@ -683,7 +663,7 @@ begin
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
-  return knowledge_internal.with_candidates(analysis);
+  return analysis;
 end
 $$;
 

@@ -515,7 +515,8 @@ declare
   reading_milliseconds constant float8 := 1000 * extract(epoch from clock_timestamp() - begun_at);
   -- The lists that are fused below.
   lists constant knowledge_internal.ranked_list[] := knowledge_internal.ranked_lists(plan);
-  analysis constant knowledge_internal.query_analysis := plan.analyses[1];
+  analysis constant knowledge_internal.query_analysis :=
+    knowledge_internal.with_candidates(plan.analyses[1]);
   hits jsonb;
   hybrid_milliseconds float8;
   summary record;

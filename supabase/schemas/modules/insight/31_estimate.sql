@@ -53,7 +53,8 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   most_effort constant double precision := 20; -- as in candidate_rows
   has_embedding constant boolean := plan.questions[formulation].embedding is not null;
-  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
+  analysis constant knowledge_internal.query_analysis :=
+    knowledge_internal.with_candidates(plan.analyses[formulation]);
   estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
   is_narrow constant boolean := coalesce(estimated <= plan.most_compared, plan.is_small_corpus);
   share double precision;
