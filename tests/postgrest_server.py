@@ -81,9 +81,9 @@ class PostgREST:
 
 
 @contextmanager
-def provider_of(server: PostgREST, schema: str) -> Iterator[SupabaseProvider]:
-    """Yield a provider for an install, as the service role."""
-    key = jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256")
+def provider_of(server: PostgREST, schema: str, **claims: str) -> Iterator[SupabaseProvider]:
+    """Yield a provider for an install, as the service role or with a token of these claims."""
+    key = jwt.encode({"role": "service_role", **claims}, JWT_SECRET, algorithm="HS256")
     # A Supabase client calls functions by this one, below /rest/v1.
     client: Any = SyncPostgrestClient(
         f"http://127.0.0.1:{server.port}", headers={"Authorization": f"Bearer {key}"}

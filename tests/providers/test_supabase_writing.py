@@ -100,7 +100,7 @@ def test_superseded_chunks_are_purged(rest: Rest) -> None:
 
 
 def test_statistics_are_refreshed(rest: Rest) -> None:
-    rest.given(Answer(body=True))
+    rest.given(Answer(body=True), "analyze public.knowledge_chunks")
     assert rest.provider().refresh_statistics() is True
 
 

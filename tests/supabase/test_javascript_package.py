@@ -1,4 +1,8 @@
-"""The npm package clients/js: its own tests on PGlite, what `npm pack` packs, the playground."""
+"""The npm package clients/js: its own tests on PGlite and over supabase-js, what `npm pack` packs,
+the playground.
+
+With POSTGREST_BIN a real PostgREST answers supabase-js, else `rest.py`.
+"""
 
 import json
 import os
@@ -7,9 +11,13 @@ import subprocess
 import threading
 from pathlib import Path
 
+import jwt
 import pytest
-from test_frontend import PACKAGE, ROOT, deno, needs_deno
+from rest import Rest
+from test_frontend import ANA, ANON_KEY, PACKAGE, ROOT, deno, needs_deno, signed
 
+from conftest import Server
+from postgrest_server import JWT_SECRET, PostgREST
 from tools import playground
 
 NPM = shutil.which("npm")
@@ -24,10 +32,11 @@ needs_npm = pytest.mark.skipif(
 )
 
 
-def npm(*arguments: str) -> str:
+def npm(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [str(NPM), *arguments],
         cwd=PACKAGE,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -40,6 +49,31 @@ def npm(*arguments: str) -> str:
 @needs_npm
 def test_its_own_tests_pass_on_pglite() -> None:
     npm("test", "--silent")
+
+
+@needs_npm
+def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server, tmp_path: Path) -> None:
+    npm("run", "--silent", "build")
+    postgrest = None
+    if binary := os.environ.get("POSTGREST_BIN"):
+        postgrest = PostgREST(binary, server.admin_dsn(), dsn, tmp_path)
+    with Rest(dsn, ANON_KEY, postgrest.port if postgrest else None) as rest:
+        try:
+            if postgrest:
+                postgrest.start()
+            threading.Thread(target=rest.serve_forever, daemon=True).start()
+            npm(
+                *("exec", "--offline", "--", "node", "--test", "test/rest.js"),
+                URL=f"http://127.0.0.1:{rest.server_port}",
+                KEY=ANON_KEY,
+                SERVICE_TOKEN=jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256"),
+                USER=str(ANA),
+                USER_TOKEN=signed(ANA),
+            )
+            rest.shutdown()
+        finally:
+            if postgrest:
+                postgrest.stop()
 
 
 @needs_npm
