@@ -257,8 +257,7 @@ end
 $$;
 
 -- Lexemes of a heading, its content and other texts with their positions. A heading counts as often
--- as its weight says; two improved nDCG on each of three test collections. Inner words have label
--- C, which keeps them out of the length of the text.
+-- as its weight says. Inner words have label C, which keeps them out of the length of the text.
 create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text, heading_weight integer default 2,
   others text[] default '{}'

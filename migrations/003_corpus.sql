@@ -381,7 +381,7 @@ comment on table public.knowledge_settings is
   'How a collection is searched where a caller does not say: fusion, and the weights that the '
   'caller''s weights multiply. The collection '''' holds for every other collection, and for a '
   'search of several. embedding_model: the model whose embeddings the collection should have. '
-  'heading_weight, title_weight, text_keys: see set_knowledge_fields; null: those of ''''. '
+  'heading_weight, title_weight, text_keys: of the module field_weights; null: those of ''''. '
   'measured: on what the fusion and the weights were measured and when, and what the ranking '
   'depends on as it was then; null: they were not measured.';
 
@@ -389,45 +389,21 @@ alter table public.knowledge_settings enable row level security;
 revoke all on table public.knowledge_settings from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_settings to service_role;
 
--- How often a word of the heading and of the title counts, and the metadata keys that are searched.
--- stamp: a hash of the three; null for the defaults.
+-- What is searched of a chunk beside its content: how often a word of its heading counts, and other
+-- texts. stamp: which fields these are; null for those of core.
 create type knowledge_internal.text_fields as (
-  heading_weight integer, title_weight integer, text_keys text[], stamp integer
+  heading_weight integer, others text[], stamp integer
 );
 
--- The fields of a collection: its own settings, else those of all others, else the defaults.
-create function knowledge_internal.text_fields(name text) returns knowledge_internal.text_fields
+-- Extension point: the fields of a chunk that are searched. A word of its heading counts twice,
+-- which improved nDCG on each of three test collections.
+create function knowledge_internal.text_fields(
+  collection text, heading text default null, document_id uuid default null,
+  metadata jsonb default '{}'
+) returns knowledge_internal.text_fields
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  fields knowledge_internal.text_fields;
 begin
-  select coalesce(own.heading_weight, others.heading_weight, 2),
-         coalesce(own.title_weight, others.title_weight, 0),
-         coalesce(own.text_keys, others.text_keys, '{}')
-    into fields.heading_weight, fields.title_weight, fields.text_keys
-    from (values (name)) as asked (collection)
-    left join public.knowledge_settings as own on own.collection = asked.collection
-    left join public.knowledge_settings as others on others.collection = '';
-  fields.stamp := nullif(hashtext(fields::text), hashtext('(2,0,{},)'));
-  return fields;
-end
-$$;
-
--- The values of metadata keys that are texts or lists of texts, in the order of the keys.
-create function knowledge_internal.searched_texts(metadata jsonb, text_keys text[]) returns text[]
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if text_keys = '{}' then
-    return '{}';
-  end if;
-  return array(
-    select found.value #>> '{}'
-      from unnest(text_keys) with ordinality as key (name, place)
-     cross join jsonb_path_query(metadata -> key.name, '$[*] ? (@.type() == "string")')
-             with ordinality as found (value, place)
-     order by key.place, found.place
-  );
+  return row(2, '{}', null)::knowledge_internal.text_fields;
 end
 $$;
 
@@ -452,7 +428,7 @@ begin
                  filter (where counted.is_embedded),
                '[]'
              ),
-             'fields', to_jsonb(knowledge_internal.text_fields(name)) - 'stamp',
+             'fields', (knowledge_internal.text_fields(name)).stamp,
              'formulas', knowledge_internal.ranking_version()
            )
       from (
@@ -591,63 +567,6 @@ comment on function public.set_knowledge_settings is
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
 
-create function public.set_knowledge_fields(
-  collection text default '',
-  heading_weight integer default null,
-  title_weight integer default null,
-  text_keys text[] default null
-) returns public.knowledge_settings
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  settings public.knowledge_settings;
-  problem constant text := case
-    when (length(collection) <= 200) is not true
-      then 'collection must be a name of at most 200 characters, or '''' for all others'
-    when heading_weight not between 0 and 5
-      then format('heading_weight must be between 0 and 5, not %s', heading_weight)
-    when title_weight not between 0 and 5
-      then format('title_weight must be between 0 and 5, not %s', title_weight)
-    when cardinality(text_keys) > 10
-      then format('text_keys must be at most 10 metadata keys, not %s', cardinality(text_keys))
-    when exists (
-      select from unnest(text_keys) as key (name)
-       where (length(key.name) between 1 and 200) is not true
-    )
-      then 'text_keys must be metadata keys of 1 to 200 characters'
-  end;
-begin
-  if problem is not null then
-    raise exception '%', problem using errcode = '22023';
-  end if;
-  -- A row of its own ends what the row for all others says of weights, so it begins with those.
-  insert into public.knowledge_settings as stored (
-    collection, vector_weight, text_weight, heading_weight, title_weight, text_keys
-  )
-  select set_knowledge_fields.collection, coalesce(others.vector_weight, 1),
-         coalesce(others.text_weight, 1), set_knowledge_fields.heading_weight,
-         set_knowledge_fields.title_weight, set_knowledge_fields.text_keys
-    from (values ('')) as all_others (collection)
-    left join public.knowledge_settings as others on others.collection = all_others.collection
-      on conflict on constraint knowledge_settings_pkey do update
-     set heading_weight = excluded.heading_weight,
-         title_weight = excluded.title_weight,
-         text_keys = excluded.text_keys,
-         updated_at = now()
-  returning stored.* into settings;
-  return settings;
-end
-$$;
-
-comment on function public.set_knowledge_fields is
-  'Stores for a collection ('''' for all others) how often a word of the heading (default 2) and '
-  'of the title (default 0) counts, 0 to 5, and which metadata keys are searched as text (default '
-  'none, at most 10): their texts and lists of texts count once. A title with which the heading '
-  'begins counts as heading alone. null: as for '''', else the default. It replaces what was '
-  'stored, but no other setting. It holds for chunks that are written from now on; '
-  'rewrite_knowledge_chunks rewrites the others. Raises 22023 for a value out of bounds.';
-revoke all on function public.set_knowledge_fields from public, anon, authenticated;
-grant execute on function public.set_knowledge_fields to service_role;
-
 create function public.list_knowledge_settings()
 returns table (
   collection text, fusion text, vector_weight double precision, text_weight double precision,
@@ -732,17 +651,12 @@ $$;
 create function knowledge_internal.model_of_collection(name text) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return coalesce(
-    (
-      select settings.embedding_model
-        from public.knowledge_settings as settings
-       where settings.collection = name
-    ),
-    (
-      select settings.embedding_model
-        from public.knowledge_settings as settings
-       where settings.collection = ''
-    )
+  return (
+    select settings.embedding_model
+      from public.knowledge_settings as settings
+     where settings.collection in (name, '') and settings.embedding_model is not null
+     order by settings.collection = '', settings.collection
+     limit 1
   );
 end
 $$;

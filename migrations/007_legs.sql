@@ -10,13 +10,12 @@ create type knowledge_internal.search_question as (
 );
 
 -- What a search knows of the rows that hits should be like. left_out: they and their documents.
--- embedding: the mean of their directions, each given id once; null without embeddings. lexemes,
--- with document_frequencies and weights: their most telling words; null where these do not help.
--- question and analysis: the first question as it was asked.
+-- embedding: the mean of their directions, each given id once; null without embeddings. lexemes:
+-- their most telling words; null where these do not help. question and analysis: the first question
+-- as it was asked.
 create type knowledge_internal.known_rows as (
   ids uuid[], left_out uuid[], embedding extensions.vector, lexemes text[],
-  document_frequencies float8[], weights float8[], question knowledge_internal.search_question,
-  analysis knowledge_internal.query_analysis
+  question knowledge_internal.search_question, analysis knowledge_internal.query_analysis
 );
 
 -- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as
@@ -457,6 +456,24 @@ begin
 end
 $$;
 
+-- What is read of a question, with the query for its candidates.
+create function knowledge_internal.with_candidates(analysis knowledge_internal.query_analysis)
+returns knowledge_internal.query_analysis
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- Known words change only the scores of a question's candidates.
+  if analysis.is_partial is null and analysis.lexemes is not null then
+    analysis.candidate_query := knowledge_internal.candidate_query(
+      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
+      analysis.document_count, 1
+    );
+    analysis.is_partial := analysis.candidate_query is not null;
+  end if;
+  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
+  return analysis;
+end
+$$;
+
 -- The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 has the mean
 -- length of the time when the chunk was written; these scores have the present one. Of the lexemes
 -- with the same reading only the best counts.
@@ -772,22 +789,20 @@ create function knowledge_internal.ranked_list(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   asked_embedding constant extensions.vector := plan.questions[formulation].embedding;
-  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
+  analysis knowledge_internal.query_analysis := plan.analyses[formulation];
   has_words constant boolean := analysis.matching_query is not null;
   matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
   is_narrow constant boolean := coalesce(matching <= plan.most_compared, plan.is_small_corpus);
-  takes_candidates constant boolean := analysis.is_partial and coalesce(
-    matching > greatest(
+  takes_candidates constant boolean := (
+    matching <= greatest(
       plan.most_read_by_filter, case when asked_embedding is not null then plan.most_compared end
-    ),
-    true
-  );
+    )
+  ) is not true;
   compares_text constant boolean := has_words and is_narrow and analysis.is_partial
     and not takes_candidates;
   list knowledge_internal.ranked_list;
   near record;
   found record;
-  native_reason text;
   vector_rows integer;
   pass integer := 3;
   begun_at timestamptz := clock_timestamp();
@@ -837,18 +852,17 @@ begin
   end if;
 
   if not compares_text or list.text_ids = '{}' and analysis.relaxed_query is not null then
-    select native.ids, native.reason
-      into list.text_ids, native_reason
-      from knowledge_internal.native_rows(analysis, collection, plan) as native;
-    if list.text_ids is not null then
-      pass := 0;
-    else
+    found := knowledge_internal.native_rows(analysis, collection, plan);
+    list.text_strategy := '; not by the BM25 index: ' || found.reason;
+    pass := 0;
+    if found.ids is null then
+      analysis := knowledge_internal.with_candidates(analysis);
       found := knowledge_internal.candidate_rows(
-        analysis, collection, is_narrow, takes_candidates, plan
+        analysis, collection, is_narrow, analysis.is_partial and takes_candidates, plan
       );
-      list.text_ids := found.ids;
       pass := found.pass;
     end if;
+    list.text_ids := found.ids;
   end if;
   list.relaxed_parts := case when pass = 4 then analysis.relaxed_parts end;
   list.text_strategy := case
@@ -859,7 +873,7 @@ begin
     when pass = 3 then 'all rows: too few candidates'
     when pass = 2 then 'more candidates: too few at first'
     else 'candidates'
-  end || coalesce('; not by the BM25 index: ' || native_reason, '');
+  end || coalesce(list.text_strategy, '');
   list.identifier_bonus := (analysis.bonuses).identifier_bonus;
   found := knowledge_internal.exact_scores(
     list.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights, analysis.readings,
@@ -948,6 +962,10 @@ begin
           case when plan.is_filtered and not plan.is_indexed
             then set_config('enable_seqscan', 'on', true) end;
   for formulation in 1 .. cardinality(plan.questions) loop
+    -- Once for all collections; without a filter, the leg may need none.
+    if plan.is_filtered or plan.is_small_corpus then
+      plan.analyses[formulation] := knowledge_internal.with_candidates(plan.analyses[formulation]);
+    end if;
     foreach collection in array coalesce(plan.collections, array[null::text]) loop
       lists := lists || knowledge_internal.ranked_list(formulation, collection, plan);
     end loop;

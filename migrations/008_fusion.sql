@@ -1,6 +1,6 @@
 -- 008_fusion: the rows of the legs in one list, and how that list is arranged.
--- Adds: types score_range, fused_row, row_facts and row_measures, and the functions for scores of
--- fused rows and for arranging them. Locks nothing that exists.
+-- Adds: types score_range, fused_row, row_facts, row_measures and arranged_row, and the functions
+-- for scores of fused rows and for arranging them. Locks nothing that exists.
 -- Written from supabase/schemas/core/08_fusion.sql by `make baseline`: edit that file.
 
 -- A row of the fused list. collections: with one_per_document, those of all rows of its document;
@@ -23,6 +23,13 @@ create type knowledge_internal.row_facts as (
 -- What boosts and order_by read of a row.
 create type knowledge_internal.row_measures as (
   factors double precision[], order_value double precision
+);
+
+-- A row while the list is arranged. score, collections and duplicates: as they will be in the
+-- fused_row.
+create type knowledge_internal.arranged_row as (
+  hit knowledge_internal.fused_row, fact knowledge_internal.row_facts, score double precision,
+  collections text[], duplicates integer
 );
 
 -- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
@@ -197,8 +204,8 @@ declare
   choices constant text[] := case form
     when 'decay' then '{gauss,exp,linear}' when 'modifier' then '{log1p,sqrt,linear}' end;
   chosen constant text := source ->> form;
-  is_now constant boolean := source -> 'origin' = '"now"';
-  origin_days constant float8 := knowledge_internal.json_number(source -> 'origin', 'date');
+  is_now constant boolean := coalesce(source -> 'origin' = '"now"', false);
+  origin constant float8 := knowledge_internal.json_number(source -> 'origin', null);
   problem constant text := case
     when form is null then ' must be an object with filters and factor, with field, modifier and '
       'weight, or with field, decay, origin and scale, not %1$s'
@@ -207,8 +214,7 @@ declare
       then '.filters must be conditions, not null'
     when (chosen = any (choices)) is false or chosen is null
       then format('.%s must be one of %s, not %%4$s', form, array_to_string(choices, ', '))
-    when form = 'decay' and not is_now and origin_days is null
-      and jsonb_typeof(source -> 'origin') <> 'number' or form = 'decay' and not source ? 'origin'
+    when form = 'decay' and not is_now and origin is null
       then '.origin must be "now", an ISO date such as 2026-01-31 or a number, not %5$s'
   end;
   compiled knowledge_internal.boost;
@@ -259,15 +265,12 @@ begin
     );
     -- greatest() ignores null, so a missing number counts as 0.
     compiled.value_sql := format(
-      case chosen
-        when 'log1p' then 'ln(1 + greatest(%2$s, 0))'
-        when 'sqrt' then 'sqrt(greatest(%2$s, 0))'
-        else 'coalesce(%2$s, 0)'
+      'greatest(0, least(%s, 1 + %s.weight * ' || case chosen
+        when 'log1p' then 'ln(1 + greatest(%s, 0))))'
+        when 'sqrt' then 'sqrt(greatest(%s, 0))))'
+        else 'coalesce(%s, 0)))'
       end,
-      here, field.value_sql
-    );
-    compiled.value_sql := format(
-      'greatest(0, least(%s, 1 + %s.weight * %s))', largest, here, compiled.value_sql
+      largest, here, field.value_sql
     );
     return compiled;
   end if;
@@ -281,21 +284,16 @@ begin
   );
   compiled.rate := case chosen when 'linear' then 1 - compiled.rate else ln(compiled.rate) end;
   compiled.origin := case
-    when not is_now then coalesce(
-      origin_days, knowledge_internal.json_number(source -> 'origin', 'number')
-    )
+    when not is_now then origin
     -- A date is a whole number of days.
     when field.kind = 'date' then floor(extract(epoch from now()) / 86400)
     else extract(epoch from now()) / 86400
   end;
   -- A missing value has no distance, so its factor is 1. What lies in the future counts as now.
   distance := format(
-    'greatest(%s - %s.free_distance, 0) / %2$s.scale',
-    format(
-      case when is_now then '(%s.origin - %s)' else 'abs(%s.origin - %s)' end,
-      here, field.value_sql
-    ),
-    here
+    'greatest(' || case when is_now then '' else 'abs' end
+      || '(%1$s.origin - %2$s) - %1$s.free_distance, 0) / %1$s.scale',
+    here, field.value_sql
   );
   compiled.value_sql := format(
     case chosen
@@ -355,53 +353,34 @@ begin
 end
 $$;
 
--- What boosts and order_by read of rows, in the order of the ids, in one statement.
-create function knowledge_internal.row_measures(
-  ids uuid[], asked knowledge_internal.arrangement
-) returns knowledge_internal.row_measures[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  measures knowledge_internal.row_measures[];
-begin
-  execute format(
-    'select array('
-    '  select row(%s::float8[], %s)::knowledge_internal.row_measures'
-    '    from unnest($3) with ordinality as listed (id, place)'
-    '    left join public.knowledge_chunks as chunk on chunk.id = listed.id'
-    '   order by listed.place)',
-    coalesce(
-      (
-        select 'array[' || string_agg(boost.value_sql, ', ' order by boost.place) || ']'
-          from (
-            select listed.place, (asked.boosts[listed.place]).value_sql
-              from generate_subscripts(asked.boosts, 1) as listed (place)
-          ) as boost
-      ),
-      'null'
-    ),
-    coalesce((asked.order_by).value_sql, 'null')
-  )
-    into measures
-    using asked.boosts, asked.order_by, ids;
-  return measures;
-end
-$$;
-
--- What the database with these rows says of them, for an arrangement. is_sent: to another database,
--- which needs the confidence of each row.
+-- What the database with these rows says of them, in their order, for an arrangement. is_sent: to
+-- another database, which needs the confidence of each row.
 create function knowledge_internal.row_facts(
   ids uuid[], plan knowledge_internal.search_plan, is_sent boolean default false
 ) returns knowledge_internal.row_facts[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   asked constant knowledge_internal.arrangement := plan.arrangement;
-  measures constant knowledge_internal.row_measures[] := case
-    when asked.boosts is not null or (asked.order_by).value_sql is not null
-      then knowledge_internal.row_measures(ids, asked)
-  end;
   confidences constant float8[] := case when is_sent or asked.min_confidence is not null
     then knowledge_internal.answer_confidences(plan, ids) end;
+  factors_sql constant text := case when asked.boosts is not null then (
+    select 'array[' || string_agg((asked.boosts[place]).value_sql, ', ' order by place) || ']'
+      from generate_subscripts(asked.boosts, 1) as place
+  ) end;
+  measures knowledge_internal.row_measures[];
 begin
+  if num_nonnulls(factors_sql, (asked.order_by).value_sql) > 0 then
+    execute format(
+      'select array('
+      '  select row(%s::float8[], %s)::knowledge_internal.row_measures'
+      '    from unnest($3) with ordinality as listed (id, place)'
+      '    left join public.knowledge_chunks as chunk on chunk.id = listed.id'
+      '   order by listed.place)',
+      coalesce(factors_sql, 'null'), coalesce((asked.order_by).value_sql, 'null')
+    )
+      into measures
+      using asked.boosts, asked.order_by, ids;
+  end if;
   return array(
     select row(
              chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, listed.factors,
@@ -414,15 +393,16 @@ begin
                md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
              end
            )::knowledge_internal.row_facts
-      from unnest(ids, measures, confidences)
-           as listed (id, factors, order_value, confidence)
-     cross join lateral (
+      from unnest(ids, measures, confidences) with ordinality
+             as listed (id, factors, order_value, confidence, place)
+      left join lateral (
              select stored.id, stored.document_id, stored.chunk_index, stored.collection,
                     stored.embedding, stored.content_hash, stored.content_tsv
                from public.knowledge_chunks as stored
               where stored.id = listed.id
              offset 0
-           ) as chunk
+           ) as chunk on true
+     order by listed.place
   );
 end
 $$;
@@ -454,113 +434,24 @@ begin
 end
 $$;
 
--- The rows with their scores boosted, best first. greatest_boost: the greatest product of the
--- factors of a row, at least 1.
-create function knowledge_internal.boosted_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[],
-  out boosted knowledge_internal.fused_row[], out greatest_boost double precision
-)
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  select array_agg(
-           row(
-             hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
-             hit.vector_share, hit.text_share, aged.score, hit.collections, fact.factors,
-             hit.duplicates
-           )::knowledge_internal.fused_row
-           order by aged.score desc, least(hit.vector_rank, hit.text_rank), hit.id
-         ),
-         greatest(max(boost.product), 1)
-    into boosted, greatest_boost
-    from unnest(fused) as hit
-    left join unnest(facts) as fact on fact.id = hit.id
-   cross join lateral (
-           select knowledge_internal.boost_product(fact.factors) as product offset 0
-         ) as boost
-   cross join lateral (
-           -- A score below 0 would rise with a factor below 1.
-           select case when hit.score < 0 then hit.score else hit.score * boost.product end as score
-           offset 0
-         ) as aged;
-end
-$$;
-
--- The rows with each document once: it stands where its best row stands, with the score of that
--- row, and shows its best chunk.
-create function knowledge_internal.document_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
-) returns knowledge_internal.fused_row[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return array(
-    select row(
-             best.id, best.vector_rank, best.text_rank, best.similarity, best.text_score,
-             best.vector_share, best.text_share, best.unit_score,
-             (
-               select array_agg(distinct found.name order by found.name)
-                 from unnest(best.collections) as found (name)
-                where found.name is not null
-             ),
-             best.factors, best.duplicates
-           )::knowledge_internal.fused_row
-      from (
-        select distinct on (ordered.unit)
-               ordered.*,
-               max(ordered.score) over (partition by ordered.unit) as unit_score,
-               array_agg(ordered.collection) over (partition by ordered.unit) as collections,
-               min(ordered.place) over (partition by ordered.unit) as unit_place
-          from (
-            select hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
-                   hit.vector_share, hit.text_share, hit.score, hit.factors, hit.duplicates,
-                   hit.place, fact.chunk_index, fact.collection,
-                   coalesce(fact.document_id, hit.id) as unit
-              from unnest(fused) with ordinality as hit (
-                     id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
-                     score, collections, factors, duplicates, place
-                   )
-              left join unnest(facts) as fact on fact.id = hit.id
-          ) as ordered
-         order by ordered.unit, ordered.chunk_index is null, ordered.place
-      ) as best
-     order by best.unit_place
-  );
-end
-$$;
-
--- The rows in the order of their order_value, those without one last, then by score.
-create function knowledge_internal.ordered_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
-) returns knowledge_internal.fused_row[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return array(
-    select hit
-      from unnest(fused) as hit
-      left join unnest(facts) as fact on fact.id = hit.id
-     order by fact.order_value, hit.score desc, least(hit.vector_rank, hit.text_rank), hit.id
-  );
-end
-$$;
-
 -- The rows without those that say the same as one above them: the same text, or the same lexemes in
 -- any order and number and nearly the same embedding. duplicates: how many each stands for.
-create function knowledge_internal.distinct_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[]
-) returns knowledge_internal.fused_row[]
+create function knowledge_internal.distinct_rows(rows knowledge_internal.arranged_row[])
+returns knowledge_internal.arranged_row[]
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  least_similarity constant float8 := 0.97;
+  least_cosine constant float8 := 0.97;
 begin
   return array(
     with listed as materialized (
-      select hit.place, fact.place as fact,
-             coalesce(facts[fact.place].lexemes_hash, fused[hit.place].id::text) as lexemes,
-             min(hit.place) over (
-               partition by coalesce(facts[fact.place].content_hash, fused[hit.place].id::text)
-             ) as text_place
-        from generate_subscripts(fused, 1) as hit (place)
-        left join generate_subscripts(facts, 1) as fact (place)
-          on facts[fact.place].id = fused[hit.place].id
+      select one.place, one.lexemes, min(one.place) over (partition by one.text) as text_place
+        from (
+          select place, coalesce((fact).content_hash, (hit).id::text) as text,
+                 coalesce((fact).lexemes_hash, (hit).id::text) as lexemes
+            from unnest(rows) with ordinality
+                   as listed (hit, fact, score, collections, duplicates, place)
+          offset 0
+        ) as one
     ),
     -- Of rows with the same lexemes, each is compared with the best.
     text as (
@@ -568,18 +459,19 @@ begin
              case
                when first_value(one.place) over same = one.place then one.place
                when 1 - (
-                 facts[one.fact].embedding
-                   operator(extensions.<=>) facts[first_value(one.fact) over same].embedding
-               ) > least_similarity then first_value(one.place) over same
+                 (rows[one.place].fact).embedding operator(extensions.<=>)
+                   (rows[first_value(one.place) over same].fact).embedding
+               ) > least_cosine then first_value(one.place) over same
                else one.place
              end as shown_place
         from listed as one
        where one.place = one.text_place
       window same as (partition by one.lexemes order by one.place)
     )
-    select jsonb_populate_record(
-             fused[text.shown_place], jsonb_build_object('duplicates', count(*) - 1)
-           )
+    select row(
+             rows[text.shown_place].hit, rows[text.shown_place].fact,
+             rows[text.shown_place].score, null, count(*) - 1
+           )::knowledge_internal.arranged_row
       from listed
       join text on text.place = listed.text_place
      group by text.shown_place
@@ -588,52 +480,23 @@ begin
 end
 $$;
 
--- The best rows of each document, most of them at most.
-create function knowledge_internal.limited_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[], most integer
-) returns knowledge_internal.fused_row[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return array(
-    select fused[ordered.place]
-      from (
-        select hit.place,
-               row_number() over (
-                 partition by coalesce(fact.document_id, fused[hit.place].id) order by hit.place
-               ) as place_in_document
-          from generate_subscripts(fused, 1) as hit (place)
-          left join unnest(facts) as fact on fact.id = fused[hit.place].id
-      ) as ordered
-     where ordered.place_in_document <= most
-     order by ordered.place
-  );
-end
-$$;
-
--- The rows, best first, so ordered that the first picks differ: each is the row with the greatest
--- (1 - diversity) * relevance - diversity * the cosine to the nearest one before it (maximal
--- marginal relevance: Carbonell and Goldstein 1998). relevance: its score scaled to 0..1.
-create function knowledge_internal.varied_rows(
-  fused knowledge_internal.fused_row[], facts knowledge_internal.row_facts[],
-  diversity double precision, picks integer
-) returns knowledge_internal.fused_row[]
+-- The first picks of rows that differ, as places in these arrays, best first: each is the row with
+-- the greatest (1 - diversity) * relevance - diversity * the cosine to the nearest one before it
+-- (maximal marginal relevance: Carbonell and Goldstein 1998). relevance: its score scaled to 0..1.
+create function knowledge_internal.varied_places(
+  scores double precision[], embeddings extensions.vector[], diversity double precision,
+  picks integer
+) returns integer[]
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  least_score constant float8 := fused[cardinality(fused)].score;
-  embeddings constant extensions.vector[] := array(
-    select fact.embedding
-      from generate_subscripts(fused, 1) as hit (place)
-      left join unnest(facts) as fact on fact.id = fused[hit.place].id
-     order by hit.place
-  );
   relevances float8[] := array( -- null for what was taken
-    select knowledge_internal.min_max(fused[hit.place].score, least_score, fused[1].score)
-      from generate_subscripts(fused, 1) as hit (place)
-     order by hit.place
+    select knowledge_internal.min_max(listed.score, scores[cardinality(scores)], scores[1])
+      from unnest(scores) with ordinality as listed (score, place)
+     order by listed.place
   );
   nearest float8[]; -- the cosine of each row to the nearest that was taken
   taken integer[] := '{}';
-  pick integer := case when cardinality(fused) > 0 then 1 end;
+  pick integer := case when cardinality(scores) > 0 then 1 end;
 begin
   while pick is not null and cardinality(taken) < picks loop
     taken := taken || pick;
@@ -650,31 +513,20 @@ begin
     );
     pick := (
       select hit.place
-        from generate_subscripts(fused, 1) as hit (place)
-       where relevances[hit.place] is not null
-       order by (1 - diversity) * relevances[hit.place] - diversity * nearest[hit.place] desc,
-                hit.place
+        from unnest(relevances, nearest) with ordinality as hit (relevance, cosine, place)
+       where hit.relevance is not null
+       order by (1 - diversity) * hit.relevance - diversity * hit.cosine desc, hit.place
        limit 1
     );
   end loop;
-  return array(
-    select fused[listed.place]
-      from (
-        select picked.place, picked.number
-          from unnest(taken) with ordinality as picked (place, number)
-         union all
-        select hit.place, null
-          from generate_subscripts(fused, 1) as hit (place)
-         where hit.place <> all (taken)
-      ) as listed
-     order by listed.number nulls last, listed.place
-  );
+  return taken;
 end
 $$;
 
 -- The list of a search, arranged. sent: the facts of its rows by their ids, from the databases that
 -- have them; null: this one has them. merged: how many rows stand in others of their documents;
--- best: the row with the best score; greatest_boost: as in boosted_rows.
+-- best: the row with the best score; greatest_boost: the greatest product of the factors of a row,
+-- at least 1.
 create function knowledge_internal.arranged_rows(
   fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan, sent jsonb,
   out arranged knowledge_internal.fused_row[], out merged integer, out best uuid,
@@ -698,47 +550,109 @@ declare
     )
     else array(
       select jsonb_populate_record(
-               null::knowledge_internal.row_facts,
-               entry.value || jsonb_build_object('id', entry.key)
+               null::knowledge_internal.row_facts, sent -> fused[place].id::text
              )
-        from jsonb_each(sent) as entry
+        from generate_subscripts(fused, 1) as place
+       order by place
     )
-  end;
+  end; -- in the order of the rows
+  rows knowledge_internal.arranged_row[];
+  first_places integer[]; -- those that diversity picks
 begin
-  arranged := fused;
-  if asked.min_confidence is not null then
-    arranged := array(
-      select fused[hit.place]
-        from generate_subscripts(fused, 1) as hit (place)
-        join unnest(facts) as fact on fact.id = fused[hit.place].id
-       -- Without a question nothing is compared.
-       where (fact.answer_confidence < asked.min_confidence) is not true
-       order by hit.place
-    );
-  end if;
-  if asked.boosts is not null then
-    select done.boosted, done.greatest_boost
-      into arranged, greatest_boost
-      from knowledge_internal.boosted_rows(arranged, facts) as done;
-  end if;
+  select array_agg(
+           row(one.hit, one.fact, boosted.score, null, null)::knowledge_internal.arranged_row
+           order by boosted.score desc, least((one.hit).vector_rank, (one.hit).text_rank),
+                    (one.hit).id
+         ),
+         greatest(max(boost.product), 1)
+    into rows, greatest_boost
+    from generate_subscripts(fused, 1) as place
+   cross join lateral (select fused[place] as hit, facts[place] as fact offset 0) as one
+   cross join lateral (
+           select case when (one.fact).factors is null then 1
+                    else knowledge_internal.boost_product((one.fact).factors) end as product
+           offset 0
+         ) as boost
+   cross join lateral (
+           -- A score below 0 would rise with a factor below 1.
+           select case when (one.hit).score < 0 then (one.hit).score
+                    else (one.hit).score * boost.product end as score
+           offset 0
+         ) as boosted
+   -- Without a question nothing is compared.
+   where ((one.fact).answer_confidence < asked.min_confidence) is not true;
   if asked.merge_duplicates then
-    arranged := knowledge_internal.distinct_rows(arranged, facts);
+    rows := knowledge_internal.distinct_rows(rows);
   end if;
   if asked.one_per_document then
-    merged := cardinality(arranged);
-    arranged := knowledge_internal.document_rows(arranged, facts);
-    merged := merged - cardinality(arranged);
+    merged := cardinality(rows);
+    -- A document stands where its best row stands, with its score, and shows its best chunk.
+    rows := array(
+      select row(
+               shown.hit, shown.fact, shown.best_score,
+               array(
+                 select distinct name from unnest(shown.names) as name
+                  where name is not null order by name
+               ),
+               shown.duplicates
+             )::knowledge_internal.arranged_row
+        from (
+          select distinct on (document.id)
+                 listed.*, max(listed.score) over of_document as best_score,
+                 array_agg((listed.fact).collection) over of_document as names,
+                 min(listed.place) over of_document as best_place
+            from unnest(rows) with ordinality
+                   as listed (hit, fact, score, collections, duplicates, place)
+           cross join lateral (
+                   select coalesce((listed.fact).document_id, (listed.hit).id) as id
+                 ) as document
+          window of_document as (partition by document.id)
+           order by document.id, (listed.fact).chunk_index is null, listed.place
+        ) as shown
+       order by shown.best_place
+    );
+    merged := merged - cardinality(rows);
   elsif asked.max_per_document is not null then
-    arranged := knowledge_internal.limited_rows(arranged, facts, asked.max_per_document);
+    rows := array(
+      select row(
+               one.hit, one.fact, one.score, null, one.duplicates
+             )::knowledge_internal.arranged_row
+        from (
+          select listed.*,
+                 row_number() over (
+                   partition by coalesce((listed.fact).document_id, (listed.hit).id)
+                       order by listed.place
+                 ) as place_in_document
+            from unnest(rows) with ordinality
+                   as listed (hit, fact, score, collections, duplicates, place)
+        ) as one
+       where one.place_in_document <= asked.max_per_document
+       order by one.place
+    );
   end if;
-  best := arranged[1].id;
-  if asked.diversity is not null then
-    arranged := knowledge_internal.varied_rows(
-      arranged[:most_varied], facts, asked.diversity, asked.picks
-    ) || arranged[most_varied + 1:];
+  best := (rows[1].hit).id;
+  if asked.diversity is not null and (asked.order_by).value_sql is null then
+    select knowledge_internal.varied_places(
+             array_agg(listed.score order by listed.place),
+             array_agg((listed.fact).embedding order by listed.place), asked.diversity, asked.picks
+           )
+      into first_places
+      from unnest(rows) with ordinality as listed (hit, fact, score, collections, duplicates, place)
+     where listed.place <= most_varied;
   end if;
-  if (asked.order_by).value_sql is not null then
-    arranged := knowledge_internal.ordered_rows(arranged, facts);
-  end if;
+  arranged := array(
+    select row(
+             (listed.hit).id, (listed.hit).vector_rank, (listed.hit).text_rank,
+             (listed.hit).similarity, (listed.hit).text_score, (listed.hit).vector_share,
+             (listed.hit).text_share, listed.score, listed.collections, (listed.fact).factors,
+             listed.duplicates
+           )::knowledge_internal.fused_row
+      from unnest(rows) with ordinality
+             as listed (hit, fact, score, collections, duplicates, place)
+     order by array_position(first_places, listed.place::integer),
+              case when (asked.order_by).value_sql is null then listed.place end,
+              (listed.fact).order_value, listed.score desc,
+              least((listed.hit).vector_rank, (listed.hit).text_rank), (listed.hit).id
+  );
 end
 $$;

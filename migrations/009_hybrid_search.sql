@@ -21,37 +21,13 @@ create type knowledge_internal.search_arguments as (
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
 create type public.knowledge_search_hit as (
-  id uuid,
-  content text,
-  knowledge_type text,
-  document_id uuid,
-  chunk_index integer,
-  source_origin text,
-  metadata jsonb,
-  rrf_score double precision,
-  vector_rank bigint,
-  text_rank bigint,
-  similarity double precision,
-  text_score double precision,
-  match_type text,
-  matched_terms text[],
-  title text,
-  source_url text,
-  collection text,
-  document_date date,
-  snippet text,
-  context text,
-  total_count bigint,
-  pool_ended boolean,
-  heading text,
-  sensitivity text,
-  collections text[],
-  document_chunks integer,
-  external_key text,
-  source_row jsonb,
-  confidence double precision,
-  notes jsonb,
-  answer_confidence double precision,
+  id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,
+  source_origin text, metadata jsonb, rrf_score double precision, vector_rank bigint,
+  text_rank bigint, similarity double precision, text_score double precision, match_type text,
+  matched_terms text[], title text, source_url text, collection text, document_date date,
+  snippet text, context text, total_count bigint, pool_ended boolean, heading text,
+  sensitivity text, collections text[], document_chunks integer, external_key text,
+  source_row jsonb, confidence double precision, notes jsonb, answer_confidence double precision,
   duplicates integer
 );
 
@@ -118,24 +94,14 @@ begin
     when given.fusion <> all (knowledge_internal.fusions())
       then 'fusion must be one of ' || array_to_string(knowledge_internal.fusions(), ', ')
         || ', not %s'
-    when given.public_only is null
-      then 'public_only must be true or false, not null'
-    when given.one_per_document is null
-      then 'one_per_document must be true or false, not null'
     when (given.neighbor_window between 0 and 5) is not true
       then 'neighbor_window must be between 0 and 5, not %s'
     when given.recency_half_life not between 1e-300 and 1e300
       then 'recency_half_life must be a number of days above 0, not %s'
     when (given.match_offset between 0 and 1000) is not true
       then 'match_offset must be between 0 and 1000, not %s'
-    when given.snippet is null
-      then 'snippet must be true or false, not null'
     when (given.on_bad_embedding in ('error', 'text', 'from_text')) is not true
       then 'on_bad_embedding must be one of error, text, from_text, not %s'
-    when given.prefix_last is null
-      then 'prefix_last must be true or false, not null'
-    when given.embedding_from_text is null
-      then 'embedding_from_text must be true or false, not null'
     when cardinality(given.like_ids) > 20 or array_ndims(given.like_ids) > 1
       or to_jsonb(given.like_ids) @> '[null]'
       then 'like_ids must be at most 20 ids of chunks or documents, not %s'
@@ -143,14 +109,24 @@ begin
       then 'diversity must be between 0 and 1, not %s'
     when given.max_per_document not between 1 and 1000
       then 'max_per_document must be between 1 and 1000, not %s'
-    when given.merge_duplicates is null
-      then 'merge_duplicates must be true or false, not null'
     when given.min_confidence not between 0 and 1
       then 'min_confidence must be between 0 and 1, not %s'
     when (given.snippets between 1 and 3) is not true
       then 'snippets must be between 1 and 3, not %s'
     when length(given.order_by) > 1000 -- reading it takes the square of its length
       then 'order_by must be at most 1,000 characters long, not %s'
+    when num_nulls(
+      given.public_only, given.one_per_document, given.snippet, given.prefix_last,
+      given.embedding_from_text, given.merge_duplicates
+    ) > 0 then (
+      select flag || ' must be true or false, not null'
+        from unnest(
+               array['public_only', 'one_per_document', 'snippet', 'prefix_last',
+                     'embedding_from_text', 'merge_duplicates']
+             ) as flag
+       where to_jsonb(given) -> flag = 'null'
+       limit 1
+    )
   end;
   if problem is not null then
     raise exception '%', format(
@@ -306,10 +282,10 @@ declare
   most_rated constant integer := 300; -- lexemes
   known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
   corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
-  analysis knowledge_internal.query_analysis := plan.analyses[1];
+  analysis knowledge_internal.query_analysis :=
+    knowledge_internal.with_candidates(plan.analyses[1]);
   -- Alone, more words find no better rows, and read many more.
   most_words constant integer := case when analysis.lexemes is null then 20 else 50 end;
-  known knowledge_internal.known_rows := plan.known;
   lexemes text[];
   chunks bigint[];
   shares float8[];
@@ -319,7 +295,7 @@ begin
     select coalesce(chunk.document_id, chunk.id) as unit,
            ts_filter(chunk.content_tsv, '{a,b,d}') as words
       from public.knowledge_chunks as chunk
-     where chunk.id = any (known.ids)
+     where chunk.id = any ((plan.known).ids)
      order by chunk.chunk_index, chunk.id
      limit most_chunks
   ),
@@ -347,75 +323,66 @@ begin
   if lexemes is null then
     return plan;
   end if;
-  select array_agg(best.lexeme), array_agg(best.document_frequency), array_agg(best.weight)
-    into known.lexemes, known.document_frequencies, known.weights
-    from (
-      select word.lexeme, word.document_frequency,
-             word.share / max(word.share) over () * knowledge_internal.inverse_document_frequency(
-               corpus.document_count, least(word.document_frequency, corpus.document_count)
-             ) as weight
-        from unnest(
-               lexemes, knowledge_internal.document_frequencies(lexemes, corpus), shares, chunks
-             ) as word (lexeme, document_frequency, share, chunks)
-       -- Others must have it.
-       where word.document_frequency > word.chunks
-       order by weight desc, word.lexeme
-       limit most_words
-    ) as best;
-  plan.known := known;
-  with asked as (
-    select word.*
-      from unnest(
-             analysis.lexemes, analysis.document_frequencies, analysis.scored_weights,
-             analysis.weights, analysis.readings
-           ) as word (lexeme, document_frequency, scored, candidate, reading)
-  ),
-  telling as (
-    select word.lexeme, word.document_frequency, word.place,
+  with telling as (
+    select word.lexeme, word.document_frequency,
+           row_number() over (order by word.weight desc, word.lexeme) as place,
            word.weight * coalesce(
              known_share * (
                -- Of the readings of a word, the best counts.
-               select sum(best.scored)
-                 from (select max(asked.scored) as scored from asked group by asked.reading) as best
+               select sum(best.weight)
+                 from (
+                   select max(asked.weight) as weight
+                     from unnest(analysis.scored_weights, analysis.readings)
+                          as asked (weight, reading)
+                    group by asked.reading
+                 ) as best
              ) / sum(word.weight) over (), 1
            ) as weight
-      from unnest(
-             known.lexemes, known.document_frequencies, known.weights
-           ) with ordinality as word (lexeme, document_frequency, weight, place)
+      from (
+        select listed.lexeme, listed.document_frequency,
+               listed.share / max(listed.share) over ()
+                 * knowledge_internal.inverse_document_frequency(
+                     corpus.document_count,
+                     least(listed.document_frequency, corpus.document_count)
+                   ) as weight
+          from unnest(
+                 lexemes, knowledge_internal.document_frequencies(lexemes, corpus), shares, chunks
+               ) as listed (lexeme, document_frequency, share, chunks)
+         -- Others must have it.
+         where listed.document_frequency > listed.chunks
+         order by weight desc, listed.lexeme
+         limit most_words
+      ) as word
   ),
   both_words as (
-    select coalesce(asked.lexeme, telling.lexeme) as lexeme,
-           coalesce(asked.document_frequency, telling.document_frequency) as document_frequency,
+    select lexeme, coalesce(asked.document_frequency, telling.document_frequency)
+             as document_frequency,
+           knowledge_internal.quoted_lexeme(lexeme)::tsquery as query,
            coalesce((1 - known_share) * asked.scored, 0) + coalesce(telling.weight, 0) as scored,
            coalesce(asked.candidate - asked.scored, 0) as beside,
            -- A word of its own.
            coalesce(asked.reading, 1000000 + telling.place) as reading
-      from asked
-      full join telling on telling.lexeme = asked.lexeme
+      from unnest(
+             analysis.lexemes, analysis.document_frequencies, analysis.scored_weights,
+             analysis.weights, analysis.readings
+           ) as asked (lexeme, document_frequency, scored, candidate, reading)
+      full join telling using (lexeme)
+     order by document_frequency, lexeme
   )
-  select array_agg(word.lexeme order by word.document_frequency, word.lexeme),
-         array_agg(
-           knowledge_internal.quoted_lexeme(word.lexeme)::tsquery
-           order by word.document_frequency, word.lexeme
-         ),
-         array_agg(word.document_frequency order by word.document_frequency, word.lexeme),
-         array_agg(word.scored order by word.document_frequency, word.lexeme),
-         array_agg(word.scored + word.beside order by word.document_frequency, word.lexeme),
-         array_agg(word.reading order by word.document_frequency, word.lexeme)
+  select array_agg(word.lexeme), array_agg(word.query), array_agg(word.document_frequency),
+         array_agg(word.scored), array_agg(word.scored + word.beside), array_agg(word.reading),
+         (select array_agg(telling.lexeme) from telling),
+         -- A row must still match the question, if there is one.
+         coalesce(analysis.matching_query, string_agg(word.query::text, ' | ')::tsquery),
+         analysis.matching_query is null
     into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
-         analysis.scored_weights, analysis.weights, analysis.readings
+         analysis.scored_weights, analysis.weights, analysis.readings, lexemes,
+         analysis.matching_query, analysis.is_optional
     from both_words as word;
+  plan.known.lexemes := lexemes;
   analysis.document_count := corpus.document_count;
   analysis.mean_length := corpus.mean_length;
   analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
-  -- A row must still match the question, if there is one.
-  analysis.is_optional := analysis.matching_query is null;
-  if analysis.is_optional then
-    analysis.matching_query := (
-      select string_agg(word.query::text, ' | ')::tsquery
-        from unnest(analysis.lexeme_queries) as word (query)
-    );
-  end if;
   plan.analyses[1] := knowledge_internal.with_candidates(analysis);
   return plan;
 end
@@ -641,27 +608,6 @@ begin
 end
 $$;
 
--- What is read of a question, with the query for its candidates.
-create function knowledge_internal.with_candidates(analysis knowledge_internal.query_analysis)
-returns knowledge_internal.query_analysis
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- Known words change only the scores of a question's candidates.
-  if analysis.lexemes is null or analysis.candidate_query is not null then
-    return analysis;
-  end if;
-  if analysis.is_partial is null then
-    analysis.candidate_query := knowledge_internal.candidate_query(
-      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
-      analysis.document_count, 1
-    );
-  end if;
-  analysis.is_partial := analysis.candidate_query is not null;
-  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
-  return analysis;
-end
-$$;
-
 -- The words of a question, null for one without words. Under websearch, a word that no visible
 -- chunk has is replaced by the near word that most chunks have.
 create function knowledge_internal.read_question(
@@ -718,7 +664,7 @@ begin
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
-  return knowledge_internal.with_candidates(analysis);
+  return analysis;
 end
 $$;
 
@@ -751,52 +697,6 @@ begin
       * coalesce(shared.cosine_spread, knowledge_internal.cosine_spread());
   end if;
   return plan;
-end
-$$;
-
--- The lists of the argument ranked_lists. Raises 22023 for another form.
-create function knowledge_internal.given_lists(ranked_lists jsonb)
-returns knowledge_internal.ranked_list[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_lists constant integer := 100;
-  largest constant float8 := 1e30;
-  lists constant knowledge_internal.ranked_list[] := array(
-    select list
-      from jsonb_populate_recordset(
-             null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
-           ) as list
-  );
-begin
-  if (
-    jsonb_typeof(ranked_lists -> 'lists') = 'array' and cardinality(lists) <= most_lists
-      and not exists (
-        select from unnest(lists) as list
-         where (
-                 list.formulation between 1 and most_lists
-                 and coalesce(list.identifier_bonus, 0) between 0 and largest
-                 and coalesce(cardinality(list.vector_ids), 0)
-                       = coalesce(cardinality(list.similarities), 0)
-                 and coalesce(cardinality(list.text_ids), 0)
-                       = coalesce(cardinality(list.text_scores), 0)
-                 and array_position(list.vector_ids || list.text_ids, null) is null
-                 and -1.001 <= all (coalesce(list.similarities, '{}'))
-                 and 1.001 >= all (coalesce(list.similarities, '{}'))
-                 and -largest <= all (coalesce(list.text_scores, '{}'))
-                 and largest >= all (coalesce(list.text_scores, '{}'))
-               ) is not true
-      )
-  ) is not true then
-    raise exception 'ranked_lists must be an object with at most % lists', most_lists
-      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
-  end if;
-  return lists;
-exception
-  when invalid_parameter_value then
-    raise;
-  when data_exception then
-    raise exception 'ranked_lists: %', left(sqlerrm, 200)
-      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
 end
 $$;
 
@@ -962,7 +862,12 @@ begin
   );
   lists := case
     when ranked_lists is null then knowledge_internal.ranked_lists(plan)
-    else knowledge_internal.given_lists(ranked_lists)
+    else array(
+      select list
+        from jsonb_populate_recordset(
+               null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
+             ) as list
+    )
   end;
   if lists = '{}' then
     return;

@@ -496,23 +496,22 @@ begin
   elsif fuse and queries -> 0 ? 'formulations' then
     raise exception 'queries[0].formulations is not allowed with fuse' using errcode = '22023';
   end if;
-  for item in
-    select listed.query, listed.number - 1 as number
-      from jsonb_array_elements(queries) with ordinality as listed (query, number)
-     order by listed.number
-  loop
-    if jsonb_typeof(item.query) <> 'object' then
-      raise exception 'queries[%] must be an object of arguments', item.number
-        using errcode = '22023';
-    end if;
-    if fuse and item.number > 0
-       and item.query - '{query_text,query_embedding}'::text[] <> '{}'
-    then
-      raise exception 'queries[%] may have only query_text and query_embedding: with fuse, the '
-                      'other arguments belong in queries[0]', item.number
-        using errcode = '22023';
-    end if;
-  end loop;
+  select listed.number - 1 as number, jsonb_typeof(listed.query) = 'object' as is_object
+    into item
+    from jsonb_array_elements(queries) with ordinality as listed (query, number)
+   where jsonb_typeof(listed.query) <> 'object'
+      or fuse and listed.number > 1
+        and listed.query - '{query_text,query_embedding}'::text[] <> '{}'
+   order by listed.number
+   limit 1;
+  if not item.is_object then
+    raise exception 'queries[%] must be an object of arguments', item.number
+      using errcode = '22023';
+  elsif item.is_object then
+    raise exception 'queries[%] may have only query_text and query_embedding: with fuse, the '
+                    'other arguments belong in queries[0]', item.number
+      using errcode = '22023';
+  end if;
   if fuse then
     queries := jsonb_build_array((queries -> 0) || jsonb_build_object('formulations', queries - 0));
   end if;

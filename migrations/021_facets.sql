@@ -134,8 +134,9 @@ comment on function public.facet_knowledge_chunks is
   'frequent first. search: arguments of hybrid_search_knowledge_chunks as an object; the chunks '
   'counted are those of count_matching_knowledge_chunks; with neither query_text nor '
   'query_embedding, all active chunks that pass the filters. With one_per_document, documents are '
-  'counted. facets: 1 to 20 of knowledge_type, collection, source_id, source_origin, language and '
-  'metadata. followed by a key or a path of keys; of an array, each element counts once. '
+  'counted; max_per_document and merge_duplicates change no count. facets: 1 to 20 of '
+  'knowledge_type, collection, source_id, source_origin, language and metadata. followed by a key '
+  'or a path of keys; of an array, each element counts once. '
   'facet_limit: values for each facet, 1 to 1000. value is JSON and can be used in a filter. '
   'Raises 22023 for an argument out of bounds or an unknown name.';
 revoke all on function public.facet_knowledge_chunks from public, anon, authenticated;

@@ -30,7 +30,6 @@ from rag_example import (
     application,
     bearer,
     dsn_of_service,
-    is_soon,
     running,
     token,
 )

@@ -1,7 +1,7 @@
--- 012_writing: what is written: documents, chunks, and what the database adds to them.
--- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_,
--- purge_ and rewrite_. Locks both tables against writes while a trigger is created.
--- Written from supabase/schemas/core/12_writing.sql by `make baseline`: edit that file.
+-- 011_writing: what is written: documents, chunks, and what the database adds to them.
+-- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_
+-- and purge_. Locks both tables against writes while a trigger is created.
+-- Written from supabase/schemas/core/11_writing.sql by `make baseline`: edit that file.
 
 -- The trigger functions are definers: roles that may write chunks or documents have no rights on
 -- the internal functions and tables.
@@ -46,7 +46,6 @@ declare
   document public.knowledge_documents;
   is_restored constant boolean := new.status = 'active' and old.status <> 'active';
   fields knowledge_internal.text_fields;
-  title text;
   is_analysed boolean;
   mean_length float8;
   side record;
@@ -99,11 +98,14 @@ begin
      or new.collection <> old.collection
      or new.metadata is distinct from old.metadata
   then
-    fields := knowledge_internal.text_fields(new.collection);
+    fields := knowledge_internal.text_fields(
+      new.collection, new.heading, new.document_id, new.metadata
+    );
     is_analysed := is_analysed
       or fields.stamp is distinct from old.field_stamp
-      or knowledge_internal.searched_texts(new.metadata, fields.text_keys)
-           <> knowledge_internal.searched_texts(old.metadata, fields.text_keys);
+      or fields is distinct from knowledge_internal.text_fields(
+           new.collection, new.heading, new.document_id, old.metadata
+         );
   end if;
 
   if is_analysed then
@@ -117,18 +119,10 @@ begin
       new.embedding_model := null;
       new.embedding_bits := null;
     end if;
-    if fields.title_weight > 0 then
-      select parent.title into title from public.knowledge_documents as parent
-       where parent.id = new.document_id
-         -- Neither the title itself nor a path that begins with it.
-         and starts_with(new.heading || ' > ', parent.title || ' > ') is not true;
-    end if;
     new.field_stamp := fields.stamp;
     new.content_tsv := knowledge_internal.lexemes(
       knowledge_internal.text_configuration(new.language), new.heading, new.content,
-      fields.heading_weight,
-      array_fill(title, array[fields.title_weight])
-        || knowledge_internal.searched_texts(new.metadata, fields.text_keys)
+      fields.heading_weight, fields.others
     );
     select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
     side := knowledge_internal.document_side(
@@ -232,26 +226,6 @@ create trigger pass_document_on
   )
   execute function knowledge_internal.pass_document_on();
 
--- Runs after the title of a document was changed: analyses its chunks again where it is searched.
-create function knowledge_internal.pass_title_on() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp
--- As in pass_document_on.
-set enable_seqscan = off as $$
-begin
-  update public.knowledge_chunks as chunk
-     set content_tsv = null
-   where chunk.document_id = new.id
-     and chunk.status = 'active'
-     and (knowledge_internal.text_fields(chunk.collection)).title_weight > 0;
-  return null;
-end
-$$;
-
-create trigger pass_title_on
-  after update on public.knowledge_documents
-  for each row when (old.title is distinct from new.title)
-  execute function knowledge_internal.pass_title_on();
-
 -- Each public function is a definer: service_role has no rights on the internal schema, and no row
 -- level security hides a row from it.
 
@@ -314,6 +288,10 @@ begin
          length(document ->> 'language') between 1 and 60),
         ('collection', 'a text of 1 to 200 characters',
          length(document ->> 'collection') between 1 and 200)
+      union all
+      select named, 'one of ' || array_to_string(knowledge_internal.known_values(named), ', '),
+             document ->> named = any (knowledge_internal.known_values(named))
+        from unnest('{knowledge_type,source_origin,visibility}'::text[]) as named
     ) as rule (field, allowed, is_kept)
    where not rule.is_kept
    limit 1;
@@ -336,16 +314,6 @@ begin
     raise exception 'document has an unknown key %, the known keys are: %',
                     wrong_key, array_to_string(document_keys, ', ')
       using errcode = '22023', hint = 'Put keys of your own into document.metadata.';
-  end if;
-  select listed.field, array_to_string(knowledge_internal.known_values(listed.field), ', ')
-    into wrong_key, allowed
-    from (values ('knowledge_type'), ('source_origin'), ('visibility')) as listed (field)
-   where document ->> listed.field <> all (knowledge_internal.known_values(listed.field))
-   limit 1;
-  if found then
-    raise exception 'document.% must be one of %, not %',
-                    wrong_key, allowed, left(document ->> wrong_key, 100)
-      using errcode = '22023';
   end if;
 end
 $$;
@@ -407,9 +375,9 @@ begin
 end
 $$;
 
--- A stored document with the given fields. A field that is not given keeps its value (fields:
--- merge) or gets its default (replace); one given as null gets its default. source_row is not one
--- of these fields: an adopted document keeps it.
+-- A document, stored or new, with the given fields. A field that is not given keeps its value
+-- (fields: merge) or gets its default (replace); one given as null gets its default. source_row is
+-- not one of these fields: an adopted document keeps it.
 create function knowledge_internal.changed_document(
   document public.knowledge_documents, given jsonb, fields text
 ) returns public.knowledge_documents
@@ -433,6 +401,9 @@ begin
     changes := defaults || changes;
   end if;
   document := jsonb_populate_record(document, changes);
+  document.id := coalesce(document.id, gen_random_uuid());
+  document.created_at := coalesce(document.created_at, now());
+  document.updated_at := coalesce(document.updated_at, now());
   document.allowed_groups := knowledge_internal.sorted_groups(
     'document.allowed_groups', document.allowed_groups
   );
@@ -477,18 +448,8 @@ begin
           from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
       ) as listed;
     exit when is_stored;
-    insert into public.knowledge_documents (
-      external_key, title, knowledge_type, source_id, source_url, source_origin, author,
-      document_date, owner_id, visibility, allowed_groups, sensitivity, language, collection,
-      metadata, source_row, content_hash
-    )
-    values (
-      document.external_key, document.title, document.knowledge_type, document.source_id,
-      document.source_url, document.source_origin, document.author, document.document_date,
-      document.owner_id, document.visibility, document.allowed_groups, document.sensitivity,
-      document.language, document.collection, document.metadata, document.source_row,
-      document.content_hash
-    )
+    insert into public.knowledge_documents
+    select (document).*
         on conflict (external_key) do nothing
     returning * into document;
     if found then
@@ -520,25 +481,8 @@ create type knowledge_internal.chunk_counts as (
   embeddings_missing integer
 );
 
--- Whether a chunk of document taker may take the embedding that a chunk of document giver with the
--- same text has: not if giver is made of a row of an adopted table. taker: null for any.
-create function knowledge_internal.may_give_embedding(giver uuid, taker uuid) returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- Whoever writes an adopted table may write its embeddings too: a false one of a text that
-  -- others will store must stay in its own document.
-  return giver is not distinct from taker or not exists (
-    select
-      from public.knowledge_documents as document
-     where document.id = giver
-       and document.source_row is not null
-  );
-end
-$$;
-
 -- The embedding of a model that a stored chunk with this content_hash has and may give to document
--- taker (knowledge_internal.may_give_embedding); null if there is none. It reads at most 100 chunks
--- with the text.
+-- taker (null: to any); null if there is none. It reads at most 100 chunks with the text.
 create function knowledge_internal.given_embedding(
   hash text, model text, taker uuid, out embedding extensions.vector
 )
@@ -562,7 +506,17 @@ begin
     ) as same
    where same.embedding_model = model
      and same.embedding is not null
-     and knowledge_internal.may_give_embedding(same.document_id, taker)
+     -- Whoever writes an adopted table may write its embeddings too: a false one of a text that
+     -- others will store must stay in its own document.
+     and (
+       same.document_id is not distinct from taker
+       or not exists (
+         select
+           from public.knowledge_documents as document
+          where document.id = same.document_id
+            and document.source_row is not null
+       )
+     )
    limit 1;
 end
 $$;
@@ -1029,52 +983,5 @@ revoke all on all functions in schema knowledge_internal from public;
 -- A policy runs with the rights of the role that queries, and needs no usage on the schema.
 grant execute on function
   knowledge_internal.current_viewer(), knowledge_internal.current_viewer_groups() to authenticated;
-
-create function public.rewrite_knowledge_chunks(most integer default 1000) returns bigint
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  chunks_left bigint;
-begin
-  perform knowledge_internal.check_range('most', most, 0, 100000);
-  with collection as materialized (
-    select settings.collection, (knowledge_internal.text_fields(settings.collection)).stamp
-      from public.knowledge_settings as settings
-  ),
-  stale as materialized (
-    select chunk.id
-      from public.knowledge_chunks as chunk
-      left join collection on collection.collection = chunk.collection
-     where chunk.status = 'active'
-       and chunk.field_stamp is distinct from case
-             when collection.collection is null
-               then (select others.stamp from collection as others where others.collection = '')
-             else collection.stamp
-           end
-  ),
-  -- skip locked: a writer changes this chunk now, and writes it with the new fields.
-  rewritten as (
-    update public.knowledge_chunks as chunk
-       set content_tsv = null
-      from (
-             select free.id
-               from public.knowledge_chunks as free
-              where free.id in (select stale.id from stale limit most)
-                for no key update skip locked
-           ) as locked
-     where chunk.id = locked.id
-    returning chunk.id
-  )
-  select (select count(*) from stale) - (select count(*) from rewritten) into chunks_left;
-  return chunks_left;
-end
-$$;
-
-comment on function public.rewrite_knowledge_chunks(integer) is
-  'Rewrites the words of at most that many active chunks that were written with other fields than '
-  'set_knowledge_fields has stored, and returns how many are left: call it until that is 0. Chunks '
-  'that another transaction has locked wait for the next call. Embeddings stay. With 0 it only '
-  'counts. Raises 22023 for most out of 0 to 100000.';
-revoke all on function public.rewrite_knowledge_chunks(integer) from public, anon, authenticated;
-grant execute on function public.rewrite_knowledge_chunks(integer) to service_role;
 
 notify pgrst, 'reload schema';

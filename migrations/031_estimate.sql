@@ -1,7 +1,7 @@
--- 030_estimate: what a search would cost, before it is made.
+-- 031_estimate: what a search would cost, before it is made.
 -- Module: insight.
 -- Adds: function estimate_hybrid_search. Locks nothing that exists.
--- Written from supabase/schemas/modules/insight/30_estimate.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/31_estimate.sql by `make baseline`: edit that file.
 
 -- Milliseconds to find a chunk by its id and compare its embedding, or score its words, measured on
 -- the sample of the statistics.
@@ -54,7 +54,8 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   most_effort constant double precision := 20; -- as in candidate_rows
   has_embedding constant boolean := plan.questions[formulation].embedding is not null;
-  analysis constant knowledge_internal.query_analysis := plan.analyses[formulation];
+  analysis constant knowledge_internal.query_analysis :=
+    knowledge_internal.with_candidates(plan.analyses[formulation]);
   estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
   is_narrow constant boolean := coalesce(estimated <= plan.most_compared, plan.is_small_corpus);
   share double precision;

@@ -1,9 +1,9 @@
--- 027_judgments: which hits are right, for measuring and tuning on the live corpus.
+-- 028_judgments: which hits are right, for measuring and tuning on the live corpus.
 -- Module: insight.
 -- Adds: table knowledge_judgments, functions set_knowledge_judgments, list_knowledge_judgments,
 -- delete_knowledge_judgments, and triggers that delete judgments with what they judge.
 -- Locks knowledge_documents and knowledge_chunks against writing until it commits.
--- Written from supabase/schemas/modules/insight/27_judgments.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/28_judgments.sql by `make baseline`: edit that file.
 
 create table public.knowledge_judgments (
   id uuid primary key default gen_random_uuid(),

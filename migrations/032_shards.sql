@@ -1,4 +1,4 @@
--- 031_shards: one corpus in several databases: the data that these exchange for a search.
+-- 032_shards: one corpus in several databases: the data that these exchange for a search.
 -- Module: shards.
 -- Adds: the steps of such a search, read_knowledge_question, knowledge_candidates,
 -- fuse_knowledge_candidates and knowledge_candidate_hits; functions that sum statistics,
@@ -6,7 +6,7 @@
 -- documents, export_knowledge_documents, import_knowledge_documents and
 -- remove_exported_knowledge_documents; and what a search needs on a node of Citus.
 -- Locks nothing that exists.
--- Written from supabase/schemas/modules/shards/31_shards.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/shards/32_shards.sql by `make baseline`: edit that file.
 
 -- With Citus, the shard on this node: a table with the number of the shard in its name. Raises
 -- 55000 if the rows are on another node.
@@ -424,6 +424,52 @@ comment on function public.knowledge_candidates(jsonb, jsonb) is
 revoke all on function public.knowledge_candidates(jsonb, jsonb) from public, anon, authenticated;
 grant execute on function public.knowledge_candidates(jsonb, jsonb) to service_role;
 
+-- The lists of an answer, and of the argument ranked_lists. Raises 22023 for another form.
+create function knowledge_internal.given_lists(ranked_lists jsonb)
+returns knowledge_internal.ranked_list[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_lists constant integer := 100;
+  largest constant float8 := 1e30;
+  lists constant knowledge_internal.ranked_list[] := array(
+    select list
+      from jsonb_populate_recordset(
+             null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
+           ) as list
+  );
+begin
+  if (
+    jsonb_typeof(ranked_lists -> 'lists') = 'array' and cardinality(lists) <= most_lists
+      and not exists (
+        select from unnest(lists) as list
+         where (
+                 list.formulation between 1 and most_lists
+                 and coalesce(list.identifier_bonus, 0) between 0 and largest
+                 and coalesce(cardinality(list.vector_ids), 0)
+                       = coalesce(cardinality(list.similarities), 0)
+                 and coalesce(cardinality(list.text_ids), 0)
+                       = coalesce(cardinality(list.text_scores), 0)
+                 and array_position(list.vector_ids || list.text_ids, null) is null
+                 and -1.001 <= all (coalesce(list.similarities, '{}'))
+                 and 1.001 >= all (coalesce(list.similarities, '{}'))
+                 and -largest <= all (coalesce(list.text_scores, '{}'))
+                 and largest >= all (coalesce(list.text_scores, '{}'))
+               ) is not true
+      )
+  ) is not true then
+    raise exception 'ranked_lists must be an object with at most % lists', most_lists
+      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
+  end if;
+  return lists;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception then
+    raise exception 'ranked_lists: %', left(sqlerrm, 200)
+      using errcode = '22023', hint = 'Send what the search of each database returned, unchanged.';
+end
+$$;
+
 -- The lists that one database with all rows would have, from the answers of knowledge_candidates,
 -- as ranked_lists of the search; chunks: the shard of each row, too. Raises 22023 for answers of
 -- another form.
@@ -608,6 +654,7 @@ begin
     raise exception 'page must be an object with hits, as fuse_knowledge_candidates returned it'
       using errcode = '22023';
   end if;
+  perform knowledge_internal.given_lists(page -> 'ranked_lists');
   rows_alone.query_embedding := null;
   rows_alone.query_text := null;
   rows_alone.formulations := null;

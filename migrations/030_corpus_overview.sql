@@ -1,9 +1,9 @@
--- 029_corpus_overview: what is stored, for the people who are responsible for it.
+-- 030_corpus_overview: what is stored, for the people who are responsible for it.
 -- Module: insight.
 -- Adds: functions list_knowledge_documents, describe_knowledge_document, knowledge_corpus_overview,
 -- sample_knowledge_embeddings.
 -- Locks nothing that exists.
--- Written from supabase/schemas/modules/insight/29_corpus_overview.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/30_corpus_overview.sql by `make baseline`: edit that file.
 
 -- The pairs of a model (an empty text if none was recorded) and a collection that active chunks
 -- with an embedding have.

@@ -1,8 +1,9 @@
--- 011_explain: how a search comes to its answer, and why it has no hits.
+-- 026_explain: how a search comes to its answer, and why it has no hits.
+-- Module: insight.
 -- Adds: functions explain_hybrid_search, explain_empty_knowledge_search,
 -- explain_my_empty_knowledge_search and explain_public_empty_knowledge_search, and those that they
 -- call. Locks nothing that exists.
--- Written from supabase/schemas/core/11_explain.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/26_explain.sql by `make baseline`: edit that file.
 
 -- The arguments of a search that leave out rows, each alone. path: its place in search.
 create function knowledge_internal.restrictions(search jsonb)
@@ -515,7 +516,8 @@ declare
   reading_milliseconds constant float8 := 1000 * extract(epoch from clock_timestamp() - begun_at);
   -- The lists that are fused below.
   lists constant knowledge_internal.ranked_list[] := knowledge_internal.ranked_lists(plan);
-  analysis constant knowledge_internal.query_analysis := plan.analyses[1];
+  analysis constant knowledge_internal.query_analysis :=
+    knowledge_internal.with_candidates(plan.analyses[1]);
   hits jsonb;
   hybrid_milliseconds float8;
   summary record;
@@ -657,5 +659,7 @@ comment on function public.explain_hybrid_search(jsonb) is
   'and for an unknown name.';
 revoke all on function public.explain_hybrid_search(jsonb) from public, anon, authenticated;
 grant execute on function public.explain_hybrid_search(jsonb) to service_role;
+
+revoke all on all functions in schema knowledge_internal from public;
 
 notify pgrst, 'reload schema';

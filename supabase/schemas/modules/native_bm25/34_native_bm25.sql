@@ -1,10 +1,9 @@
--- 032_native_bm25: the text leg by pg_textsearch's BM25 index, where a database has that extension.
+-- 034_native_bm25: the text leg by pg_textsearch's BM25 index, where a database has that extension.
 -- Module: native_bm25.
 -- Needs: pg_textsearch.
 -- Adds: table knowledge_native_texts with its BM25 index, the triggers of knowledge_chunks that
 -- keep it, and the text leg by it. Writes the words of all active chunks into the new table. Locks
 -- knowledge_chunks against writes while it does so.
--- Written from supabase/schemas/modules/native_bm25/32_native_bm25.sql by `make baseline`: edit that file.
 
 do $$
 begin

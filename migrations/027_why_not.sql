@@ -1,8 +1,8 @@
--- 026_why_not: why a search does not return a chunk, and where the chunk stands.
+-- 027_why_not: why a search does not return a chunk, and where the chunk stands.
 -- Module: insight.
 -- Adds: function explain_missing_knowledge_chunk and those that it calls.
 -- Locks nothing that exists.
--- Written from supabase/schemas/modules/insight/26_why_not.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/27_why_not.sql by `make baseline`: edit that file.
 
 -- The first of the chunks in the list that match_offset pages through; place is null if none is in
 -- it. page_score: the score of the last hit on the page that was asked for.

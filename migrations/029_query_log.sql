@@ -1,8 +1,8 @@
--- 028_query_log: what was searched for, how long it took and what it found; off by default.
+-- 029_query_log: what was searched for, how long it took and what it found; off by default.
 -- Module: insight.
 -- Adds: table knowledge_query_log, the key of its marks, functions record_knowledge_queries and
 -- report_knowledge_queries. Locks nothing that exists.
--- Written from supabase/schemas/modules/insight/28_query_log.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/insight/29_query_log.sql by `make baseline`: edit that file.
 
 -- The search itself only reads, so the retrieval service writes the log after its answers.
 create table public.knowledge_query_log (
