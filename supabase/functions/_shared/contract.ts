@@ -44,10 +44,10 @@ export type SearchArguments = {
 /** The functions that search, with what each takes. */
 export type Searches = {
   hybrid_search_knowledge_chunks: SearchArguments;
-  search_my_knowledge_chunks: Omit<SearchArguments, "viewer_id" | "viewer_groups">;
+  search_my_knowledge_chunks: Omit<SearchArguments, "viewer_id" | "viewer_groups" | "ranked_lists">;
   search_public_knowledge_chunks: Omit<
     SearchArguments,
-    "viewer_id" | "viewer_groups" | "public_only"
+    "viewer_id" | "public_only" | "viewer_groups" | "ranked_lists"
   >;
 };
 
