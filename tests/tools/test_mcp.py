@@ -42,7 +42,8 @@ def test_the_tools_only_read_and_are_listed_with_their_schemas(assistant: Assist
         "search_knowledge_base": {"query", "source_id", "match_count", "search_type"},
         "hybrid_search": {
             *("query", "limit", "include_memory", "expand_neighbors", "prefix_last", "filters"),
-            *("order_by", "like_ids", "min_confidence"),
+            *("order_by", "like_ids", "min_confidence", "collections", "date_from", "date_to"),
+            *("boosts", "diversity", "max_per_document", "merge_duplicates"),
         },
         "search": {"query"},
         "fetch": {"id", "offset"},
@@ -330,6 +331,34 @@ def test_what_a_server_does_not_show_is_refused_and_not_overlooked(
         refused = assistant.ask("hybrid_search", query="keys", include_memory=include_memory)
     assert refused.is_error
     assert refused.text.startswith(f"Search failed: {message}")
+
+
+def test_a_named_collection_is_searched_only_where_the_server_shows_it(here: Here) -> None:
+    with here(Scope(collections=("knowledge", "memory"))) as assistant:
+        asked = {"query": "keys, Mondays or cameras", "collections": ["memory"]}
+        assert assistant.ask("hybrid_search", **asked).contents() == {PREFERENCE}
+        refused = assistant.ask("hybrid_search", query="keys", collections=["knowledge", "tickets"])
+    assert refused.text.startswith(
+        "Search failed: the collection tickets is not visible on this server. "
+        "Name some of knowledge, memory, or none."
+    )
+
+
+def test_arguments_choose_and_order_the_results(here: Here) -> None:
+    with here(Scope()) as assistant:
+
+        def titles(**arguments: Any) -> list[str]:
+            found = assistant.ask("hybrid_search", query="keys or cameras", **arguments)
+            assert not found.is_error, found.text
+            return [hit["title"] for hit in found.content["results"]]
+
+        assert titles()[0] == "Recorder"
+        assert titles(collections=["tickets"]) == ["Recorder"]
+        assert (titles(date_from="2025-11-01"), titles(date_to="2025-11-01")) == (["API keys"], [])
+        boosts = [{"filters": {"knowledge_type": "decision"}, "factor": 9}]
+        assert titles(boosts=boosts)[0] == titles(boosts=json.dumps(boosts))[0] == "API keys"
+        assert titles(max_per_document=2, limit=9).count("API keys") == 2
+        assert titles(diversity=0.5, merge_duplicates=True)[0] == "Recorder"
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,54 @@ export const TOOLS = {
             "Only results that fit the question at least so well, 0 to 1. With 0.3, a question about another subject has an empty answer that says so.",
           "title": "Min Confidence",
         },
+        "collections": {
+          "anyOf": [{ "items": { "type": "string" }, "type": "array" }, { "type": "null" }],
+          "default": null,
+          "description": "Only these collections, each ranked by itself, then fused.",
+          "title": "Collections",
+        },
+        "date_from": {
+          "anyOf": [{ "format": "date", "type": "string" }, { "type": "null" }],
+          "default": null,
+          "description": "Only documents of this date or later.",
+          "title": "Date From",
+        },
+        "date_to": {
+          "anyOf": [{ "format": "date", "type": "string" }, { "type": "null" }],
+          "default": null,
+          "description": "Only documents of this date or earlier.",
+          "title": "Date To",
+        },
+        "boosts": {
+          "anyOf": [{
+            "items": { "additionalProperties": true, "type": "object" },
+            "type": "array",
+          }, { "type": "null" }],
+          "default": null,
+          "description": "Up to 10 factors of the score, by conditions, numbers or dates.",
+          "title": "Boosts",
+        },
+        "diversity": {
+          "default": 0.0,
+          "description": "How much hits should differ from those above, 0 to 1.",
+          "maximum": 1,
+          "minimum": 0,
+          "title": "Diversity",
+          "type": "number",
+        },
+        "max_per_document": {
+          "anyOf": [{ "maximum": 50, "minimum": 1, "type": "integer" }, { "type": "null" }],
+          "default": null,
+          "description":
+            "At most this many passages of a document, each a result of its own. Without it, a document is one result.",
+          "title": "Max Per Document",
+        },
+        "merge_duplicates": {
+          "default": false,
+          "description": "Hits that say the same are shown once.",
+          "title": "Merge Duplicates",
+          "type": "boolean",
+        },
         "filters": {
           "anyOf": [
             { "items": { "additionalProperties": true, "type": "object" }, "type": "array" },

@@ -13,13 +13,7 @@ import {
   requireBearerAuth,
 } from "@modelcontextprotocol/server";
 import { createClient } from "@supabase/supabase-js";
-import {
-  ARGUMENTS,
-  FILTER_COLUMNS,
-  type Json,
-  OFF_SUBJECT,
-  REMEDIES,
-} from "../_shared/contract.ts";
+import { FILTER_COLUMNS, type Json, OFF_SUBJECT, REMEDIES } from "../_shared/contract.ts";
 import type { FilterCondition, Filters, SearchOptions } from "../_shared/hybrid_search.ts";
 import {
   HISTORY,
@@ -46,16 +40,6 @@ const HEADERS = {
   "Access-Control-Expose-Headers": "WWW-Authenticate",
 };
 
-// What hybrid_search can be asked beside the arguments of the Python server.
-const FURTHER = [
-  "collections",
-  "date_from",
-  "date_to",
-  "boosts",
-  "diversity",
-  "max_per_document",
-  "merge_duplicates",
-] as const;
 const COLUMNS: readonly string[] = FILTER_COLUMNS;
 
 const { auth } = createClient(PROJECT, Deno.env.get("SUPABASE_ANON_KEY")!, {
@@ -183,13 +167,6 @@ function given(asked: object): object {
   return Object.fromEntries(Object.entries(asked).filter(([, value]) => value != null));
 }
 
-function schemaOf(name: string, { inputSchema }: Tool): Tool["inputSchema"] {
-  if (name !== "hybrid_search") return inputSchema;
-  const further = FURTHER.map((one) => [one, ARGUMENTS[one]] as const);
-  const all = { ...inputSchema.properties, ...Object.fromEntries(further) };
-  return { ...inputSchema, properties: all as typeof inputSchema.properties };
-}
-
 // A tool checks its arguments itself, so that a refusal has its remedy.
 const UNCHECKED: jsonSchemaValidator = {
   getValidator<T>(): JsonSchemaValidator<T> {
@@ -198,7 +175,7 @@ const UNCHECKED: jsonSchemaValidator = {
 };
 
 const LISTED = Object.entries<Tool>(TOOLS).map(([name, tool]) => {
-  const schema = schemaOf(name, tool);
+  const schema = tool.inputSchema;
   return {
     ...tool,
     name: name as keyof typeof TOOLS,

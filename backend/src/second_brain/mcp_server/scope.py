@@ -58,10 +58,25 @@ class Scope:
         }
 
     def query(
-        self, *, include_memory: bool, conditions: Sequence[Condition], **given: Any
+        self,
+        *,
+        include_memory: bool,
+        conditions: Sequence[Condition],
+        collections: Sequence[str] | None = None,
+        **given: Any,
     ) -> SearchQuery:
         """Return the search within this scope; or raise InvalidInputError if it is empty."""
-        collections = self.collections
+        if collections is None:
+            collections = self.collections
+        else:
+            # Who names the collection includes it.
+            include_memory = include_memory or MEMORY in collections
+            hidden = sorted({*collections} - {*(self.collections or collections)})
+            if hidden:
+                raise InvalidInputError(
+                    f"the collection {hidden[0]} is not visible on this server",
+                    remedy=f"Name some of {', '.join(self.collections or ())}, or none.",
+                )
         if collections is None:
             if not include_memory:
                 conditions = [*conditions, NO_MEMORY]

@@ -3,6 +3,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Annotated, Any, ClassVar, Self
 from uuid import UUID
 
@@ -23,7 +24,13 @@ from second_brain.mcp_server.scope import Condition, Scope
 from second_brain.mcp_server.text import PASSAGE_BOUND, as_text, document_id, one_line
 from second_brain.mcp_server.tools import Answer, Context, Tool
 from second_brain.retrieval.answer import SearchResponse, SearchResult
-from second_brain.retrieval.query import QUESTION_BOUND, SearchQuery, Text, whole_neighbors
+from second_brain.retrieval.query import (
+    QUESTION_BOUND,
+    SearchQuery,
+    Text,
+    argument_field,
+    whole_neighbors,
+)
 from second_brain.retrieval.settings import ModeField, SearchSettings
 
 EXCERPT_BOUND = 200
@@ -53,14 +60,22 @@ Neighbors = Annotated[
 ]
 
 
-def _read(filters: object) -> object:
-    """Parse filters that an assistant sent as a JSON string instead of a list."""
-    if not isinstance(filters, str):
-        return filters
-    try:
-        return json.loads(filters)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("should be a list of conditions, or an object") from error
+def _from_json(expected: str) -> BeforeValidator:
+    """Return what parses a list that an assistant sent as a JSON string."""
+
+    def read(given: object) -> object:
+        if not isinstance(given, str):
+            return given
+        try:
+            return json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"should be {expected}") from error
+
+    return BeforeValidator(read)
+
+
+_CONDITIONS = _from_json("a list of conditions, or an object")
+_BOOSTS = _from_json("a list of objects")
 
 
 class _Search(Tool):
@@ -165,17 +180,30 @@ class HybridSearch(_Search):
         description="Only results that fit the question at least so well, 0 to 1. With 0.3, a "
         "question about another subject has an empty answer that says so.",
     )
-    filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, BeforeValidator(_read)] = (
-        Field(
-            None,
-            description="Conditions that must all hold, such as "
-            '[{"field": "knowledge_type", "op": "in", "value": ["note", "decision"]}, '
-            '{"field": "document_date", "op": "gte", "value": "2026-01-01"}, '
-            '{"field": "metadata.tags", "op": "contains", "value": ["api"]}]. Operators: eq, ne, '
-            "in, not_in, contains (metadata only), gte, gt, lte, lt, between, exists. An object "
-            'is a short form for equality: {"team": "search"} is a key of the metadata, '
-            '{"knowledge_type": "note"} a column.',
-        )
+    collections: list[str] | None = Field(
+        None, description="Only these collections, each ranked by itself, then fused."
+    )
+    date_from: date | None = argument_field("date_from")
+    date_to: date | None = argument_field("date_to")
+    boosts: Annotated[list[dict[str, Any]] | None, _BOOSTS] = argument_field("boosts")
+    diversity: float = argument_field("diversity", ge=0, le=1)
+    max_per_document: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_RESULTS,
+        description="At most this many passages of a document, each a result of its own. Without "
+        "it, a document is one result.",
+    )
+    merge_duplicates: bool = argument_field("merge_duplicates")
+    filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, _CONDITIONS] = Field(
+        None,
+        description="Conditions that must all hold, such as "
+        '[{"field": "knowledge_type", "op": "in", "value": ["note", "decision"]}, '
+        '{"field": "document_date", "op": "gte", "value": "2026-01-01"}, '
+        '{"field": "metadata.tags", "op": "contains", "value": ["api"]}]. Operators: eq, ne, '
+        "in, not_in, contains (metadata only), gte, gt, lte, lt, between, exists. An object "
+        'is a short form for equality: {"team": "search"} is a key of the metadata, '
+        '{"knowledge_type": "note"} a column.',
     )
 
     @model_validator(mode="after")
@@ -189,6 +217,13 @@ class HybridSearch(_Search):
         return scope.query(
             include_memory=self.include_memory,
             conditions=_conditions(self.filters or []),
+            collections=self.collections,
+            date_from=self.date_from,
+            date_to=self.date_to,
+            boosts=self.boosts,
+            diversity=self.diversity,
+            max_per_document=self.max_per_document,
+            merge_duplicates=self.merge_duplicates,
             query=self.query,
             limit=self.limit,
             expand_neighbors=self.expand_neighbors,
@@ -196,7 +231,7 @@ class HybridSearch(_Search):
             order_by=self.order_by,
             like_ids=self.like_ids or None,
             min_confidence=self.min_confidence,
-            one_per_document=True,
+            one_per_document=self.max_per_document is None,
             mode="rerank" if settings.use_reranking else "hybrid",
         )
 

@@ -90,7 +90,7 @@ Text = Annotated[
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
-def _field(name: str, **given: Any) -> Any:
+def argument_field(name: str, **given: Any) -> Any:
     """Return a field with the default and the help of the search's argument of this name."""
     argument = ARGUMENTS[name]
     text = f"{argument.help[0].upper()}{argument.help[1:]}."
@@ -163,8 +163,8 @@ class SearchQuery(QueryNames):
     offset: int = Field(default=0, ge=0, le=OFFSET_BOUND, description="Results to skip.")
     category: str | None = Field(default=None, description="One knowledge_type.")
     tags: Names = Field(default=(), description="metadata.tags has every one of them.")
-    date_from: date | None = _field("date_from")
-    date_to: date | None = _field("date_to")
+    date_from: date | None = argument_field("date_from")
+    date_to: date | None = argument_field("date_to")
     filters: Conditions = Field(default=None, description="Conditions on columns and metadata.")
     min_similarity: float | None = Field(
         default=None,
@@ -178,9 +178,9 @@ class SearchQuery(QueryNames):
     expand_neighbors: Annotated[int, BeforeValidator(whole_neighbors)] = Field(
         default=0, ge=0, le=5, description="Chunks before and after each hit; true is 1."
     )
-    one_per_document: bool = _field("one_per_document")
-    recency_half_life: float | None = _field("recency_half_life", gt=0, allow_inf_nan=False)
-    snippet: bool = _field("snippet")
+    one_per_document: bool = argument_field("one_per_document")
+    recency_half_life: float | None = argument_field("recency_half_life", gt=0, allow_inf_nan=False)
+    snippet: bool = argument_field("snippet")
     search_mode: SearchMode = Field(
         default="websearch", description="How the text leg reads the question; or the mode."
     )
@@ -191,20 +191,20 @@ class SearchQuery(QueryNames):
         default=False, description="Count all rows that match, beyond the candidates too."
     )
     fusion: Fusion | None = Field(default=None, description="How the lists of the legs are fused.")
-    vector_weight: Weight | None = _field("vector_weight", default=None)
-    text_weight: Weight | None = _field("text_weight", default=None)
+    vector_weight: Weight | None = argument_field("vector_weight", default=None)
+    text_weight: Weight | None = argument_field("text_weight", default=None)
     include_memory: bool | None = Field(
         default=None, description="Search the collection memory too."
     )
-    prefix_last: bool = _field("prefix_last")
-    like_ids: tuple[UUID, ...] | None = _field("like_ids")
-    boosts: tuple[dict[str, Any], ...] | None = _field("boosts")
-    diversity: float = _field("diversity", ge=0, le=1)
-    max_per_document: int | None = _field("max_per_document", ge=1, le=1000)
-    merge_duplicates: bool = _field("merge_duplicates")
-    min_confidence: float | None = _field("min_confidence", ge=0, le=1)
-    snippets: int = _field("snippets", ge=1, le=3)
-    order_by: str | None = _field("order_by")
+    prefix_last: bool = argument_field("prefix_last")
+    like_ids: tuple[UUID, ...] | None = argument_field("like_ids")
+    boosts: tuple[dict[str, Any], ...] | None = argument_field("boosts")
+    diversity: float = argument_field("diversity", ge=0, le=1)
+    max_per_document: int | None = argument_field("max_per_document", ge=1, le=1000)
+    merge_duplicates: bool = argument_field("merge_duplicates")
+    min_confidence: float | None = argument_field("min_confidence", ge=0, le=1)
+    snippets: int = argument_field("snippets", ge=1, le=3)
+    order_by: str | None = argument_field("order_by")
 
     @property
     def text_mode(self) -> TextMode:
