@@ -25,6 +25,7 @@ import pytest
 
 from corpora import SAVANNA
 from postgrest_server import JWT_SECRET, PostgREST
+from second_brain.services import arguments
 from second_brain.services.functions import functions
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
@@ -37,32 +38,9 @@ ROLES: dict[Key, str] = {
     "anon": "anon",
 }
 
-OWN_ARGUMENTS = {
-    "query_embedding",
-    "query_text",
-    "match_count",
-    "match_threshold",
-    "vector_weight",
-    "text_weight",
-    "filter_type",
-    "search_mode",
-    "pool_size",
-    "rrf_k",
-    "fusion",
-    "filters",
-    "date_from",
-    "date_to",
-    "collections",
-    "public_only",
-    "one_per_document",
-    "neighbor_window",
-    "recency_half_life",
-    "match_offset",
-    "snippet",
-    "formulations",
-}
+OWN_ARGUMENTS = {one.sql_name for one in arguments.ARGUMENTS.values()} - {*arguments.VIEWER}
 ARGUMENTS = {
-    "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, "viewer_id"},
+    "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, *arguments.VIEWER},
     "search_my_knowledge_chunks": OWN_ARGUMENTS,
     "search_public_knowledge_chunks": OWN_ARGUMENTS - {"public_only"},
     "explain_hybrid_search": {"search"},
@@ -217,7 +195,7 @@ class _Request(BaseHTTPRequestHandler):
         known = ARGUMENTS.get(name)
         searches = body.get("search", {})
         searches = searches if isinstance(searches, list) else [searches]
-        in_search = set().union(*searches) - {*OWN_ARGUMENTS, "viewer_id"}
+        in_search = set().union(*searches) - {*OWN_ARGUMENTS, *arguments.VIEWER}
         if known is None or not set(body) <= known or in_search:
             self.server.complaints.append(f"unknown call {self.path} {sorted(body)}")
             message = f"Could not find the function public.{name} in the schema cache"

@@ -156,6 +156,13 @@ def test_every_option_goes_through_as_json(rest: Rest) -> None:
         "match_offset": 0,
         "snippet": True,
         "formulations": [{"query_embedding": np.array([0.0, 1.0, 0.0]), "query_text": "grass"}],
+        "boosts": ({"field": "document_date", "decay": "exp", "origin": "now", "scale": 99},),
+        "diversity": 0.2,
+        "max_per_document": 2,
+        "merge_duplicates": True,
+        "min_confidence": 0.01,
+        "snippets": 2,
+        "order_by": "document_date",
     }
     results, details = rest.provider().hybrid_search([0.8, 0.6, 0], "zebra", **options)
     assert "fallback_reason" not in details, details
@@ -180,6 +187,13 @@ def test_every_option_goes_through_as_json(rest: Rest) -> None:
         "match_offset": None,
         "snippet": True,
         "formulations": [{"query_embedding": [0.0, 1.0, 0.0], "query_text": "grass"}],
+        "boosts": [{"field": "document_date", "decay": "exp", "origin": "now", "scale": 99}],
+        "diversity": 0.2,
+        "max_per_document": 2,
+        "merge_duplicates": True,
+        "min_confidence": 0.01,
+        "snippets": 2,
+        "order_by": "document_date",
     }
 
 

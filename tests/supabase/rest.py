@@ -1,10 +1,17 @@
 """Stands for Supabase's gateway, PostgREST and Auth, for functions under Deno.
 
-A real PostgREST answers where there is one; else the server calls the SQL function as it would.
+A real PostgREST answers where POSTGREST_BIN names one; else the server calls the SQL function as it
+would.
 """
 
 import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import httpx
@@ -12,7 +19,8 @@ import jwt
 import psycopg
 from psycopg import sql
 
-from postgrest_server import JWT_SECRET
+from conftest import Server
+from postgrest_server import JWT_SECRET, PostgREST
 
 PATH = "/rest/v1"
 
@@ -48,10 +56,14 @@ class Rest(ThreadingHTTPServer):
     def claims(self, authorization: str) -> dict[str, Any]:
         """Return what a valid token says; its key has one algorithm."""
         token = authorization.removeprefix("Bearer ")
-        key = self.keys.get(jwt.get_unverified_header(token).get("kid", ""))
+        key = self._key_of(authorization)
         if key is None:
             return jwt.decode(token, JWT_SECRET, ["HS256"], options={"verify_aud": False})
         return jwt.decode(token, key.public_key(), ["ES256"], options={"verify_aud": False})
+
+    def _key_of(self, authorization: str) -> Any:
+        header = jwt.get_unverified_header(authorization.removeprefix("Bearer "))
+        return self.keys.get(header.get("kid", ""))
 
     def auth(self, path: str, headers: Any) -> tuple[int, object]:
         """Answer as Supabase Auth does: its public keys, or the user of a token."""
@@ -82,6 +94,11 @@ class Rest(ThreadingHTTPServer):
         if self._port is not None:
             names = ("Authorization", "Content-Type", "Accept", "Content-Profile")
             passed = {name: headers[name] for name in names if headers[name] is not None}
+            authorization = headers["Authorization"]
+            if self._key_of(authorization) is not None:
+                # PostgREST knows the secret alone.
+                token = jwt.encode(self.claims(authorization), JWT_SECRET, "HS256")
+                passed["Authorization"] = f"Bearer {token}"
             answer = httpx.post(
                 f"http://127.0.0.1:{self._port}/rpc/{function}",
                 content=body,
@@ -153,3 +170,20 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+@contextmanager
+def answering(server: Server, dsn: str, key: str) -> Iterator[Rest]:
+    """Serve the functions of a database, by a real PostgREST where there is one."""
+    with ExitStack() as stack:
+        port = None
+        if binary := os.environ.get("POSTGREST_BIN"):
+            place = Path(stack.enter_context(TemporaryDirectory()))
+            postgrest = PostgREST(binary, server.admin_dsn(), dsn, place)
+            stack.callback(postgrest.stop)
+            postgrest.start()
+            port = postgrest.port
+        rest = stack.enter_context(Rest(dsn, key, port))
+        threading.Thread(target=rest.serve_forever, daemon=True).start()
+        stack.callback(rest.shutdown)
+        yield rest

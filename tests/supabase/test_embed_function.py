@@ -22,11 +22,11 @@ import httpx
 import jwt
 import psycopg
 import pytest
-from rest import Rest
+from rest import Rest, answering
 from test_frontend import DENO, OFFLINE, ROOT, deno, needs_deno, signed
 
 from conftest import Connection, Server, copy_of
-from postgrest_server import JWT_SECRET, PostgREST
+from postgrest_server import JWT_SECRET
 from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
 
 pytestmark = needs_deno
@@ -97,19 +97,9 @@ def running(
     server: Server, dimensions: int, place: Path, **environment: str
 ) -> Iterator[tuple[str, Rest, Connection, subprocess.Popen[str], list[str]]]:
     """Run the function over a database of its own."""
-    binary = os.environ.get("POSTGREST_BIN")
     with ExitStack() as stack:
         dsn = stack.enter_context(contextmanager(copy_of)(server, server.template(dimensions)))
-        port = None
-        if binary:
-            postgrest = PostgREST(binary, server.admin_dsn(), dsn, place)
-            stack.callback(postgrest.stop)
-            postgrest.start()
-            port = postgrest.port
-        rest = Rest(dsn, SERVICE_KEY, port)
-        threading.Thread(target=rest.serve_forever, daemon=True).start()
-        stack.callback(rest.server_close)
-        stack.callback(rest.shutdown)
+        rest = stack.enter_context(answering(server, dsn, SERVICE_KEY))
         process = subprocess.Popen(
             [
                 *(str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env"),

@@ -7,21 +7,19 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import jwt
 import psycopg
 import pytest
-from rest import Rest
+from rest import answering
 from test_frontend import DENO, OFFLINE, ROOT, needs_deno
 from test_supabase_cli import Cli, pytestmark, succeeded, supabase
 
 from conftest import Connection, Server
 from pages import Block, blocks, section
-from postgrest_server import JWT_SECRET, PostgREST
+from postgrest_server import JWT_SECRET
 from tools import release
 
 __all__ = ["supabase"]  # a fixture
@@ -123,17 +121,7 @@ def test_supabase_js_finds_what_is_public(
     for block in code(INSTALL, "JavaScript", "sql"):
         pasted.execute(block.code.encode())
     (program,) = code(INSTALL, "JavaScript", "ts")
-    with ExitStack() as stack:
-        port = None
-        if binary := os.environ.get("POSTGREST_BIN"):
-            postgrest = PostgREST(binary, server.admin_dsn(), plain_dsn, tmp_path)
-            stack.callback(postgrest.stop)
-            postgrest.start()
-            port = postgrest.port
-        rest = Rest(plain_dsn, PUBLISHABLE_KEY, port)
-        threading.Thread(target=rest.serve_forever, daemon=True).start()
-        stack.callback(rest.server_close)
-        stack.callback(rest.shutdown)
+    with answering(server, plain_dsn, PUBLISHABLE_KEY) as rest:
         file = tmp_path / "search.ts"
         file.write_text(
             program.code.replace(

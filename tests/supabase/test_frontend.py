@@ -24,7 +24,7 @@ import httpx
 import jwt
 import psycopg
 import pytest
-from rest import Rest
+from rest import Rest, answering
 from test_supabase_cli import PROGRAM, url
 
 from conftest import Connect, Connection, Server, copy_of
@@ -256,18 +256,15 @@ def deployed(
 @contextmanager
 def project(server: Server) -> Iterator[tuple[Rest, Connection]]:
     """Yield what stands for a project, with a chunk about money, one about cats, one of Ben's."""
-    for dsn in copy_of(server, server.template(384)):
-        rest = Rest(dsn, ANON_KEY)
-        threading.Thread(target=rest.serve_forever, daemon=True).start()
-        try:
-            with psycopg.connect(dsn, autocommit=True) as owner:
-                store(owner, "billing", ANA, "An invoice is due after 14 days.", 0)
-                store(owner, "pets", ANA, "Cats sleep for most of the day.", 1)
-                store(owner, "salary", BEN, "The invoice of another user.", 0)
-                yield rest, owner
-        finally:
-            rest.shutdown()
-            rest.server_close()
+    with (
+        contextmanager(copy_of)(server, server.template(384)) as dsn,
+        answering(server, dsn, ANON_KEY) as rest,
+        psycopg.connect(dsn, autocommit=True) as owner,
+    ):
+        store(owner, "billing", ANA, "An invoice is due after 14 days.", 0)
+        store(owner, "pets", ANA, "Cats sleep for most of the day.", 1)
+        store(owner, "salary", BEN, "The invoice of another user.", 0)
+        yield rest, owner
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import jwt
 import psycopg
 import pytest
 from postgrest.exceptions import APIError
-from rest import Rest
+from rest import Rest, answering
 from test_frontend import (
     ANA,
     ANON_KEY,
@@ -34,7 +33,7 @@ from test_frontend import (
 )
 
 from conftest import Connection, Server, copy_of
-from postgrest_server import JWT_SECRET, PostgREST, free_port
+from postgrest_server import JWT_SECRET, free_port
 from second_brain import errors
 from second_brain.errors import SecondBrainError
 
@@ -81,19 +80,9 @@ class Module:
 @pytest.fixture(scope="module")
 def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Module]:
     place = tmp_path_factory.mktemp("module")
-    binary = os.environ.get("POSTGREST_BIN")
     with ExitStack() as stack:
         dsn = stack.enter_context(contextmanager(copy_of)(server, server.template(3)))
-        port = None
-        if binary:
-            postgrest = PostgREST(binary, server.admin_dsn(), dsn, place)
-            stack.callback(postgrest.stop)
-            postgrest.start()
-            port = postgrest.port
-        rest = Rest(dsn, ANON_KEY, port)
-        threading.Thread(target=rest.serve_forever, daemon=True).start()
-        stack.callback(rest.server_close)
-        stack.callback(rest.shutdown)
+        rest = stack.enter_context(answering(server, dsn, ANON_KEY))
         owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         for number in range(NOTES):
             store(owner, f"note {number}", str(ANA), "private", f"An invoice, number {number}.")
@@ -301,7 +290,7 @@ def test_codes_have_the_classes_and_remedies_of_python(module: Module) -> None:
 
 
 def test_the_example_of_the_page_prints_what_stands_below_it(
-    dsn: str, database: Connection, tmp_path: Path
+    server: Server, dsn: str, database: Connection, tmp_path: Path
 ) -> None:
     """The only change: its client has the address and the token of this test."""
     page = ROOT / "docs" / "clients.md"
@@ -309,25 +298,20 @@ def test_the_example_of_the_page_prints_what_stands_below_it(
     example = r"^```ts\n([^`]*console\.log[^`]*)^```\n\n```text\n(.*?)^```$"
     (found,) = re.finditer(example, text, re.MULTILINE | re.DOTALL)
     database.execute((ROOT / "docs" / "examples.sql").read_bytes())
-    rest = Rest(dsn, ANON_KEY)
-    threading.Thread(target=rest.serve_forever, daemon=True).start()
-    client = f"""createClient(
+    config = deno_project(tmp_path)
+    with answering(server, dsn, ANON_KEY) as rest:
+        client = f"""createClient(
       "http://127.0.0.1:{rest.server_port}", "{ANON_KEY}",
       {{ accessToken: () => Promise.resolve("{signed(ANA)}") }},
     )"""
-    code, changes = re.subn(r"createClient\(.*?\)", lambda _: client, found[1])
-    assert changes == 1
-    config = deno_project(tmp_path)
-    (tmp_path / "example.ts").write_text(code, "utf-8")
-    try:
+        code, changes = re.subn(r"createClient\(.*?\)", lambda _: client, found[1])
+        assert changes == 1
+        (tmp_path / "example.ts").write_text(code, "utf-8")
         printed = deno(
             *("run", *OFFLINE, config, "--allow-net=127.0.0.1", "--allow-env"),
             str(tmp_path / "example.ts"),
             home=tmp_path / "deno",
         )
-    finally:
-        rest.shutdown()
-        rest.server_close()
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(text[: found.start(2)] + printed + text[found.end(2) :], "utf-8")
     else:

@@ -11,13 +11,11 @@ import subprocess
 import threading
 from pathlib import Path
 
-import jwt
 import pytest
-from rest import Rest
+from rest import answering
 from test_frontend import ANA, ANON_KEY, PACKAGE, ROOT, deno, needs_deno, signed
 
 from conftest import Server
-from postgrest_server import JWT_SECRET, PostgREST
 from tools import playground
 
 NPM = shutil.which("npm")
@@ -52,28 +50,17 @@ def test_its_own_tests_pass_on_pglite() -> None:
 
 
 @needs_npm
-def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server, tmp_path: Path) -> None:
+def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server) -> None:
     npm("run", "--silent", "build")
-    postgrest = None
-    if binary := os.environ.get("POSTGREST_BIN"):
-        postgrest = PostgREST(binary, server.admin_dsn(), dsn, tmp_path)
-    with Rest(dsn, ANON_KEY, postgrest.port if postgrest else None) as rest:
-        try:
-            if postgrest:
-                postgrest.start()
-            threading.Thread(target=rest.serve_forever, daemon=True).start()
-            npm(
-                *("exec", "--offline", "--", "node", "--test", "test/rest.js"),
-                URL=f"http://127.0.0.1:{rest.server_port}",
-                KEY=ANON_KEY,
-                SERVICE_TOKEN=jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256"),
-                USER=str(ANA),
-                USER_TOKEN=signed(ANA),
-            )
-            rest.shutdown()
-        finally:
-            if postgrest:
-                postgrest.stop()
+    with answering(server, dsn, ANON_KEY) as rest:
+        npm(
+            *("exec", "--offline", "--", "node", "--test", "test/rest.js"),
+            URL=f"http://127.0.0.1:{rest.server_port}",
+            KEY=ANON_KEY,
+            SERVICE_TOKEN=signed(ANA, role="service_role"),
+            USER=str(ANA),
+            USER_TOKEN=signed(ANA),
+        )
 
 
 @needs_npm

@@ -2,7 +2,6 @@
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import jwt
 import pytest
 from mcp import Client
-from rest import Rest
+from rest import answering
 
 from command_line import Run, runner
-from conftest import Connection
+from conftest import Connection, Server
 from judged import COLLECTION, DIMENSIONS, embedder, fill, judge_enough, use_the_worse_leg
 from mcp_clients import connected
 from opened_workbench import browser_of
@@ -59,7 +58,7 @@ def run(
 
 
 @pytest.fixture
-def callers(database: Connection, dsn: str, run: Run) -> Iterator[Callers]:
+def callers(database: Connection, server: Server, dsn: str, run: Run) -> Iterator[Callers]:
     """Return the key of the first document that each caller gets for a question."""
     fill(database)
     vector = embedder().embed([QUESTION])[0]
@@ -84,20 +83,17 @@ def callers(database: Connection, dsn: str, run: Run) -> Iterator[Callers]:
         return str(fused)
 
     with ExitStack() as stack:
-        rest = Rest(dsn, SERVICE_KEY)
-        threading.Thread(target=rest.serve_forever, daemon=True).start()
-        stack.callback(rest.server_close)
-        stack.callback(rest.shutdown)
+        rest = stack.enter_context(answering(server, dsn, SERVICE_KEY))
         url = f"http://127.0.0.1:{rest.server_port}"
         supabase = SupabaseProvider({"supabase_url": url, "supabase_key": SERVICE_KEY})
         stack.callback(supabase.close)
         provider = PostgresProvider(dsn)
         service = RetrievalService(provider, embedder())
         on_a_loop = AsyncPostgresProvider(dsn)
-        server = create_server(
+        mcp = create_server(
             AsyncRetrievalService(on_a_loop, embedder()), on_a_loop, Scope((COLLECTION,))
         )
-        assistant = stack.enter_context(connected(Client(server)))
+        assistant = stack.enter_context(connected(Client(mcp)))
         workbench = stack.enter_context(browser_of(dsn, embedder=embedder()))
         retriever = SecondBrainRetriever(service=service, options={"collections": collections})
         yield {
