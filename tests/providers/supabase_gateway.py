@@ -23,9 +23,9 @@ import jwt
 import psycopg
 import pytest
 
+import second_brain.services.arguments as search
 from corpora import SAVANNA
 from postgrest_server import JWT_SECRET, PostgREST
-from second_brain.services import arguments
 from second_brain.services.functions import functions
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
 from second_brain.services.write import KnowledgeWriter
@@ -38,9 +38,9 @@ ROLES: dict[Key, str] = {
     "anon": "anon",
 }
 
-OWN_ARGUMENTS = {one.sql_name for one in arguments.ARGUMENTS.values()} - {*arguments.VIEWER}
+OWN_ARGUMENTS = {one.sql_name for one in search.ARGUMENTS.values()} - {*search.VIEWER}
 ARGUMENTS = {
-    "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, *arguments.VIEWER},
+    "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, *search.VIEWER},
     "search_my_knowledge_chunks": OWN_ARGUMENTS,
     "search_public_knowledge_chunks": OWN_ARGUMENTS - {"public_only"},
     "explain_hybrid_search": {"search"},
@@ -195,7 +195,7 @@ class _Request(BaseHTTPRequestHandler):
         known = ARGUMENTS.get(name)
         searches = body.get("search", {})
         searches = searches if isinstance(searches, list) else [searches]
-        in_search = set().union(*searches) - {*OWN_ARGUMENTS, *arguments.VIEWER}
+        in_search = set().union(*searches) - {*OWN_ARGUMENTS, *search.VIEWER}
         if known is None or not set(body) <= known or in_search:
             self.server.complaints.append(f"unknown call {self.path} {sorted(body)}")
             message = f"Could not find the function public.{name} in the schema cache"

@@ -17,8 +17,8 @@ MODULES: Mapping[str, str] = {
     "adoption": "documents made of the rows of your own table",
     "insight": "monitoring, explanations, judgments, query log, corpus overview, estimates",
     "shards": "one corpus in several databases, or on Citus",
-    "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
     "field_weights": "how often heading and title count; metadata keys that are searched",
+    "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
 }
 """What each module is for, in the order of the files."""
 

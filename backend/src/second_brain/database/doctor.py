@@ -372,7 +372,8 @@ def _is_choice(difference: Difference) -> bool:
 
 
 def _grants(difference: Difference) -> Finding:
-    expected, found = (value or {} for value in difference.properties["grants"])
+    # Copies: all checks share the manifest.
+    expected, found = (dict(value or {}) for value in difference.properties["grants"])
     for role in dict.fromkeys((*found, *expected)):
         expected.setdefault(role, [])
         found.setdefault(role, [])
