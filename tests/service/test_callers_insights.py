@@ -97,7 +97,7 @@ def test_the_edge_function_takes_public_only_and_threshold() -> None:
     # tests/supabase/test_frontend.py runs it; here the body that a caller may send.
     functions = Path(__file__).parents[2] / "supabase" / "functions"
     source = (functions / "_shared" / "user_search.ts").read_text()
-    for passed in ("public_only: asked.public_only", "match_threshold: asked.threshold"):
+    for passed in ('public_only: { type: "boolean" }', "match_threshold: threshold"):
         assert passed in source
 
 

@@ -61,7 +61,8 @@ begin
 end
 $$;
 
--- Runs after the title of a document was changed: analyses its chunks again where it is searched.
+-- Runs after the title of a document was changed: analyses its chunks again where it is searched. A
+-- definer, because roles that may write documents have no rights on the internal functions.
 create function knowledge_internal.pass_title_on() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is small, and used when it is large.
