@@ -8,9 +8,7 @@ from second_brain.models import CallableEmbedder
 from second_brain.services.write import KnowledgeWriter
 
 
-def test_a_page_that_needs_a_module_names_it(
-    plain_dsn: str, three_words: CallableEmbedder
-) -> None:
+def test_a_page_that_needs_a_module_names_it(plain_dsn: str, three_words: CallableEmbedder) -> None:
     migrations.apply(plain_dsn, dimensions=3)
     chunk = {"content": "Bread.", "embedding": [1, 0, 0], "embedding_model": three_words.model}
     with psycopg.connect(plain_dsn, autocommit=True) as connection:

@@ -1,5 +1,6 @@
 """The command settings: how a corpus is searched where a caller gives no fusion, and its fields."""
 
+from contextlib import suppress
 from time import sleep
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from second_brain.cli.options import DsnOption, JsonOption, SchemaOption, new_gr
 from second_brain.cli.output import show, showing_progress
 from second_brain.cli.target import opened
 from second_brain.database.maintenance import Progress
+from second_brain.errors import ModuleMissingError
 from second_brain.services.arguments import Fusion
 from second_brain.services.corpus_settings import FIELDS, CorpusSettings
 from second_brain.services.install import SCHEMA
@@ -150,7 +152,11 @@ def reset_settings(
         writer = KnowledgeWriter(database.connection, schema=schema)
         stored = CorpusSettings(collection=collection).among(writer.settings())
         found = writer.reset_settings(collection)
-        stale = writer.rewrite_chunks(0) if stored.fields else 0
+        stale = 0
+        if stored.fields:
+            # Without the module, core rewrites nothing.
+            with suppress(ModuleMissingError):
+                stale = writer.rewrite_chunks(0)
     said = "Removed." if found else "There are no such settings."
     if stale:
         said += f" {stale:,} chunks have its fields: run `second-brain corpus settings fields`."
