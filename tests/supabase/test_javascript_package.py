@@ -22,7 +22,7 @@ NPM = shutil.which("npm")
 BUILT_FOR = [ROOT / "node_modules" / name for name in ("typescript", "@electric-sql/pglite")]
 CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
 PATIENCE = 120_000  # milliseconds
-LARGEST = 15_049  # bytes of the .tgz: npm shows 15.0 kB
+LARGEST = 15_099  # bytes of the .tgz
 
 needs_npm = pytest.mark.skipif(
     NPM is None or not all(place.exists() for place in BUILT_FOR),
@@ -65,6 +65,8 @@ def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server) -> None:
 
 @needs_npm
 def test_the_package_has_code_and_types_of_each_entry_and_is_small() -> None:
+    # As `prepack` does, which the next line leaves out.
+    shutil.copy(ROOT / "LICENSE", PACKAGE)
     (packed,) = json.loads(npm("pack", "--dry-run", "--ignore-scripts", "--json"))
     names = {file["path"] for file in packed["files"]}
     entries = json.loads((PACKAGE / "package.json").read_text("utf-8"))["exports"].values()

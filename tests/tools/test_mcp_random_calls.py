@@ -123,6 +123,16 @@ def call(brain: Brain, chance: random.Random) -> dict[str, Any]:
             [{"field": "visibility", "op": "ne", "value": "public"}],
         ]
     )
+    shaping: dict[str, Any] = {
+        "collections": chance.choice([["tickets"], ["knowledge", "memory"]]),
+        "boosts": [{"filters": {"kind": "b"}, "factor": 3}],
+        "order_by": "created_at desc",
+        "diversity": 0.5,
+        "max_per_document": 2,
+        "merge_duplicates": True,
+        "min_confidence": 0.05,
+        "date_to": "2030-01-01",
+    }
     tools: list[tuple[str, dict[str, Any]]] = [
         (
             "hybrid_search",
@@ -133,6 +143,7 @@ def call(brain: Brain, chance: random.Random) -> dict[str, Any]:
                 "expand_neighbors": chance.choice([False, True, 5]),
                 "prefix_last": chance.random() < 0.3,
                 "filters": filters,
+                **{name: shaping[name] for name in chance.sample([*shaping], 2)},
             },
         ),
         ("hybrid_search", {"like_ids": [one.id], "limit": 50, "include_memory": True}),
