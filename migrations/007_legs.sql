@@ -804,6 +804,7 @@ declare
   near record;
   found record;
   vector_rows integer;
+  native_reason text;
   pass integer := 3;
   begun_at timestamptz := clock_timestamp();
   inferred knowledge_internal.search_plan := plan; -- the vector leg of a question in words
@@ -853,7 +854,7 @@ begin
 
   if not compares_text or list.text_ids = '{}' and analysis.relaxed_query is not null then
     found := knowledge_internal.native_rows(analysis, collection, plan);
-    list.text_strategy := '; not by the BM25 index: ' || found.reason;
+    native_reason := found.reason;
     pass := 0;
     if found.ids is null then
       analysis := knowledge_internal.with_candidates(analysis);
@@ -873,7 +874,7 @@ begin
     when pass = 3 then 'all rows: too few candidates'
     when pass = 2 then 'more candidates: too few at first'
     else 'candidates'
-  end || coalesce(list.text_strategy, '');
+  end || coalesce('; not by the BM25 index: ' || native_reason, '');
   list.identifier_bonus := (analysis.bonuses).identifier_bonus;
   found := knowledge_internal.exact_scores(
     list.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights, analysis.readings,

@@ -152,7 +152,8 @@ export const TOOLS = {
             "type": "array",
           }, { "type": "null" }],
           "default": null,
-          "description": "Up to 10 factors of the score, by conditions, numbers or dates.",
+          "description":
+            'Up to 10 factors of the score: of results that pass conditions, {"filters": {"knowledge_type": "decision"}, "factor": 2}; of newer ones, {"field": "document_date", "decay": "exp", "origin": "now", "scale": 365}; or by a number, {"field": "metadata.votes", "modifier": "log1p", "weight": 0.5}.',
           "title": "Boosts",
         },
         "diversity": {

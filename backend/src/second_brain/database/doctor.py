@@ -5,7 +5,7 @@ Objects of other applications are not checked.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -371,14 +371,14 @@ def _is_choice(difference: Difference) -> bool:
     return difference.name.startswith(_FOR_VISITORS)
 
 
+def _beyond(some: Mapping[str, list[str]], others: Mapping[str, list[str]]) -> dict[str, set[str]]:
+    """Return the privileges of each role that others do not have."""
+    return {role: one for role in some if (one := set(some[role]) - set(others.get(role, [])))}
+
+
 def _grants(difference: Difference) -> Finding:
-    # Copies: all checks share the manifest.
-    expected, found = (dict(value or {}) for value in difference.properties["grants"])
-    for role in dict.fromkeys((*found, *expected)):
-        expected.setdefault(role, [])
-        found.setdefault(role, [])
-    extra = {role: one for role in found if (one := set(found[role]) - set(expected[role]))}
-    lacking = {role: one for role in expected if (one := set(expected[role]) - set(found[role]))}
+    expected, found = (value or {} for value in difference.properties["grants"])
+    extra, lacking = _beyond(found, expected), _beyond(expected, found)
     changed = extra or lacking
     roles = ", ".join(changed)
     named = {one.rstrip("*").lower() for one in set().union(*changed.values())}

@@ -185,7 +185,13 @@ class HybridSearch(_Search):
     )
     date_from: date | None = argument_field("date_from")
     date_to: date | None = argument_field("date_to")
-    boosts: Annotated[list[dict[str, Any]] | None, _BOOSTS] = argument_field("boosts")
+    boosts: Annotated[list[dict[str, Any]] | None, _BOOSTS] = Field(
+        None,
+        description="Up to 10 factors of the score: of results that pass conditions, "
+        '{"filters": {"knowledge_type": "decision"}, "factor": 2}; of newer ones, '
+        '{"field": "document_date", "decay": "exp", "origin": "now", "scale": 365}; or by a '
+        'number, {"field": "metadata.votes", "modifier": "log1p", "weight": 0.5}.',
+    )
     diversity: float = argument_field("diversity", ge=0, le=1)
     max_per_document: int | None = Field(
         None,
