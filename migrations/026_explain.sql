@@ -64,7 +64,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set enable_seqscan = off as $$
 declare
   filtered constant knowledge_internal.row_scope :=
-    knowledge_internal.row_scope(wanted, null, null, false);
+    knowledge_internal.row_scope(wanted, null, null, false, null);
   is_found boolean;
 begin
   execute

@@ -126,7 +126,7 @@ OWN_OF_COMMAND = {
 
 def test_a_query_has_the_arguments_of_the_list() -> None:
     fields = SearchQuery.model_fields.keys() | Access.model_fields.keys()
-    known = {QUERY_NAMES.get(name, name) for name in fields} - OWN_OF_QUERY - {"required_filters"}
+    known = {QUERY_NAMES.get(name, name) for name in fields} - OWN_OF_QUERY
     assert known == ARGUMENTS.keys() - OF_SETTINGS - {"query_embedding"}
     assert get_type_hints(QueryOptions).keys() | {"query"} == fields | {"bm25_weight"}
 

@@ -579,12 +579,13 @@ $$;
 -- becomes part of the SQL.
 create function knowledge_internal.row_scope(
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
-  public_only boolean, required knowledge_internal.chunk_filter default null
+  public_only boolean, required knowledge_internal.chunk_filter
 ) returns knowledge_internal.row_scope
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
   visible text := 'chunk.status = ''active''';
+  matching text;
 begin
   -- Only the conditions that apply: the planner reads, and the executor checks, no others.
   visible := concat_ws(
@@ -594,13 +595,12 @@ begin
     wanted.access_sql,
     case when not (required is null) then knowledge_internal.required_sql(required) end
   );
+  matching := concat_ws(
+    ' and ', visible, case when not (wanted is null) then knowledge_internal.filter_sql(wanted) end
+  );
   return row(
-    wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''', visible,
-    case
-      when wanted is null then visible
-      else concat_ws(' and ', visible, knowledge_internal.filter_sql(wanted))
-    end,
-    null, required
+    wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''',
+    visible, matching, null, required
   )::knowledge_internal.row_scope;
 end
 $$;
@@ -611,7 +611,16 @@ $$;
 create function knowledge_internal.document_condition(scope knowledge_internal.row_scope)
 returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  required text := replace(
+    knowledge_internal.required_sql(scope.required),
+    'chunk.metadata', '(chunk.metadata || document.metadata)'
+  );
+  access_column text;
 begin
+  foreach access_column in array array['visibility', 'sensitivity', 'owner_id'] loop
+    required := replace(required, 'chunk.' || access_column, 'document.' || access_column);
+  end loop;
   return concat_ws(
     ' and ',
     case
@@ -621,17 +630,8 @@ begin
       else 'true'
     end,
     replace((scope.wanted).access_sql, 'chunk.', 'document.'),
-    case when not (scope.required is null) then
-      'exists (select from public.knowledge_chunks as chunk'
-      ' where chunk.document_id = document.id and ' || scope.visible || ' and '
-      || regexp_replace(
-           replace(
-             knowledge_internal.required_sql(scope.required),
-             'chunk.metadata', '(chunk.metadata || document.metadata)'
-           ),
-           'chunk[.](visibility|sensitivity|owner_id)\M', 'document.\1', 'g'
-         ) || ')'
-    end
+    'exists (select from public.knowledge_chunks as chunk where chunk.document_id = document.id'
+      ' and ' || scope.visible || ' and ' || required || ')'
   );
 end
 $$;
