@@ -426,7 +426,8 @@ $$;
 comment on function public.match_knowledge_chunks is
   'Chunks nearest to an embedding, best first: the vector leg of hybrid_search_knowledge_chunks. '
   'match_threshold is the least cosine similarity. viewer_id, viewer_groups, public_only, '
-  'required_filters: as in hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
+  'required_filters: as in hybrid_search_knowledge_chunks. Raises 22023 for an argument out of '
+  'bounds.';
 revoke all on function public.match_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.match_knowledge_chunks to service_role;
 

@@ -254,9 +254,9 @@ comment on function public.read_knowledge_document is
   'A document as one JSON object, for a trusted backend: as read_my_knowledge_document returns it, '
   'to a user whom the backend names. viewer_id, viewer_groups: documents and chunks that are '
   'public, the viewer''s or of one of these groups (both null: all); public_only: public ones; '
-  'collections: those of these collections; required_filters: chunks that meet these conditions, as '
-  'of a search, and their document. Null if the document does not exist or may not be seen. Raises 22023 '
-  'for an argument out of bounds.';
+  'collections: those of these collections; required_filters: chunks that meet these conditions, '
+  'as of a search, and their document. Null if the document does not exist or may not be seen. '
+  'Raises 22023 for an argument out of bounds.';
 revoke all on function public.read_knowledge_document
   from public, anon, authenticated, service_role;
 grant execute on function public.read_knowledge_document to service_role;
@@ -290,7 +290,8 @@ comment on function public.list_visible_knowledge_documents is
   'external_key. viewer_id, viewer_groups: documents that are public, the viewer''s or of one of '
   'these groups (both null: all); public_only: public ones; collections: those of these '
   'collections. page_size: 1 to 200; after_key: the external_key that the page before ended with; '
-  'required_filters: documents with chunks that meet these conditions, as of a search. Raises 22023 for an argument out of bounds.';
+  'required_filters: documents with chunks that meet these conditions, as of a search. Raises '
+  '22023 for an argument out of bounds.';
 revoke all on function public.list_visible_knowledge_documents
   from public, anon, authenticated, service_role;
 grant execute on function public.list_visible_knowledge_documents to service_role;
