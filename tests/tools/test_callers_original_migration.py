@@ -69,7 +69,7 @@ def test_the_service_role_may_execute(shared_dsn: str) -> None:
         psycopg.connect(shared_dsn) as connection,
         pytest.raises(psycopg.errors.UndefinedFunction),
     ):
-        connection.execute(f"grant execute on function public.{RPC}({nine}) to service_role")  # type: ignore[arg-type]
+        connection.execute(f"grant execute on function public.{RPC}({nine}) to service_role")
 
 
 def test_the_weights_are_arguments() -> None:
