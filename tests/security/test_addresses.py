@@ -106,18 +106,3 @@ def test_files_lose_an_address_that_the_database_would_refuse(tmp_path: Path, ad
         else:
             assert document.source_url == shown
             assert address in KEPT or shown != address
-
-
-@pytest.mark.module("adoption")
-def test_a_row_of_an_adopted_table_is_carried_over_without_it(database: Connection) -> None:
-    from adoption.adopted import adopt, compare, documents, reasons
-
-    database.execute("create table public.documents (id int primary key, content text, url text)")
-    adopt(database)
-    database.execute("insert into public.documents values (1, 'a', 'javascript:x'), (2, 'b', '/p')")
-    assert {key: one["source_url"] for key, one in documents(database).items()} == {
-        "documents/1": None,
-        "documents/2": "/p",
-    }
-    assert "source_url is no address" in reasons(database)["1"]
-    assert compare(database).differences == 0
