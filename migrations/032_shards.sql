@@ -157,12 +157,11 @@ begin
              / nullif(sum(figures.document_count), 0),
            1
          ),
-         false,
          sqrt(
            sum(figures.cosine_spread ^ 2 * figures.document_count)
              / nullif(sum(figures.document_count), 0)
          )
-    into corpus.document_count, corpus.mean_length, corpus.is_small, shared.cosine_spread
+    into corpus.document_count, corpus.mean_length, shared.cosine_spread
     from (
       select answer.reading -> 'corpus' as corpus
         from jsonb_array_elements(readings) with ordinality as answer (reading, place)
@@ -333,7 +332,7 @@ begin
   shared_id := (
     select stored.shared_id
       from public.knowledge_corpus_statistics as stored
-     where not corpus.is_small
+     where corpus.frequencies_from = 'copy'
   );
   return (
     -- listed are the counts of the whole corpus, counted those of this database.
