@@ -75,17 +75,14 @@ create table public.knowledge_corpus_statistics (
   sample uuid[] not null,
   analysed_at timestamptz,
   analysed_rows float8,
-  refreshed_at timestamptz not null default now(),
-  shared_id text,
-  languages text[] not null default '{}'
+  refreshed_at timestamptz not null default now()
 );
 
 comment on table public.knowledge_corpus_statistics is
   'One row: statistics of the corpus from the last refresh_knowledge_statistics. cosine_spread: '
   'the standard deviation of the cosine of random pairs of chunks. least_frequency: the smallest '
   'in knowledge_lexeme_statistics. sample: ids of random chunks. analysed_at, analysed_rows: the '
-  'ANALYZE that was copied. shared_id: the statistics are those of a corpus in several databases, '
-  'and languages are that corpus''s text search configurations.';
+  'ANALYZE that was copied.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
@@ -180,7 +177,6 @@ declare
   kept uuid[];
   spread float8;
   least float8;
-  is_shared boolean;
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if table_rows <= 0
@@ -202,15 +198,6 @@ begin
    where sample.status = 'active';
   if sampled_mean is null then
     return false;
-  end if;
-
-  -- The statistics of a corpus in several databases stay until they are set again.
-  update public.knowledge_corpus_statistics as corpus
-     set sample = kept, analysed_at = last_analysed_at, analysed_rows = table_rows
-   where corpus.shared_id is not null
-  returning true into is_shared;
-  if is_shared then
-    return true;
   end if;
 
   with listed as materialized (
@@ -265,11 +252,9 @@ end
 $$;
 
 -- The figures of BM25. frequencies_from: copy (knowledge_lexeme_statistics), analysis (the planner's
--- statistics) or count. lexemes with document_frequencies: given by a search of several databases,
--- null where this database knows them.
+-- statistics) or count.
 create type knowledge_internal.corpus_figures as (
-  document_count float8, mean_length float8, frequencies_from text, lexemes text[],
-  document_frequencies float8[]
+  document_count float8, mean_length float8, frequencies_from text
 );
 
 -- From refresh_knowledge_statistics. Computed here before its first run, while there are at most
@@ -293,13 +278,9 @@ begin
    where corpus.document_count > small;
   -- After a restore, the table is not known, and taken to be as it was at the copy.
   is_current := coalesce(
-    copied.shared_id is not null
-      or abs(facts.stored_rows - copied.analysed_rows) <= tolerance * copied.analysed_rows,
-    found
+    abs(facts.stored_rows - copied.analysed_rows) <= tolerance * copied.analysed_rows, found
   );
-  if not is_current
-     or copied.shared_id is null and least(facts.estimated_rows, facts.least_rows) <= small
-  then
+  if not is_current or least(facts.estimated_rows, facts.least_rows) <= small then
     select count(*), greatest(avg(chunk.text_length), 1), 'count'
       into figures.document_count, figures.mean_length, figures.frequencies_from
       from (
@@ -344,15 +325,7 @@ create function knowledge_internal.document_frequencies(
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if corpus.lexemes is not null then
-    return array(
-      select coalesce(
-               corpus.document_frequencies[array_position(corpus.lexemes, asked.lexeme)], 0
-             )
-        from unnest(lexemes) with ordinality as asked (lexeme, place)
-       order by asked.place
-    );
-  elsif corpus.frequencies_from = 'analysis' then
+  if corpus.frequencies_from = 'analysis' then
     return array(
       select coalesce(
                listed.frequency * corpus.document_count,

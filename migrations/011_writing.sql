@@ -160,10 +160,8 @@ create function knowledge_internal.keep_statistics() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   if tg_op = 'TRUNCATE' then
-    delete from public.knowledge_corpus_statistics as corpus where corpus.shared_id is null;
-    if found then
-      delete from public.knowledge_lexeme_statistics;
-    end if;
+    delete from public.knowledge_corpus_statistics;
+    delete from public.knowledge_lexeme_statistics;
     return null;
   end if;
   begin
