@@ -14,8 +14,8 @@ $$;
 
 -- stored_rows: estimated from the current number of pages and from what the last ANALYZE or VACUUM
 -- counted, analysed_rows; both null before the first one and after a truncate. estimated_rows: the
--- active ones of them. least_rows: the fewest there can be by the counters of the server, which know
--- of a deletion before an ANALYZE, but can have it twice; null where a crash has reset them.
+-- active ones of them. least_rows: the fewest there can be by the counters of the server, which
+-- know of a deletion before an ANALYZE, but can have it twice; null where a crash has reset them.
 -- analysed_at: the last ANALYZE that they know of.
 create type knowledge_internal.chunk_table as (
   relation regclass, pages bigint, estimated_rows float8, stored_rows float8, analysed_rows float8,
@@ -251,8 +251,8 @@ begin
 end
 $$;
 
--- The figures of BM25. frequencies_from: copy (knowledge_lexeme_statistics), analysis (the planner's
--- statistics) or count.
+-- The figures of BM25. frequencies_from: copy (knowledge_lexeme_statistics), analysis (the
+-- planner's statistics) or count.
 create type knowledge_internal.corpus_figures as (
   document_count float8, mean_length float8, frequencies_from text
 );

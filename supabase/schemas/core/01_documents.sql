@@ -190,7 +190,8 @@ create function knowledge_internal.is_address(address text) returns boolean
 language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
   select address !~ '[\x01-\x1f\x7f-\x9f]'
-         and address ~* '^(https?://[^/?#\\ ]|[a-z]:[/\\]|(?![/\\]{2})[^ :/?#][^:/?#]*([/?#]|$)|[/?#](?![/\\])|$)'
+         and address ~* '^(https?://[^/?#\\ ]|[a-z]:[/\\]|(?![/\\]{2})[^ :/?#][^:/?#]*([/?#]|$)'
+                       '|[/?#](?![/\\])|$)'
 $$;
 
 -- The same address. Raises 22023 for one of is_address.

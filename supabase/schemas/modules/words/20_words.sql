@@ -312,8 +312,8 @@ create trigger clear_words
   after truncate on public.knowledge_chunks
   for each statement execute function knowledge_internal.keep_words();
 
--- Runs after each copy of the statistics, on what concurrent transactions leave: deletes a word that
--- is there twice, and releases a word of a chunk that is deleted. The copy may run within the
+-- Runs after each copy of the statistics, on what concurrent transactions leave: deletes a word
+-- that is there twice, and releases a word of a chunk that is deleted. The copy may run within the
 -- statement that deletes the chunk, before or after keep_words.
 create function knowledge_internal.tidy_words() returns trigger
 language plpgsql security invoker set search_path = pg_catalog, pg_temp as $$
