@@ -73,6 +73,7 @@ create table public.knowledge_corpus_statistics (
   cosine_spread float8 not null,
   least_frequency float8,
   sample uuid[] not null,
+  language_shares jsonb,
   analysed_at timestamptz,
   analysed_rows float8,
   refreshed_at timestamptz not null default now()
@@ -81,8 +82,8 @@ create table public.knowledge_corpus_statistics (
 comment on table public.knowledge_corpus_statistics is
   'One row: statistics of the corpus from the last refresh_knowledge_statistics. cosine_spread: '
   'the standard deviation of the cosine of random pairs of chunks. least_frequency: the smallest '
-  'in knowledge_lexeme_statistics. sample: ids of random chunks. analysed_at, analysed_rows: the '
-  'ANALYZE that was copied.';
+  'in knowledge_lexeme_statistics. sample: ids of random chunks. language_shares: of the chunks, '
+  'by language. analysed_at, analysed_rows: the ANALYZE that was copied.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
@@ -100,24 +101,25 @@ alter table public.knowledge_lexeme_statistics enable row level security;
 revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
--- The most common lexemes, at most 10,000, with the share of chunks that have them, from the last
--- ANALYZE. The last three entries of most_common_elem_freqs are the minimum, the maximum and the
--- frequency of null; they have no lexeme.
-create function knowledge_internal.listed_frequencies()
-returns table (lexeme text, frequency float8)
+-- The most common lexemes, at most 10,000, or languages, with the share of chunks that have them,
+-- from the last ANALYZE. The last three entries of most_common_elem_freqs are the minimum, the
+-- maximum and the frequency of null; they have no lexeme.
+create function knowledge_internal.listed_frequencies(column_name text default 'content_tsv')
+returns table (value text, frequency float8)
 language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  select listed.lexeme, listed.frequency
+  select listed.value, listed.frequency
     from pg_catalog.pg_class as class
     join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
     join pg_catalog.pg_stats as statistics
       on statistics.schemaname = namespace.nspname
      and statistics.tablename = class.relname
-     and statistics.attname = 'content_tsv'
+     and statistics.attname = column_name
    cross join unnest(
-           statistics.most_common_elems::text::text[], statistics.most_common_elem_freqs
-         ) as listed (lexeme, frequency)
+           coalesce(statistics.most_common_elems, statistics.most_common_vals)::text::text[],
+           coalesce(statistics.most_common_elem_freqs, statistics.most_common_freqs)
+         ) as listed (value, frequency)
    where class.oid = knowledge_internal.physical_table()
-     and listed.lexeme is not null
+     and listed.value is not null
 $$;
 
 -- The standard deviation of the cosine of the pairs of a sample of chunks, which makes the cosines
@@ -177,6 +179,7 @@ declare
   kept uuid[];
   spread float8;
   least float8;
+  languages jsonb;
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if table_rows <= 0
@@ -201,7 +204,8 @@ begin
   end if;
 
   with listed as materialized (
-    select entry.lexeme, entry.frequency from knowledge_internal.listed_frequencies() as entry
+    select entry.value as lexeme, entry.frequency
+      from knowledge_internal.listed_frequencies() as entry
   ),
   dropped as (
     delete from public.knowledge_lexeme_statistics as known
@@ -216,11 +220,17 @@ begin
   -- Separate statements: Citus rejects functions that read a table in the values of an insert.
   spread := knowledge_internal.sampled_spread(200);
   least := (select min(known.frequency) from public.knowledge_lexeme_statistics as known);
+  languages := (
+    select jsonb_object_agg(entry.value, entry.frequency)
+      from knowledge_internal.listed_frequencies('language') as entry
+  );
   insert into public.knowledge_corpus_statistics as corpus (
-    document_count, mean_length, cosine_spread, least_frequency, sample, analysed_at, analysed_rows
+    document_count, mean_length, cosine_spread, least_frequency, sample, language_shares,
+    analysed_at, analysed_rows
   )
   values (
-    table_rows, greatest(sampled_mean, 1), spread, least, kept, last_analysed_at, table_rows
+    table_rows, greatest(sampled_mean, 1), spread, least, kept, languages, last_analysed_at,
+    table_rows
   )
       on conflict (id) do update
      set document_count = excluded.document_count,
@@ -228,6 +238,7 @@ begin
          cosine_spread = excluded.cosine_spread,
          least_frequency = excluded.least_frequency,
          sample = excluded.sample,
+         language_shares = excluded.language_shares,
          analysed_at = excluded.analysed_at,
          analysed_rows = excluded.analysed_rows,
          refreshed_at = excluded.refreshed_at;
@@ -332,7 +343,7 @@ begin
                knowledge_internal.counted_chunks(asked.lexeme)
              )
         from unnest(lexemes) with ordinality as asked (lexeme, place)
-        left join knowledge_internal.listed_frequencies() as listed on listed.lexeme = asked.lexeme
+        left join knowledge_internal.listed_frequencies() as listed on listed.value = asked.lexeme
        order by asked.place
     );
   end if;
@@ -345,6 +356,46 @@ begin
       left join public.knowledge_lexeme_statistics as listed
         on listed.lexeme = asked.lexeme
        and corpus.frequencies_from = 'copy'
+     order by asked.place
+  );
+end
+$$;
+
+-- The number of chunks that each of these text search configurations has analysed. A language that
+-- the planner's statistics do not list has few.
+create function knowledge_internal.chunks_of_configurations(
+  configurations regconfig[], corpus knowledge_internal.corpus_figures
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_counted constant integer := 20000; -- chunks
+  shares jsonb;
+begin
+  if corpus.frequencies_from <> 'count' then
+    shares := (
+      select copied.language_shares from public.knowledge_corpus_statistics as copied
+    );
+  end if;
+  if shares is null then
+    select jsonb_object_agg(counted.language, counted.share)
+      into shares
+      from (
+        select chunk.language, count(*) / sum(count(*)) over () as share
+          from (
+            select active.language
+              from public.knowledge_chunks as active
+             where active.status = 'active'
+             limit most_counted
+          ) as chunk
+         group by chunk.language
+      ) as counted;
+  end if;
+  return array(
+    select corpus.document_count * coalesce(sum(present.share::float8), 0)
+      from unnest(configurations) with ordinality as asked (configuration, place)
+      left join jsonb_each_text(shares) as present (language, share)
+        on knowledge_internal.text_configuration(present.language) = asked.configuration
+     group by asked.place
      order by asked.place
   );
 end

@@ -401,14 +401,20 @@ begin
 end
 $$;
 
--- The lexemes by which the words of a text are found. compound: null for a word. role: word; or of
--- a compound whole (all of it as one word), part (a word between its punctuation) or piece (of
+-- A lexeme by which a word of a text is found. compound: null for a word. role: word; or of a
+-- compound whole (all of it as one word), part (a word between its punctuation) or piece (of
 -- lruCache lru). Lexemes with the same compound, role and part are one word in several languages.
--- occurrences: of the word or the compound in the text.
+-- occurrences: of the word or the compound in the text. kept_in: a bit for each configuration, in
+-- their order, for which the word is no stop word. stop_word_in: the chunks of the others.
+-- probability: that the word is none in this text.
+create type knowledge_internal.query_reading as (
+  compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer,
+  kept_in bigint, stop_word_in float8, probability float8
+);
+
+-- The lexemes by which the words of a text are found, without regard to the chunks.
 create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
-returns table (
-  compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer
-)
+returns setof knowledge_internal.query_reading
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -437,9 +443,11 @@ begin
   -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
   return query
   select null::text, 'word', min(found.leading), false, found.lexeme,
-         count(distinct found.place)::integer
+         count(distinct found.place)::integer, bit_or(found.kept_in), 0::float8, 1::float8
     from (
       select analysed.lexeme, position.place,
+             bit_or(1::bigint << (language.number - 1)::integer) over (partition by position.place)
+               as kept_in,
              case
                when cardinality(configurations) = 1 then analysed.lexeme
                else first_value(analysed.lexeme) over (
@@ -457,10 +465,13 @@ begin
   return query
   select found.word, found.role, min(found.leading),
          bool_and(found.role = 'whole' and found.word_is_identifier),
-         found.lexeme, found.occurrences
+         found.lexeme, found.occurrences, bit_or(found.kept_in), 0::float8, 1::float8
     from (
       select lower(typed.source) as word, form.role, analysed.lexeme, typed.occurrences,
              typed.is_identifier as word_is_identifier,
+             bit_or(1::bigint << (language.number - 1)::integer) over (
+               partition by lower(typed.source), form.role, position.place
+             ) as kept_in,
              first_value(analysed.lexeme) over (
                partition by lower(typed.source), form.role, position.place
                    order by language.number, analysed.lexeme
@@ -519,10 +530,96 @@ begin
 end
 $$;
 
+-- The idf of a word in a corpus of several languages, where the chunks in whose language it is a
+-- stop word count as chunks that have it, times the probability that it is none.
+create function knowledge_internal.weight_of_word(
+  document_count float8, document_frequency float8, stop_word_in float8, probability float8
+) returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  least_probability constant float8 := 0.001;
+begin
+  return knowledge_internal.inverse_document_frequency(
+    document_count, least(document_frequency + stop_word_in, document_count)
+  ) * greatest(probability, least_probability);
+end
+$$;
+
+-- For each lexeme, the number of chunks in whose language it is a stop word.
+create function knowledge_internal.stop_word_chunks(
+  lexemes text[], corpus knowledge_internal.corpus_figures
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning as $$
+declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  chunks float8[];
+begin
+  if cardinality(configurations) > 1 then
+    chunks := knowledge_internal.chunks_of_configurations(configurations, corpus);
+  end if;
+  return array(
+    select coalesce(
+             (
+               select sum(language.chunks)
+                 from unnest(configurations, chunks) as language (configuration, chunks)
+                where language.chunks > 0
+                  and asked.lexeme ~ '^[[:alpha:]]+$'
+                  and numnode(plainto_tsquery(language.configuration, asked.lexeme)) = 0
+             ),
+             0
+           )
+      from unnest(lexemes) with ordinality as asked (lexeme, place)
+     order by asked.place
+  );
+end
+$$;
+
+-- The readings with the languages in which their words are stop words. Several stop words of a
+-- language make it more likely that the text is in it; one alone can be a word of another.
+create function knowledge_internal.with_stop_words(
+  readings knowledge_internal.query_reading[], configurations regconfig[],
+  corpus knowledge_internal.corpus_figures
+) returns knowledge_internal.query_reading[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  evidence constant float8 := 10; -- how much more likely a stop word is in its language
+begin
+  return array(
+    with language as materialized (
+      select listed.bit, listed.chunks, listed.score / sum(listed.score) over () as probability
+        from (
+          select counted.chunks, bit.bit,
+                 greatest(counted.chunks, 1) * evidence ^ (
+                   select greatest(count(distinct read.part) - 1, 0)
+                     from unnest(readings) as read
+                    where read.role = 'word' and read.kept_in & bit.bit = 0
+                 ) as score
+            from unnest(knowledge_internal.chunks_of_configurations(configurations, corpus))
+                 with ordinality as counted (chunks, number)
+           cross join lateral (select 1::bigint << (counted.number - 1)::integer) as bit (bit)
+        ) as listed
+    )
+    select row(
+             read.compound, read.role, read.part, read.is_identifier, read.lexeme,
+             read.occurrences, read.kept_in, coalesce(sum(language.chunks), 0),
+             1 - coalesce(sum(language.probability), 0)
+           )::knowledge_internal.query_reading
+      from unnest(readings) as read
+      left join language on read.kept_in & language.bit = 0
+     group by read.compound, read.role, read.part, read.is_identifier, read.lexeme,
+              read.occurrences, read.kept_in
+  );
+end
+$$;
+
 -- The lexemes of a text with their weights. A word's weight is its idf times its occurrences, with
--- the chunks that have any of its readings; an expansion has a share of it. A compound counts as
--- one word, with the idf of its rarest reading: half of it for the whole, half for the parts by
--- their idf; what is in no chunk has no share.
+-- the chunks that have any of its readings; an expansion has a share of it. A stop word of one
+-- language that no chunk of another has is left out. A compound counts as one word, with the idf of
+-- its rarest reading: half of it for the whole, half for the parts by their idf; what is in no
+-- chunk has no share.
 create function knowledge_internal.weighed_readings(
   wanted text,
   configurations regconfig[],
@@ -537,18 +634,24 @@ declare
   whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
   common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
   few constant float8 := 20; -- chunks
+  readings knowledge_internal.query_reading[] := array(
+    select knowledge_internal.query_readings(wanted, configurations)
+  );
 begin
+  if cardinality(configurations) > 1 then
+    readings := knowledge_internal.with_stop_words(readings, configurations, corpus);
+  end if;
   return query
   with read as materialized (
-    select * from knowledge_internal.query_readings(wanted, configurations)
+    select * from unnest(readings)
   ),
   typed as materialized (
     select read.compound, read.role, read.part, read.is_identifier, read.lexeme,
-           read.occurrences::float8 as weight
+           read.occurrences::float8 as weight, read.stop_word_in, read.probability
       from read
     union all
     select null, 'word', coalesce(read.part, expansion.typed), false, expansion.lexeme,
-           expansion.share * coalesce(read.occurrences, 1)
+           expansion.share * coalesce(read.occurrences, 1), 0, 1
       from unnest(expansions) as expansion
       left join read on read.role = 'word' and read.lexeme = expansion.typed_lexeme
   ),
@@ -568,8 +671,8 @@ begin
   ),
   rated as (
     select known.*,
-           knowledge_internal.inverse_document_frequency(
-             corpus.document_count, known.group_frequency
+           knowledge_internal.weight_of_word(
+             corpus.document_count, known.group_frequency, known.stop_word_in, known.probability
            )
              as idf,
            bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
@@ -610,7 +713,7 @@ begin
                as parts_idf
         from rated
        -- A piece is read where a whole word is in no chunk.
-       where rated.role = 'word'
+       where (rated.role = 'word' and (rated.group_frequency > 0 or rated.stop_word_in = 0))
           or (rated.role = 'whole' and (rated.group_frequency > 0 or rated.is_unknown))
           or (
             rated.group_frequency > 0

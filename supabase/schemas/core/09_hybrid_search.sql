@@ -340,13 +340,14 @@ begin
       from (
         select listed.lexeme, listed.document_frequency,
                listed.share / max(listed.share) over ()
-                 * knowledge_internal.inverse_document_frequency(
-                     corpus.document_count,
-                     least(listed.document_frequency, corpus.document_count)
+                 * knowledge_internal.weight_of_word(
+                     corpus.document_count, listed.document_frequency, listed.stop_word_in,
+                     1 - listed.stop_word_in / corpus.document_count
                    ) as weight
           from unnest(
-                 lexemes, knowledge_internal.document_frequencies(lexemes, corpus), shares, chunks
-               ) as listed (lexeme, document_frequency, share, chunks)
+                 lexemes, knowledge_internal.document_frequencies(lexemes, corpus), shares, chunks,
+                 knowledge_internal.stop_word_chunks(lexemes, corpus)
+               ) as listed (lexeme, document_frequency, share, chunks, stop_word_in)
          -- Others must have it.
          where listed.document_frequency > listed.chunks
          order by weight desc, listed.lexeme

@@ -497,6 +497,8 @@ create or replace function knowledge_internal.near_words(
   query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning
 set standard_conforming_strings = on as $$
 declare
   most_typed constant integer := 8;
@@ -509,6 +511,7 @@ declare
   asked text;
   visible record;
   near jsonb;
+  configurations regconfig[];
 begin
   -- Mostly each word is in a chunk.
   if not is_restricted and 0 < all (analysis.document_frequencies)
@@ -520,6 +523,7 @@ begin
   then
     return null;
   end if;
+  configurations := knowledge_internal.query_configurations();
   known := array_to_tsvector(array(
     select listed.lexeme
       from unnest(analysis.lexemes, analysis.document_frequencies)
@@ -535,6 +539,12 @@ begin
        where said.compound is null
          and length(said.typed) >= 5
          and (is_restricted or (said.form @@ known) is not true)
+         -- A stop word of one language is not misspelt in another.
+         and not exists (
+               select
+                 from unnest(configurations) as language (configuration)
+                where numnode(plainto_tsquery(language.configuration, said.typed)) = 0
+             )
          and lower(said.typed) ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$'
          and said.typed <> all (array(
                select regexp_split_to_table(phrase.parts[1], '\W+')
