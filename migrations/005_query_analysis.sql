@@ -97,6 +97,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   first_language text;
   last_language text;
+  languages text[];
   other_languages text[];
 begin
   select min(chunk.language), max(chunk.language),
@@ -107,24 +108,19 @@ begin
   if first_language = last_language and coalesce(other_languages, '{}') = '{}' then
     return array[knowledge_internal.text_configuration(first_language)];
   end if;
+  -- One look at the index for each language.
+  while first_language is not null loop
+    languages := languages || first_language;
+    first_language := (
+      select min(chunk.language) from public.knowledge_chunks as chunk
+       where chunk.status = 'active' and chunk.language > first_language
+    );
+  end loop;
   return (
-    -- One look at the index for each language.
-    with recursive present as (
-      select first_language as language
-      union all
-      select (
-        select chunk.language from public.knowledge_chunks as chunk
-         where chunk.status = 'active' and chunk.language > present.language
-         order by chunk.language limit 1
-      )
-      from present
-      where present.language is not null
-    )
     select array_agg(distinct found.configuration)
       from (
         select knowledge_internal.text_configuration(present.language)
-          from present
-         where present.language is not null
+          from unnest(languages) as present (language)
         union all
         select unnest(other_languages)::regconfig
       ) as found (configuration)
