@@ -27,7 +27,6 @@ WRITERS = {
     "store_adopted_rows",
     "adoption_differences",
     "delete_judgments",
-    "import_knowledge_documents",
     "pass_title_on",
     "rewrite_knowledge_chunks",
 }
@@ -41,7 +40,6 @@ STATISTICS = {
     "stored_collections",
     "query_configurations",
     "mean_length_so_far",
-    "knowledge_statistics",
     "health_findings",
     "row_health",
     "empty_reason",
@@ -63,10 +61,6 @@ WITHOUT_A_SCOPE = {
     "list_knowledge_judgments",
     "list_knowledge_documents",
     "describe_knowledge_document",
-    "document_stamp",
-    "export_knowledge_documents",
-    "knowledge_candidates",
-    "knowledge_candidate_hits",
 }
 # One statement for many words, or two scopes at once.
 BY_WORD = {"visible_words", "shown_rows"}
