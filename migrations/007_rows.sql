@@ -136,22 +136,34 @@ create function knowledge_internal.sizes_of_documents(
 ) returns table (document_id uuid, chunks bigint, placed bigint)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return query execute
-    'select chunk.document_id, count(*), count(chunk.chunk_index)'
-    '  from public.knowledge_chunks as chunk'
-    ' where chunk.document_id = any ($2) and ' || scope.visible ||
-    ' group by chunk.document_id'
-    using scope, documents;
+  if scope.is_restricted then
+    return query execute
+      'select chunk.document_id, count(*), count(chunk.chunk_index)'
+      '  from public.knowledge_chunks as chunk'
+      ' where chunk.document_id = any ($2) and ' || scope.visible ||
+      ' group by chunk.document_id'
+      using scope, documents;
+  else
+    -- Planned once.
+    return query
+    select chunk.document_id, count(*), count(chunk.chunk_index)
+      from public.knowledge_chunks as chunk
+     where chunk.document_id = any (documents) and chunk.status = 'active'
+     group by chunk.document_id;
+  end if;
 end
 $$;
 
 -- The texts around rows, as far as a viewer may see them: those of the same document and collection
 -- at most window_size places away.
 create function knowledge_internal.surroundings(
-  rows knowledge_internal.chunk_row[], window_size integer, scope knowledge_internal.row_scope
+  rows knowledge_internal.page_row[], window_size integer, scope knowledge_internal.row_scope
 ) returns table (id uuid, context text)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
+  if window_size = 0 then
+    return;
+  end if;
   return query execute
     'select hit.id, string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
     '                          order by chunk.chunk_index, chunk.id)'

@@ -750,14 +750,13 @@ $$;
 -- What a viewer may see around those hits that are in a document: how many chunks the document has
 -- and whether it is visible itself; with a window, the chunks around the hit.
 create function knowledge_internal.around(
-  ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
+  hits knowledge_internal.page_row[], neighbor_window integer, scope knowledge_internal.row_scope
 ) returns table (id uuid, document_chunks integer, shows_document boolean, context text)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  hits constant knowledge_internal.chunk_row[] := array(
-    select hit from knowledge_internal.rows_by_id(ids) as hit where hit.document_id is not null
+  documents constant uuid[] := array(
+    select distinct hit.document_id from unnest(hits) as hit where hit.document_id is not null
   );
-  documents constant uuid[] := array(select distinct hit.document_id from unnest(hits) as hit);
   visible uuid[] := documents;
 begin
   if scope.is_restricted then
@@ -838,7 +837,7 @@ declare
   best uuid; -- by its score
   first_confidence double precision;
   rows_found bigint;
-  page_ids uuid[];
+  shown knowledge_internal.page_row[];
 begin
   plan := knowledge_internal.planned_search(
     row(
@@ -972,7 +971,10 @@ begin
   );
   rows_found := cardinality(rows);
   rows := rows[match_offset + 1:match_offset + match_count];
-  page_ids := array(select hit.id from unnest(rows) as hit);
+  shown := array(
+    select chunk
+      from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit)) as chunk
+  );
   return query
   select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
@@ -1010,8 +1012,8 @@ begin
            id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
            collections, factors, duplicates, place
          )
-    left join knowledge_internal.page_rows(page_ids) as chunk on chunk.id = page.id
-    left join knowledge_internal.around(page_ids, neighbor_window, plan.scope) as around
+    left join unnest(shown) as chunk on chunk.id = page.id
+    left join knowledge_internal.around(shown, neighbor_window, plan.scope) as around
       on around.id = page.id
     left join public.knowledge_documents as document
       on document.id = chunk.document_id and around.shows_document
