@@ -86,17 +86,17 @@ $$;
 create function knowledge_internal.query_configurations() returns regconfig[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  language text := '';
+  found_language text := '';
   languages text[];
 begin
   -- One look at the index for each language.
   loop
-    language := (
+    found_language := (
       select min(chunk.language) from public.knowledge_chunks as chunk
-       where chunk.status = 'active' and chunk.language > language
+       where chunk.status = 'active' and chunk.language > found_language
     );
-    exit when language is null;
-    languages := languages || language;
+    exit when found_language is null;
+    languages := languages || found_language;
   end loop;
   return (
     select array_agg(distinct knowledge_internal.text_configuration(present.name))
