@@ -60,8 +60,8 @@ class Mutant:
 SEARCH = [
     Mutant(
         "an index search ignores the viewer",
-        "core/08_legs.sql",
-        "searchable_chunks as chunk'\n    '     where ' || (plan.scope).matching ||",
+        "core/07_rows.sql",
+        "searchable_chunks as chunk'\n    '     where ' || scope.matching ||",
         "searchable_chunks as chunk'\n    '     where chunk.status = ''active''' ||",
         "tests/security/test_groups.py -k test_a_viewer_of_most_rows_finds_no_hidden_one",
     ),
@@ -88,9 +88,9 @@ SEARCH = [
     ),
     Mutant(
         "the words around a hit are those of hidden chunks",
-        "core/10_hybrid_search.sql",
-        "    '     where ' || scope.visible ||\n    '       and chunk.document_id",
-        "    '     where true'\n    '       and chunk.document_id",
+        "core/07_rows.sql",
+        "    ' where ' || scope.visible ||\n    ' group by hit.id'",
+        "    ' where true'\n    ' group by hit.id'",
         "tests/security/test_groups.py -k test_hidden_neighbours_and_titles_stay_hidden",
     ),
     Mutant(
@@ -117,13 +117,13 @@ SEARCH = [
     Mutant(
         "a page repeats the last row of the one before",
         "core/10_hybrid_search.sql",
-        "     where hit.place > match_offset\n",
-        "     where hit.place > greatest(match_offset - 1, 0)\n",
+        "rows[match_offset + 1:match_offset + match_count]",
+        "rows[greatest(match_offset, 1):match_offset + match_count]",
         "tests/search/test_pages.py -k test_pages_have_every_hit_of_the_largest_pool_once",
     ),
     Mutant(
         "a compared row is not one of the collection",
-        "core/08_legs.sql",
+        "core/07_rows.sql",
         "    case when collection is not null then ' and chunk.collection = $5' else '' end ||\n"
         "    '  offset 0'",
         "    '  offset 0'",
@@ -195,14 +195,14 @@ SEARCH = [
     ),
     Mutant(
         "the text leg of a large corpus ignores the filter",
-        "core/08_legs.sql",
-        "        '       where ' || (plan.scope).matching ||\n        -- Without",
-        "        '       where chunk.status = ''active''' ||\n        -- Without",
+        "core/07_rows.sql",
+        "    ' where ' || scope.matching ||\n    -- Without",
+        "    ' where chunk.status = ''active''' ||\n    -- Without",
         f"tests/search/test_filters.py {LARGE}",
     ),
     Mutant(
         "the vector index ignores the collection",
-        "core/08_legs.sql",
+        "core/07_rows.sql",
         "' and chunk.collection = $5' else '' end ||\n    '       and chunk.embedding",
         "'' else '' end ||\n    '       and chunk.embedding",
         "tests/search/test_full_pools.py -k test_the_index_finds_the_nearest_rows",
@@ -231,8 +231,8 @@ SEARCH = [
     Mutant(
         "counts ignore min_confidence",
         "core/11_searches.sql",
-        "where (rated.confidence < $8) is not true'",
-        "where $8 is not null'",
+        "   where (rated.confidence < given.min_confidence) is not true;",
+        "   where true;",
         "tests/search/test_variety.py -k the_threshold",
     ),
     Mutant(
