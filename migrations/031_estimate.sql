@@ -23,7 +23,7 @@ begin
     sample := array(
       select chunk.id
         from knowledge_internal.some_rows(
-               knowledge_internal.row_scope(null, null, null, false), sample_size
+               knowledge_internal.row_scope(null, null, null, false, null), sample_size
              ) as chunk
     );
   end if;

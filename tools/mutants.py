@@ -341,9 +341,9 @@ REST = [
     ),
     Mutant(
         "a document shows hidden chunks",
-        "modules/own_documents/22_own_documents.sql",
-        "    '   where chunk.document_id = $2 and ' || scope.visible ||",
-        "    '   where chunk.document_id = $2'",
+        "core/07_rows.sql",
+        "    ' where ' || scope.visible || ' and (chunk.id = any ($2)",
+        "    ' where true and (chunk.id = any ($2)",
         "tests/security/test_read_document.py -k test_the_chunks_keep_to_the_scope_too",
     ),
     Mutant(

@@ -96,6 +96,8 @@ def test_a_file_starts_with_its_name_and_purpose() -> None:
 
 NAMED_AT_RUN_TIME = {
     "public.knowledge_candidate_hits",
+    "public.explain_hybrid_search",
+    "public.explain_missing_knowledge_chunk",
     *(
         f"knowledge_internal.{name}"
         for name in (
@@ -125,6 +127,8 @@ NAMED_AT_RUN_TIME = {
             "document_content",
             "shows_row",
             "known_instead",
+            "empty_reason",
+            "named_rows",
         )
     ),
 }
