@@ -62,8 +62,8 @@ WITHOUT_A_SCOPE = {
     "list_knowledge_documents",
     "describe_knowledge_document",
 }
-# One statement for many words, or two scopes at once.
-BY_WORD = {"visible_words", "shown_rows"}
+# One statement for many words, two scopes at once, and the condition of a document with chunks.
+OF_A_SCOPE = {"visible_words", "shown_rows", "document_condition"}
 NAMES = re.compile(r"\b(?:from|join|update|into|only)\s+public\.knowledge_chunks\b")
 VIEW = re.compile(r"\bfrom\s+knowledge_internal\.searchable_chunks\b")
 
@@ -85,7 +85,7 @@ READERS = {name: text for file, name, text in FOUND if file == ROWS and naming(t
 @pytest.mark.module("words", "insight", "adoption", "embedding_queue", "field_weights")
 def test_only_the_rows_and_who_is_listed_name_the_table_of_chunks() -> None:
     named = {name for file, name, text in FOUND if file != ROWS and naming(text)}
-    listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | BY_WORD
+    listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | OF_A_SCOPE
     assert named - listed == set()
     # Who is gone is listed no more.
     assert {one for one in listed if one in {name for _, name, _ in FOUND}} == named

@@ -122,6 +122,7 @@ NAMED_AT_RUN_TIME = {
             "matching_rows",
             "measured_rows",
             "around",
+            "listed_documents",
             "pending_embeddings",
             "visible_words",
             "document_content",
