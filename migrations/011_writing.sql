@@ -301,6 +301,7 @@ begin
       using errcode = '22023';
   end if;
   perform knowledge_internal.checked_metadata('document.metadata', document -> 'metadata');
+  perform knowledge_internal.checked_address('document.source_url', document ->> 'source_url');
   perform knowledge_internal.sorted_groups(
     'document.allowed_groups',
     array(select jsonb_array_elements_text(nullif(document -> 'allowed_groups', 'null')))

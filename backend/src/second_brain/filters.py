@@ -345,18 +345,42 @@ def _renamed(condition: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_form(value: object, name: str) -> Any:
-    """Return a copy of the value in JSON's types.
+    """Return a copy of the value in JSON's types. Raises the errors of json_text."""
+    return json.loads(json_text(value, name))
 
-    Raises InvalidInputError, with `name`, where there is none: NaN, a lone surrogate, bytes.
+
+def json_text(value: object, name: str) -> str:
+    """Return the value as JSON.
+
+    Raises InvalidInputError, with the path of the part below `name`, where there is none: NaN, a
+    lone surrogate, bytes.
     """
     try:
-        text = json.dumps(value, default=json_default, allow_nan=False, ensure_ascii=False)
-        text.encode()
-        return json.loads(text)
+        return _dumped(value)
     except RecursionError as error:
         raise InvalidInputError(f"{name} is nested too deeply") from error
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name}: {error}") from error
+        raise InvalidInputError(f"{_path_of_fault(value, name)}: {error}") from error
+
+
+def _dumped(value: object) -> str:
+    text = json.dumps(value, default=json_default, allow_nan=False, ensure_ascii=False)
+    text.encode()
+    return text
+
+
+def _path_of_fault(value: object, name: str) -> str:
+    parts: Iterable[tuple[str, object]] = ()
+    if isinstance(value, Mapping):
+        parts = ((f"{name}.{key!s:.100}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        parts = ((f"{name}[{place}]", part) for place, part in enumerate(value))
+    for path, part in parts:
+        try:
+            _dumped(part)
+        except (TypeError, ValueError):
+            return _path_of_fault(part, path)
+    return name
 
 
 def json_default(value: object) -> Any:

@@ -736,7 +736,6 @@ export type Database = {
       };
       "explain_my_empty_knowledge_search": { Args: { "search": Json }; Returns: Json };
       "explain_public_empty_knowledge_search": { Args: { "search": Json }; Returns: Json };
-      "export_knowledge_documents": { Args: { "document_ids": (string)[] }; Returns: Json };
       "facet_knowledge_chunks": {
         Args: { "facet_limit"?: number; "facets"?: (string)[]; "search"?: Json };
         Returns: {
@@ -764,10 +763,6 @@ export type Database = {
           "model": string;
           "reason": string;
         }[];
-      };
-      "fuse_knowledge_candidates": {
-        Args: { "candidates": Json; "readings": Json; "search": Json };
-        Returns: Json;
       };
       "hybrid_search_knowledge_chunks": {
         Args: {
@@ -854,18 +849,6 @@ export type Database = {
           "vector_rank": number;
         }[];
       };
-      "import_knowledge_documents": { Args: { "exported": Json }; Returns: number };
-      "knowledge_candidate_hits": {
-        Args: { "page": Json; "readings": Json; "search": Json };
-        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
-        SetofOptions: {
-          from: "*";
-          to: "knowledge_search_hit";
-          isOneToOne: false;
-          isSetofReturn: true;
-        };
-      };
-      "knowledge_candidates": { Args: { "readings": Json; "search": Json }; Returns: Json };
       "knowledge_content_hash": { Args: { "content": string; "heading": string }; Returns: string };
       "knowledge_corpus_overview": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_embedding_models": {
@@ -877,7 +860,6 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
-      "knowledge_statistics": { Args: { "lexemes"?: (string)[] }; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
       "list_knowledge_documents": {
         Args: {
@@ -1006,7 +988,6 @@ export type Database = {
         };
         Returns: Json;
       };
-      "read_knowledge_question": { Args: { "search": Json }; Returns: Json };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
@@ -1016,13 +997,6 @@ export type Database = {
         Returns: number;
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
-      "remove_exported_knowledge_documents": {
-        Args: { "stamps": Json };
-        Returns: {
-          "id": string;
-          "outcome": string;
-        }[];
-      };
       "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
@@ -1204,7 +1178,6 @@ export type Database = {
           isSetofReturn: false;
         };
       };
-      "set_knowledge_statistics": { Args: { "statistics"?: Json }; Returns: undefined };
       "store_knowledge_embeddings": {
         Args: { "model": string; "results": Json; "worker"?: string };
         Returns: {
@@ -1217,7 +1190,6 @@ export type Database = {
           "stored": number;
         }[];
       };
-      "sum_knowledge_statistics": { Args: { "statistics": Json }; Returns: Json };
       "upsert_knowledge_document": {
         Args: { "chunks": Json; "document": Json; "fields"?: string };
         Returns: {

@@ -33,7 +33,6 @@ from second_brain.services.results import (
     Listing,
     Method,
     Notes,
-    PartialRows,
     Results,
     Source,
     UnreadableJson,
@@ -65,8 +64,6 @@ REMEDY_OF_CUT = (
     "Raise Max rows in the project's API settings, or ask for fewer rows: the API cut the answer, "
     "or rows changed while it was fetched in parts."
 )
-REMEDY_OF_MISSING = "Hits of these databases are missing: see that they run, and search again."
-REMEDY_OF_UNEVEN = "Run: second-brain server shards refresh"
 
 _REMEDIES_OF_GRANTS = {
     MINE: "Call with the token of a signed-in user (role authenticated): "
@@ -289,12 +286,6 @@ class Searches(Calls):
         if isinstance(rows, CutRows):
             details["truncated"] = True
             details["remedy"] = REMEDY_OF_CUT
-        if isinstance(rows, PartialRows) and rows.is_uneven:
-            details["uneven_statistics"] = True
-            details["remedy"] = REMEDY_OF_UNEVEN
-        if isinstance(rows, PartialRows) and rows.missing:
-            details["missing_shards"] = rows.missing
-            details["remedy"] = REMEDY_OF_MISSING
         return details
 
     def _failure(self, function: str, error: Exception) -> FailureDetails:
