@@ -245,7 +245,7 @@ def visible(one: Chunk, arguments: Arguments) -> bool:
 
 
 def pool_of(arguments: Arguments) -> int:
-    return max(arguments.get("pool_size", 50), arguments.get("match_count", 10))
+    return int(max(arguments.get("pool_size", 50), arguments.get("match_count", 10)))
 
 
 def ranked_list(
