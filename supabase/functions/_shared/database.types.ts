@@ -230,12 +230,10 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id": boolean;
-          "languages": (string)[];
           "least_frequency": number | null;
           "mean_length": number;
           "refreshed_at": string;
           "sample": (string)[];
-          "shared_id": string | null;
         };
         ComputedFields: never;
         Insert: {
@@ -244,12 +242,10 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id"?: boolean;
-          "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length": number;
           "refreshed_at"?: string;
           "sample": (string)[];
-          "shared_id"?: string | null;
         };
         Update: {
           "analysed_at"?: string | null;
@@ -257,12 +253,10 @@ export type Database = {
           "cosine_spread"?: number;
           "document_count"?: number;
           "id"?: boolean;
-          "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length"?: number;
           "refreshed_at"?: string;
           "sample"?: (string)[];
-          "shared_id"?: string | null;
         };
         Relationships: [];
       };

@@ -62,17 +62,14 @@ create table public.knowledge_corpus_statistics (
   sample uuid[] not null,
   analysed_at timestamptz,
   analysed_rows float8,
-  refreshed_at timestamptz not null default now(),
-  shared_id text,
-  languages text[] not null default '{}'
+  refreshed_at timestamptz not null default now()
 );
 
 comment on table public.knowledge_corpus_statistics is
   'One row: statistics of the corpus from the last refresh_knowledge_statistics. cosine_spread: '
   'the standard deviation of the cosine of random pairs of chunks. least_frequency: the smallest '
   'in knowledge_lexeme_statistics. sample: ids of random chunks. analysed_at, analysed_rows: the '
-  'ANALYZE that was copied. shared_id: the statistics are those of a corpus in several databases, '
-  'and languages are that corpus''s text search configurations.';
+  'ANALYZE that was copied.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
@@ -169,7 +166,6 @@ declare
   kept uuid[];
   spread float8;
   least float8;
-  is_shared boolean;
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if table_rows <= 0
@@ -191,15 +187,6 @@ begin
    where sample.status = 'active';
   if sampled_mean is null then
     return false;
-  end if;
-
-  -- The statistics of a corpus in several databases stay until they are set again.
-  update public.knowledge_corpus_statistics as corpus
-     set sample = kept, analysed_at = last_analysed_at, analysed_rows = table_rows
-   where corpus.shared_id is not null
-  returning true into is_shared;
-  if is_shared then
-    return true;
   end if;
 
   with listed as materialized (
@@ -253,11 +240,9 @@ begin
 end
 $$;
 
--- The figures of BM25. lexemes with document_frequencies: given by a search of several databases,
--- null where this database knows them.
+-- The figures of BM25.
 create type knowledge_internal.corpus_figures as (
-  document_count float8, mean_length float8, is_small boolean, lexemes text[],
-  document_frequencies float8[]
+  document_count float8, mean_length float8, is_small boolean
 );
 
 -- From refresh_knowledge_statistics. Before its first run, and while there are at most
@@ -302,15 +287,7 @@ create function knowledge_internal.document_frequencies(
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if corpus.lexemes is not null then
-    return array(
-      select coalesce(
-               corpus.document_frequencies[array_position(corpus.lexemes, asked.lexeme)], 0
-             )
-        from unnest(lexemes) with ordinality as asked (lexeme, place)
-       order by asked.place
-    );
-  elsif not corpus.is_small and not exists (select from public.knowledge_corpus_statistics) then
+  if not corpus.is_small and not exists (select from public.knowledge_corpus_statistics) then
     return array(
       select coalesce(
                listed.frequency * corpus.document_count,

@@ -610,8 +610,7 @@ $$;
 -- The words of a question, null for one without words. Under websearch, a word that no visible
 -- chunk has is replaced by the near word that most chunks have.
 create function knowledge_internal.read_question(
-  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan,
-  shared knowledge_internal.shared_question
+  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -620,7 +619,7 @@ declare
   named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
   analysis knowledge_internal.query_analysis;
   near jsonb;
-  replaced jsonb := shared.replaced;
+  replaced jsonb;
   typed text;
 begin
   -- A search without words does not plan the call, so it works where the text leg is broken.
@@ -628,11 +627,9 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+    query_text, given.search_mode, named, given.prefix_last, plan.scope
   );
-  if given.search_mode <> 'websearch' then
-    replaced := null;
-  elsif shared.configurations is null then
+  if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
     if near is not null then
       replaced := (
@@ -659,7 +656,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+      query_text, given.search_mode, named, given.prefix_last, plan.scope
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
@@ -669,8 +666,7 @@ $$;
 
 -- The plan of a search with its words read.
 create function knowledge_internal.planned_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true,
-  shared knowledge_internal.shared_question default null
+  given knowledge_internal.search_arguments, needs_question boolean default true
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -682,7 +678,7 @@ begin
   end if;
   for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
     plan.analyses[place] := knowledge_internal.read_question(
-      plan.questions[place].query_text, given, plan, shared
+      plan.questions[place].query_text, given, plan
     );
   end loop;
   if not (plan.known is null) then
@@ -692,8 +688,7 @@ begin
     end if;
   end if;
   if plan.fusion = 'auto' then
-    plan.cosine_scale := deviations
-      * coalesce(shared.cosine_spread, knowledge_internal.cosine_spread());
+    plan.cosine_scale := deviations * knowledge_internal.cosine_spread();
   end if;
   return plan;
 end
@@ -854,10 +849,7 @@ begin
       snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
       like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
       order_by
-    )::knowledge_internal.search_arguments,
-    shared => case when ranked_lists ? 'shared' then jsonb_populate_record(
-      null::knowledge_internal.shared_question, ranked_lists -> 'shared'
-    ) end
+    )::knowledge_internal.search_arguments
   );
   lists := case
     when ranked_lists is null then knowledge_internal.ranked_lists(plan)
@@ -963,14 +955,11 @@ begin
   if not (plan.arrangement is null) then
     select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_boost, 1)
       into rows, merged, best, best_score
-      from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
+      from knowledge_internal.arranged_rows(rows, plan) as found;
   end if;
 
   best := coalesce(best, rows[1].id);
-  first_confidence := coalesce(
-    (ranked_lists #>> array['chunks', best::text, 'answer_confidence'])::float8,
-    (knowledge_internal.answer_confidences(plan, array[best]))[1]
-  );
+  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
   return query
   with page as materialized (
     select hit.*
@@ -1094,7 +1083,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'like_ids: up to 20 visible chunks or documents that hits should be like, with a question or '
   'without one: their mean embedding moves that of the question, their telling words help in the '
   'text leg; they and their documents are left out. '
-  'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
+  'ranked_lists: lists that explain_hybrid_search has made, fused instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 
 revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;
