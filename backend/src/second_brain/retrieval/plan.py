@@ -1,7 +1,7 @@
 """What a query means with the service's settings: mode, limits, and the provider's arguments."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from pydantic import ValidationError
@@ -144,6 +144,13 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
     )
 
 
+def by_source_category(plan: Plan) -> Plan:
+    """Return the plan for a category that is no knowledge_type: metadata.source_category."""
+    is_category = {"field": "metadata.source_category", "op": "eq", "value": plan.query.category}
+    filters = [*_listed(plan.rows["filters"]), is_category]
+    return replace(plan, rows={**plan.rows, "filter_type": None, "filters": filters})
+
+
 def weights(query: SearchQuery, settings: SearchSettings) -> tuple[float, float]:
     """Return the weights of the vector leg and of the text leg."""
     vector, text = query.vector_weight, query.text_weight
@@ -182,7 +189,7 @@ def search_options(
             "text_weight": text_weight if is_hybrid else float(used != "vector" or not is_like),
             "search_mode": query.text_mode,
             "pool_size": plan.pool,
-            "rrf_k": settings.rrf_constant,
+            "rrf_k": settings.rrf_constant if query.rrf_k is None else query.rrf_k,
             "fusion": query.fusion or settings.search_fusion,
             "neighbor_window": query.expand_neighbors,
             "match_offset": 0 if plan.mode == "rerank" else query.offset,

@@ -49,9 +49,11 @@ from second_brain.services.searches import (
 class AsyncSearchProvider(AsyncReading):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
-    Each search returns the hits and `Details` about the call. Without hits, `details["empty"]` says
-    why (module insight). A search that fails raises a SecondBrainError; with `on_error="empty"`, it
-    returns no hits, and the details contain the failure. `find` and the other methods always raise.
+    Each search returns the hits and `Details` about the call. A search that fails raises a
+    SecondBrainError; with `on_error="empty"`, it returns no hits, and the details contain the
+    failure. `find` and the other methods always raise. After an answer without hits, a method that
+    raises asks why in a second call, for `details["empty"]` (module insight); `explain_empty` says
+    whether every method does.
 
     An embedding is a list, tuple, numpy array, pgvector.Vector or a text in pgvector's format. It
     must have the same dimensions as the embedding column.
