@@ -925,16 +925,22 @@ begin
            sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
       from combined
      cross join lateral (
-             select plan.vector_weight * coalesce(
-                      case when (rule).is_by_rank then 1 / (rrf_k + combined.vector_rank)
-                        else (combined.similarity - (rule).vector_zero) / (rule).vector_unit end,
-                      (rule).vector_missing
-                    ) as of_vector,
-                    plan.text_weight * coalesce(
-                      case when (rule).is_by_rank then 1 / (rrf_k + combined.text_rank)
-                        else (combined.text_score - (rule).text_zero) / (rule).text_unit end,
-                      (rule).text_missing
-                    )
+             select case
+                      when (rule).is_by_rank then
+                        coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
+                      else plan.vector_weight * coalesce(
+                        (combined.similarity - (rule).vector_zero) / (rule).vector_unit,
+                        (rule).vector_missing
+                      )
+                    end as of_vector,
+                    case
+                      when (rule).is_by_rank then
+                        coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
+                      else plan.text_weight * coalesce(
+                        (combined.text_score - (rule).text_zero) / (rule).text_unit,
+                        (rule).text_missing
+                      )
+                    end
                     -- A row with an identifier that was asked for has more than others can have.
                     + case when combined.text_score >= (rule).identifier_bonus
                         then 2 * plan.vector_weight * (rule).vector_best

@@ -103,8 +103,8 @@ SEARCH = [
     Mutant(
         "ranks of rrf begin at 0",
         "core/09_hybrid_search.sql",
-        "1 / (rrf_k + combined.vector_rank)",
-        "1 / (rrf_k + combined.vector_rank - 1)",
+        "plan.vector_weight / (rrf_k + combined.vector_rank)",
+        "plan.vector_weight / (rrf_k + combined.vector_rank - 1)",
         "tests/search/test_search.py -k test_a_chunk_that_both_legs_find_is_first",
     ),
     Mutant(

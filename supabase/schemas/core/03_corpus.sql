@@ -331,10 +331,10 @@ begin
 end
 $$;
 
--- How a fusion scores the rows of a list (see ranked_list). A leg adds its weight times
--- 1 / (rrf_k + rank) if is_by_rank, else times (its score - zero) / unit; for a row that it missed,
--- times missing. best: the highest of these. A row with a BM25 score of at least identifier_bonus
--- comes before all others.
+-- How a fusion scores the rows of a list (see ranked_list). A leg adds its weight / (rrf_k + rank)
+-- if is_by_rank, else its weight times (its score - zero) / unit, and for a row that it missed times
+-- missing. best: the highest of these, without the weight. A row with a BM25 score of at least
+-- identifier_bonus comes before all others.
 create type knowledge_internal.fusion_rule as (
   fusion text, is_by_rank boolean,
   vector_zero double precision, vector_unit double precision, vector_missing double precision,
@@ -364,8 +364,8 @@ begin
   select rule.*
     from (
       values
-        ('rrf', true, 0::float8, 1::float8, 0::float8, 1 / (rrf_k + 1), 0::float8, 1::float8,
-         0::float8, 1 / (rrf_k + 1), null::float8),
+        ('rrf', true, null::float8, null::float8, 0::float8, 1 / (rrf_k + 1), null::float8,
+         null::float8, 0::float8, 1 / (rrf_k + 1), null::float8),
         ('relative_score', false, zero_similarity, best_similarity - zero_similarity, 0, 1,
          zero_score, best_score - zero_score, 0, 1, null),
         ('auto', false, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
