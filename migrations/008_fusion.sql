@@ -244,7 +244,8 @@ begin
     compiled.value_sql := format(
       'case when %s then %s.factor else 1 end',
       replace(
-        (knowledge_internal.row_scope(compiled.wanted, null, null, false)).matching, '($1)', here
+        (knowledge_internal.row_scope(compiled.wanted, null, null, false, null)).matching,
+        '($1)', here
       ),
       here
     );
@@ -523,12 +524,11 @@ begin
 end
 $$;
 
--- The list of a search, arranged. sent: the facts of its rows by their ids, from the databases that
--- have them; null: this one has them. merged: how many rows stand in others of their documents;
--- best: the row with the best score; greatest_boost: the greatest product of the factors of a row,
--- at least 1.
+-- The list of a search, arranged. merged: how many rows stand in others of their documents; best:
+-- the row with the best score; greatest_boost: the greatest product of the factors of a row, at
+-- least 1.
 create function knowledge_internal.arranged_rows(
-  fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan, sent jsonb,
+  fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
   out arranged knowledge_internal.fused_row[], out merged integer, out best uuid,
   out greatest_boost double precision
 )
@@ -540,22 +540,13 @@ declare
     asked.one_per_document, asked.max_per_document, asked.merge_duplicates, asked.min_confidence,
     asked.boosts, (asked.order_by).value_sql
   ) = 0;
-  facts constant knowledge_internal.row_facts[] := case
-    when sent is null then knowledge_internal.row_facts(
-      array(
-        select hit.id
-          from unnest(case when is_only_varied then fused[:most_varied] else fused end) as hit
-      ),
-      plan
-    )
-    else array(
-      select jsonb_populate_record(
-               null::knowledge_internal.row_facts, sent -> fused[place].id::text
-             )
-        from generate_subscripts(fused, 1) as place
-       order by place
-    )
-  end; -- in the order of the rows
+  facts constant knowledge_internal.row_facts[] := knowledge_internal.row_facts(
+    array(
+      select hit.id
+        from unnest(case when is_only_varied then fused[:most_varied] else fused end) as hit
+    ),
+    plan
+  ); -- in the order of the rows
   rows knowledge_internal.arranged_row[];
   first_places integer[]; -- those that diversity picks
 begin

@@ -15,7 +15,7 @@ create type knowledge_internal.search_arguments as (
   viewer_groups text[], on_bad_embedding text, prefix_last boolean,
   embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
   max_per_document integer, merge_duplicates boolean, min_confidence double precision,
-  snippets integer, order_by text
+  snippets integer, order_by text, required_filters jsonb
 );
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -458,6 +458,10 @@ declare
   most_lists constant integer := 100;
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
+  required constant knowledge_internal.chunk_filter := case
+    when given.required_filters is not null then knowledge_internal.compile_filter(
+      given.required_filters, null, null, null, false, 'required_filters'
+    ) end;
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(given);
@@ -515,7 +519,7 @@ begin
          case when stored.dimensions >= quantized_from then 5 * compared_exactly end
            as compared_by_bits,
          knowledge_internal.row_scope(
-           wanted, given.viewer_id, given.viewer_groups, given.public_only
+           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
          ),
          given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight
     into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
@@ -542,9 +546,9 @@ begin
                   greatest(given.pool_size, given.match_count, fewest_compared)
                     as compared_exactly,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    as is_bounded,
+                    or not (required is null) as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or wanted.is_indexed is true as is_indexed
+                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -556,7 +560,7 @@ begin
          ) as reading
    cross join knowledge_internal.settled_fusion(
            given.fusion, given.vector_weight, given.text_weight,
-           coalesce(given.collections, wanted.collections)
+           coalesce(given.collections, wanted.collections, required.collections)
          ) as settled;
   -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
   if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
@@ -611,17 +615,18 @@ $$;
 -- The words of a question, null for one without words. Under websearch, a word that no visible
 -- chunk has is replaced by the near word that most chunks have.
 create function knowledge_internal.read_question(
-  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan,
-  shared knowledge_internal.shared_question
+  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   characters_read constant integer := 4096; -- as in analyse_query
-  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
+  named constant text[] := coalesce(
+    plan.collections, ((plan.scope).wanted).collections, ((plan.scope).required).collections
+  );
   analysis knowledge_internal.query_analysis;
   near jsonb;
-  replaced jsonb := shared.replaced;
+  replaced jsonb;
   typed text;
 begin
   -- A search without words does not plan the call, so it works where the text leg is broken.
@@ -629,11 +634,9 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+    query_text, given.search_mode, named, given.prefix_last, plan.scope
   );
-  if given.search_mode <> 'websearch' then
-    replaced := null;
-  elsif shared.configurations is null then
+  if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
     if near is not null then
       replaced := (
@@ -660,7 +663,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+      query_text, given.search_mode, named, given.prefix_last, plan.scope
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
@@ -670,8 +673,7 @@ $$;
 
 -- The plan of a search with its words read.
 create function knowledge_internal.planned_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true,
-  shared knowledge_internal.shared_question default null
+  given knowledge_internal.search_arguments, needs_question boolean default true
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -683,7 +685,7 @@ begin
   end if;
   for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
     plan.analyses[place] := knowledge_internal.read_question(
-      plan.questions[place].query_text, given, plan, shared
+      plan.questions[place].query_text, given, plan
     );
   end loop;
   if not (plan.known is null) then
@@ -693,8 +695,7 @@ begin
     end if;
   end if;
   if plan.fusion = 'auto' then
-    plan.cosine_scale := deviations
-      * coalesce(shared.cosine_spread, knowledge_internal.cosine_spread());
+    plan.cosine_scale := deviations * knowledge_internal.cosine_spread();
   end if;
   return plan;
 end
@@ -824,6 +825,7 @@ create function public.hybrid_search_knowledge_chunks(
   min_confidence double precision default null,
   snippets integer default 1,
   order_by text default null,
+  required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
@@ -854,11 +856,8 @@ begin
       viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
       snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
       like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
-      order_by
-    )::knowledge_internal.search_arguments,
-    shared => case when ranked_lists ? 'shared' then jsonb_populate_record(
-      null::knowledge_internal.shared_question, ranked_lists -> 'shared'
-    ) end
+      order_by, required_filters
+    )::knowledge_internal.search_arguments
   );
   lists := case
     when ranked_lists is null then knowledge_internal.ranked_lists(plan)
@@ -969,14 +968,11 @@ begin
   if not (plan.arrangement is null) then
     select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_boost, 1)
       into rows, merged, best, best_score
-      from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
+      from knowledge_internal.arranged_rows(rows, plan) as found;
   end if;
 
   best := coalesce(best, rows[1].id);
-  first_confidence := coalesce(
-    (ranked_lists #>> array['chunks', best::text, 'answer_confidence'])::float8,
-    (knowledge_internal.answer_confidences(plan, array[best]))[1]
-  );
+  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
   return query
   with page as materialized (
     select hit.*
@@ -1077,6 +1073,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'documentation), inside both legs; date_from, date_to: document_date, inclusive. viewer_id, '
   'viewer_groups: rows that are public, the viewer''s, or of one of these groups (with groups '
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
+  'required_filters: conditions as in filters that a server adds to those of its client: for the '
+  'whole answer, rows that do not meet them are not there, as rows that the viewer may not see. '
   'collections: each is ranked by itself in each leg, and the ranks are those within it; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
@@ -1100,7 +1098,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'like_ids: up to 20 visible chunks or documents that hits should be like, with a question or '
   'without one: their mean embedding moves that of the question, their telling words help in the '
   'text leg; they and their documents are left out. '
-  'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
+  'ranked_lists: lists that explain_hybrid_search has made, fused instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 
 revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;

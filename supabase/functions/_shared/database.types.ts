@@ -230,12 +230,10 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id": boolean;
-          "languages": (string)[];
           "least_frequency": number | null;
           "mean_length": number;
           "refreshed_at": string;
           "sample": (string)[];
-          "shared_id": string | null;
         };
         ComputedFields: never;
         Insert: {
@@ -244,12 +242,10 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id"?: boolean;
-          "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length": number;
           "refreshed_at"?: string;
           "sample": (string)[];
-          "shared_id"?: string | null;
         };
         Update: {
           "analysed_at"?: string | null;
@@ -257,12 +253,10 @@ export type Database = {
           "cosine_spread"?: number;
           "document_count"?: number;
           "id"?: boolean;
-          "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length"?: number;
           "refreshed_at"?: string;
           "sample"?: (string)[];
-          "shared_id"?: string | null;
         };
         Relationships: [];
       };
@@ -794,6 +788,7 @@ export type Database = {
           "query_text"?: string;
           "ranked_lists"?: Json;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
@@ -928,6 +923,7 @@ export type Database = {
           "collections"?: (string)[];
           "page_size"?: number;
           "public_only"?: boolean;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -946,6 +942,7 @@ export type Database = {
           "match_threshold"?: number;
           "public_only"?: boolean;
           "query_embedding": string;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -983,6 +980,7 @@ export type Database = {
           "collections"?: (string)[];
           "document": string;
           "public_only"?: boolean;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -1020,6 +1018,7 @@ export type Database = {
           "match_count"?: number;
           "public_only"?: boolean;
           "query_text": string;
+          "required_filters"?: Json;
           "search_mode"?: string;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
@@ -1064,6 +1063,7 @@ export type Database = {
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
@@ -1107,6 +1107,7 @@ export type Database = {
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
