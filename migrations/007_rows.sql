@@ -61,12 +61,15 @@ begin
 end
 $$;
 
--- The product of the boosts of each row is made of factors; order_by is compared.
+-- What boosts and order_by read of rows; none where neither is asked for.
 create function knowledge_internal.measured_rows(
   ids uuid[], boosts knowledge_internal.boost[], order_by knowledge_internal.boost
 ) returns table (id uuid, factors double precision[], order_value double precision)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
+  if num_nonnulls(boosts, order_by.value_sql) = 0 then
+    return;
+  end if;
   return query execute format(
     'select chunk.id, %s::float8[], (%s)::float8'
     '  from public.knowledge_chunks as chunk where chunk.id = any ($3)',

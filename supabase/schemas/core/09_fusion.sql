@@ -337,8 +337,6 @@ declare
   asked constant knowledge_internal.arrangement := plan.arrangement;
   confidences constant float8[] := case when is_sent or asked.min_confidence is not null
     then knowledge_internal.answer_confidences(plan, ids) end;
-  measured constant uuid[] := case
-    when num_nonnulls(asked.boosts, (asked.order_by).value_sql) > 0 then ids else '{}' end;
 begin
   return array(
     select row(
@@ -353,7 +351,7 @@ begin
              ids, has_lexemes => asked.merge_duplicates,
              has_embedding => asked.merge_duplicates or asked.diversity is not null
            ) as chunk on chunk.id = listed.id
-      left join knowledge_internal.measured_rows(measured, asked.boosts, asked.order_by) as measure
+      left join knowledge_internal.measured_rows(ids, asked.boosts, asked.order_by) as measure
         on measure.id = listed.id
      order by listed.place
   );
