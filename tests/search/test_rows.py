@@ -42,7 +42,6 @@ STATISTICS = {
     "mean_length_so_far",
     "health_findings",
     "row_health",
-    "empty_reason",
     "explain_hybrid_search",
     "estimated_list",
     "stored_models",
@@ -87,8 +86,6 @@ def test_only_the_rows_and_who_is_listed_name_the_table_of_chunks() -> None:
     named = {name for file, name, text in FOUND if file != ROWS and naming(text)}
     listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | OF_A_SCOPE
     assert named - listed == set()
-    # Who is gone is listed no more.
-    assert {one for one in listed if one in {name for _, name, _ in FOUND}} == named
 
 
 @pytest.mark.parametrize(
