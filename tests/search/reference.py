@@ -152,7 +152,7 @@ def together(*strategies: st.SearchStrategy[Arguments]) -> st.SearchStrategy[Arg
 leg_weights = st.sampled_from([(1.0, 1.0), (1.0, 0.25), (0.5, 3.0), (0.0, 1.0), (2.0, 0.0)])
 reworded = arguments_of(formulations=st.lists(ways_to_ask(), min_size=1, max_size=3))
 separated = arguments_of(
-    collections=st.lists(st.sampled_from([*COLLECTIONS, "none"]), min_size=1, max_size=4)
+    collections=st.lists(st.sampled_from([*COLLECTIONS, "none", ""]), min_size=1, max_size=4)
 )
 viewed = arguments_of(viewer_id=st.sampled_from([*OWNERS, UUID(int=1003)]))
 in_public = arguments_of(public_only=st.just(True))
@@ -311,11 +311,14 @@ def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
     """Search: a list for each way to ask in each collection, all fused."""
     ways = [arguments, *arguments.get("formulations", ())]
     found = defaultdict(list)
-    for collection in set(arguments.get("collections") or [None]):
+    named = set(arguments.get("collections") or [None])
+    for collection in named:
         candidates = [
             number
             for number, one in corpus.active().items()
-            if collection in (None, one.collection) and passes(one, arguments)
+            if collection in (None, one.collection)
+            or (collection == "" and one.collection not in named)
+            if passes(one, arguments)
         ]
         for asked in ways:
             for number, hit in ranked_list(corpus, candidates, asked, arguments).items():

@@ -602,6 +602,11 @@ begin
         using errcode = '22023';
     end if;
     plan.collections := array(select distinct unnest(given.collections) order by 1);
+    if '' = any (plan.collections) then
+      -- All rows match: those of no other name are one list.
+      plan.apart := array_remove(plan.collections, '');
+      plan.collections := null;
+    end if;
   end if;
   return plan;
 end
@@ -1065,7 +1070,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'documentation), inside both legs; date_from, date_to: document_date, inclusive. viewer_id, '
   'viewer_groups: rows that are public, the viewer''s, or of one of these groups (with groups '
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
-  'collections: each is ranked by itself in each leg, and the ranks are those within it; '
+  'collections: each is ranked by itself in each leg, and the ranks are those within it; an empty '
+  'name is all collections that are not named; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
