@@ -244,7 +244,8 @@ begin
     compiled.value_sql := format(
       'case when %s then %s.factor else 1 end',
       replace(
-        (knowledge_internal.row_scope(compiled.wanted, null, null, false)).matching, '($1)', here
+        (knowledge_internal.row_scope(compiled.wanted, null, null, false, null)).matching,
+        '($1)', here
       ),
       here
     );

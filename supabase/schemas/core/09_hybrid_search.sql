@@ -14,7 +14,7 @@ create type knowledge_internal.search_arguments as (
   viewer_groups text[], on_bad_embedding text, prefix_last boolean,
   embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
   max_per_document integer, merge_duplicates boolean, min_confidence double precision,
-  snippets integer, order_by text
+  snippets integer, order_by text, required_filters jsonb
 );
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -457,6 +457,10 @@ declare
   most_lists constant integer := 100;
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
+  required constant knowledge_internal.chunk_filter := case
+    when given.required_filters is not null then knowledge_internal.compile_filter(
+      given.required_filters, null, null, null, false, 'required_filters'
+    ) end;
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(given);
@@ -514,7 +518,7 @@ begin
          case when stored.dimensions >= quantized_from then 5 * compared_exactly end
            as compared_by_bits,
          knowledge_internal.row_scope(
-           wanted, given.viewer_id, given.viewer_groups, given.public_only
+           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
          ),
          given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight
     into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
@@ -541,9 +545,9 @@ begin
                   greatest(given.pool_size, given.match_count, fewest_compared)
                     as compared_exactly,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    as is_bounded,
+                    or not (required is null) as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or wanted.is_indexed is true as is_indexed
+                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -555,7 +559,7 @@ begin
          ) as reading
    cross join knowledge_internal.settled_fusion(
            given.fusion, given.vector_weight, given.text_weight,
-           coalesce(given.collections, wanted.collections)
+           coalesce(given.collections, wanted.collections, required.collections)
          ) as settled;
   -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
   if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
@@ -621,7 +625,9 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   characters_read constant integer := 4096; -- as in analyse_query
-  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
+  named constant text[] := coalesce(
+    plan.collections, ((plan.scope).wanted).collections, ((plan.scope).required).collections
+  );
   analysis knowledge_internal.query_analysis;
   near jsonb;
   replaced jsonb;
@@ -823,6 +829,7 @@ create function public.hybrid_search_knowledge_chunks(
   min_confidence double precision default null,
   snippets integer default 1,
   order_by text default null,
+  required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
@@ -853,7 +860,7 @@ begin
       viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
       snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
       like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
-      order_by
+      order_by, required_filters
     )::knowledge_internal.search_arguments
   );
   lists := case
@@ -1070,6 +1077,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'documentation), inside both legs; date_from, date_to: document_date, inclusive. viewer_id, '
   'viewer_groups: rows that are public, the viewer''s, or of one of these groups (with groups '
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
+  'required_filters: conditions as in filters that a server adds to those of its client: for the '
+  'whole answer, rows that do not meet them are not there, as rows that the viewer may not see. '
   'collections: each is ranked by itself in each leg, and the ranks are those within it; an empty '
   'name is all collections that are not named; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
