@@ -65,7 +65,8 @@ begin
     scope := (knowledge_internal.planned_search(given, false)).scope;
     is_passed := exists (
       select from knowledge_internal.rows_in_scope(array[chunk.id], scope) as row
-       where (row.collection = any (given.collections)) is not false
+       where '' = any (given.collections)
+          or (row.collection = any (given.collections)) is not false
     );
     if not is_passed then
       reason := case
@@ -153,7 +154,11 @@ declare
       'match_threshold', -1, 'pool_size', largest_pool, 'match_count', largest_pool,
       'match_offset', 0, 'one_per_document', false, 'recency_half_life', null, 'boosts', null,
       'order_by', null, 'min_confidence', null,
-      'collections', case when given.collections is not null then array[chunk.collection] end
+      'collections', case
+        when '' = any (given.collections) and chunk.collection <> all (given.collections)
+          then given.collections
+        when given.collections is not null then array[chunk.collection]
+      end
     )
   );
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(alone);
