@@ -188,9 +188,11 @@ $$;
 -- without a scheme, such as a path. Browsers ignore control characters and read \ as /, so that
 -- ' javascript:' and '/\host' would be addresses, too.
 create function knowledge_internal.is_address(address text) returns boolean
-language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
   select address !~ '[\x01-\x1f\x7f-\x9f]'
-         and address ~* '^(https?://[^/?#\\ ]|[a-z]:[/\\]|(?![/\\]{2})[^ :/?#][^:/?#]*([/?#]|$)|[/?#](?![/\\])|$)'
+         and address ~* '^(https?://[^/?#\\ ]|[a-z]:[/\\]|(?![/\\]{2})[^ :/?#][^:/?#]*([/?#]|$)'
+                       '|[/?#](?![/\\])|$)'
 $$;
 
 -- The same address. Raises 22023 for one of is_address.

@@ -245,10 +245,10 @@ they equal: a key is a column where one has its name. There, dates, times and ch
 a range: `{"document_date": {"from": …, "to": …}}`."""
 
 
-def conditions(filters: Filters | None) -> Any:
+def conditions(filters: Filters | None, name: str = "filters") -> Any:
     """Return filters as the JSON that the database takes.
 
-    Raises InvalidInputError, naming filters, for a value without a JSON form.
+    Raises InvalidInputError, with the argument's `name`, for a value without a JSON form.
     """
     if isinstance(filters, FilterBuilder):
         filters = filters.build()
@@ -257,9 +257,11 @@ def conditions(filters: Filters | None) -> Any:
     if isinstance(filters, Mapping) and any(map(_is_converted, filters.items())):
         return listed_conditions(filters)
     if not isinstance(filters, list | tuple):
-        return json_form(filters, "filters")
+        return json_form(filters, name)
     return [
-        one.condition() if isinstance(one, FilterExpression) else _condition(one, place)
+        one.condition()
+        if isinstance(one, FilterExpression)
+        else _condition(one, f"{name}[{place}]")
         for place, one in enumerate(filters)
     ]
 
@@ -314,12 +316,12 @@ def _range(field: str, bounds: Mapping[str, object]) -> list[dict[str, object]]:
     return listed
 
 
-def _condition(given: object, place: int) -> Any:
-    condition = json_form(given, f"filters[{place}]")
+def _condition(given: object, place: str) -> Any:
+    condition = json_form(given, place)
     if isinstance(condition, dict):
         # A name that is missing is the database's to report.
         _check_names(
-            f"filters[{place}]",
+            place,
             condition.get("field", "metadata"),
             condition.get("op", condition.get("operator", "eq")),
         )

@@ -31,6 +31,7 @@ export type SearchArguments = {
   query_embedding?: string;
   query_text?: string;
   recency_half_life?: number;
+  required_filters?: Json;
   rrf_k?: number;
   search_mode?: string;
   snippet?: boolean;
@@ -168,6 +169,7 @@ export const ARGUMENTS: Record<
     items: { type: "string" },
     description: "only these collections, each ranked by itself, then fused",
   },
+  required_filters: { description: "conditions of the server: other rows are not there" },
   rrf_k: { type: "number", description: "the constant of reciprocal rank fusion" },
   fusion: { type: "string", description: "rrf, relative_score, auto; none: as stored, else rrf" },
   one_per_document: { type: "boolean", description: "only the best chunk of each document" },

@@ -788,6 +788,7 @@ export type Database = {
           "query_text"?: string;
           "ranked_lists"?: Json;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
@@ -922,6 +923,7 @@ export type Database = {
           "collections"?: (string)[];
           "page_size"?: number;
           "public_only"?: boolean;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -940,6 +942,7 @@ export type Database = {
           "match_threshold"?: number;
           "public_only"?: boolean;
           "query_embedding": string;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -977,6 +980,7 @@ export type Database = {
           "collections"?: (string)[];
           "document": string;
           "public_only"?: boolean;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -1014,6 +1018,7 @@ export type Database = {
           "match_count"?: number;
           "public_only"?: boolean;
           "query_text": string;
+          "required_filters"?: Json;
           "search_mode"?: string;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
@@ -1058,6 +1063,7 @@ export type Database = {
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
@@ -1101,6 +1107,7 @@ export type Database = {
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;

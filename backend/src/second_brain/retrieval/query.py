@@ -48,9 +48,9 @@ SearchMode = Literal[TextMode, Mode, "bm25"]
 MODES = (*get_args(Mode), "bm25")
 
 
-def _conditions(filters: Any) -> Any:
+def _conditions(filters: Any, name: str = "filters") -> Any:
     try:
-        return conditions(filters)
+        return conditions(filters, name)
     except InvalidInputError as error:
         raise ValueError(str(error)) from error
 
@@ -59,7 +59,7 @@ def _required(filters: Any) -> Any:
     # What a key of the short form means depends on the key; what must hold is written in full.
     if isinstance(filters, Mapping):
         raise ValueError("must be a list of conditions")  # noqa: TRY004
-    return _conditions(filters)
+    return _conditions(filters, "required_filters")
 
 
 def whole_neighbors(expand: object) -> object:
@@ -99,7 +99,7 @@ def argument_field(name: str, **given: Any) -> Any:
 
 Conditions = Annotated[
     Any,
-    PlainValidator(_conditions),
+    PlainValidator(lambda filters: _conditions(filters)),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}]}),
 ]
 
@@ -107,7 +107,8 @@ Conditions = Annotated[
 class Access(BaseModel):
     """What a server decides about a search, whoever wrote the query: whose rows, and which.
 
-    `required_filters` hold beside the query's own filters, and the answer does not name them.
+    For the whole answer, rows that do not meet `required_filters` are not there; it does not name
+    them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
