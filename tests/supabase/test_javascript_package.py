@@ -4,6 +4,7 @@ the playground.
 With POSTGREST_BIN a real PostgREST answers supabase-js, else `rest.py`.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -31,15 +32,18 @@ needs_npm = pytest.mark.skipif(
 
 
 def npm(*arguments: str, **environment: str) -> str:
-    done = subprocess.run(
-        [str(NPM), *arguments],
-        cwd=PACKAGE,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    with (PACKAGE / "package.json").open() as locked:
+        # No other worker builds the package while this one builds or runs it.
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [str(NPM), *arguments],
+            cwd=PACKAGE,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
