@@ -293,9 +293,9 @@ declare
   shares float8[];
 begin
   with read as materialized (
-    -- Words of compounds have label C, and impact levels no position.
+    -- Words inside words have labels A and C, and impact levels no position.
     select coalesce(chunk.document_id, chunk.id) as unit,
-           ts_filter(chunk.content_tsv, '{a,b,d}') as words
+           ts_filter(chunk.content_tsv, '{b,d}') as words
       from public.knowledge_chunks as chunk
      where chunk.id = any ((plan.known).ids)
      order by chunk.chunk_index, chunk.id

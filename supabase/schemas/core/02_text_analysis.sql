@@ -268,12 +268,14 @@ end
 $$;
 
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
--- lruCache, AB and 12345 of AB12345, on a line for each word. A single character is no piece.
+-- lruCache, AB and 12345 of AB12345, each word's after a line feed, or after a form feed if it is one
+-- word with digits or a letter (AB12345, HepB). A single character is no piece.
 create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
+  two_words constant text := '[[:lower:]]{2}[[:upper:]][[:alpha:]]';
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';
@@ -282,7 +284,10 @@ begin
   if source !~ mixed then
     return '';
   end if;
-  select string_agg(E'\n ' || matched.parts[1], '')
+  select string_agg(
+           case when matched.parts[1] ~ two_words then E'\n ' else E'\f ' end || matched.parts[1],
+           ''
+         )
     into words
     from regexp_matches(source, '\m[[:alnum:]]*(?:' || mixed || ')[[:alnum:]]*', 'g')
          as matched (parts);
@@ -376,8 +381,9 @@ end
 $$;
 
 -- Lexemes of a heading, its content and other texts with their positions. A heading counts as often
--- as its weight says. Compounds as one word have label B, which keeps them out of phrases; inner
--- words have label C, which keeps them also out of the length of the text.
+-- as its weight says. Compounds as one word have label B, which keeps them out of phrases. Inner
+-- words are not counted in the length of the text. They have label C, and those of one word with
+-- digits or a letter label A: iPhone15 and iPhone 15 are the same, JavaScript is not Java.
 create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text, heading_weight integer default 2,
   others text[] default '{}'
@@ -398,8 +404,10 @@ declare
   );
   words text := knowledge_internal.apart(source);
   compounds text := knowledge_internal.joined(source);
-  inner_words text := replace(
-    knowledge_internal.inner_words(source), E'\n', concat(' ', gap, ' ')
+  inner_words text := knowledge_internal.inner_words(source);
+  numbered text := (
+    select string_agg(inner_word.parts[1], concat(' ', gap))
+      from regexp_matches(inner_words, '\f([^\f\n]+)', 'g') as inner_word (parts)
   );
   distance constant tsvector := gap || ':30';
   part text;
@@ -413,7 +421,14 @@ begin
       end loop;
       return ts_delete(
         found_lexemes || setweight(to_tsvector(configuration, compounds), 'B') || distance
-          || setweight(to_tsvector(configuration, inner_words), 'C'),
+          || setweight(
+            to_tsvector(
+              configuration,
+              replace(
+                regexp_replace(inner_words, '\f[^\f\n]+', '', 'g'), E'\n', concat(' ', gap)
+              )
+            ), 'C'
+          ) || distance || setweight(to_tsvector(configuration, coalesce(numbered, '')), 'A'),
         gap
       );
     exception when program_limit_exceeded then
@@ -553,8 +568,8 @@ declare
   levels constant float8[] := knowledge_internal.impact_levels();
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   inner_occurrences constant float8 := knowledge_internal.inner_occurrences();
-  -- Inner words have label C.
-  words constant tsvector := ts_filter(content_tsv, '{a,b,d}');
+  -- Inner words have labels A and C.
+  words constant tsvector := ts_filter(content_tsv, '{b,d}');
   length_factor float8;
   elements text;
 begin

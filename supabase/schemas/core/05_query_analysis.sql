@@ -277,7 +277,7 @@ begin
       condition,
       -- Where a stop word is left out, words of two compounds could match.
       case when condition::text ~ ('<\d|''[' || knowledge_internal.letters_found_alone() || ']''')
-        then 'D' else 'CD' end
+        then 'D' else 'ACD' end
     )
   end;
   if further > 0 then
