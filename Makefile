@@ -70,7 +70,7 @@ test-core: $(INSTALLED) ## what core alone must pass, without the tests that nee
 test-modules: $(INSTALLED) ## each module alone on core: the tests that say they need it; MODULES=facets
 	for module in $(MODULES); do \
 	  $(BIN)/pytest -n 2 --modules $$module -m "module and not slow and not chaos" \
-	    $(addprefix tests/,search security writing providers adoption sharding citus) || exit 1; \
+	    $(addprefix tests/,search security writing providers adoption citus) || exit 1; \
 	done
 
 test-slow: $(INSTALLED) ## what takes minutes

@@ -13,6 +13,37 @@ select run_command_on_all_nodes(
        ]) as setting (assignment);
 set citus.enable_unsafe_triggers = on;
 
+-- An extension point of core: the shard on this node, a table with the number of the shard in its
+-- name. Raises 55000 if the rows are on another node.
+create or replace function tenant_a_internal.physical_table() returns regclass
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  chunks constant regclass := 'tenant_a.knowledge_chunks';
+  here regclass;
+  holder text;
+begin
+  select case when placement.groupid = local.groupid then
+           to_regclass(
+             format('%s.%I', class.relnamespace::regnamespace, class.relname || '_' || shard.shardid)
+           )
+         end,
+         format('%s:%s', node.nodename, node.nodeport)
+    into here, holder
+    from pg_catalog.pg_dist_shard as shard
+    join pg_catalog.pg_class as class on class.oid = shard.logicalrelid
+    join pg_catalog.pg_dist_placement as placement on placement.shardid = shard.shardid
+    join pg_catalog.pg_dist_node as node on node.groupid = placement.groupid
+   cross join pg_catalog.pg_dist_local_group as local
+   where shard.logicalrelid = chunks
+     and placement.shardstate = 1;
+  if here is null and holder is not null then
+    raise exception 'the rows of % are on another node, %', chunks, holder
+      using errcode = '55000', hint = 'Connect to that node: only there a search is complete.';
+  end if;
+  return coalesce(here, chunks);
+end
+$$;
+
 select citus_schema_distribute('tenant_a');
 
 -- Citus copies functions to the other nodes when they are created, except those that use the row of

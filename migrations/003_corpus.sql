@@ -12,11 +12,14 @@ begin
 end
 $$;
 
--- estimated_rows: the active rows, estimated from the current number of pages and from what the
--- last ANALYZE or VACUUM counted. analysed_rows: what that one counted, with superseded rows; null
--- before the first one.
+-- stored_rows: estimated from the current number of pages and from what the last ANALYZE or VACUUM
+-- counted, analysed_rows; both null before the first one and after a truncate. estimated_rows: the
+-- active ones of them. least_rows: the fewest there can be by the counters of the server, which
+-- know of a deletion before an ANALYZE, but can have it twice; null where a crash has reset them.
+-- analysed_at: the last ANALYZE that they know of.
 create type knowledge_internal.chunk_table as (
-  relation regclass, pages bigint, estimated_rows float8, analysed_rows float8, dimensions integer
+  relation regclass, pages bigint, estimated_rows float8, stored_rows float8, analysed_rows float8,
+  least_rows float8, analysed_at timestamptz, dimensions integer
 );
 
 -- Reads the table of chunks from the system catalogues, with one query.
@@ -37,19 +40,28 @@ begin
               and index.relname
                     = replace(class.relname, 'knowledge_chunks', 'knowledge_chunks_status')
          ),
+         -- What this session has deleted is counted up to a second later.
+         pg_stat_get_live_tuples(class.oid) - pg_stat_get_xact_tuples_deleted(class.oid),
+         greatest(
+           pg_stat_get_last_analyze_time(class.oid), pg_stat_get_last_autoanalyze_time(class.oid)
+         ),
          (
            select nullif(attribute.atttypmod, -1)
              from pg_catalog.pg_attribute as attribute
             where attribute.attrelid = class.oid and attribute.attname = 'embedding'
          )
     into facts.relation, facts.pages, facts.analysed_rows, rows_on_a_page, inactive_rows,
-         facts.dimensions
+         facts.least_rows, facts.analysed_at, facts.dimensions
     from pg_catalog.pg_class as class
    where class.oid = knowledge_internal.physical_table();
   -- Five, in a table that was never analysed.
   facts.estimated_rows := greatest(
     facts.pages * coalesce(rows_on_a_page, 5) - coalesce(inactive_rows, 0), 0
   );
+  facts.stored_rows := facts.pages * rows_on_a_page;
+  if facts.analysed_at is null then
+    facts.least_rows := null;
+  end if;
   return facts;
 end
 $$;
@@ -63,17 +75,14 @@ create table public.knowledge_corpus_statistics (
   sample uuid[] not null,
   analysed_at timestamptz,
   analysed_rows float8,
-  refreshed_at timestamptz not null default now(),
-  shared_id text,
-  languages text[] not null default '{}'
+  refreshed_at timestamptz not null default now()
 );
 
 comment on table public.knowledge_corpus_statistics is
   'One row: statistics of the corpus from the last refresh_knowledge_statistics. cosine_spread: '
   'the standard deviation of the cosine of random pairs of chunks. least_frequency: the smallest '
   'in knowledge_lexeme_statistics. sample: ids of random chunks. analysed_at, analysed_rows: the '
-  'ANALYZE that was copied. shared_id: the statistics are those of a corpus in several databases, '
-  'and languages are that corpus''s text search configurations.';
+  'ANALYZE that was copied.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
@@ -160,9 +169,7 @@ declare
   chunks constant regclass := knowledge_internal.physical_table();
   sampled_rows constant float8 := 5000;
   kept_rows constant integer := 200;
-  last_analysed_at constant timestamptz := greatest(
-    pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
-  );
+  last_analysed_at constant timestamptz := (knowledge_internal.chunk_table()).analysed_at;
   table_rows constant float8 := (
     select class.reltuples from pg_catalog.pg_class as class where class.oid = chunks
   );
@@ -170,7 +177,6 @@ declare
   kept uuid[];
   spread float8;
   least float8;
-  is_shared boolean;
 begin
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if table_rows <= 0
@@ -192,15 +198,6 @@ begin
    where sample.status = 'active';
   if sampled_mean is null then
     return false;
-  end if;
-
-  -- The statistics of a corpus in several databases stay until they are set again.
-  update public.knowledge_corpus_statistics as corpus
-     set sample = kept, analysed_at = last_analysed_at, analysed_rows = table_rows
-   where corpus.shared_id is not null
-  returning true into is_shared;
-  if is_shared then
-    return true;
   end if;
 
   with listed as materialized (
@@ -254,15 +251,14 @@ begin
 end
 $$;
 
--- The figures of BM25. lexemes with document_frequencies: given by a search of several databases,
--- null where this database knows them.
+-- The figures of BM25. frequencies_from: copy (knowledge_lexeme_statistics), analysis (the
+-- planner's statistics) or count.
 create type knowledge_internal.corpus_figures as (
-  document_count float8, mean_length float8, is_small boolean, lexemes text[],
-  document_frequencies float8[]
+  document_count float8, mean_length float8, frequencies_from text
 );
 
--- From refresh_knowledge_statistics. Before its first run, and while there are at most
--- small_corpus_limit() chunks, they are computed here.
+-- From refresh_knowledge_statistics. Computed here before its first run, while there are at most
+-- small_corpus_limit() chunks, and while the table has a fifth more or fewer rows than at the copy.
 create function knowledge_internal.corpus_figures() returns knowledge_internal.corpus_figures
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
@@ -270,28 +266,54 @@ set enable_seqscan = on as $$
 declare
   small constant integer := knowledge_internal.small_corpus_limit();
   most_counted constant integer := 1001; -- chunks
+  counted_exactly constant integer := 20000; -- chunks, as in counted_chunks
+  tolerance constant float8 := 0.2; -- of the rows
+  facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  copied public.knowledge_corpus_statistics;
+  is_current boolean;
   figures knowledge_internal.corpus_figures;
 begin
-  select corpus.document_count, corpus.mean_length, false
-    into figures.document_count, figures.mean_length, figures.is_small
+  select corpus.* into copied
     from public.knowledge_corpus_statistics as corpus
    where corpus.document_count > small;
-  if found then
+  -- After a restore, the table is not known, and taken to be as it was at the copy.
+  is_current := coalesce(
+    abs(facts.stored_rows - copied.analysed_rows) <= tolerance * copied.analysed_rows, found
+  );
+  if not is_current or least(facts.estimated_rows, facts.least_rows) <= small then
+    select count(*), greatest(avg(chunk.text_length), 1), 'count'
+      into figures.document_count, figures.mean_length, figures.frequencies_from
+      from (
+        select active.text_length
+          from public.knowledge_chunks as active
+         where active.status = 'active'
+         limit most_counted
+      ) as chunk;
+    if figures.document_count <= small then
+      return figures;
+    end if;
+  end if;
+  if is_current then
+    figures.document_count := copied.document_count;
+    figures.mean_length := copied.mean_length;
+    figures.frequencies_from := 'copy';
     return figures;
   end if;
-  select count(*), greatest(avg(chunk.text_length), 1), count(*) <= small
-    into figures.document_count, figures.mean_length, figures.is_small
-    from (
-      select active.text_length
-        from public.knowledge_chunks as active
-       where active.status = 'active'
-       limit most_counted
-    ) as chunk;
-  if not figures.is_small then
-    select greatest(facts.analysed_rows, figures.document_count)
-      into figures.document_count
-      from knowledge_internal.chunk_table() as facts;
-  end if;
+  figures.document_count := greatest(
+    coalesce(facts.stored_rows, facts.estimated_rows), figures.document_count
+  );
+  figures.frequencies_from := case
+    when facts.analysed_rows is null then 'count'
+    -- Not analysed since it grew or shrank; a VACUUM leaves the planner's statistics as they were.
+    when figures.document_count <= counted_exactly
+         and (
+           abs(facts.stored_rows - facts.analysed_rows) > tolerance * facts.analysed_rows
+           or facts.analysed_at = copied.analysed_at
+         )
+      then 'count'
+    when facts.analysed_rows = copied.analysed_rows then 'copy'
+    else 'analysis'
+  end;
   return figures;
 end
 $$;
@@ -303,15 +325,7 @@ create function knowledge_internal.document_frequencies(
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if corpus.lexemes is not null then
-    return array(
-      select coalesce(
-               corpus.document_frequencies[array_position(corpus.lexemes, asked.lexeme)], 0
-             )
-        from unnest(lexemes) with ordinality as asked (lexeme, place)
-       order by asked.place
-    );
-  elsif not corpus.is_small and not exists (select from public.knowledge_corpus_statistics) then
+  if corpus.frequencies_from = 'analysis' then
     return array(
       select coalesce(
                listed.frequency * corpus.document_count,
@@ -330,7 +344,7 @@ begin
       from unnest(lexemes) with ordinality as asked (lexeme, place)
       left join public.knowledge_lexeme_statistics as listed
         on listed.lexeme = asked.lexeme
-       and not corpus.is_small
+       and corpus.frequencies_from = 'copy'
      order by asked.place
   );
 end
@@ -355,10 +369,65 @@ begin
 end
 $$;
 
--- The methods of fusion, which the table below has too.
+-- How a fusion scores the rows of a list (see ranked_list). A leg adds its weight / (rrf_k + rank)
+-- if is_by_rank, else its weight times (its score - zero) / unit, and for a row that it missed times
+-- missing. best: the highest of these, without the weight. A row with a BM25 score of at least
+-- identifier_bonus comes before all others.
+create type knowledge_internal.fusion_rule as (
+  fusion text, is_by_rank boolean,
+  vector_zero double precision, vector_unit double precision, vector_missing double precision,
+  vector_best double precision,
+  text_zero double precision, text_unit double precision, text_missing double precision,
+  text_best double precision, identifier_bonus double precision
+);
+
+-- The fusions: each is a row here, with its rule for a list with these scores. wanted: one of them,
+-- null for all. text_zero: the BM25 score that relative_score scales to 0. missing_score: the BM25
+-- score of a row that the text leg missed. Raises 22023 for an unknown fusion.
+create function knowledge_internal.fusion_rules(
+  wanted text, rrf_k double precision, cosine_scale double precision,
+  least_similarity double precision, best_similarity double precision,
+  text_zero double precision, missing_score double precision, best_score double precision,
+  identifier_bonus double precision
+) returns setof knowledge_internal.fusion_rule
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Where all scores of a leg are equal, relative_score scales them to 1.
+  zero_similarity constant float8 :=
+    least_similarity - (least_similarity = best_similarity)::integer;
+  zero_score constant float8 := text_zero - (text_zero = best_score)::integer;
+  text_scale constant float8 := coalesce(nullif(best_score, 0), 1);
+begin
+  return query
+  select rule.*
+    from (
+      values
+        ('rrf', true, null::float8, null::float8, 0::float8, 1 / (rrf_k + 1), null::float8,
+         null::float8, 0::float8, 1 / (rrf_k + 1), null::float8),
+        ('relative_score', false, zero_similarity, best_similarity - zero_similarity, 0, 1,
+         zero_score, best_score - zero_score, 0, 1, null),
+        ('auto', false, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
+         1 / cosine_scale, 0, text_scale, missing_score / text_scale, 1, identifier_bonus)
+    ) as rule (
+      fusion, is_by_rank, vector_zero, vector_unit, vector_missing, vector_best, text_zero,
+      text_unit, text_missing, text_best, identifier_bonus
+    )
+   where rule.fusion = wanted or wanted is null;
+  if not found then
+    raise exception 'fusion must be one of %, not %',
+                    array_to_string(knowledge_internal.fusions(), ', '), left(wanted, 100)
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+-- The names of the fusions.
 create function knowledge_internal.fusions() returns text[]
 language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-  select array['rrf', 'relative_score', 'auto']
+  select array_agg(rule.fusion)
+    from knowledge_internal.fusion_rules(
+           null, null, null, null, null, null, null, null, null
+         ) as rule
 $$;
 
 create table public.knowledge_settings (

@@ -224,15 +224,18 @@ $$;
 
 -- The conditions of filters, checked: an array of conditions, or an object, which is a short form
 -- for equality. A key of the object is a column if one has this name, else a key of metadata.
--- Raises 22023; the message contains the place, such as filters[2].op.
-create function knowledge_internal.filter_conditions(filters jsonb)
-returns knowledge_internal.filter_condition[]
+-- Raises 22023; the message contains the place, such as filters[2].op. argument: what has them.
+create function knowledge_internal.filter_conditions(
+  filters jsonb, argument text default 'filters'
+) returns knowledge_internal.filter_condition[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A timestamp without an offset is UTC, and a date is in ISO format, whatever the session has set.
 set timezone = 'UTC'
 set datestyle = 'ISO' as $$
 declare
   is_object constant boolean := jsonb_typeof(filters) = 'object';
+  -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
+  longest constant integer := 100000; -- characters
   value_count integer := 0;
   source jsonb;
   value jsonb;
@@ -242,11 +245,15 @@ declare
   conditions knowledge_internal.filter_condition[] := '{}';
 begin
   if jsonb_typeof(filters) not in ('array', 'object') then
-    raise exception 'filters must be a JSON array of conditions or an object, not %',
-                    left(filters::text, 100) using errcode = '22023';
+    raise exception '% must be a JSON array of conditions or an object, not %',
+                    argument, left(filters::text, 100) using errcode = '22023';
+  elsif length(filters::text) > longest then
+    raise exception '% must be at most % characters of JSON, not %',
+                    argument, longest, length(filters::text)
+      using errcode = '22023', hint = 'Compare with fewer or shorter values.';
   elsif jsonb_path_exists(filters, 'strict $.**{50}') then
     -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
-    raise exception 'filters must be nested less than 50 levels deep' using errcode = '22023';
+    raise exception '% must be nested less than 50 levels deep', argument using errcode = '22023';
   elsif is_object then
     filters := coalesce((
       select jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', entry.value))
@@ -254,8 +261,8 @@ begin
     ), '[]');
   end if;
   if jsonb_array_length(filters) > 100 then
-    raise exception 'filters must have at most 100 %, not %',
-                    case when is_object then 'keys' else 'conditions' end,
+    raise exception '% must have at most 100 %, not %',
+                    argument, case when is_object then 'keys' else 'conditions' end,
                     jsonb_array_length(filters) using errcode = '22023';
   end if;
 
@@ -273,7 +280,7 @@ begin
       when condition.kind = 'json' then (string_to_array(condition.field, '.'))[2:]
     end;
     condition.op := coalesce(source ->> 'op', source ->> 'operator');
-    place := 'filters' || case
+    place := argument || case
       when is_object then '.' || condition.field else format('[%s]', number) end;
     if not is_object then
       perform knowledge_internal.check_condition(source, condition, place);
@@ -307,7 +314,7 @@ begin
     end if;
     value_count := value_count + jsonb_array_length(elements);
     if value_count > 2000 then
-      raise exception 'filters must have at most 2000 values in all' using errcode = '22023';
+      raise exception '% must have at most 2000 values in all', argument using errcode = '22023';
     elsif condition.kind <> 'json' or condition.op not in ('in', 'not_in') then
       perform knowledge_internal.check_values(condition, elements, elements = value, place);
     end if;
@@ -469,9 +476,11 @@ begin
 end
 $$;
 
--- The filter arguments of a search, compiled; null if there is no restriction. Raises 22023.
+-- The filter arguments of a search, compiled; null if there is no restriction. argument: what has
+-- the filters. Raises 22023.
 create function knowledge_internal.compile_filter(
-  filters jsonb, filter_type text, date_from date, date_to date, public_only boolean
+  filters jsonb, filter_type text, date_from date, date_to date, public_only boolean,
+  argument text default 'filters'
 ) returns knowledge_internal.chunk_filter
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -486,7 +495,7 @@ begin
       using errcode = '22023', hint = knowledge_internal.how_to_add('knowledge_type', filter_type);
   end if;
   if filters <> 'null' then
-    foreach condition in array knowledge_internal.filter_conditions(filters) loop
+    foreach condition in array knowledge_internal.filter_conditions(filters, argument) loop
       compiled := knowledge_internal.with_condition(compiled, condition);
     end loop;
     -- Callers exclude collections by habit. Without such chunks the search needs no filter.
@@ -509,11 +518,14 @@ end
 $$;
 
 -- Which rows a search may return, as the parameter $1 of each statement that reads rows. visible:
--- who may see a row; matching: this and the filters, both as SQL about chunk. is_restricted:
--- visible is more than status. left_out: chunks and documents that a search does not return.
+-- the rows that are there for this search, by viewer and required_filters; matching: of these, the
+-- rows that pass the filters; both are SQL about chunk. is_restricted: visible is more than status.
+-- required: the compiled required_filters. left_out: chunks and documents that a search does not
+-- return.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
-  public_only boolean, is_restricted boolean, visible text, matching text, left_out uuid[]
+  public_only boolean, is_restricted boolean, visible text, matching text, left_out uuid[],
+  required knowledge_internal.chunk_filter
 );
 
 -- The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.
@@ -527,10 +539,48 @@ begin
 end
 $$;
 
--- The rows that pass a filter and that a viewer may see: the one home of these conditions. No value
+-- The conditions of a filter that do not control access, as SQL about chunk; null without any.
+create function knowledge_internal.filter_sql(wanted knowledge_internal.chunk_filter) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return nullif(
+    concat_ws(
+      ' and ',
+      case when wanted.excluded_collections is not null then
+        'chunk.collection <> all (($1).wanted.excluded_collections)' end,
+      case when wanted.filter_type is not null then
+        'chunk.knowledge_type = ($1).wanted.filter_type' end,
+      case when wanted.date_from is not null then
+        'chunk.document_date >= ($1).wanted.date_from' end,
+      case when wanted.date_to is not null then 'chunk.document_date <= ($1).wanted.date_to' end,
+      case when wanted.required_metadata is not null then
+        'chunk.metadata @> ($1).wanted.required_metadata' end,
+      case when wanted.alternative_metadata is not null then
+        'chunk.metadata @> any (($1).wanted.alternative_metadata)' end,
+      wanted.other_sql
+    ),
+    ''
+  );
+end
+$$;
+
+-- All conditions of required_filters, as SQL about chunk; null without any.
+create function knowledge_internal.required_sql(required knowledge_internal.chunk_filter)
+returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return replace(
+    nullif(concat_ws(' and ', required.access_sql, knowledge_internal.filter_sql(required)), ''),
+    '($1).wanted.', '($1).required.'
+  );
+end
+$$;
+
+-- The rows that pass a filter and that a search may see: the one home of these conditions. No value
 -- becomes part of the SQL.
 create function knowledge_internal.row_scope(
-  wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[], public_only boolean
+  wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
+  public_only boolean, required knowledge_internal.chunk_filter
 ) returns knowledge_internal.row_scope
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -543,40 +593,47 @@ begin
     ' and ', visible,
     case when has_viewer then knowledge_internal.viewer_condition('chunk') end,
     case when wanted.public_only then 'chunk.visibility = ''public''' end,
-    wanted.access_sql
+    wanted.access_sql,
+    case when not (required is null) then knowledge_internal.required_sql(required) end
   );
   matching := concat_ws(
-    ' and ', visible,
-    case when wanted.excluded_collections is not null then
-      'chunk.collection <> all (($1).wanted.excluded_collections)' end,
-    case when wanted.filter_type is not null then
-      'chunk.knowledge_type = ($1).wanted.filter_type' end,
-    case when wanted.date_from is not null then 'chunk.document_date >= ($1).wanted.date_from' end,
-    case when wanted.date_to is not null then 'chunk.document_date <= ($1).wanted.date_to' end,
-    case when wanted.required_metadata is not null then
-      'chunk.metadata @> ($1).wanted.required_metadata' end,
-    case when wanted.alternative_metadata is not null then
-      'chunk.metadata @> any (($1).wanted.alternative_metadata)' end,
-    wanted.other_sql
+    ' and ', visible, case when not (wanted is null) then knowledge_internal.filter_sql(wanted) end
   );
   return row(
     wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''',
-    visible, matching, null
+    visible, matching, null, required
   )::knowledge_internal.row_scope;
 end
 $$;
 
--- Who may see a document, as SQL about document; $1 is the scope.
+-- Whether a search may tell of a document beside its hits, as SQL about document; $1 is the scope.
+-- With required_filters, a visible chunk of it must meet them with the document's own metadata,
+-- which a chunk can replace.
 create function knowledge_internal.document_condition(scope knowledge_internal.row_scope)
 returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  required text := replace(
+    knowledge_internal.required_sql(scope.required),
+    'chunk.metadata', '(chunk.metadata || document.metadata)'
+  );
+  access_column text;
 begin
-  return case
-    when scope.public_only then 'document.visibility = ''public'''
-    when num_nonnulls(scope.viewer_id, scope.viewer_groups) > 0
-      then knowledge_internal.viewer_condition('document')
-    else 'true'
-  end;
+  foreach access_column in array array['visibility', 'sensitivity', 'owner_id'] loop
+    required := replace(required, 'chunk.' || access_column, 'document.' || access_column);
+  end loop;
+  return concat_ws(
+    ' and ',
+    case
+      when scope.public_only then 'document.visibility = ''public'''
+      when num_nonnulls(scope.viewer_id, scope.viewer_groups) > 0
+        then knowledge_internal.viewer_condition('document')
+      else 'true'
+    end,
+    replace((scope.wanted).access_sql, 'chunk.', 'document.'),
+    'exists (select from public.knowledge_chunks as chunk where chunk.document_id = document.id'
+      ' and ' || scope.visible || ' and ' || required || ')'
+  );
 end
 $$;
 

@@ -81,7 +81,8 @@ begin
            given.match_offset, given.snippet, given.formulations, given.viewer_groups,
            given.on_bad_embedding, given.prefix_last, given.embedding_from_text, given.like_ids,
            given.boosts, given.diversity, given.max_per_document, given.merge_duplicates,
-           given.min_confidence, given.snippets, given.order_by, search.ranked_lists
+           given.min_confidence, given.snippets, given.order_by, given.required_filters,
+           search.ranked_lists
          ) as hit;
 end
 $$;
@@ -142,8 +143,10 @@ begin
           'at most %s characters long for visitors', true
         ),
         (
-          'filters', coalesce(length(arguments.filters::text), 0), 0, 2000,
-          'at most %s characters of JSON for visitors', true
+          'filters',
+          coalesce(length(arguments.filters::text), 0)
+            + coalesce(length(arguments.required_filters::text), 0),
+          0, 2000, 'at most %s characters of JSON for visitors, with required_filters', true
         ),
         (
           'boosts', coalesce(length(arguments.boosts::text), 0), 0, 2000,
@@ -214,7 +217,7 @@ create function public.search_my_knowledge_chunks(
   boosts jsonb default null, diversity double precision default 0,
   max_per_document integer default null, merge_duplicates boolean default false,
   min_confidence double precision default null, snippets integer default 1,
-  order_by text default null
+  order_by text default null, required_filters jsonb default null
 ) returns setof public.knowledge_search_hit
 -- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -226,7 +229,7 @@ declare
     one_per_document, neighbor_window, recency_half_life, match_offset, snippet, formulations,
     knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last,
     embedding_from_text, like_ids, boosts, diversity, max_per_document, merge_duplicates,
-    min_confidence, snippets, order_by
+    min_confidence, snippets, order_by, required_filters
   )::knowledge_internal.search_arguments;
 begin
   perform knowledge_internal.check_cost(given);
@@ -261,7 +264,7 @@ create function public.search_public_knowledge_chunks(
   boosts jsonb default null, diversity double precision default 0,
   max_per_document integer default null, merge_duplicates boolean default false,
   min_confidence double precision default null, snippets integer default 1,
-  order_by text default null
+  order_by text default null, required_filters jsonb default null
 ) returns setof public.knowledge_search_hit
 -- definer: a visitor may not read the tables of the search, nor call it for all rows.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -271,7 +274,8 @@ declare
     filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
     null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
     formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
-    diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by
+    diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
+    required_filters
   )::knowledge_internal.search_arguments;
 begin
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.
@@ -391,7 +395,8 @@ grant execute on function public.count_matching_knowledge_chunks(jsonb) to servi
 create function public.match_knowledge_chunks(
   query_embedding extensions.vector, match_count integer default 5,
   match_threshold double precision default 0.6, filter_type text default null,
-  viewer_id uuid default null, public_only boolean default false, viewer_groups text[] default null
+  viewer_id uuid default null, public_only boolean default false, viewer_groups text[] default null,
+  required_filters jsonb default null
 ) returns table (
   id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,
   source_origin text, metadata jsonb, similarity double precision
@@ -412,22 +417,24 @@ begin
            filter_type => match_knowledge_chunks.filter_type,
            viewer_id => match_knowledge_chunks.viewer_id,
            public_only => match_knowledge_chunks.public_only,
-           viewer_groups => match_knowledge_chunks.viewer_groups
+           viewer_groups => match_knowledge_chunks.viewer_groups,
+           required_filters => match_knowledge_chunks.required_filters
          ) as hit;
 end
 $$;
 
 comment on function public.match_knowledge_chunks is
   'Chunks nearest to an embedding, best first: the vector leg of hybrid_search_knowledge_chunks. '
-  'match_threshold is the least cosine similarity. viewer_id, viewer_groups, public_only: as in '
-  'hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
+  'match_threshold is the least cosine similarity. viewer_id, viewer_groups, public_only, '
+  'required_filters: as in hybrid_search_knowledge_chunks. Raises 22023 for an argument out of '
+  'bounds.';
 revoke all on function public.match_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.match_knowledge_chunks to service_role;
 
 create function public.search_knowledge_chunks_fulltext(
   query_text text, search_mode text default 'websearch', filter_type text default null,
   match_count integer default 10, viewer_id uuid default null, public_only boolean default false,
-  viewer_groups text[] default null
+  viewer_groups text[] default null, required_filters jsonb default null
 ) returns table (
   id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,
   source_origin text, metadata jsonb, rank double precision
@@ -448,14 +455,15 @@ begin
            search_mode => search_knowledge_chunks_fulltext.search_mode,
            viewer_id => search_knowledge_chunks_fulltext.viewer_id,
            public_only => search_knowledge_chunks_fulltext.public_only,
-           viewer_groups => search_knowledge_chunks_fulltext.viewer_groups
+           viewer_groups => search_knowledge_chunks_fulltext.viewer_groups,
+           required_filters => search_knowledge_chunks_fulltext.required_filters
          ) as hit;
 end
 $$;
 
 comment on function public.search_knowledge_chunks_fulltext is
   'Chunks with the words of a query, best first: the text leg of hybrid_search_knowledge_chunks; '
-  'rank is the BM25 score. viewer_id, viewer_groups, public_only: as in '
+  'rank is the BM25 score. viewer_id, viewer_groups, public_only, required_filters: as in '
   'hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
 grant execute on function public.search_knowledge_chunks_fulltext to service_role;

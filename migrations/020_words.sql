@@ -46,7 +46,9 @@ begin
 end
 $$;
 
--- The words of a chunk as the table words has them: 2 to 30 letters.
+-- The words of a chunk as the table words has them: 2 to 30 letters. Compounds are split as in the
+-- search, which also keeps the time linear: for a_b_c, the parser looks for a host name from each
+-- letter on.
 create function knowledge_internal.words_of(heading text, content text) returns setof text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -63,7 +65,7 @@ begin
                tsvector_to_array(
                  to_tsvector(
                    'pg_catalog.simple',
-                   knowledge_internal.normalised(
+                   knowledge_internal.apart(
                      left(concat_ws(E'\n', heading, content), longest_text)
                    )
                  )
@@ -163,10 +165,24 @@ begin
 end
 $$;
 
--- For the words that are known by one of these chunks and that it no longer has: finds another
--- chunk that has the word as a lexeme, or as it is among 20 that have a form of it, or deletes the
--- word.
-create function knowledge_internal.release_words(chunks uuid[], kept text[] default '{}')
+-- Whether a chunk has a word of the table words.
+create function knowledge_internal.has_word(word text, heading text, content text) returns boolean
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  source constant text := lower(
+    knowledge_internal.normalised(concat_ws(E'\n', heading, content))
+  );
+begin
+  -- Much faster than the pattern.
+  return position(word in source) > 0
+    and source ~ ('(?<![[:alnum:]])' || word || '(?![[:alnum:]])');
+end
+$$;
+
+-- For these rows of the table words, whose chunk no longer has the word: finds another chunk that
+-- has the word as a lexeme, or as it is among 20 that have a form of it, or deletes the word.
+create function knowledge_internal.release_words(places tid[], released_words text[])
 returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- The planner overestimates how many rows have a word. Compiling takes longer than looking.
@@ -176,14 +192,7 @@ set standard_conforming_strings = on as $$
 declare
   most_read constant integer := 20; -- chunks
   configurations regconfig[];
-  places tid[];
-  released_words text[];
 begin
-  select array_agg(known.ctid), array_agg(known.word)
-    into places, released_words
-    from public.knowledge_words as known
-   where known.chunk_id = any (chunks)
-     and known.word <> all (kept);
   if places is null then
     return;
   end if;
@@ -218,10 +227,7 @@ begin
                           @@ knowledge_internal.word_query(by_lexeme.word, configurations)
                   limit most_read
                ) as form
-              where position(by_lexeme.word in lower(concat_ws(' ', form.heading, form.content)))
-                      > 0
-                and lower(concat_ws(' ', form.heading, form.content))
-                      ~ ('\m' || by_lexeme.word || '\M')
+              where knowledge_internal.has_word(by_lexeme.word, form.heading, form.content)
               limit 1
            ) as found on by_lexeme.id is null
   ),
@@ -241,12 +247,20 @@ $$;
 
 -- Runs after chunks are deleted: releases the words that they had.
 create function knowledge_internal.keep_words() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- As in add_words.
+set enable_seqscan = off as $$
+declare
+  chunks uuid[];
 begin
   if tg_op = 'TRUNCATE' then
     truncate public.knowledge_words;
   else
-    perform knowledge_internal.release_words(array(select chunk.id from deleted_chunks as chunk));
+    -- A separate statement, as in add_words.
+    chunks := array(select chunk.id from deleted_chunks as chunk);
+    perform knowledge_internal.release_words(array_agg(known.ctid), array_agg(known.word))
+       from public.knowledge_words as known
+      where known.chunk_id = any (chunks);
   end if;
   return null;
 end
@@ -267,7 +281,10 @@ set enable_mergejoin = off as $$
 declare
   words constant text[] := array(select knowledge_internal.words_of(new.heading, new.content));
 begin
-  perform knowledge_internal.release_words(array[old.id], words);
+  perform knowledge_internal.release_words(array_agg(known.ctid), array_agg(known.word))
+     from public.knowledge_words as known
+    where known.chunk_id = old.id
+      and known.word <> all (words);
   insert into public.knowledge_words (word, folded, chunk_id)
   select written.word, written.folded, new.id
     from (
@@ -296,8 +313,9 @@ create trigger clear_words
   after truncate on public.knowledge_chunks
   for each statement execute function knowledge_internal.keep_words();
 
--- Runs after each copy of the statistics: deletes what concurrent transactions leave, a word that
--- is there twice, and a word of a chunk that is deleted.
+-- Runs after each copy of the statistics, on what concurrent transactions leave: deletes a word
+-- that is there twice, and releases a word of a chunk that is deleted. The copy may run within the
+-- statement that deletes the chunk, before or after keep_words.
 create function knowledge_internal.tidy_words() returns trigger
 language plpgsql security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -306,10 +324,7 @@ begin
    using (
      select surplus.ctid as place
        from public.knowledge_words as surplus
-      where not exists (
-              select from public.knowledge_chunks as chunk where chunk.id = surplus.chunk_id
-            )
-         or exists (
+      where exists (
               select
                 from public.knowledge_words as same
                where same.folded = surplus.folded
@@ -319,6 +334,15 @@ begin
         for update skip locked
    ) as tidied
    where known.ctid = tidied.place;
+  perform knowledge_internal.release_words(array_agg(left_over.ctid), array_agg(left_over.word))
+     from (
+       select known.ctid, known.word
+         from public.knowledge_words as known
+        where not exists (
+                select from public.knowledge_chunks as chunk where chunk.id = known.chunk_id
+              )
+          for update skip locked
+     ) as left_over;
   return null;
 end
 $$;
@@ -447,10 +471,8 @@ begin
   return query execute
     'select asked.place, count(found.id) > 0,'
     '       count(*) filter ('
-    '         where $4 and asked.word in ('
-    '           select of_chunk.word'
-    '             from knowledge_internal.words_of(found.heading, found.content)'
-    '                  as of_chunk (word)'
+    '         where $4 and knowledge_internal.has_word('
+    '           asked.word, found.heading, found.content'
     '         )'
     '       )'
     '  from unnest($2, $3) with ordinality as asked (word, form, place)'

@@ -37,76 +37,63 @@ comment on type public.knowledge_own_document is
 
 -- A page of documents in order of external_key: those that the viewer owns, with include_public the
 -- public ones, with include_groups those of viewer_groups, with include_all every one; of these
--- collections (null: all of them).
+-- collections (null: all of them), and of the scope of required_filters.
 create function knowledge_internal.listed_documents(
   viewer uuid, viewer_groups text[], include_public boolean, include_groups boolean,
-  include_all boolean, collections text[], page_size integer, after_key text
+  include_all boolean, collections text[], required_filters jsonb, page_size integer,
+  after_key text
 ) returns setof public.knowledge_own_document
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- With a custom plan, a condition whose argument is null is not part of the query.
-set plan_cache_mode = force_custom_plan as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- Whom the chunks that are counted are visible to.
+  -- Whom the documents, and their chunks that are counted, are visible to.
   scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
     null, case when not include_all then viewer end,
-    case when not include_all then coalesce(viewer_groups, '{}') end, false
+    case when not include_all then coalesce(viewer_groups, '{}') end, false,
+    knowledge_internal.compile_filter(
+      required_filters, null, null, null, false, 'required_filters'
+    )
   );
-  page constant public.knowledge_documents[] := array(
-    select row(listed.*)::public.knowledge_documents
-      from (
-        -- Each list is read from an index in the order of its keys, and ends with the page.
-        (
-          select document.*
-            from public.knowledge_documents as document
-           where (include_all or document.owner_id = viewer)
-             and (after_key is null or document.external_key > after_key)
-             and (collections is null or document.collection = any (collections))
-           order by document.external_key
-           limit page_size
-        )
-        union all
-        (
-          select document.*
-            from public.knowledge_documents as document
-           where include_public
-             and document.visibility = 'public'
-             and (viewer is null or document.owner_id is distinct from viewer)
-             and (after_key is null or document.external_key > after_key)
-             and (collections is null or document.collection = any (collections))
-           order by document.external_key
-           limit page_size
-        )
-        union all
-        (
-          select document.*
-            from public.knowledge_documents as document
-           where include_groups
-             and document.allowed_groups && viewer_groups
-             and (viewer is null or document.owner_id is distinct from viewer)
-             and not (include_public and document.visibility = 'public')
-             and (after_key is null or document.external_key > after_key)
-             and (collections is null or document.collection = any (collections))
-           order by document.external_key
-           limit page_size
-        )
-      ) as listed
-     order by listed.external_key
-     limit page_size
+  -- Each list is read from an index in the order of its keys, and ends with the page.
+  lists constant text := (
+    select string_agg(
+             '(select document.* from public.knowledge_documents as document where ' || list.sql
+             || ' and ' || knowledge_internal.document_condition(scope)
+             || case when after_key is null then '' else ' and document.external_key > $6' end
+             || case when collections is null then '' else ' and document.collection = any ($4)' end
+             || ' order by document.external_key limit $5)',
+             ' union all '
+           )
+      from unnest(array[
+             case
+               when include_all then 'true'
+               when viewer is not null then 'document.owner_id = $2'
+             end,
+             case when include_public then
+               'document.visibility = ''public'''
+               ' and ($2 is null or document.owner_id is distinct from $2)' end,
+             case when include_groups and not include_all then
+               'document.allowed_groups && $3'
+               ' and ($2 is null or document.owner_id is distinct from $2)'
+               || case when include_public then ' and document.visibility <> ''public''' else '' end
+             end
+           ]) as list (sql)
+     where list.sql is not null
   );
 begin
   return query execute
     'select page.id, page.external_key, page.title, page.knowledge_type, page.collection,'
     '       page.source_origin, page.source_url, page.document_date, page.visibility,'
-    '       coalesce(page.owner_id = $4, false), coalesce(counted.chunks, 0), page.created_at,'
-    '       page.updated_at'
-    '  from unnest($2) as page'
-    '  left join ('
-    '         select chunk.document_id, count(*) as chunks from public.knowledge_chunks as chunk'
-    '          where chunk.document_id = any ($3) and ' || scope.visible ||
-    '          group by chunk.document_id'
-    '       ) as counted on counted.document_id = page.id'
+    '       coalesce(page.owner_id = $2, false),'
+    '       ('
+    '         select count(*) from public.knowledge_chunks as chunk'
+    '          where chunk.document_id = page.id and ' || scope.visible ||
+    '       ), page.created_at, page.updated_at'
+    '  from ('
+    '    select listed.* from (' || lists || ') as listed'
+    '     order by listed.external_key limit $5'
+    '  ) as page'
     ' order by page.external_key'
-    using scope, page, array(select listed.id from unnest(page) as listed), viewer;
+    using scope, viewer, viewer_groups, collections, page_size, after_key;
 end
 $$;
 
@@ -126,7 +113,7 @@ begin
   return query
   select listed.*
     from knowledge_internal.listed_documents(
-           viewer, groups, include_public, include_groups, false, null, page_size, after_key
+           viewer, groups, include_public, include_groups, false, null, null, page_size, after_key
          ) as listed;
 end
 $$;
@@ -145,13 +132,16 @@ grant execute on function public.list_my_knowledge_documents to authenticated;
 -- argument out of bounds.
 create function knowledge_internal.document_content(
   target uuid, viewer uuid, viewer_groups text[], public_only boolean, collections text[],
-  chunk_count integer, chunk_offset integer
+  required_filters jsonb, chunk_count integer, chunk_offset integer
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
     knowledge_internal.compile_filter(null, null, null, null, public_only), viewer, viewer_groups,
-    public_only
+    public_only,
+    knowledge_internal.compile_filter(
+      required_filters, null, null, null, false, 'required_filters'
+    )
   );
   shown jsonb;
 begin
@@ -225,7 +215,7 @@ declare
   viewer constant uuid := knowledge_internal.signed_in_viewer('read_my_knowledge_document');
 begin
   return knowledge_internal.document_content(
-    document, viewer, knowledge_internal.current_viewer_groups(), false, null,
+    document, viewer, knowledge_internal.current_viewer_groups(), false, null, null,
     chunk_count, chunk_offset
   );
 end
@@ -245,7 +235,8 @@ grant execute on function public.read_my_knowledge_document to authenticated;
 create function public.read_knowledge_document(
   document uuid, viewer_id uuid default null, viewer_groups text[] default null,
   public_only boolean default false, collections text[] default null,
-  chunk_count integer default 100, chunk_offset integer default 0
+  chunk_count integer default 100, chunk_offset integer default 0,
+  required_filters jsonb default null
 ) returns jsonb
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -253,7 +244,8 @@ begin
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
   return knowledge_internal.document_content(
-    document, viewer_id, viewer_groups, public_only, collections, chunk_count, chunk_offset
+    document, viewer_id, viewer_groups, public_only, collections, required_filters, chunk_count,
+    chunk_offset
   );
 end
 $$;
@@ -262,8 +254,9 @@ comment on function public.read_knowledge_document is
   'A document as one JSON object, for a trusted backend: as read_my_knowledge_document returns it, '
   'to a user whom the backend names. viewer_id, viewer_groups: documents and chunks that are '
   'public, the viewer''s or of one of these groups (both null: all); public_only: public ones; '
-  'collections: those of these collections. Null '
-  'if the document does not exist or may not be seen. Raises 22023 for an argument out of bounds.';
+  'collections: those of these collections; required_filters: chunks that meet these conditions, '
+  'as of a search, and their document. Null if the document does not exist or may not be seen. '
+  'Raises 22023 for an argument out of bounds.';
 revoke all on function public.read_knowledge_document
   from public, anon, authenticated, service_role;
 grant execute on function public.read_knowledge_document to service_role;
@@ -271,7 +264,7 @@ grant execute on function public.read_knowledge_document to service_role;
 create function public.list_visible_knowledge_documents(
   viewer_id uuid default null, viewer_groups text[] default null,
   public_only boolean default false, collections text[] default null,
-  page_size integer default 50, after_key text default null
+  page_size integer default 50, after_key text default null, required_filters jsonb default null
 ) returns setof public.knowledge_own_document
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -287,7 +280,7 @@ begin
            public_only or num_nonnulls(viewer_id, viewer_groups) > 0,
            true,
            not public_only and num_nonnulls(viewer_id, viewer_groups) = 0,
-           collections, page_size, after_key
+           collections, required_filters, page_size, after_key
          ) as listed;
 end
 $$;
@@ -296,8 +289,9 @@ comment on function public.list_visible_knowledge_documents is
   'The documents that a user may see, for a trusted backend which names the user, in order of '
   'external_key. viewer_id, viewer_groups: documents that are public, the viewer''s or of one of '
   'these groups (both null: all); public_only: public ones; collections: those of these '
-  'collections. page_size: 1 to 200; after_key: the external_key that the page before ended with. '
-  'Raises 22023 for an argument out of bounds.';
+  'collections. page_size: 1 to 200; after_key: the external_key that the page before ended with; '
+  'required_filters: documents with chunks that meet these conditions, as of a search. Raises '
+  '22023 for an argument out of bounds.';
 revoke all on function public.list_visible_knowledge_documents
   from public, anon, authenticated, service_role;
 grant execute on function public.list_visible_knowledge_documents to service_role;

@@ -418,7 +418,7 @@ end
 $$;
 
 -- A row of an adopted table as it is to be stored. document: as upsert_knowledge_document takes it.
--- embedding_is_empty: the source has an embedding without direction, which is not stored.
+-- left_out: which value of the source is not stored, and why.
 -- embedding_model: the model of the embedding, or of embeddings that are reused.
 create type knowledge_internal.adopted_row as (
   key jsonb,
@@ -426,7 +426,7 @@ create type knowledge_internal.adopted_row as (
   document jsonb,
   content text,
   embedding extensions.vector,
-  embedding_is_empty boolean,
+  left_out text,
   embedding_model text
 );
 
@@ -444,13 +444,23 @@ begin
     $query$
       select source.key, source.external_key,
              source.fields - array['content', 'embedding'] - $3
-               || jsonb_build_object('external_key', source.external_key),
+               || jsonb_build_object('external_key', source.external_key)
+               || case when source.has_address then '{}' else '{"source_url": null}' end::jsonb,
              source.fields ->> 'content',
              case when used.has_direction then used.embedding end,
-             used.embedding is not null and not used.has_direction, corpus.model
+             concat_ws(
+               ', ',
+               case when used.embedding is not null and not used.has_direction then
+                 'embedding has no direction (it is zero, or too small)' end,
+               case when not source.has_address then
+                 'source_url is no address of http or https and no path' end
+             ),
+             corpus.model
         from (
           select %1$s as key, knowledge_internal.adopted_key($1, %1$s) as external_key,
-                 to_jsonb(adopted) as fields
+                 to_jsonb(adopted) as fields,
+                 knowledge_internal.is_address(to_jsonb(adopted) ->> 'source_url')
+                   is not false as has_address
             from jsonb_array_elements($2) as given (key)
             join knowledge_internal.%2$I as adopted on %3$s
           offset 0
@@ -568,10 +578,10 @@ begin
       ),
       row_chunks, 'replace'
     );
-    if one.embedding_is_empty then
+    if one.left_out <> '' then
       perform knowledge_internal.note_adoption_problems(
         adoption, jsonb_build_array(one.key), true,
-        'embedding has no direction (it is zero, or too small): carried over without it'
+        one.left_out || ': carried over without it'
       );
     end if;
   end loop;

@@ -261,34 +261,26 @@ begin
 end
 $$;
 
--- The documents and chunks with this name: an external_key, else an id, else a source_url.
+-- The documents and chunks with this name, an external_key, else an id, else a source_url, that
+-- required_filters do not hide; document_condition: as SQL about document.
 create function knowledge_internal.named_rows(
-  name text, out document_ids uuid[], out chunk_ids uuid[]
+  name text, scope knowledge_internal.row_scope, document_condition text,
+  out document_ids uuid[], out chunk_ids uuid[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   given_id constant uuid := case when knowledge_internal.is_input(name, 'uuid') then name end;
+  is_named text;
 begin
-  document_ids := array(
-    select document.id from public.knowledge_documents as document
-     where document.external_key = name
-  );
-  if document_ids = '{}' then
-    document_ids := array(
-      select document.id from public.knowledge_documents as document
-       where document.id = given_id
-    );
-    chunk_ids := array(
-      select chunk.id from public.knowledge_chunks as chunk where chunk.id = given_id
-    );
-  end if;
-  if document_ids = '{}' and coalesce(chunk_ids, '{}') = '{}' then
-    document_ids := array(
-      select document.id from public.knowledge_documents as document
-       where document.source_url = name
-    );
-  end if;
-  chunk_ids := coalesce(chunk_ids, '{}') || array(
+  foreach is_named in array '{external_key = $3,id = $2,source_url = $3}'::text[] loop
+    execute 'select array(select document.id from public.knowledge_documents as document'
+      ' where document.' || is_named || ' and ' || document_condition || '),'
+      ' array(select chunk.id from public.knowledge_chunks as chunk where chunk.id = $4)'
+      into document_ids, chunk_ids
+      using scope, given_id, name, case is_named when 'id = $2' then given_id end;
+    exit when document_ids <> '{}' or chunk_ids <> '{}';
+  end loop;
+  chunk_ids := chunk_ids || array(
     select chunk.id from public.knowledge_chunks as chunk
      where chunk.document_id = any (document_ids)
   );
@@ -404,6 +396,10 @@ declare
       ))
     ).analyses[1]
   ).matching_query;
+  required constant knowledge_internal.row_scope := knowledge_internal.row_scope(
+    null, null, null, false, (plan.scope).required
+  );
+  shows_document constant text := knowledge_internal.document_condition(required);
   candidates uuid[];
   documents uuid[];
   chunk public.knowledge_chunks;
@@ -428,7 +424,13 @@ begin
   else
     select named.document_ids, named.chunk_ids
       into documents, candidates
-      from knowledge_internal.named_rows(document_key) as named;
+      from knowledge_internal.named_rows(document_key, required, shows_document) as named;
+  end if;
+  if required.is_restricted then
+    -- What they leave out is not stored, whatever its status.
+    execute 'select array(select chunk.id from public.knowledge_chunks as chunk'
+      ' where chunk.id = any ($2) and ' || knowledge_internal.required_sql(required.required) || ')'
+      into candidates using required, candidates;
   end if;
   placed := knowledge_internal.place_in_list(given, candidates);
   original_place := placed.place;
@@ -524,6 +526,9 @@ begin
     end if;
   end if;
 
+  execute 'select array(select document.id from public.knowledge_documents as document'
+    ' where document.id = $2 and ' || shows_document || ')'
+    into documents using required, coalesce(chunk.document_id, documents[1]);
   return jsonb_build_object(
     'is_found', is_found,
     'place', original_place,
@@ -533,7 +538,7 @@ begin
       'is_run', num_nonnulls(question.query_text, plan.analyses[1].lexemes) > 0
     ),
     'causes', causes
-  ) || knowledge_internal.named_chunk(chunk, coalesce(chunk.document_id, documents[1]));
+  ) || knowledge_internal.named_chunk(chunk, documents[1]);
 end
 $$;
 
@@ -543,7 +548,8 @@ comment on function public.explain_missing_knowledge_chunk is
   'the external_key of a document, else its id or that of a chunk, else a source_url. is_found: it '
   'is on the page; place: in the whole list. vector and text: rank and score in each leg alone, '
   'without threshold and beyond the pool. causes: each with the argument and the reason. It '
-  'describes rows that a viewer may not see, so only service_role may call it. Raises 22023 as the '
+  'describes rows that a viewer may not see, so only service_role may call it; those that '
+  'required_filters leave out are not stored for it. Raises 22023 as the '
   'search does, for an unknown name, and unless exactly one of chunk_id and document_key is given.';
 revoke all on function public.explain_missing_knowledge_chunk from public, anon, authenticated;
 grant execute on function public.explain_missing_knowledge_chunk to service_role;

@@ -70,14 +70,20 @@ def prompt(question: str, passages: Sequence[Passage]) -> list[ChatCompletionMes
     passage, like the question or like a message.
     """
     quoted = [{"number": one.number, "title": one.title, "text": one.content} for one in passages]
-    lines = [json.dumps(one, ensure_ascii=False) for one in [*quoted, question]]
+    lines = [_on_one_line(json.dumps(one, ensure_ascii=False)) for one in [*quoted, question]]
     content = "\n".join(["Passages:", *lines[:-1], "Question:", lines[-1]])
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": content}]
 
 
-_MARK = re.compile(r"\[(\d{1,3}(?:, ?\d{1,3}){0,9})\]")
-# The longest mark has 50 characters.
-_BEGINNING_OF_MARK = re.compile(r"\[[\d, ]{0,48}$")
+def _on_one_line(text: str) -> str:
+    """Escape what JSON leaves as it is and some readers take for the end of a line."""
+    return re.sub("[\x7f-\x9f\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+# Models write [1, 2] also as [1,2], [ 1; 2 ] and [1-2].
+_NUMBERS = r"(\d+)(?:\s*[\u2013-]\s*(\d+))?"
+_MARK = re.compile(rf"\[\s*({_NUMBERS}(?:\s*[,;]\s*{_NUMBERS})*)\s*\]")
+_BEGINNING_OF_MARK = re.compile(r"\[[\d\s,;\u2013-]*$")
 
 
 class Citations:
@@ -100,10 +106,19 @@ class Citations:
         return _MARK.sub(self._checked, text[:end])
 
     def _checked(self, mark: re.Match[str]) -> str:
-        numbers = [int(one) for one in mark[1].split(",")]
-        valid = [one for one in numbers if 1 <= one <= self._passages]
+        valid = [
+            number
+            for first, last in re.findall(_NUMBERS, mark[1])
+            for number in range(1, self._passages + 1)
+            if _number(first) <= number <= _number(last or first)
+        ]
         self.cited.update(valid)
         return f"[{', '.join(map(str, valid))}]" if valid else "[?]"
+
+
+def _number(digits: str) -> int:
+    # int() refuses thousands of digits, and no passage has a number of ten.
+    return int(digits.lstrip("0")[:10] or "0")
 
 
 class Answer:

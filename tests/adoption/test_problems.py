@@ -173,3 +173,17 @@ def test_a_deadlock_ends_one_of_the_writes_and_the_corpus_is_equal(
     assert sorted(outcomes) == ["committed", "deadlock"]
     assert reasons(source) == {}
     assert compare(source).differences == 0
+
+
+def test_a_row_is_carried_over_without_an_address_that_no_citation_may_lead_to(
+    database: Connection,
+) -> None:
+    database.execute("create table public.documents (id int primary key, content text, url text)")
+    adopt(database)
+    database.execute("insert into public.documents values (1, 'a', 'javascript:x'), (2, 'b', '/p')")
+    assert {key: one["source_url"] for key, one in documents(database).items()} == {
+        "documents/1": None,
+        "documents/2": "/p",
+    }
+    assert "source_url is no address" in reasons(database)["1"]
+    assert compare(database).differences == 0

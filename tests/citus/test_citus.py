@@ -23,10 +23,9 @@ from second_brain.database import embedded_machine, migrations
 from second_brain.database.embedded import apply_prelude
 
 BIN = os.environ.get("CITUS_BIN")
-pytestmark = [
-    pytest.mark.module("shards"),
-    pytest.mark.skipif(BIN is None, reason="CITUS_BIN names no Postgres with Citus and pgvector"),
-]
+pytestmark = pytest.mark.skipif(
+    BIN is None, reason="CITUS_BIN names no Postgres with Citus and pgvector"
+)
 
 DISTRIBUTE = (Path(__file__).parents[2] / "docs" / "citus.sql").read_text()
 DIMENSIONS = 8

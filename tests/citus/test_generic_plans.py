@@ -1,6 +1,10 @@
 """What Citus cannot run, found without Citus."""
 
 import re
+from pathlib import Path
+
+import psycopg
+import pytest
 
 from conftest import Connection
 
@@ -41,3 +45,16 @@ def test_no_write_of_a_table_is_planned_without_the_values(knowledge: Connection
         "knowledge_internal.store_chunks",
     }
     assert {name: written for name in forced if (written := writing(name, set()))} == {}
+
+
+def test_the_function_of_the_page_takes_the_place_of_cores(knowledge: Connection) -> None:
+    """It reads catalogues that only Citus has; what can be tried here is that Postgres takes it."""
+    page = (Path(__file__).parents[2] / "docs" / "citus.sql").read_text()
+    (written,) = re.findall(r"^create or replace function .*?^\$\$;", page, re.M | re.DOTALL)
+    knowledge.execute(
+        written.replace("tenant_a_internal.", "knowledge_internal.")
+        .replace("tenant_a.", "public.")
+        .encode()
+    )
+    with pytest.raises(psycopg.errors.UndefinedTable, match="pg_dist_shard"):
+        knowledge.execute("select public.hybrid_search_knowledge_chunks(query_text => 'word')")

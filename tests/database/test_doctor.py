@@ -319,6 +319,13 @@ def test_the_index_of_a_leg_is_found_by_its_definition(dsn: str, database: Any) 
             "policy public.knowledge_documents.mine is not part of this version",
         ),
         (
+            "create or replace function knowledge_internal.physical_table() returns regclass"
+            " language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp"
+            " as $$ begin return to_regclass('public.knowledge_chunks'); end $$",
+            "info",
+            "function knowledge_internal.physical_table() is not that of core",
+        ),
+        (
             "create table knowledge_internal.old_statistics ()",
             "info",
             "table knowledge_internal.old_statistics is not part of this version",

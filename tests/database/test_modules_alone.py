@@ -45,9 +45,6 @@ select public.upsert_knowledge_document(
 )
 """
 SEARCH = """search => '{"query_text": "zebra"}'"""
-READINGS = f"readings => jsonb_build_array(public.read_knowledge_question({SEARCH}))"
-CANDIDATES = f"candidates => jsonb_build_array(public.knowledge_candidates({SEARCH}, {READINGS}))"
-FUSED = f"public.fuse_knowledge_candidates({SEARCH}, {READINGS}, {CANDIDATES})"
 ZEBRAS = "(select id from public.knowledge_documents where external_key = 'zebras')"
 # What callers use of each module; of words and adoption, no function of their own.
 CALLS = {
@@ -101,20 +98,6 @@ CALLS = {
         "knowledge_corpus_overview()",
         "sample_knowledge_embeddings()",
         f"estimate_hybrid_search({SEARCH})",
-    ),
-    "shards": (
-        f"read_knowledge_question({SEARCH})",
-        f"knowledge_candidates({SEARCH}, {READINGS})",
-        f"fuse_knowledge_candidates({SEARCH}, {READINGS}, {CANDIDATES})",
-        f"knowledge_candidate_hits({SEARCH}, {READINGS}, page => {FUSED})",
-        "knowledge_statistics(lexemes => '{zebra}')",
-        "sum_knowledge_statistics(jsonb_build_array(public.knowledge_statistics()))",
-        """set_knowledge_statistics(
-             public.sum_knowledge_statistics(jsonb_build_array(public.knowledge_statistics()))
-           )""",
-        f"export_knowledge_documents(array[{ZEBRAS}])",
-        f"import_knowledge_documents(public.export_knowledge_documents(array[{ZEBRAS}]))",
-        "remove_exported_knowledge_documents('{}')",
     ),
     "field_weights": ("set_knowledge_fields(title_weight => 2)", "rewrite_knowledge_chunks()"),
 }

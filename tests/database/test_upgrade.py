@@ -1,7 +1,9 @@
 """Upgrades of a database in use, declarative projects, and a dump restored elsewhere."""
 
+import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,8 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from pages import blocks
+from second_brain import KnowledgeWriter, PostgresProvider
 from second_brain.database import catalogue, doctor, migrations
 from second_brain.database.embedded import installed_majors, program
+from second_brain.database.embedded_machine import binaries
+from second_brain.database.history import installed_modules
 from tools import migrations as tool
 from tools.migrations import Checkout, Databases
 
@@ -270,3 +276,45 @@ def test_a_dump_is_restored_by_the_owner_and_searches_again(
         assert [one for one in doctor.examine(connection) if one.status != "ok"] == []
     assert answers(plain_dsn) == before
     assert migrations.apply(plain_dsn) == []
+
+
+def test_a_tenant_is_moved_by_the_commands_of_the_page(
+    dsn: str, plain_dsn: str, tmp_path: Path
+) -> None:
+    migrations.apply(dsn, dimensions=3, schema="acme", modules=("words", "facets"))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        KnowledgeWriter(connection, schema="acme").upsert_document(
+            {"external_key": "clock", "title": "Clocks", "metadata": {"shelf": 3}},
+            [{"content": "A quartz clock.", "embedding": [1, 0, 0], "embedding_model": "m"}],
+        )
+        major = connection.info.server_version // 10000
+    if major not in installed_majors():
+        pytest.skip(f"pg_dump of PostgreSQL {major} is not installed")
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    (commands,) = (block.code for block in blocks(page) if "pg_dump" in block.code)
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands],
+        cwd=tmp_path,
+        env={
+            "PATH": f"{binaries(major)}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OLD_DATABASE_URL": dsn,
+            "DATABASE_URL": plain_dsn,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for question in ([1.0, 0.2, 0.0], None):
+        before, after = (
+            PostgresProvider(where, schema="acme").find(question, "qartz clock")[0]
+            for where in (dsn, plain_dsn)
+        )
+        assert [hit.content for hit in after] == ["A quartz clock."]
+        assert after == before
+    assert migrations.apply(plain_dsn, schema="acme") == []
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        assert installed_modules(connection, "acme") == ("words", "facets")
+        writer = KnowledgeWriter(connection, schema="acme")
+        writer.upsert_document({"external_key": "dial"}, [{"content": "A sundial."}])
+    assert PostgresProvider(plain_dsn, schema="acme").find(None, "sundial")[0]

@@ -15,6 +15,7 @@ import sqlparse
 from pgvector import Vector
 
 from second_brain import KnowledgeWriter, PostgresProvider
+from second_brain.database import migrations
 from second_brain.services.memory import MemorySearchResult
 from second_brain.services.supabase import SupabaseProvider
 
@@ -60,32 +61,35 @@ def mocked(rows: list[dict[str, Any]]) -> MagicMock:
     return client
 
 
-def test_the_originals_own_eight_tests_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = mocked([RRF_ROW])
-    results, details = SupabaseProvider(client=client).hybrid_search(
-        query_embedding=[0.1, 0.2], query_text="keys", vector_weight=0.7, text_weight=0.3
-    )
-    assert details["provider"] == "supabase"
-    assert (details["mode"], details["raw_count"]) == ("hybrid", 1)
-    assert isinstance(results[0], MemorySearchResult)
-    assert (results[0].id, results[0].confidence) == ("chunk-001", 0.0325)
-    assert (results[0].metadata["vector_rank"], results[0].metadata["text_rank"]) == (1, 2)
-    name, params = client.rpc.call_args.args
-    assert name == "hybrid_search_knowledge_chunks"
-    assert (params["vector_weight"], params["text_weight"]) == (0.7, 0.3)
+def test_the_default_fusion_is_weighted_rrf(dsn_of_keys: str) -> None:
+    # Differs: a new install stores auto.
+    assert migrations.FUSION == "auto"
 
-    many = mocked([{**RRF_ROW, "id": f"chunk-{number}"} for number in range(9)])
-    assert len(SupabaseProvider(client=many).hybrid_search([0.1], "keys", top_k=3)[0]) == 3
+    def is_rrf(fusion: str | None = None) -> bool:
+        rows = connection.execute(
+            """
+            select rrf_score, vector_rank, text_rank from public.hybrid_search_knowledge_chunks(
+              query_embedding => '[0, 0, 1]', query_text => 'leaked key',
+              vector_weight => 0.7, text_weight => 0.3, fusion => %s
+            )
+            """,
+            [fusion],
+        ).fetchall()
+        assert len(rows) == 3
+        return all(
+            score
+            == pytest.approx(
+                sum(w / (60 + rank) for w, rank in zip((0.7, 0.3), ranks, strict=True) if rank)
+            )
+            for score, *ranks in rows
+        )
 
-    failing = MagicMock()
-    failing.rpc.side_effect = RuntimeError("connection refused")
-    results, details = SupabaseProvider(client=failing).hybrid_search([0.1], "keys")
-    assert (results, details["fallback_reason"]) == ([], "provider_error")
-
-    monkeypatch.delenv("SUPABASE_URL", raising=False)
-    monkeypatch.delenv("SUPABASE_KEY", raising=False)
-    results, details = SupabaseProvider(config={}).hybrid_search([0.1], "keys")
-    assert (results, details["fallback_reason"]) == ([], "client_unavailable")
+    with psycopg.connect(dsn_of_keys) as connection:
+        assert is_rrf()
+        connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
+        assert not is_rrf()
+        assert is_rrf("rrf")
+        connection.rollback()
 
 
 @pytest.mark.parametrize("top_k", [5, 1000])
@@ -125,27 +129,11 @@ def test_a_fake_client_with_rpc_name_and_params() -> None:
     ]
 
 
-def test_the_default_of_the_rpc_fuses_by_weighted_rrf(dsn_of_keys: str) -> None:
-    with psycopg.connect(dsn_of_keys) as connection:
-        rows = connection.execute(
-            """
-            select rrf_score, vector_rank, text_rank from public.hybrid_search_knowledge_chunks(
-              query_embedding => '[0, 0, 1]', query_text => 'leaked key',
-              vector_weight => 0.7, text_weight => 0.3
-            )
-            """
-        ).fetchall()
-    assert len(rows) == 3
-    for score, *ranks in rows:
-        weighted = zip((0.7, 0.3), ranks, strict=True)
-        assert score == pytest.approx(sum(w / (60 + rank) for w, rank in weighted if rank))
-
-
 def test_sqlparse_and_pgvector_are_used(provider: PostgresProvider) -> None:
     as_list, _ = provider.hybrid_search([0.0, 0.1, 0.9], "leaked key")
     assert provider.hybrid_search(Vector([0.0, 0.1, 0.9]), "leaked key")[0] == as_list
-    migrations = Path(__file__).parents[2] / "migrations"
-    statements = sqlparse.split((migrations / "010_searches.sql").read_text())
+    folder = Path(__file__).parents[2] / "migrations"
+    statements = sqlparse.split((folder / "010_searches.sql").read_text())
     assert sum("create function" in one for one in statements) >= 2
 
 

@@ -147,7 +147,7 @@ def test_every_kind_is_named_once() -> None:
         for found in below(errors.SecondBrainError)
         if "second_brain.errors" in found.__module__
     ]
-    assert len(kinds) == len(set(kinds)) == 18
+    assert len(kinds) == len(set(kinds)) == 17
 
 
 def test_the_page_has_the_http_status_of_every_kind() -> None:
@@ -156,7 +156,6 @@ def test_the_page_has_the_http_status_of_every_kind() -> None:
         "ingest.loading",
         "evaluation.collection",
         "services.replicas",
-        "distributed.tenant_directory",
     ):
         import_module(f"second_brain.{module}")
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")

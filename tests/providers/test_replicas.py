@@ -12,7 +12,12 @@ import pytest
 from clusters import WORDS, Cluster, cluster, kill
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from second_brain import AsyncPostgresProvider, PostgresProvider, connection_pool
+from second_brain import (
+    AsyncReplicaProvider,
+    PostgresProvider,
+    ReplicaProvider,
+    connection_pool,
+)
 from second_brain.errors import (
     ConnectionLostError,
     InvalidInputError,
@@ -27,16 +32,14 @@ __all__ = ["cluster"]  # a fixture
 
 
 @pytest.fixture
-def provider(cluster: Cluster) -> Iterator[PostgresProvider]:
+def provider(cluster: Cluster) -> Iterator[ReplicaProvider]:
     """A provider with a pool for each server; a replica may be a fifth of a second behind."""
     with ExitStack() as stack:
         pools = [
             stack.enter_context(connection_pool(one.dsn(), max_size=4))
             for one in (cluster.primary, *cluster.standbys)
         ]
-        yield PostgresProvider(
-            pools[0], replicas=pools[1:], max_lag=0.2, max_wait=0.3, on_error="empty"
-        )
+        yield ReplicaProvider(pools[0], pools[1:], max_lag=0.2, max_wait=0.3, on_error="empty")
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def found(provider: PostgresProvider, text: str) -> list[str | None]:
     return [hit.metadata.get("external_key") for hit in hits]
 
 
-def answered(provider: PostgresProvider) -> list[int]:
+def answered(provider: ReplicaProvider) -> list[int]:
     return [one.answered for one in provider.replicas]
 
 
@@ -147,7 +150,7 @@ def test_a_standby_answers_every_search_like_the_primary(
 
 
 def test_searches_are_spread_over_the_replicas_and_not_sent_to_the_primary(
-    cluster: Cluster, provider: PostgresProvider
+    cluster: Cluster, provider: ReplicaProvider
 ) -> None:
     cluster.catch_up()
     for _ in range(10):
@@ -156,7 +159,7 @@ def test_searches_are_spread_over_the_replicas_and_not_sent_to_the_primary(
 
 
 def test_a_replica_that_is_behind_gets_no_search_until_it_has_caught_up(
-    cluster: Cluster, provider: PostgresProvider, writer: KnowledgeWriter
+    cluster: Cluster, provider: ReplicaProvider, writer: KnowledgeWriter
 ) -> None:
     late = cluster.standbys[0]
     found(provider, "house")
@@ -172,7 +175,7 @@ def test_a_replica_that_is_behind_gets_no_search_until_it_has_caught_up(
 
 
 def test_the_primary_answers_when_all_replicas_are_behind(
-    cluster: Cluster, provider: PostgresProvider, writer: KnowledgeWriter
+    cluster: Cluster, provider: ReplicaProvider, writer: KnowledgeWriter
 ) -> None:
     with cluster.paused(*cluster.standbys):
         write(writer, "granite")
@@ -183,7 +186,7 @@ def test_the_primary_answers_when_all_replicas_are_behind(
 
 
 def test_a_search_waits_for_a_write_on_a_replica(
-    cluster: Cluster, provider: PostgresProvider, writer: KnowledgeWriter
+    cluster: Cluster, provider: ReplicaProvider, writer: KnowledgeWriter
 ) -> None:
     cluster.catch_up()
     for number in range(20):
@@ -200,11 +203,11 @@ def test_a_search_waits_for_a_write_on_a_replica(
 
 
 def test_the_primary_answers_when_the_wait_for_a_write_is_over(
-    cluster: Cluster, provider: PostgresProvider, writer: KnowledgeWriter
+    cluster: Cluster, provider: ReplicaProvider, writer: KnowledgeWriter
 ) -> None:
-    lenient = PostgresProvider(
+    lenient = ReplicaProvider(
         cluster.primary.dsn(),
-        replicas=[one.dsn() for one in cluster.standbys],
+        [one.dsn() for one in cluster.standbys],
         max_lag=3600,
         max_wait=0.3,
         on_error="empty",
@@ -217,13 +220,13 @@ def test_the_primary_answers_when_the_wait_for_a_write_is_over(
         assert time.monotonic() - begun > 0.25
 
 
-def test_a_position_that_is_none_is_refused(provider: PostgresProvider) -> None:
+def test_a_position_that_is_none_is_refused(provider: ReplicaProvider) -> None:
     with pytest.raises(InvalidInputError, match=r"wait_for\(\) needs .*not 'now\(\)'"):
         provider.wait_for("now()")
 
 
 def test_no_search_fails_when_replicas_are_stopped_and_killed(
-    cluster: Cluster, provider: PostgresProvider
+    cluster: Cluster, provider: ReplicaProvider
 ) -> None:
     first, second = cluster.standbys
     cluster.catch_up()
@@ -242,7 +245,7 @@ def test_no_search_fails_when_replicas_are_stopped_and_killed(
 
 
 def test_a_search_that_a_standby_cancels_is_answered_by_the_next_server(
-    cluster: Cluster, provider: PostgresProvider
+    cluster: Cluster, provider: ReplicaProvider
 ) -> None:
     cluster.catch_up()
     conflicts = "select sum(confl_lock + confl_snapshot + confl_bufferpin)::int"
@@ -272,9 +275,9 @@ def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_prima
     cluster: Cluster,
 ) -> None:
     async def search() -> list[int]:
-        provider = AsyncPostgresProvider(
+        provider = AsyncReplicaProvider(
             cluster.primary.dsn(),
-            replicas=[one.dsn() for one in cluster.standbys],
+            [one.dsn() for one in cluster.standbys],
             max_lag=3600,
             on_error="empty",
         )
@@ -299,9 +302,9 @@ def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_prima
 
 def test_replicas_that_are_behind_answer_when_the_primary_is_gone(cluster: Cluster) -> None:
     cluster.catch_up()
-    strict = PostgresProvider(
+    strict = ReplicaProvider(
         cluster.primary.dsn(),
-        replicas=[one.dsn() for one in cluster.standbys],
+        [one.dsn() for one in cluster.standbys],
         max_lag=0,
         on_error="empty",
     )
@@ -392,7 +395,7 @@ def test_a_failover_loses_no_search_and_names_every_write_without_an_answer(
             stack.enter_context(connection_pool(dsn, max_size=4))
             for dsn in (everywhere, *(one.dsn() for one in cluster.standbys))
         ]
-        provider = PostgresProvider(primary, replicas=replicas, max_lag=1.0, on_error="empty")
+        provider = ReplicaProvider(primary, replicas, max_lag=1.0, on_error="empty")
         writing = threading.Thread(target=keep_writing)
         with Searches(provider) as searches:
             writing.start()

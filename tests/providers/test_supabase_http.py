@@ -221,8 +221,7 @@ def test_a_batch_is_one_request(rest: Rest) -> None:
     assert [len(answer) for answer in answers] == [1, 0, 2]
     assert details["raw_count"] == 3
     assert details["total_count"] == [2, None, 2]
-    # The second one asks why a query has no hits.
-    body, _ = rest.gateway.bodies
+    (body,) = rest.gateway.bodies
     assert body["queries"][0]["query_embedding"] == [0.8, 0.6, 0.0]
     assert body["queries"][0]["match_threshold"] == 0.5
     assert body["queries"][1]["date_to"] == "2026-12-31"

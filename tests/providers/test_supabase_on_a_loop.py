@@ -116,8 +116,7 @@ def test_calls_on_a_loop_share_connections(gateway: Gateway) -> None:
 
     looping(gateway, ask)
     assert gateway.connections <= 4
-    # Of each two, one asks why the other has no hits.
-    assert len(gateway.bodies) == 12
+    assert len(gateway.bodies) == 6
 
 
 def test_a_client_that_is_given_is_used_on_a_loop(gateway: Gateway) -> None:

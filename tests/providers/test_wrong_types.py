@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from psycopg.pq import TransactionStatus
 from supabase.lib.client_options import SyncClientOptions
 
-from second_brain.distributed.sharded_write import ShardedWriter
 from second_brain.embedding_queue.queue import EmbeddingResult, PostgresEmbeddingQueue
 from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.models import CallableEmbedder
@@ -32,7 +31,6 @@ from supabase import create_client
 
 CLIENTS: tuple[type[object], ...] = (
     KnowledgeWriter,
-    ShardedWriter,
     PostgresProvider,
     SupabaseProvider,
     PostgresEmbeddingQueue,
@@ -157,7 +155,6 @@ def clients(connection: psycopg.Connection[Any]) -> Iterator[dict[type[object], 
         provider = PostgresProvider(connection, on_error="empty")
         yield {
             KnowledgeWriter: KnowledgeWriter(connection),
-            ShardedWriter: ShardedWriter({"east": connection, "west": connection}),
             PostgresProvider: provider,
             SupabaseProvider: SupabaseProvider(client=project),
             PostgresEmbeddingQueue: PostgresEmbeddingQueue(connection),

@@ -6,7 +6,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from second_brain.distributed.sharded import ShardedProvider
 from second_brain.services.postgres import PostgresProvider
 
 pytestmark = pytest.mark.module("insight")
@@ -93,9 +92,3 @@ def test_only_the_service_role_may_call_it(corpus: Connection) -> None:
         " 'service_role']) with ordinality as listed (role, place)"
     ).fetchone()
     assert row == ([False, False, True],)
-
-
-def test_several_databases_answer_each_for_itself(corpus: Connection, shared_dsn: str) -> None:
-    with ShardedProvider({"a": PostgresProvider(shared_dsn)}) as provider:
-        answer = provider.estimate_hybrid_search(None, "rare")
-    assert answer["shards"]["a"]["text"]["rows"] == pytest.approx(RARE, rel=0.1)

@@ -269,13 +269,3 @@ def test_an_empty_answer_says_that_only_known_rows_are_left(corpus: Connection) 
     assert like(corpus, CATS) == []
     (row,) = call(corpus, "explain_empty_knowledge_search", like_ids=[str(CATS)])
     assert row["explain_empty_knowledge_search"]["reason"] == "only_like_ids"
-
-
-@pytest.mark.module("shards")
-def test_a_search_of_several_databases_refuses(corpus: Connection) -> None:
-    for function, further in (
-        ("read_knowledge_question", {}),
-        ("knowledge_candidates", {"readings": Jsonb([])}),
-    ):
-        said = refused(corpus, function, like_ids=[str(CATS)], query_text="cat", **further)
-        assert said.startswith("like_ids is not possible over several databases")

@@ -115,20 +115,20 @@ QUERY_NAMES = {
     "expand_neighbors": "neighbor_window",
 }
 OWN_OF_QUERY = {"mode", "tags", "include_memory", "exact_total"}
-OF_SETTINGS = {"pool_size", "rrf_k", "on_bad_embedding", "embedding_from_text"}
+OF_SETTINGS = {"pool_size", "on_bad_embedding", "embedding_from_text"}
 TOOL_NAMES = {"match_count": "limit", "search_type": "mode", "source_id": "filters"}
 OPTION_NAMES = {"question": "query", "filter_type": "category"}
 OWN_OF_COMMAND = {
     *("rerank", "reranker_name", "facets", "as_json", "explain", "estimate", "why_not"),
-    *("embedder_name", "dsn", "schema", "pool_size", "rrf_k"),
+    *("embedder_name", "dsn", "schema", "pool_size"),
 }
 
 
 def test_a_query_has_the_arguments_of_the_list() -> None:
     fields = SearchQuery.model_fields.keys() | Access.model_fields.keys()
-    known = {QUERY_NAMES.get(name, name) for name in fields} - OWN_OF_QUERY - {"required_filters"}
+    known = {QUERY_NAMES.get(name, name) for name in fields} - OWN_OF_QUERY
     assert known == ARGUMENTS.keys() - OF_SETTINGS - {"query_embedding"}
-    assert get_type_hints(QueryOptions).keys() | {"query"} == fields | {"bm25_weight"}
+    assert get_type_hints(QueryOptions).keys() | {"query"} == fields | {"bm25_weight", "k"}
 
 
 def test_the_service_passes_every_argument_of_the_list() -> None:

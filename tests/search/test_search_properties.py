@@ -236,8 +236,10 @@ def test_a_hit_scores_as_in_its_collection_alone(
     rows = search(connection, **asked, match_count=100)
     assert len(rows) == len(apart)
     alone = {row["id"]: row for row in apart}
+    near = {row["collection"] for row in apart if row["vector_rank"]}
     for row in rows:
-        assert close(row["rrf_score"], alone[row["id"]]["rrf_score"])
+        if row["collection"] in near or asked.get("fusion") != "auto":
+            assert close(row["rrf_score"], alone[row["id"]]["rrf_score"])
         for column in ("vector_rank", "text_rank", "match_type", "collection"):
             assert row[column] == alone[row["id"]][column]
 

@@ -96,6 +96,8 @@ def test_a_file_starts_with_its_name_and_purpose() -> None:
 
 NAMED_AT_RUN_TIME = {
     "public.knowledge_candidate_hits",
+    "public.explain_hybrid_search",
+    "public.explain_missing_knowledge_chunk",
     *(
         f"knowledge_internal.{name}"
         for name in (
@@ -127,6 +129,8 @@ NAMED_AT_RUN_TIME = {
             "known_instead",
             "row_facts",
             "find_known",
+            "empty_reason",
+            "named_rows",
         )
     ),
 }

@@ -100,11 +100,3 @@ def test_any_lexeme_can_be_asked_for(shared: Connection, lexeme: str) -> None:
         {"lexeme": lexeme},
     ).fetchall()
     assert is_found
-
-
-@pytest.mark.module("shards")
-def test_the_statistics_of_a_text_that_is_no_lexeme_are_zero(database: Connection) -> None:
-    ((counted,),) = database.execute(
-        "select public.knowledge_statistics(%s) -> 'frequencies'", [["", "\\", "it's"]]
-    ).fetchall()
-    assert counted == {"": 0, "\\": 0, "it's": 0}

@@ -62,7 +62,7 @@ $$;
 create or replace function knowledge_internal.corpus_figures()
 returns knowledge_internal.corpus_figures
 language sql stable set search_path = pg_catalog, pg_temp as
-  'select row(100, 5, true, null, null)::knowledge_internal.corpus_figures';
+  'select row(100, 5, true)::knowledge_internal.corpus_figures';
 create or replace function knowledge_internal.cosine_spread()
 returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 0.3::float8';
 create or replace function knowledge_internal.mean_length_so_far()

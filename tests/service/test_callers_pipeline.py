@@ -128,10 +128,9 @@ def test_defaults_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SearchSettings()
     assert (settings.similarity_threshold, settings.hybrid_candidate_count) == (0, 50)
     assert (settings.vector_weight, settings.text_weight) == (1, 1)
-    monkeypatch.setenv("SIMILARITY_THRESHOLD", "0.05")
-    monkeypatch.setenv("HYBRID_CANDIDATE_COUNT", "100")
-    monkeypatch.setenv("VECTOR_WEIGHT", "0.7")
-    monkeypatch.setenv("TEXT_WEIGHT", "0.3")
+    page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text("utf-8")
+    for line in page.split("```sh\n")[1].split("```")[0].splitlines():
+        monkeypatch.setenv(*line.split("="))
     settings = SearchSettings()
     assert (settings.similarity_threshold, settings.hybrid_candidate_count) == (0.05, 100)
     assert (settings.vector_weight, settings.text_weight) == (0.7, 0.3)
@@ -148,6 +147,8 @@ def test_original_score_beside_rerank_score_and_cached_scores(handbook: str) -> 
     fused = {one.id: one.score for one in service.search("leaked key").results}
     reranked = service.search("leaked key", mode="rerank").results
     assert {one.id: one.original_score for one in reranked} == fused
+    assert {one.id: one.original_combined_score for one in reranked} == fused
+    assert all(0 <= score <= 1 for score in fused.values())
     assert [one.rerank_score for one in reranked] == sorted(map(len, (KEYS, LEAK, INVOICE)))[::-1]
     service.search("leaked key", mode="rerank")
     assert sorted(scored) == sorted([KEYS, LEAK, INVOICE])

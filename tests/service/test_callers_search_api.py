@@ -118,7 +118,7 @@ def test_search_query_fields(api: SearchAPI[Any], mode: Any, used: str) -> None:
     given = {"query_text": "leaked key", "search_mode": mode, "limit": 2, "offset": 1}
     query = SearchQuery.model_validate({**given, "vector_weight": 0.7, "bm25_weight": 0.3})
     response = api.advanced_search(query)
-    assert (response.search_mode, response.mode_used) == (used, used)
+    assert (response.search_mode, response.mode_used) == (mode, used)
     assert (response.limit, response.offset) == (2, 1)
 
 
@@ -161,7 +161,7 @@ def test_weights_must_sum_to_1(service: RetrievalService) -> None:
     found = service.search("leaked key", vector_weight=2, bm25_weight=3, fusion="rrf").results
     for one in found:
         ranks = ((2, one.vector_rank), (3, one.text_rank))
-        assert one.score == pytest.approx(sum(w / (60 + rank) for w, rank in ranks if rank))
+        assert one.rrf_score == pytest.approx(sum(w / (60 + rank) for w, rank in ranks if rank))
     with pytest.raises(InvalidInputError, match="both 0"):
         service.search("leaked key", vector_weight=0, bm25_weight=0)
 
@@ -169,10 +169,21 @@ def test_weights_must_sum_to_1(service: RetrievalService) -> None:
 def test_search_result_fields(service: RetrievalService) -> None:
     best = service.search("leaked key").results[0]
     assert (best.chunk_id, best.chunk_text) == (best.id, LEAK)
+    assert UUID(best.chunk_id)
     assert (best.vector_score, best.bm25_score) == (best.similarity, best.text_score)
     assert best.matched_terms == ["leaked", "key"]
     assert best.context_header == "API keys"
-    assert best.score == best.rrf_score
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "bm25", "rerank"])
+def test_score_is_0_to_1(service: RetrievalService, mode: Any, fusion: Any) -> None:
+    results = service.search("leaked key", mode=mode, fusion=fusion).results
+    assert max(one.score for one in results) == pytest.approx(1, abs=0.01)
+    for one in results:
+        assert 0 <= one.score == one.confidence == one.original_combined_score
+    if mode != "rerank":
+        assert results == sorted(results, key=lambda one: -one.score)
 
 
 def test_result_source_file_and_source_category(service: RetrievalService) -> None:
@@ -188,6 +199,8 @@ def test_search_response_fields(service: RetrievalService) -> None:
     assert response.query_time_ms > 0
     assert response.search_mode == "hybrid"
     assert response.applied_filters["category"] == "decision"
+    by_words = service.search("leaked key", mode="bm25")
+    assert (by_words.search_mode, by_words.mode_used) == ("bm25", "text")
 
 
 def test_aliases_of_fields_are_in_json_too(service: RetrievalService) -> None:
@@ -198,7 +211,7 @@ def test_aliases_of_fields_are_in_json_too(service: RetrievalService) -> None:
     for name in (
         *("chunk_id", "chunk_text", "score", "vector_score", "bm25_score", "context_header"),
         *("total_chunks", "chunk_token_count", "source_file", "source_category"),
-        *("artifact_id", "distance", "is_chunk", "original_score"),
+        *("artifact_id", "distance", "is_chunk", "original_score", "original_combined_score"),
     ):
         assert shown[name] == getattr(best, name)
 
@@ -207,6 +220,7 @@ def test_total_count_is_all_rows_that_pass_the_filters(library: str) -> None:
     small = SearchSettings(hybrid_candidate_count=1, overfetch_multiplier=1)
     service = RetrievalService(PostgresProvider(library), EMBEDDER, settings=small)
     response = service.search("key", mode="text", limit=1, exact_total=True)
+    # Three rows pass the filters; two of them have the word.
     assert (response.total_count, response.exact_total) == (1, 2)
 
 
@@ -244,6 +258,40 @@ def test_search_api_methods(library: str, api: SearchAPI[Any]) -> None:
     assert texts(found) == [LEAK]
 
 
+def test_search_api_without_arguments(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SECOND_BRAIN_DSN", "DATABASE_URL", "SUPABASE_URL", "SUPABASE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match="no database"):
+        SearchAPI()
+    monkeypatch.setenv("DATABASE_URL", library)
+    assert texts(SearchAPI().search("leaked key", mode="bm25", limit=1)) == [LEAK]
+    monkeypatch.setenv("SEARCH_DEFAULT_LIMIT", "1")
+    assert texts(SearchAPI(viewer_id=UUID(int=1)).search("leaked key invoice", mode="bm25")) == [
+        INVOICE
+    ]
+
+
+@pytest.mark.parametrize("mode", ["vector", "bm25", "hybrid", "rerank"])
+def test_a_category_that_is_no_type_is_the_source_category(
+    service: RetrievalService, mode: Any
+) -> None:
+    api = SearchAPI(service)
+    for _ in range(2):
+        response = api.search("leaked key", category="wiki", mode=mode)
+        assert {*texts(response)} == {LEAK, ROTATION}
+        assert response.applied_filters["category"] == "wiki"
+        assert response.degraded is None
+        assert response.pending_embeddings in (None, 0)
+    query = SearchQuery(query="leaked key", category="wiki", filters={"source_file": "keys.md"})
+    assert {*texts(api.advanced_search(query))} == {LEAK, ROTATION}
+    asked: dict[str, Any] = {"category": "wiki", "filters": {"source_file": "cars.md"}}
+    assert texts(service.search("leaked key", mode=mode, **asked)) == []
+    assert texts(service.search("leaked key", mode=mode, category="product_docs")) == []
+    for blank in ("", " "):
+        with pytest.raises(InvalidInputError, match="category must be one of case_study"):
+            service.search("leaked key", mode=mode, category=blank)
+
+
 @pytest.mark.parametrize(
     "filters",
     [
@@ -261,22 +309,19 @@ def test_filter_builder_source_category_source_file_and_any_keys(
     assert {*texts(service.search("leaked key", filters=filters))} == {LEAK, ROTATION}
 
 
-def test_add_category_on_a_type_that_nobody_declared(dsn: str) -> None:
-    api = SearchAPI(RetrievalService(PostgresProvider(dsn), EMBEDDER), viewer_id=None)
+@pytest.mark.parametrize("names", [["product_docs"], ["note", "product_docs"]])
+def test_add_category_on_a_type_that_nobody_declared(dsn: str, names: list[str]) -> None:
+    # Differs: the builder names types.
+    api = SearchAPI(RetrievalService(PostgresProvider(dsn), EMBEDDER))
     insert = "insert into public.knowledge_types (name) values ('product_docs')"
-    category: Any
-    for category in (
-        {"category": "product_docs"},
-        {"filters": FilterBuilder().add_category("product_docs")},
-        {"filters": FilterBuilder().add_category("note", "product_docs")},
-    ):
-        with pytest.raises(InvalidInputError, match="case_study, conversation") as raised:
-            api.search("key", **category)
-        assert "product_docs" in str(raised.value)
-        assert insert in raised.value.remedy
+    filters = FilterBuilder().add_category(*names)
+    with pytest.raises(InvalidInputError, match="case_study, conversation") as raised:
+        api.search("key", filters=filters)
+    assert "product_docs" in str(raised.value)
+    assert insert in raised.value.remedy
     with psycopg.connect(dsn) as connection:
         connection.execute(insert)
-    assert texts(api.search("key", category="product_docs")) == []
+    assert texts(api.search("key", filters=filters)) == []
 
 
 @pytest.mark.parametrize(
@@ -350,7 +395,8 @@ for _ in range(2):
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    written = [json.loads(line) for line in done.stderr.splitlines()]
+    lines = [one for one in written if one["logger"] == "second_brain.search"]
     assert [(one["event"], one["mode_used"], one["results"]) for one in lines] == [
         ("search", "hybrid", 3)
     ] * 2
@@ -368,6 +414,7 @@ def test_index_on_category_and_document_date(library: str) -> None:
         assert any(f"({column})" in one[0] for one in indexed)
 
 
+@pytest.mark.module("insight")
 def test_a_cost_estimate_before_a_search(library: str) -> None:
     estimate = PostgresProvider(library).estimate_hybrid_search([0, 0, 1], "leaked key")
     assert estimate["milliseconds"] > 0
@@ -390,7 +437,8 @@ def test_a_page_on_postgresql_conf() -> None:
 
 def test_strategy_and_ranker_base_classes(library: str) -> None:
     # Differs: a reranker is a function.
-    assert not [name for name in dir(second_brain) if name.endswith(("Strategy", "Ranker"))]
+    unknown = ("Strategy", "Ranker", "Executor")
+    assert not [name for name in dir(second_brain) if name.endswith(unknown)]
     service = RetrievalService(PostgresProvider(library), EMBEDDER, longest_first)
     found = texts(service.search("leaked key", mode="rerank"))
     assert found == sorted(found, key=len, reverse=True)

@@ -142,7 +142,7 @@ def test_a_degraded_search_names_the_part_and_a_failed_one_its_error(
     service(corpus, CallableEmbedder(failing, "by-hand", 3)).search("zebra")
     assert recorded.new()[metrics.DEGRADED] == [{"part": "embed", "error.type": "error"}]
     with pytest.raises(InvalidInputError):
-        service(corpus).search("zebra", category="poem")
+        service(corpus).search("zebra", filters={"knowledge_type": "poem"})
     assert recorded.new() == {
         metrics.SEARCH_DURATION: [{"mode": "hybrid", "error.type": "invalid_input"}],
         metrics.PART_DURATION: [{"part": "embed"}, {"part": "search"}],

@@ -140,7 +140,7 @@ def test_failures_and_empty_answers_are_lines_and_later_pages_are_not(
 ) -> None:
     search = logged(dsn)
     with pytest.raises(InvalidInputError):
-        search("zebra", category="nothing")
+        search("zebra", filters={"knowledge_type": "nothing"})
     search("unknown", mode="text")
     search("zebra", offset=1)
     failed, empty = lines(database)

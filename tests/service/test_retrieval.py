@@ -70,7 +70,7 @@ def test_an_answer_says_what_was_asked_what_ran_and_what_it_took(make: Make, cor
     assert spent.total >= spent.embed + spent.search
     best = response.results[0]
     assert (best.vector_rank, best.text_rank, best.match_type) == (1, 1, "both")
-    assert best.score == best.rrf_score
+    assert best.score == best.confidence
     assert best.confidence == pytest.approx(1, abs=0.01)
     assert best.title == "API keys"
     assert best.document_date == date(2025, 11, 3)
@@ -240,7 +240,7 @@ def test_the_page_has_every_argument_with_its_default() -> None:
     assert documented.pop("timeout") == "settings"
     of_settings = {
         *("mode", "limit", "min_similarity", "fusion", "vector_weight", "text_weight"),
-        "include_memory",
+        *("include_memory", "rrf_k"),
     }
     expected = {
         name: "settings"
@@ -258,8 +258,10 @@ def test_the_page_has_every_argument_with_its_default() -> None:
 
 
 def test_what_only_the_database_can_judge_is_its_refusal(make: Make, corpus: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"^category must be one of") as refused:
-        make(corpus)("key", category="poem")
+    with pytest.raises(
+        InvalidInputError, match="knowledge_type must be one of case_study"
+    ) as refused:
+        make(corpus)("key", filters={"knowledge_type": "poem"})
     assert refused.value.code == "22023"
 
 

@@ -138,7 +138,7 @@ def test_a_degraded_search_is_a_warning(corpus: str, lines: list[logging.LogReco
 
 def test_a_failed_search_is_a_warning(corpus: str, lines: list[logging.LogRecord]) -> None:
     with pytest.raises(InvalidInputError):
-        service(corpus).search("zebra", category="poem")
+        service(corpus).search("zebra", filters={"knowledge_type": "poem"})
     line = last(lines)
     assert line.levelno == logging.WARNING
     assert line.__dict__["error_kind"] == "invalid_input"
@@ -238,10 +238,10 @@ def test_a_span_of_a_failed_search_is_an_error_without_a_trace(
     corpus: str, spans: InMemorySpanExporter
 ) -> None:
     with pytest.raises(InvalidInputError):
-        service(corpus).search("zebra", category="poem")
+        service(corpus).search("zebra", filters={"knowledge_type": "poem"})
     whole = by_name(spans)["second_brain.retrieval"]
     assert whole.status.status_code is StatusCode.ERROR
-    assert "category" in (whole.status.description or "")
+    assert "knowledge_type" in (whole.status.description or "")
     assert whole.events == ()
     assert (whole.attributes or {})["second_brain.error_kind"] == "invalid_input"
 

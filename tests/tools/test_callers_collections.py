@@ -25,6 +25,7 @@ from second_brain import (
     RetrievalService,
 )
 from second_brain.cli.commands import app
+from second_brain.errors import InvalidInputError
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
 
@@ -130,6 +131,15 @@ def test_include_memory_is_false_by_default(service: RetrievalService, brain: st
     assert HABIT in on_the_command_line(brain, "--include-memory")
 
 
+@pytest.mark.parametrize("k", [60, 1])
+def test_retrieval_service_hybrid_search(service: RetrievalService, k: float) -> None:
+    found = service.hybrid_search("leaked key", k=k, fusion="rrf", limit=2)
+    assert found.mode_used == "hybrid"
+    for one in found.results:
+        ranks = (one.vector_rank, one.text_rank)
+        assert one.rrf_score == pytest.approx(sum(1 / (k + rank) for rank in ranks if rank))
+
+
 def test_history_is_searched_only_when_it_is_asked_for(
     service: RetrievalService, brain: str
 ) -> None:
@@ -175,7 +185,7 @@ def test_mcp_text(brain: str, dsn: str) -> None:
     assert header == "1 result of 2, hybrid search:"
     for part in (
         "1. Keys",
-        "score 1.69",
+        "score 1.0000",
         "type: decision; collection: artifact_chunks; sensitivity: internal; date: 2025-11-03",
         "; source: manual; evidence: https://example.org/keys",
         f"> {LEAK}",
@@ -215,6 +225,7 @@ def test_result_fields(service: RetrievalService) -> None:
         "leaked key", collections=["artifact_chunks", "artifacts"], one_per_document=True
     )
     (best,) = response.results
+    # Differs: ranks count from 1.
     assert (best.content, best.collection, best.rank) == (LEAK, "artifact_chunks", 1)
     assert best.collections == ["artifact_chunks", "artifacts"]
     assert best.distance == pytest.approx(1 - (best.similarity or 0))
@@ -222,6 +233,14 @@ def test_result_fields(service: RetrievalService) -> None:
     assert best.sensitivity == "internal"
     (whole,) = service.search("leaked key", collections=["artifacts"]).results
     assert (whole.is_chunk, whole.chunk_index) == (False, None)
+
+
+def test_neighbours_are_in_context(service: RetrievalService) -> None:
+    # Differs: the content stays the chunk's own.
+    asked: dict[str, object] = {"collection": "artifact_chunks"}
+    best = service.search("leaked key", expand_neighbors=True, filters=asked).results[0]
+    assert best.content == LEAK
+    assert (best.context or "").split("\n[CHUNK BOUNDARY]\n") == [LEAK, ROTATION]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +255,12 @@ def test_filters_artifact_type_sensitivity_and_time_range(
     service: RetrievalService, filters: Any, found: set[str]
 ) -> None:
     assert passages(service.search("leaked key", filters=filters)) == found
+
+
+def test_an_artifact_type_that_nobody_declared(service: RetrievalService) -> None:
+    # Differs: it is refused.
+    with pytest.raises(InvalidInputError, match="one of case_study, conversation"):
+        service.search("leaked key", filters={"artifact_type": "poem"})
 
 
 def test_log_events_for_merging_and_deduplication(

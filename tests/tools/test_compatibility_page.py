@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = (ROOT / "docs" / "compatibility.md").read_text().split("\n## ")[1:]
+PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
+SECTIONS = [one for one in re.split(r"^##+ ", PAGE, flags=re.MULTILINE) if "\nTests: " in one]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: one.partition("\n")[0])
@@ -14,8 +15,13 @@ def test_the_rows_of_a_system_are_the_tests_of_its_callers(section: str) -> None
     (file,) = re.findall(r"^Tests: `(tests/\w+/test_callers_\w+\.py)`\.$", section, re.MULTILINE)
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     named = [re.findall(r"\| `(test_\w+)` \|$", row) for row in rows]
-    tests = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), re.MULTILINE)
+    code = (ROOT / file).read_text("utf-8")
+    tests = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
     assert named == [[name] for name in tests]
+    needing = re.findall(r'^@pytest.mark.module\("(\w+)"\)\ndef (test_\w+)', code, re.MULTILINE)
+    for row, test in zip(rows, tests, strict=True):
+        modules = [module for module, name in needing if name == test]
+        assert re.findall(r"Module `(\w+)`", row) == modules, row
 
 
 def test_a_callers_test_imports_nothing_of_the_suite() -> None:

@@ -220,6 +220,13 @@ def test_the_command_makes_a_token_that_the_server_accepts(
     assert scope(SupabaseUsers("https://b.supabase.co", secret=SECRET), token) is None
 
 
+@pytest.mark.parametrize("days", ["0", "-1", "36501", "9999999999", "1e3", "nan"])
+def test_days_of_a_token_out_of_bounds_are_refused_by_name(run: Run, days: str) -> None:
+    refused = run("server", "token", "--viewer-id", ANA, "--days", days)
+    assert refused.code == 2
+    assert "--days" in refused.err
+
+
 def test_notes_that_users_could_not_see_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="could not see their notes"):
         SupabaseUsers("https://a.supabase.co", collections=("knowledge",), may_remember=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from command_line import Run
-from second_brain.distributed.sizing import chunk_bytes, plan, search_ms
+from second_brain.database.sizing import chunk_bytes, plan, search_ms
 from second_brain.errors import InvalidInputError
 
 
@@ -39,11 +39,11 @@ def test_each_machine_has_the_memory_and_the_processors() -> None:
     for chunks in (10_000, 1_000_000, 50_000_000):
         for qps in (1, 200, 5_000):
             planned = plan(chunks, 768, qps, largest_gb=64)
-            each = chunk_bytes(768, words=100).cached * chunks / planned.shards
+            each = chunk_bytes(768, words=100).cached * chunks / planned.workers
             assert each < 0.5 * planned.instance.memory_gb * 1e9
-            work = search_ms(chunks / planned.shards) / 1000 * qps
+            work = search_ms(chunks / planned.workers) / 1000 * qps
             assert work < 0.6 * planned.instance.cores * planned.nodes
-    assert plan(50_000_000, 768, 1, largest_gb=256).shards < planned.shards
+    assert plan(50_000_000, 768, 1, largest_gb=256).workers < planned.workers
 
 
 def test_the_command_prints_each_line_with_its_assumption_and_json_its_figures(run: Run) -> None:
@@ -61,3 +61,14 @@ def test_a_wrong_number_is_refused_by_name(run: Run) -> None:
     assert "--chunks" in run("server", "plan", "--chunks", "many").err
     with pytest.raises(InvalidInputError, match=r"dimensions must be 1 to 16,000, not 0"):
         plan(1, 0, 1)
+
+
+def test_a_corpus_that_needs_several_machines_needs_a_coordinator_too() -> None:
+    one, several = (
+        {line.what: line for line in plan(chunks, 768, 100).lines}
+        for chunks in (1_000_000, 100_000_000)
+    )
+    assert "coordinator" not in one["processors for searches"].assumption
+    # 100 searches of 14 ms each second, at most 60 % busy.
+    assert "2.3 of them in the coordinator" in several["processors for searches"].assumption
+    assert several["databases (workers of Citus, if several)"].value > 1

@@ -123,6 +123,17 @@ def test_the_questions_offered_to_a_viewer_name_no_private_document(library: Tes
     assert SHOWN not in offered
 
 
+@pytest.mark.parametrize("legs", ["hybrid", "vector", "text"])
+@pytest.mark.parametrize("question", ["", QUESTION, "zebra", "no such words", "the"])
+def test_more_like_this_needs_no_embedder(library_dsn: str, legs: str, question: str) -> None:
+    with browser_of(library_dsn, embedder_name="none") as browser:
+        link = _first(_page(browser, q="key", legs="text"), '[data-list="text"] a[href*=like_ids]')
+        (like,) = re.findall(r"like_ids=([\w-]+)", str(link["href"]))
+        page = _page(browser, q=question, legs=legs, like_ids=like)
+        if legs != "text":
+            assert _keys(page, "vector")
+
+
 def test_an_empty_corpus_says_so(shared_dsn: str) -> None:
     with browser_of(shared_dsn) as browser:
         assert "Nothing is stored yet" in _text(_page(browser), ".welcome")

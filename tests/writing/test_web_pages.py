@@ -291,6 +291,30 @@ def test_a_page_of_a_sitemap_stays_on_its_host(site: Server) -> None:
 
 
 @pytest.mark.parametrize(
+    ("canonical", "is_kept"),
+    [
+        ("https://evil.example/a", False),
+        ("//evil.example/a", False),
+        ("javascript:alert(1)", False),
+        ("data:text/html,x", False),
+        ("http://127.0.0.1@evil.example/", False),
+        ("http://127.0.0.1.evil.example/", False),
+        ("http://127.0.0.1/guide", True),
+    ],
+)
+def test_a_canonical_address_of_another_site_is_no_citation(
+    site: Server, web: WebReader, canonical: str, is_kept: bool
+) -> None:
+    html = f'<link rel="canonical" href="{canonical}"><title>T</title><p>text'
+    site.answers["/a"] = (200, HTML, html.encode())
+    markdown = f"---\nurl: {canonical!r}\n---\ntext\n".encode()
+    site.answers["/b.md"] = (200, {"Content-Type": "text/markdown"}, markdown)
+    for path in ("/a", "/b.md"):
+        own = f"{site.address}{path}"
+        assert load(web, own).source_url == (canonical if is_kept else own)
+
+
+@pytest.mark.parametrize(
     ("address", "is_allowed"),
     [
         *((one, True) for one in ("93.184.215.14", "2606:4700::1111")),

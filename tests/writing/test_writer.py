@@ -146,6 +146,27 @@ def test_a_document_that_cannot_be_stored_is_refused(
     assert stored.fetchone() == (0,)
 
 
+@pytest.mark.parametrize(
+    ("document", "chunk", "named"),
+    [
+        ({"metadata": {"price": float("nan")}}, {}, "document.metadata.price"),
+        ({"metadata": {"a": [1, {"b": float("inf")}]}}, {}, "document.metadata.a[1].b"),
+        ({"metadata": {"name": "a\udcfc"}}, {}, "document.metadata.name"),
+        ({"metadata": {"a\udcfc": 1}}, {}, "document.metadata"),
+        ({"title": "\ud800"}, {}, "document.title"),
+        ({}, {"content": "\ud800"}, "chunks[0].content"),
+        ({}, {"metadata": {"x": float("-inf")}}, "chunks[0].metadata.x"),
+        ({}, {"metadata": {"x": b"bytes"}}, "chunks[0].metadata.x"),
+    ],
+)
+def test_a_value_without_a_json_form_is_refused_by_its_name(
+    writer: Any, document: dict[str, Any], chunk: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(errors.InvalidInputError) as refused:
+        writer.upsert_document({"external_key": "a", **document}, [{"content": "text", **chunk}])
+    assert str(refused.value).startswith(f"{named}: ")
+
+
 def test_a_stored_text_needs_no_second_embedding(writer: Any, service_role: Connection) -> None:
     text = {"content": "same words", "heading": "H"}
     row = service_role.execute("select public.knowledge_content_hash('H', 'same words')").fetchone()

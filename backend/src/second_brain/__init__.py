@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from second_brain.distributed.tenants import Tenants
     from second_brain.errors import SecondBrainError
     from second_brain.filters import FilterBuilder, FilterExpression
     from second_brain.retrieval import (
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     )
     from second_brain.services.connections import async_connection_pool, connection_pool
     from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
+    from second_brain.services.replica_provider import AsyncReplicaProvider, ReplicaProvider
     from second_brain.services.results import MemorySearchResult
     from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
     from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncKnowledgeWriter",
     "AsyncPostgresProvider",
+    "AsyncReplicaProvider",
     "AsyncRetrievalService",
     "AsyncSupabaseProvider",
     "FilterBuilder",
@@ -34,6 +35,7 @@ __all__ = [
     "KnowledgeWriter",
     "MemorySearchResult",
     "PostgresProvider",
+    "ReplicaProvider",
     "RetrievalService",
     "SearchAPI",
     "SearchQuery",
@@ -41,13 +43,11 @@ __all__ = [
     "SearchSettings",
     "SecondBrainError",
     "SupabaseProvider",
-    "Tenants",
     "async_connection_pool",
     "connection_pool",
 ]
 
 _MODULES = {
-    "distributed.tenants": ("Tenants",),
     "errors": ("SecondBrainError",),
     "filters": ("FilterBuilder", "FilterExpression"),
     "retrieval": (
@@ -60,6 +60,7 @@ _MODULES = {
     ),
     "services.connections": ("async_connection_pool", "connection_pool"),
     "services.postgres": ("AsyncPostgresProvider", "PostgresProvider"),
+    "services.replica_provider": ("AsyncReplicaProvider", "ReplicaProvider"),
     "services.results": ("MemorySearchResult",),
     "services.supabase": ("AsyncSupabaseProvider", "SupabaseProvider"),
     "services.write": ("AsyncKnowledgeWriter", "KnowledgeWriter"),

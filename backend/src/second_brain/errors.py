@@ -188,15 +188,6 @@ class ConflictError(SecondBrainError):
     default_remedy = "Repeat the call."
 
 
-class TenantMovedError(ConflictError):
-    """A write to the old copy of a tenant that is moved, or was moved, to another database."""
-
-    kind = "tenant_moved"
-    default_remedy = (
-        "Ask the directory again where the tenant is: `Tenants.write` does this by itself."
-    )
-
-
 class UnexpectedAnswerError(SecondBrainError):
     """An answer that is not a function's rows: another service, a proxy's page, broken JSON."""
 
@@ -270,7 +261,6 @@ _CLASSES: dict[str, type[SecondBrainError]] = {
     "57014": SearchTimeoutError,
     **dict.fromkeys(_UNAVAILABLE_CODES, UnavailableError),
     **dict.fromkeys(("23505", "40001", "40P01", "55P03"), ConflictError),
-    "SB001": TenantMovedError,
     "3D000": ConfigurationError,
     **dict.fromkeys(("301", "302", "307", "308", "404"), UnexpectedAnswerError),
 }

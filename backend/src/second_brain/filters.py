@@ -245,10 +245,10 @@ they equal: a key is a column where one has its name. There, dates, times and ch
 a range: `{"document_date": {"from": …, "to": …}}`."""
 
 
-def conditions(filters: Filters | None) -> Any:
+def conditions(filters: Filters | None, name: str = "filters") -> Any:
     """Return filters as the JSON that the database takes.
 
-    Raises InvalidInputError, naming filters, for a value without a JSON form.
+    Raises InvalidInputError, with the argument's `name`, for a value without a JSON form.
     """
     if isinstance(filters, FilterBuilder):
         filters = filters.build()
@@ -257,9 +257,11 @@ def conditions(filters: Filters | None) -> Any:
     if isinstance(filters, Mapping) and any(map(_is_converted, filters.items())):
         return listed_conditions(filters)
     if not isinstance(filters, list | tuple):
-        return json_form(filters, "filters")
+        return json_form(filters, name)
     return [
-        one.condition() if isinstance(one, FilterExpression) else _condition(one, place)
+        one.condition()
+        if isinstance(one, FilterExpression)
+        else _condition(one, f"{name}[{place}]")
         for place, one in enumerate(filters)
     ]
 
@@ -314,12 +316,12 @@ def _range(field: str, bounds: Mapping[str, object]) -> list[dict[str, object]]:
     return listed
 
 
-def _condition(given: object, place: int) -> Any:
-    condition = json_form(given, f"filters[{place}]")
+def _condition(given: object, place: str) -> Any:
+    condition = json_form(given, place)
     if isinstance(condition, dict):
         # A name that is missing is the database's to report.
         _check_names(
-            f"filters[{place}]",
+            place,
             condition.get("field", "metadata"),
             condition.get("op", condition.get("operator", "eq")),
         )
@@ -345,18 +347,42 @@ def _renamed(condition: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_form(value: object, name: str) -> Any:
-    """Return a copy of the value in JSON's types.
+    """Return a copy of the value in JSON's types. Raises the errors of json_text."""
+    return json.loads(json_text(value, name))
 
-    Raises InvalidInputError, with `name`, where there is none: NaN, a lone surrogate, bytes.
+
+def json_text(value: object, name: str) -> str:
+    """Return the value as JSON.
+
+    Raises InvalidInputError, with the path of the part below `name`, where there is none: NaN, a
+    lone surrogate, bytes.
     """
     try:
-        text = json.dumps(value, default=json_default, allow_nan=False, ensure_ascii=False)
-        text.encode()
-        return json.loads(text)
+        return _dumped(value)
     except RecursionError as error:
         raise InvalidInputError(f"{name} is nested too deeply") from error
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name}: {error}") from error
+        raise InvalidInputError(f"{_path_of_fault(value, name)}: {error}") from error
+
+
+def _dumped(value: object) -> str:
+    text = json.dumps(value, default=json_default, allow_nan=False, ensure_ascii=False)
+    text.encode()
+    return text
+
+
+def _path_of_fault(value: object, name: str) -> str:
+    parts: Iterable[tuple[str, object]] = ()
+    if isinstance(value, Mapping):
+        parts = ((f"{name}.{key!s:.100}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        parts = ((f"{name}[{place}]", part) for place, part in enumerate(value))
+    for path, part in parts:
+        try:
+            _dumped(part)
+        except (TypeError, ValueError):
+            return _path_of_fault(part, path)
+    return name
 
 
 def json_default(value: object) -> Any:

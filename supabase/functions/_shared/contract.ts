@@ -31,6 +31,7 @@ export type SearchArguments = {
   query_embedding?: string;
   query_text?: string;
   recency_half_life?: number;
+  required_filters?: Json;
   rrf_k?: number;
   search_mode?: string;
   snippet?: boolean;
@@ -162,6 +163,7 @@ export const ARGUMENTS: Record<
     items: { type: "string" },
     description: "only these collections, each ranked by itself, then fused",
   },
+  required_filters: { description: "conditions of the server: other rows are not there" },
   rrf_k: { type: "number", description: "the constant of reciprocal rank fusion" },
   fusion: { type: "string", description: "rrf, relative_score, auto; none: as stored, else rrf" },
   one_per_document: { type: "boolean", description: "only the best chunk of each document" },
@@ -234,7 +236,6 @@ export type ErrorKind =
   | "migration_missing"
   | "module_missing"
   | "permission_denied"
-  | "tenant_moved"
   | "timeout"
   | "unavailable"
   | "unexpected_answer";
@@ -256,7 +257,6 @@ export const REMEDIES: Record<ErrorKind, string> = {
     "Apply the migrations (`supabase db push` or `second-brain migrate`); if they are there, reload PostgREST with `notify pgrst, 'reload schema'`.",
   permission_denied:
     "For a signed-in user call search_my_knowledge_chunks (search_my_knowledge in Python) with the user's token. All other searches are for a server with the service role (service_role); if it has that role, apply the migrations again.",
-  tenant_moved: "Ask the directory again where the tenant is: `Tenants.write` does this by itself.",
   timeout:
     "Lower pool_size, narrow the filter, or raise timeout and the role's statement_timeout; `second-brain doctor` says whether an index is missing or the tables were never analysed.",
   unavailable:
@@ -290,7 +290,6 @@ export const CODES: Partial<Record<ErrorKind, string>> = {
     "22000 22001 22003 22007 22008 2201W 2201X 22021 22023 22P02 22P05 23502 23503 23514 413 42846 54 54000 54001 PGRST102",
   migration_missing: "3F000 42703 42704 42883 42P01 PGRST106 PGRST202 PGRST203 PGRST205",
   permission_denied: "42501",
-  tenant_moved: "SB001",
   timeout: "57014",
   unavailable:
     "08 502 503 504 520 521 522 523 524 53 57P01 57P02 57P03 PGRST000 PGRST001 PGRST002 PGRST003",

@@ -230,12 +230,10 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id": boolean;
-          "languages": (string)[];
           "least_frequency": number | null;
           "mean_length": number;
           "refreshed_at": string;
           "sample": (string)[];
-          "shared_id": string | null;
         };
         ComputedFields: never;
         Insert: {
@@ -244,12 +242,10 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id"?: boolean;
-          "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length": number;
           "refreshed_at"?: string;
           "sample": (string)[];
-          "shared_id"?: string | null;
         };
         Update: {
           "analysed_at"?: string | null;
@@ -257,12 +253,10 @@ export type Database = {
           "cosine_spread"?: number;
           "document_count"?: number;
           "id"?: boolean;
-          "languages"?: (string)[];
           "least_frequency"?: number | null;
           "mean_length"?: number;
           "refreshed_at"?: string;
           "sample"?: (string)[];
-          "shared_id"?: string | null;
         };
         Relationships: [];
       };
@@ -736,7 +730,6 @@ export type Database = {
       };
       "explain_my_empty_knowledge_search": { Args: { "search": Json }; Returns: Json };
       "explain_public_empty_knowledge_search": { Args: { "search": Json }; Returns: Json };
-      "export_knowledge_documents": { Args: { "document_ids": (string)[] }; Returns: Json };
       "facet_knowledge_chunks": {
         Args: { "facet_limit"?: number; "facets"?: (string)[]; "search"?: Json };
         Returns: {
@@ -764,10 +757,6 @@ export type Database = {
           "model": string;
           "reason": string;
         }[];
-      };
-      "fuse_knowledge_candidates": {
-        Args: { "candidates": Json; "readings": Json; "search": Json };
-        Returns: Json;
       };
       "hybrid_search_knowledge_chunks": {
         Args: {
@@ -799,6 +788,7 @@ export type Database = {
           "query_text"?: string;
           "ranked_lists"?: Json;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
@@ -854,18 +844,6 @@ export type Database = {
           "vector_rank": number;
         }[];
       };
-      "import_knowledge_documents": { Args: { "exported": Json }; Returns: number };
-      "knowledge_candidate_hits": {
-        Args: { "page": Json; "readings": Json; "search": Json };
-        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
-        SetofOptions: {
-          from: "*";
-          to: "knowledge_search_hit";
-          isOneToOne: false;
-          isSetofReturn: true;
-        };
-      };
-      "knowledge_candidates": { Args: { "readings": Json; "search": Json }; Returns: Json };
       "knowledge_content_hash": { Args: { "content": string; "heading": string }; Returns: string };
       "knowledge_corpus_overview": { Args: Record<PropertyKey, never>; Returns: Json };
       "knowledge_embedding_models": {
@@ -877,7 +855,6 @@ export type Database = {
         }[];
       };
       "knowledge_search_health": { Args: Record<PropertyKey, never>; Returns: Json };
-      "knowledge_statistics": { Args: { "lexemes"?: (string)[] }; Returns: Json };
       "knowledge_viewer_groups": { Args: Record<PropertyKey, never>; Returns: (string)[] };
       "list_knowledge_documents": {
         Args: {
@@ -946,6 +923,7 @@ export type Database = {
           "collections"?: (string)[];
           "page_size"?: number;
           "public_only"?: boolean;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -964,6 +942,7 @@ export type Database = {
           "match_threshold"?: number;
           "public_only"?: boolean;
           "query_embedding": string;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
@@ -1001,12 +980,12 @@ export type Database = {
           "collections"?: (string)[];
           "document": string;
           "public_only"?: boolean;
+          "required_filters"?: Json;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
         };
         Returns: Json;
       };
-      "read_knowledge_question": { Args: { "search": Json }; Returns: Json };
       "read_my_knowledge_document": {
         Args: { "chunk_count"?: number; "chunk_offset"?: number; "document": string };
         Returns: Json;
@@ -1016,13 +995,6 @@ export type Database = {
         Returns: number;
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
-      "remove_exported_knowledge_documents": {
-        Args: { "stamps": Json };
-        Returns: {
-          "id": string;
-          "outcome": string;
-        }[];
-      };
       "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };
@@ -1046,6 +1018,7 @@ export type Database = {
           "match_count"?: number;
           "public_only"?: boolean;
           "query_text": string;
+          "required_filters"?: Json;
           "search_mode"?: string;
           "viewer_groups"?: (string)[];
           "viewer_id"?: string;
@@ -1090,6 +1063,7 @@ export type Database = {
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
@@ -1133,6 +1107,7 @@ export type Database = {
           "query_embedding"?: string;
           "query_text"?: string;
           "recency_half_life"?: number;
+          "required_filters"?: Json;
           "rrf_k"?: number;
           "search_mode"?: string;
           "snippet"?: boolean;
@@ -1204,7 +1179,6 @@ export type Database = {
           isSetofReturn: false;
         };
       };
-      "set_knowledge_statistics": { Args: { "statistics"?: Json }; Returns: undefined };
       "store_knowledge_embeddings": {
         Args: { "model": string; "results": Json; "worker"?: string };
         Returns: {
@@ -1217,7 +1191,6 @@ export type Database = {
           "stored": number;
         }[];
       };
-      "sum_knowledge_statistics": { Args: { "statistics": Json }; Returns: Json };
       "upsert_knowledge_document": {
         Args: { "chunks": Json; "document": Json; "fields"?: string };
         Returns: {

@@ -63,9 +63,6 @@ export class UnavailableError extends SecondBrainError {
 export class ConflictError extends SecondBrainError {
   static override readonly kind: ErrorKind = "conflict";
 }
-export class TenantMovedError extends ConflictError {
-  static override readonly kind: ErrorKind = "tenant_moved";
-}
 export class UnexpectedAnswerError extends SecondBrainError {
   static override readonly kind: ErrorKind = "unexpected_answer";
 }
@@ -85,7 +82,6 @@ const CLASSES = [
   ClientTimeoutError,
   UnavailableError,
   ConflictError,
-  TenantMovedError,
   UnexpectedAnswerError,
   ConfigurationError,
 ];

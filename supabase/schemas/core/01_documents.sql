@@ -183,13 +183,38 @@ begin
 end
 $$;
 
--- Runs before a document is written: sorts its groups and checks its metadata.
+-- Whether a citation can lead there: an address of http or https, a path of Windows, or a text
+-- without a scheme, such as a path. Browsers ignore control characters and read \ as /, so that
+-- ' javascript:' and '/\host' would be addresses, too.
+create function knowledge_internal.is_address(address text) returns boolean
+language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+  select address !~ '[\x01-\x1f\x7f-\x9f]'
+         and address ~* '^(https?://[^/?#\\ ]|[a-z]:[/\\]|(?![/\\]{2})[^ :/?#][^:/?#]*([/?#]|$)'
+                       '|[/?#](?![/\\])|$)'
+$$;
+
+-- The same address. Raises 22023 for one of is_address.
+create function knowledge_internal.checked_address(argument text, address text) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if not knowledge_internal.is_address(address) then
+    raise exception '% must be an address of http or https, or a path, not %',
+                    argument, left(address, 100)
+      using errcode = '22023', hint = 'Answers link to it. Put other addresses into metadata.';
+  end if;
+  return address;
+end
+$$;
+
+-- Runs before a document is written: sorts its groups and checks its metadata and its address.
 create function knowledge_internal.complete_document() returns trigger
 -- definer: a role that may write documents has no rights on the internal functions.
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
   new.metadata := knowledge_internal.checked_metadata('metadata', new.metadata);
+  new.source_url := knowledge_internal.checked_address('source_url', new.source_url);
   return new;
 end
 $$;
@@ -259,6 +284,8 @@ comment on table public.knowledge_documents is
   'One document of a source. Written by upsert_knowledge_document, which matches on external_key.';
 comment on column public.knowledge_documents.external_key is
   'Your identifier of the document: a path, a URL, an id.';
+comment on column public.knowledge_documents.source_url is
+  'Where answers link to: an address of http or https, or a path.';
 comment on column public.knowledge_documents.document_date is
   'The date stated in the document, not the date of its import.';
 comment on column public.knowledge_documents.owner_id is
@@ -272,8 +299,9 @@ comment on column public.knowledge_documents.source_row is
   'The row of an adopted table that the document is made of; null for other documents.';
 
 create trigger complete_document
-  before insert or update of metadata, allowed_groups on public.knowledge_documents
-  for each row when (new.metadata <> '{}' or new.allowed_groups is not null)
+  before insert or update of metadata, allowed_groups, source_url on public.knowledge_documents
+  for each row
+  when (new.metadata <> '{}' or new.allowed_groups is not null or new.source_url is not null)
   execute function knowledge_internal.complete_document();
 
 create index knowledge_documents_owner on public.knowledge_documents (owner_id, external_key);

@@ -53,14 +53,6 @@ create type knowledge_internal.query_operand as (
   further integer
 );
 
--- What several databases know of a question together; null in a search of one. corpus: with the
--- document frequencies of all lexemes; replaced: the words that no database has, and what is
--- searched instead.
-create type knowledge_internal.shared_question as (
-  corpus knowledge_internal.corpus_figures, cosine_spread float8, configurations regconfig[],
-  expansions knowledge_internal.expansion[], replaced jsonb
-);
-
 -- Extension point: other readings of the words of a text (their spellings with other accents, their
 -- synonyms in general and in the collections, and completions of prefix, which may be null). The
 -- readings must be words of chunks in scope (null: of any chunk). Most texts have none: be fast.
@@ -91,21 +83,18 @@ end
 $$;
 
 -- The text search configurations that a query is read with: those of the chunks, each of which was
--- analysed in its own language, and of a corpus in several databases all of its own. Null in an
--- empty corpus.
+-- analysed in its own language. Null in an empty corpus.
 create function knowledge_internal.query_configurations() returns regconfig[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   first_language text;
   last_language text;
-  other_languages text[];
 begin
-  select min(chunk.language), max(chunk.language),
-         (select corpus.languages from public.knowledge_corpus_statistics as corpus)
-    into first_language, last_language, other_languages
+  select min(chunk.language), max(chunk.language)
+    into first_language, last_language
     from public.knowledge_chunks as chunk
    where chunk.status = 'active' and chunk.language > '';
-  if first_language = last_language and coalesce(other_languages, '{}') = '{}' then
+  if first_language = last_language then
     return array[knowledge_internal.text_configuration(first_language)];
   end if;
   return (
@@ -121,14 +110,9 @@ begin
       from present
       where present.language is not null
     )
-    select array_agg(distinct found.configuration)
-      from (
-        select knowledge_internal.text_configuration(present.language)
-          from present
-         where present.language is not null
-        union all
-        select unnest(other_languages)::regconfig
-      ) as found (configuration)
+    select array_agg(distinct knowledge_internal.text_configuration(present.language))
+      from present
+     where present.language is not null
   );
 end
 $$;
@@ -858,8 +842,7 @@ $$;
 -- The parts of analyse_query without the candidates.
 create function knowledge_internal.full_reading(
   query_text text, search_mode text, collections text[], prefix_last boolean,
-  configurations regconfig[], scope knowledge_internal.row_scope,
-  shared knowledge_internal.shared_question
+  configurations regconfig[], scope knowledge_internal.row_scope
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -877,15 +860,9 @@ declare
      where not operand.is_excluded
   );
   wanted constant text := knowledge_internal.normalised(typed);
-  corpus constant knowledge_internal.corpus_figures := coalesce(
-    (shared).corpus, knowledge_internal.corpus_figures()
-  );
+  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
   expansions constant knowledge_internal.expansion[] := case
     when search_mode = 'phrase' then '{}'
-    when shared.configurations is not null then array(
-      select listed::knowledge_internal.expansion from unnest(shared.expansions) as listed
-       where listed.typed = any (regexp_split_to_array(lower(wanted), '[^[:alpha:]]+'))
-    )
     else knowledge_internal.expansions(
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
@@ -981,8 +958,7 @@ $$;
 -- What full_reading says of a query of words only, in one language: at most 200 words of ASCII
 -- letters, which have no synonym and no spelling with accents. Null for any other query.
 create function knowledge_internal.plain_reading(
-  query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope,
-  shared knowledge_internal.shared_question
+  query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table of words for small.
@@ -1000,7 +976,6 @@ begin
   if length(query_text) > longest_text
      or octet_length(query_text) <> length(query_text)
      or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
-     or shared.expansions <> '{}'
   then
     return null;
   end if;
@@ -1008,7 +983,7 @@ begin
   lower_words := string_to_array(lower(array_to_string(words, ' ')), ' ');
   if cardinality(words) > most_words
      or 'or' = any (lower_words)
-     or shared.configurations is null and knowledge_internal.expansions(
+     or knowledge_internal.expansions(
           query_text, array[configuration], collections, null, scope
         ) <> '{}'
   then
@@ -1031,7 +1006,7 @@ begin
   end if;
 
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  corpus := coalesce((shared).corpus, knowledge_internal.corpus_figures());
+  corpus := knowledge_internal.corpus_figures();
   analysis.document_count := corpus.document_count;
   analysis.mean_length := corpus.mean_length;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
@@ -1070,26 +1045,23 @@ $$;
 -- and the 256 lexemes that weigh most.
 create function knowledge_internal.analyse_query(
   query_text text, search_mode text, collections text[] default null,
-  prefix_last boolean default false, scope knowledge_internal.row_scope default null,
-  shared knowledge_internal.shared_question default null
+  prefix_last boolean default false, scope knowledge_internal.row_scope default null
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning as $$
 declare
-  configurations constant regconfig[] := coalesce(
-    nullif(shared.configurations, '{}'), knowledge_internal.query_configurations()
-  );
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
   analysis knowledge_internal.query_analysis;
 begin
   if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
     analysis := knowledge_internal.plain_reading(
-      query_text, configurations[1], collections, scope, shared
+      query_text, configurations[1], collections, scope
     );
   end if;
   if analysis.lexemes is null and configurations is not null then
     analysis := knowledge_internal.full_reading(
-      query_text, search_mode, collections, prefix_last, configurations, scope, shared
+      query_text, search_mode, collections, prefix_last, configurations, scope
     );
   end if;
   return analysis;

@@ -14,7 +14,7 @@ create type knowledge_internal.search_arguments as (
   viewer_groups text[], on_bad_embedding text, prefix_last boolean,
   embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
   max_per_document integer, merge_duplicates boolean, min_confidence double precision,
-  snippets integer, order_by text
+  snippets integer, order_by text, required_filters jsonb
 );
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -459,6 +459,10 @@ declare
   most_lists constant integer := 100;
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
+  required constant knowledge_internal.chunk_filter := case
+    when given.required_filters is not null then knowledge_internal.compile_filter(
+      given.required_filters, null, null, null, false, 'required_filters'
+    ) end;
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(given);
@@ -516,7 +520,7 @@ begin
          case when stored.dimensions >= quantized_from then 5 * compared_exactly end
            as compared_by_bits,
          knowledge_internal.row_scope(
-           wanted, given.viewer_id, given.viewer_groups, given.public_only
+           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
          ),
          given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight
     into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
@@ -543,9 +547,9 @@ begin
                   greatest(given.pool_size, given.match_count, fewest_compared)
                     as compared_exactly,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    as is_bounded,
+                    or not (required is null) as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or wanted.is_indexed is true as is_indexed
+                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -557,7 +561,7 @@ begin
          ) as reading
    cross join knowledge_internal.settled_fusion(
            given.fusion, given.vector_weight, given.text_weight,
-           coalesce(given.collections, wanted.collections)
+           coalesce(given.collections, wanted.collections, required.collections)
          ) as settled;
   -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
   if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
@@ -612,17 +616,18 @@ $$;
 -- The words of a question, null for one without words. Under websearch, a word that no visible
 -- chunk has is replaced by the near word that most chunks have.
 create function knowledge_internal.read_question(
-  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan,
-  shared knowledge_internal.shared_question
+  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   characters_read constant integer := 4096; -- as in analyse_query
-  named constant text[] := coalesce(plan.collections, ((plan.scope).wanted).collections);
+  named constant text[] := coalesce(
+    plan.collections, ((plan.scope).wanted).collections, ((plan.scope).required).collections
+  );
   analysis knowledge_internal.query_analysis;
   near jsonb;
-  replaced jsonb := shared.replaced;
+  replaced jsonb;
   typed text;
 begin
   -- A search without words does not plan the call, so it works where the text leg is broken.
@@ -630,11 +635,9 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+    query_text, given.search_mode, named, given.prefix_last, plan.scope
   );
-  if given.search_mode <> 'websearch' then
-    replaced := null;
-  elsif shared.configurations is null then
+  if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
     if near is not null then
       replaced := (
@@ -661,7 +664,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope, shared
+      query_text, given.search_mode, named, given.prefix_last, plan.scope
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
@@ -671,8 +674,7 @@ $$;
 
 -- The plan of a search with its words read.
 create function knowledge_internal.planned_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true,
-  shared knowledge_internal.shared_question default null
+  given knowledge_internal.search_arguments, needs_question boolean default true
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -684,7 +686,7 @@ begin
   end if;
   for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
     plan.analyses[place] := knowledge_internal.read_question(
-      plan.questions[place].query_text, given, plan, shared
+      plan.questions[place].query_text, given, plan
     );
   end loop;
   if not (plan.known is null) then
@@ -694,8 +696,7 @@ begin
     end if;
   end if;
   if plan.fusion = 'auto' then
-    plan.cosine_scale := deviations
-      * coalesce(shared.cosine_spread, knowledge_internal.cosine_spread());
+    plan.cosine_scale := deviations * knowledge_internal.cosine_spread();
   end if;
   return plan;
 end
@@ -836,6 +837,7 @@ create function public.hybrid_search_knowledge_chunks(
   min_confidence double precision default null,
   snippets integer default 1,
   order_by text default null,
+  required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
@@ -866,11 +868,8 @@ begin
       viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
       snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
       like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
-      order_by
-    )::knowledge_internal.search_arguments,
-    shared => case when ranked_lists ? 'shared' then jsonb_populate_record(
-      null::knowledge_internal.shared_question, ranked_lists -> 'shared'
-    ) end
+      order_by, required_filters
+    )::knowledge_internal.search_arguments
   );
   lists := case
     when ranked_lists is null then knowledge_internal.ranked_lists(plan)
@@ -893,30 +892,39 @@ begin
   -- Each question is ranked by itself in each collection.
   list as materialized (
     select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
-           row(
-             found.similarities[cardinality(found.similarities)], found.similarities[1],
+           rule
+      from (
+        select listed.*, last.similarity, last.text_score,
+               -- A collection without a vector leg has the least of the others.
+               coalesce(
+                 last.similarity, min(last.similarity) over (partition by listed.formulation)
+               ) as least_similarity
+          from unnest(lists) with ordinality as listed (
+                 formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
+                 text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
+                 text_milliseconds, list_id
+               )
+         cross join lateral (
+                 select listed.similarities[cardinality(listed.similarities)] as similarity,
+                        listed.text_scores[cardinality(listed.text_scores)] as text_score
+               ) as last
+      ) as found
+     cross join lateral knowledge_internal.fusion_rules(
+             plan.fusion, rrf_k, plan.cosine_scale, found.least_similarity, found.similarities[1],
              -- In a text leg alone, the least is no word found.
-             case when found.similarities <> '{}'
-               then found.text_scores[cardinality(found.text_scores)] else 0 end,
-             found.text_scores[1],
-             case when cardinality(found.text_scores) = plan.pool
-               then found.text_scores[plan.pool] else 0 end,
-             coalesce(found.identifier_bonus, 'infinity')
-           )::knowledge_internal.score_range as score_range
-      from unnest(lists) with ordinality as found (
-             formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
-             text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
-             text_milliseconds, list_id
-           )
+             case when found.similarity is not null then found.text_score else 0 end,
+             case when cardinality(found.text_scores) = plan.pool then found.text_score else 0 end,
+             found.text_scores[1], found.identifier_bonus
+           ) as rule
   ),
   vector_results as (
-    select list.list_id, list.score_range, hit.id, hit.similarity, hit.vector_rank
+    select list.list_id, list.rule, hit.id, hit.similarity, hit.vector_rank
       from list
      cross join lateral unnest(list.vector_ids, list.similarities)
              with ordinality as hit (id, similarity, vector_rank)
   ),
   text_results as (
-    select list.list_id, list.score_range, hit.id, hit.text_score, hit.text_rank
+    select list.list_id, list.rule, hit.id, hit.text_score, hit.text_rank
       from list
      cross join lateral unnest(list.text_ids, list.text_scores)
              with ordinality as hit (id, text_score, text_rank)
@@ -924,7 +932,7 @@ begin
   combined as (
     select list_id, id, vector_results.vector_rank, text_results.text_rank,
            vector_results.similarity, text_results.text_score,
-           coalesce(vector_results.score_range, text_results.score_range) as score_range
+           coalesce(vector_results.rule, text_results.rule) as rule
       from vector_results
       full outer join text_results using (list_id, id)
   ),
@@ -936,35 +944,27 @@ begin
            sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
       from combined
      cross join lateral (
-             select case plan.fusion
-                      when 'rrf' then
+             select case
+                      when (rule).is_by_rank then
                         coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
-                      when 'relative_score' then
-                        plan.vector_weight * knowledge_internal.min_max(
-                          combined.similarity, (score_range).least_similarity,
-                          (score_range).best_similarity
-                        )
-                      else
-                        plan.vector_weight / plan.cosine_scale
-                          * coalesce(combined.similarity, (score_range).least_similarity, 0)
+                      else plan.vector_weight * coalesce(
+                        (combined.similarity - (rule).vector_zero) / (rule).vector_unit,
+                        (rule).vector_missing
+                      )
                     end as of_vector,
-                    case plan.fusion
-                      when 'rrf' then coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
-                      when 'relative_score' then
-                        plan.text_weight * knowledge_internal.min_max(
-                          combined.text_score, (score_range).least_text_score,
-                          (score_range).best_text_score
-                        )
-                      -- A row with an identifier that was asked for has more than others can have.
-                      else
-                        plan.text_weight * coalesce(
-                          coalesce(combined.text_score, (score_range).missing_text_score)
-                            / nullif((score_range).best_text_score, 0), 0
-                        )
-                        + case when combined.text_score >= (score_range).identifier_bonus
-                            then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight
-                            else 0 end
-                    end as of_text
+                    case
+                      when (rule).is_by_rank then
+                        coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
+                      else plan.text_weight * coalesce(
+                        (combined.text_score - (rule).text_zero) / (rule).text_unit,
+                        (rule).text_missing
+                      )
+                    end
+                    -- A row with an identifier that was asked for has more than others can have.
+                    + case when combined.text_score >= (rule).identifier_bonus
+                        then 2 * plan.vector_weight * (rule).vector_best
+                          + plan.text_weight * (rule).text_best
+                        else 0 end as of_text
            ) as share
      group by combined.id
   )
@@ -981,14 +981,11 @@ begin
   if not (plan.arrangement is null) then
     select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_boost, 1)
       into rows, merged, best, best_score
-      from knowledge_internal.arranged_rows(rows, plan, ranked_lists -> 'chunks') as found;
+      from knowledge_internal.arranged_rows(rows, plan) as found;
   end if;
 
   best := coalesce(best, rows[1].id);
-  first_confidence := coalesce(
-    (ranked_lists #>> array['chunks', best::text, 'answer_confidence'])::float8,
-    (knowledge_internal.answer_confidences(plan, array[best]))[1]
-  );
+  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
   return query
   with page as materialized (
     select hit.*
@@ -1077,8 +1074,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'text leg alone, no word found), and adds them, weighted; auto adds '
   'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
   'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
-  'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
-  'come first. '
+  'of its leg (of all collections, where its own has no vector hit), BM25 as 0 where the pool is '
+  'not full; chunks with an identifier that was asked for come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '
@@ -1089,6 +1086,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'documentation), inside both legs; date_from, date_to: document_date, inclusive. viewer_id, '
   'viewer_groups: rows that are public, the viewer''s, or of one of these groups (with groups '
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
+  'required_filters: conditions as in filters that a server adds to those of its client: for the '
+  'whole answer, rows that do not meet them are not there, as rows that the viewer may not see. '
   'collections: each is ranked by itself in each leg, and the ranks are those within it; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
@@ -1112,7 +1111,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'like_ids: up to 20 visible chunks or documents that hits should be like, with a question or '
   'without one: their mean embedding moves that of the question, their telling words help in the '
   'text leg; they and their documents are left out. '
-  'ranked_lists: what fuse_knowledge_candidates fuses instead of searching. '
+  'ranked_lists: lists that explain_hybrid_search has made, fused instead of searching. '
   'Raises 22023 for an argument out of bounds.';
 
 revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;

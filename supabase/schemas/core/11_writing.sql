@@ -154,10 +154,15 @@ create trigger complete_chunk
   for each row execute function knowledge_internal.complete_chunk();
 
 -- Runs after a write: copies the statistics if there was an ANALYZE since the last copy. Otherwise
--- it costs two look-ups.
+-- it costs two look-ups. After a truncate, deletes the copy.
 create function knowledge_internal.keep_statistics() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  if tg_op = 'TRUNCATE' then
+    delete from public.knowledge_corpus_statistics;
+    delete from public.knowledge_lexeme_statistics;
+    return null;
+  end if;
   begin
     perform public.refresh_knowledge_statistics();
   exception when serialization_failure then
@@ -169,6 +174,9 @@ $$;
 
 create trigger keep_statistics
   after insert or update or delete on public.knowledge_chunks
+  for each statement execute function knowledge_internal.keep_statistics();
+create trigger clear_statistics
+  after truncate on public.knowledge_chunks
   for each statement execute function knowledge_internal.keep_statistics();
 
 -- Runs after an update of a document: copies its new values to the same columns of its active
@@ -300,6 +308,7 @@ begin
       using errcode = '22023';
   end if;
   perform knowledge_internal.checked_metadata('document.metadata', document -> 'metadata');
+  perform knowledge_internal.checked_address('document.source_url', document ->> 'source_url');
   perform knowledge_internal.sorted_groups(
     'document.allowed_groups',
     array(select jsonb_array_elements_text(nullif(document -> 'allowed_groups', 'null')))

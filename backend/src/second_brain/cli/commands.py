@@ -26,7 +26,7 @@ In your own Supabase project:
 
 GROUPS = {
     "corpus": "What is stored: list it, embed it, measure and tune its search.",
-    "server": "Databases and servers: dev database, MCP, tenants, shards, jobs.",
+    "server": "Databases and servers: dev database, MCP, jobs.",
 }
 """Groups of commands, and the line of each in `second-brain --help`."""
 
@@ -55,12 +55,7 @@ _ALL = {
         "Serve search tools to assistants over the Model Context Protocol.",
     ),
     "server token": ("mcp_server", "Make a token for a caller of the MCP server."),
-    "server tenants": ("distributed", "In which database each tenant is; move one."),
-    "server shards": ("distributed", "One corpus in several databases: statistics, moves."),
-    "server plan": (
-        "distributed",
-        "Estimate memory, disk, machines, shards and replicas of a corpus.",
-    ),
+    "server plan": ("cli.plan", "Estimate memory, disk, machines and replicas of a corpus."),
     "server schedule": ("cli.schedule", "Schedule statistics and purges with pg_cron."),
     "server config": (
         "cli.config",

@@ -3,7 +3,7 @@
 An option overrides the variable, the variable overrides the file, the file overrides the default.
 The file is `second-brain.toml`, or `[tool.second-brain]` of pyproject.toml, in the current folder
 or in the nearest folder above it that has one of them. No other module of the command line reads
-the environment, except `shards` the variables that its options name.
+the environment.
 """
 
 import difflib

@@ -9,18 +9,20 @@ from psycopg.conninfo import make_conninfo
 
 from second_brain.cli import configuration
 from second_brain.cli.corpus import configured_embedder
+from second_brain.cli.installs import Outcome, for_all
 from second_brain.cli.options import (
-    AllTenantsOption,
+    AllOption,
     DsnOption,
     EmbedderOption,
     JsonOption,
     MajorOption,
     SchemaOption,
-    TenantsOption,
+    StopOption,
     YesOption,
     new_group,
 )
 from second_brain.cli.output import print_json, show
+from second_brain.cli.tables import number
 from second_brain.cli.target import STATE, dev_server, opened, resolve_dsn
 from second_brain.database import doctor, migrations, naming, pgvector, uninstall
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
@@ -175,7 +177,7 @@ def reset(
         "second-brain migrate --dimensions 384",
         "second-brain migrate --with adoption,facets",
         "second-brain migrate --dsn postgresql://postgres@db.example.org/postgres",
-        "second-brain migrate --all --tenants tenants.toml --dimensions 384",
+        "second-brain migrate --all installs.txt --dimensions 384",
     )
 )
 def migrate(
@@ -198,8 +200,8 @@ def migrate(
     fusion: FusionOption = migrations.FUSION,
     schema: SchemaOption = naming.SCHEMA,
     as_json: JsonOption = False,
-    all_tenants: AllTenantsOption = False,
-    tenants_file: TenantsOption = None,
+    all_installs: AllOption = None,
+    stop: StopOption = False,
 ) -> None:
     """Apply the migrations that the database does not have yet.
 
@@ -211,19 +213,18 @@ def migrate(
     Applied migrations are recorded in the same way as by `supabase db push`, so both commands work
     on one database. Connect directly or through a session pooler.
 
-    With --all, a failure does not stop the others: a table shows the result for each install, and
-    the exit code is 1.
+    With --all, a failure does not stop the others, unless --stop is given: a table shows the result
+    for each install, and the exit code is 1.
     """
     modules = chosen(with_modules)
     stored_fusion = None if fusion == "none" else fusion
-    if all_tenants:
+    if all_installs:
         _refuse_dsn(dsn)
         if prelude:
             raise ConfigurationError(
                 "--all cannot be combined with --prelude, which needs a superuser",
                 remedy="First run `second-brain migrate --prelude --dsn ...` in each database.",
             )
-        from second_brain.distributed.commands.tenants import Outcome, for_all
 
         def migrate_one(target: str, schema: str) -> Outcome:
             size = dimensions or _embedder_dimensions(target, embedder_name, schema)
@@ -232,7 +233,7 @@ def migrate(
             )
             return Outcome(True, f"{len(applied)} applied" if applied else "up to date")
 
-        for_all(tenants_file, migrate_one, as_json=as_json)
+        for_all(all_installs, schema, migrate_one, stop=stop, as_json=as_json)
         return
     target = resolve_dsn(dsn)
     if prelude:
@@ -262,7 +263,7 @@ def migrate(
 def _refuse_dsn(dsn: str | None) -> None:
     if dsn:
         raise ConfigurationError(
-            "--all takes the databases from the file --tenants, not from --dsn",
+            "--all takes the databases from its file, not from --dsn",
             remedy="Pass one of them.",
         )
 
@@ -414,21 +415,19 @@ def init(
     epilog=_examples(
         "second-brain doctor",
         "second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json",
-        "second-brain doctor --all --tenants tenants.toml",
+        "second-brain doctor --all installs.txt",
     ),
 )
 def _doctor(
     dsn: DsnOption = None,
     as_json: JsonOption = False,
     schema: SchemaOption = naming.SCHEMA,
-    all_tenants: AllTenantsOption = False,
-    tenants_file: TenantsOption = None,
+    all_installs: AllOption = None,
+    stop: StopOption = False,
 ) -> None:
     """Check a database, and print a remedy for each problem. Exit code 1 if there is an error."""
-    if all_tenants:
+    if all_installs:
         _refuse_dsn(dsn)
-        from second_brain.cli.tables import number
-        from second_brain.distributed.commands.tenants import Outcome, for_all
 
         def examine_one(target: str, schema: str) -> Outcome:
             with connect(target, autocommit=True) as connection:
@@ -443,7 +442,7 @@ def _doctor(
             result = f"{number(errors, 'error')}, {number(warnings, 'warning')}"
             return Outcome(not errors, result, problems)
 
-        for_all(tenants_file, examine_one, as_json=as_json)
+        for_all(all_installs, schema, examine_one, stop=stop, as_json=as_json)
         return
     with connect(resolve_dsn(dsn), autocommit=True) as connection:
         findings = doctor.examine(connection, schema)

@@ -19,7 +19,7 @@ class Visibility(StrEnum):
     public = "public"
 
 
-# Where: the database, the install in it, and installs of many tenants.
+# Where: the database, the install in it, and the installs of a file.
 DsnOption = Annotated[
     str | None,
     typer.Option(
@@ -42,18 +42,17 @@ MajorOption = Annotated[
         "--postgres-major", help="PostgreSQL version of a new database: 18 (default), 17 or 16."
     ),
 ]
-TenantsOption = Annotated[
+AllOption = Annotated[
     Path | None,
     typer.Option(
-        "--tenants",
+        "--all",
         metavar="FILE",
-        envvar="SECOND_BRAIN_TENANTS",
-        help="TOML or JSON file with databases and tenants; default: $SECOND_BRAIN_TENANTS.",
+        help="All installs of a file, one after another; a line of it is DSN [SCHEMA].",
         dir_okay=False,
     ),
 ]
-AllTenantsOption = Annotated[
-    bool, typer.Option("--all", help="The installs of all tenants, one after another.")
+StopOption = Annotated[
+    bool, typer.Option("--stop", help="With --all: stop at the first install that fails.")
 ]
 
 # What is searched or embedded, and for whom.

@@ -30,6 +30,8 @@ _RESTORE = (
     "Create it again: `second-brain init --declarative` writes the SQL of this version, which has"
     " the statement."
 )
+_CHUNK_TABLE = f"{naming.INTERNALS}.physical_table()"
+_NOT_ON_CITUS = f"For a tenant on Citus it is that of docs/citus.sql. Elsewhere: {_RESTORE}"
 _NATIVE_INSTALL = (
     "Run `create extension pg_textsearch`, then `second-brain migrate --with native_bm25`."
 )
@@ -302,6 +304,8 @@ def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> F
             f"Run: alter table {difference.name} enable row level security",
         )
     properties = difference.properties.keys()
+    if difference.name == _CHUNK_TABLE and properties == {"body"}:
+        return Finding(check, "info", f"{name} is not that of core", _NOT_ON_CITUS)
     status: Status = "error"
     if properties <= _SLOWER:
         status = "info" if properties <= _HARMLESS else "warning"

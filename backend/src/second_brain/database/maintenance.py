@@ -215,8 +215,7 @@ def _become_the_only_one(database: Database) -> None:
             holder = database.execute(_HOLDER, key).fetchone()
             pid = holder[0] if holder else "N"
             raise ConflictError(
-                "another `corpus index`, `corpus reembed` or `server tenants move` is running "
-                f"(process {pid})",
+                f"another `corpus index` or `corpus reembed` is running (process {pid})",
                 remedy=f"Wait for it, or end it with: select pg_terminate_backend({pid})",
             )
         pause(0.05)

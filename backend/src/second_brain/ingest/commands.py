@@ -368,6 +368,8 @@ def _print_report(report: DocumentReport, console: Console, *, dry_run: bool) ->
     if report.error:
         message = printable(f"failed: {report.external_key}: {report.error}")
         console.print(message, markup=False, highlight=False, soft_wrap=True)
+    for text in report.notes:
+        typer.echo(printable(f"note: {report.external_key}: {text}"))
     if report.changes:
         typer.echo(f"changed: {key}: {'; '.join(map(_change, report.changes))}")
     if report.removed:

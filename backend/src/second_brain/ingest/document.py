@@ -4,9 +4,14 @@ The formats are read in `loading`, `html`, `pdf`, `office`, `epub` and `records`
 """
 
 import codecs
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from second_brain.errors import SecondBrainError
 
@@ -43,7 +48,7 @@ class LoadedDocument:
     `is_markdown`: whether headings and tables in the text are Markdown's; `headings` are
     those of a text that is not. `page_starts` holds the offset in characters at which each page
     or slide begins, for a document that has them. `is_page` is true for a page of a website,
-    which can have lines that the site repeats.
+    which can have lines that the site repeats. `notes` say what was left out, and what was guessed.
     """
 
     title: str
@@ -57,6 +62,28 @@ class LoadedDocument:
     source_origin: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     is_page: bool = False
+    notes: tuple[str, ...] = ()
+
+
+_NOTES: ContextVar[list[str]] = ContextVar("notes of the document that is being loaded")
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """Collect what `note` is called with."""
+    notes: list[str] = []
+    token = _NOTES.set(notes)
+    try:
+        yield notes
+    finally:
+        _NOTES.reset(token)
+
+
+def note(text: str) -> None:
+    """Tell the reader of the report something about the document that is being loaded."""
+    notes = _NOTES.get([])
+    if text not in notes:
+        notes.append(text)
 
 
 def decode(data: bytes) -> str:
@@ -86,6 +113,30 @@ def clean(text: str) -> str:
 def one_line(value: object) -> str | None:
     """Return a text in one line; None for one without words, and for what is no text."""
     return " ".join(clean(value).split()) or None if isinstance(value, str) else None
+
+
+def is_web_address(address: str | None) -> bool:
+    """Return whether this is an absolute address of http or https."""
+    try:
+        parts = urlsplit(address or "")
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "\\" not in parts.netloc
+
+
+def address(value: object) -> str | None:
+    """Return what a citation can link to: an address of http or https, or a path.
+
+    The database refuses a document with any other.
+    """
+    text = one_line(value)
+    if text is None or (
+        text.isprintable()
+        and (is_web_address(text) or re.match(r"(?![/\\]{2})[^:?#/]*([/?#]|$)", text))
+    ):
+        return text
+    note("its address is left out: it is none of http or https, and no path")
+    return None
 
 
 def day(value: object) -> date | None:

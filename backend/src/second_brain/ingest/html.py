@@ -8,7 +8,6 @@ import codecs
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from second_brain.extras import needed
 from second_brain.ingest.document import (
@@ -17,6 +16,7 @@ from second_brain.ingest.document import (
     UnreadableDocumentError,
     clean,
     day,
+    is_web_address,
     one_line,
 )
 from second_brain.ingest.markdown import top_heading
@@ -116,15 +116,6 @@ def markdown_of(page: "BeautifulSoup") -> str:
     _repair_layout(main)
     text = _BREAKS.sub("", clean(_converter().convert_soup(main)))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
-
-
-def is_web_address(address: str | None) -> bool:
-    """Return whether this is an absolute address of http or https."""
-    try:
-        parts = urlsplit(address or "")
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return False
 
 
 def _main_part(page: "BeautifulSoup") -> "Tag":

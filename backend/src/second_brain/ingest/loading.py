@@ -7,6 +7,7 @@ cannot be read raises `UnreadableDocumentError`; splitting and storing are done 
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from second_brain.ingest.document import (
     BinaryFileError,
     LoadedDocument,
     UnreadableDocumentError,
+    address,
     day,
     decode,
     json_value,
+    noted,
     one_line,
 )
 from second_brain.ingest.epub import load_epub
@@ -47,7 +50,8 @@ def load_bytes(data: bytes, suffix: str, name: str) -> LoadedDocument:
         with warnings.catch_warnings():
             # Such as openpyxl's about parts of a sheet that it leaves out.
             warnings.simplefilter("ignore")
-            document = (load or _load_text)(data, name)
+            with noted() as notes:
+                document = (load or _load_text)(data, name)
     except BinaryFileError as exc:
         if load is not None:
             raise
@@ -62,7 +66,7 @@ def load_bytes(data: bytes, suffix: str, name: str) -> LoadedDocument:
         raise UnreadableDocumentError(f"cannot be read: {exc or type(exc).__name__}") from exc
     if len(document.text) > MAX_CHARACTERS:
         raise UnreadableDocumentError(f"has more than {MAX_CHARACTERS:,} characters of text")
-    return document
+    return replace(document, notes=tuple(notes))
 
 
 def described(document: LoadedDocument, key: str, file: str, suffix: str) -> LoadedDocument:
@@ -93,7 +97,7 @@ def _load_markdown(data: bytes, name: str) -> LoadedDocument:
         text=text,
         author=one_line(front.pop("author", None)),
         document_date=day(front.pop("date", None)),
-        source_url=one_line(front.pop("url", None)),
+        source_url=address(front.pop("url", None)),
         metadata=front,
     )
 

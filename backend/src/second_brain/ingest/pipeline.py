@@ -278,11 +278,14 @@ class _Run:
         stored = self._stored(key)
         if not chunks:
             removed = len(stored.chunks) if self.dry_run else self.writer.delete_document(key)
-            return DocumentReport(key, "empty", removed=removed, repeated_lines=repeated)
+            return DocumentReport(
+                key, "empty", removed=removed, repeated_lines=repeated, notes=document.notes
+            )
         given = self._fields(unread, document, stored)
         changes = tuple(_changes(given, stored)) if stored.fields else ()
         if self.dry_run:
-            return replace(self._foreseen(key, chunks, stored, changes), repeated_lines=repeated)
+            foreseen = self._foreseen(key, chunks, stored, changes)
+            return replace(foreseen, repeated_lines=repeated, notes=document.notes)
         embeddings = self._embed_missing(chunks, made)
         counts = self.writer.upsert_document(
             {"external_key": key, **given},
@@ -305,6 +308,7 @@ class _Run:
             embedded=sum(embedding is not None for embedding in embeddings.values()),
             text_only=counts.embeddings_missing,
             repeated_lines=repeated,
+            notes=document.notes,
         )
         is_changed = report.changed or report.embedded or changes
         return report if is_changed else replace(report, outcome="unchanged")

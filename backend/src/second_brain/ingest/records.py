@@ -13,10 +13,12 @@ from second_brain.ingest.document import (
     MAX_CHARACTERS,
     LoadedDocument,
     UnreadableDocumentError,
+    address,
     clean,
     day,
     decode,
     json_value,
+    noted,
     one_line,
 )
 from second_brain.ingest.markdown import table
@@ -114,7 +116,8 @@ def _load_record(path: Path, span: tuple[int, int], name: str, key: str) -> Load
             remedy=f"Give each line one of the keys {', '.join(_TEXT_KEYS)}.",
         )
     record.pop("id", None)
-    address = next((record.pop(key) for key in _URL_KEYS if key in record), None)
+    with noted() as notes:
+        url = address(next((record.pop(key) for key in _URL_KEYS if key in record), None))
     metadata: dict[str, Any] = record.pop("metadata", {})
     if not isinstance(metadata, dict):
         raise UnreadableDocumentError("has metadata that is no object")
@@ -123,11 +126,12 @@ def _load_record(path: Path, span: tuple[int, int], name: str, key: str) -> Load
         text=clean(text),
         author=one_line(record.pop("author", None)),
         document_date=day(record.pop("date", None)),
-        source_url=one_line(address),
+        source_url=url,
         metadata={
             **{name: json_value(value) for name, value in {**record, **metadata}.items()},
             **{"path": key, "document_type": "jsonl", "source_file": path.name},
         },
+        notes=tuple(notes),
     )
 
 

@@ -46,8 +46,8 @@ class DocumentReport:
     `empty` means that it has no text and is not, or no longer, stored. `changes` are those of a
     document that was stored before. `embedded` counts the embeddings made now, `text_only` the
     chunks that have none because the model knows nothing in them. `repeated_lines` counts the lines
-    that were left out because its whole site has them. `error` is set only when it
-    failed; then nothing of it was written.
+    that were left out because its whole site has them. `notes` say what else was left out or
+    guessed. `error` is set only when it failed; then nothing of it was written.
     """
 
     external_key: str
@@ -58,6 +58,7 @@ class DocumentReport:
     text_only: int = 0
     removed: int = 0
     repeated_lines: int = 0
+    notes: tuple[str, ...] = ()
     error: str | None = None
 
     @property

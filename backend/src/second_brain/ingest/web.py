@@ -24,7 +24,7 @@ import httpx
 from second_brain.errors import ConfigurationError
 from second_brain.extras import needed
 from second_brain.ingest.archive import MAX_XML_TAGS, parse_xml
-from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
+from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError, is_web_address
 from second_brain.ingest.loading import SUPPORTED, described, load_bytes
 from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, is_excluded
 
@@ -217,8 +217,10 @@ class WebReader:
         file = posixpath.basename(url.path.rstrip("/"))
         document = load_bytes(data, suffix, file or url.host)
         document = described(document, _path(url), file or url.host, suffix)
+        stated = document.source_url
+        is_own = is_web_address(stated) and _site(httpx.URL(stated or "")) == _site(answer.url)
         return replace(
-            document, source_url=document.source_url or str(answer.url), source_origin="web"
+            document, source_url=stated if is_own else str(answer.url), source_origin="web"
         )
 
     def _get(self, url: httpx.URL, *, stay: bool, check_robots: bool = True) -> _Answer:
@@ -398,6 +400,10 @@ def _checked(url: httpx.URL) -> httpx.URL:
     # The host is decoded only when it is read: that of http://xn--/ cannot be.
     _ = url.host
     return url.copy_with(fragment=None)
+
+
+def _site(url: httpx.URL) -> str:
+    return url.host.removeprefix("www.")
 
 
 def _path(url: httpx.URL) -> str:

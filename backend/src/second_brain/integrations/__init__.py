@@ -18,9 +18,14 @@ def described(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
             exclude={"id", "content", "context", "metadata"},
             exclude_computed_fields=True,
         ),
-        "score": hit.score,
+        "score": score(hit),
         "degraded": response.degraded.part if response.degraded else None,
     }
+
+
+def score(hit: SearchResult) -> float:
+    """Return what orders the hits: the reranker's score, else the confidence."""
+    return hit.confidence if hit.rerank_score is None else hit.rerank_score
 
 
 def text(hit: SearchResult) -> str:

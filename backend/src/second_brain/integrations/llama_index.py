@@ -34,7 +34,7 @@ from llama_index.core.vector_stores.utils import (
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterExpression, Operator
-from second_brain.integrations import described, text
+from second_brain.integrations import described, score, text
 from second_brain.integrations.conditions import Group, all_of, equals
 from second_brain.integrations.store import Mode, Stored, Text, TextStore, questions
 from second_brain.retrieval.answer import SearchResponse
@@ -116,7 +116,7 @@ def _nodes(response: SearchResponse) -> list[NodeWithScore]:
         )
         if hit.document_id is not None:
             node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=hit.document_id)
-        nodes.append(NodeWithScore(node=node, score=hit.score))
+        nodes.append(NodeWithScore(node=node, score=score(hit)))
     return nodes
 
 

@@ -199,7 +199,9 @@ def _mcp(
 def _mcp_token(
     viewer: ViewerOption = None,
     viewer_groups: ViewerGroupsOption = None,
-    days: Annotated[int, typer.Option(min=1, help="Days until the token expires.")] = 30,
+    days: Annotated[
+        int, typer.Option(min=1, max=36_500, help="Days until the token expires.")
+    ] = 30,
 ) -> None:
     """Print an access token of a user, signed with the secret of SUPABASE_JWT_SECRET.
 

@@ -107,8 +107,7 @@ async def read_resource(context: Context, uri: str) -> types.ReadResourceResult:
 async def list_resources(context: Context, cursor: str | None) -> types.ListResourcesResult:
     """Return a page of the visible documents in the order of their keys, or raise MCPError."""
     page = await context.provider.list_documents(
-        **context.scope.viewer,
-        collections=context.scope.collections,
+        **context.scope.access,
         after_key=None if cursor is None else _key(cursor),
         page_size=PAGE_SIZE,
     )
@@ -163,8 +162,7 @@ def _key(cursor: str) -> str:
 async def _read(context: Context, document: UUID, offset: int) -> Document | None:
     found = await context.provider.read_document(
         document,
-        **context.scope.viewer,
-        collections=context.scope.collections,
+        **context.scope.access,
         chunk_count=MOST_CHUNKS,
         chunk_offset=offset,
     )

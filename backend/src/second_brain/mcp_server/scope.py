@@ -49,12 +49,14 @@ class Scope:
         return self.public_only or (self.viewer_id, self.viewer_groups) != (None, None)
 
     @property
-    def viewer(self) -> dict[str, Any]:
-        """The arguments of a provider that limit the rows to those of the viewer."""
+    def access(self) -> dict[str, Any]:
+        """The arguments of a provider that limit what every answer tells to these rows."""
+        collections = {"field": "collection", "op": "in", "value": self.collections}
         return {
             "viewer_id": self.viewer_id,
             "viewer_groups": self.viewer_groups,
             "public_only": self.public_only,
+            "required_filters": None if self.collections is None else [collections],
         }
 
     def query(

@@ -49,7 +49,7 @@ def sentence(text: str) -> str:
 
 def _hit_text(hit: SearchResult, excerpt: int) -> str:
     name = " > ".join(str(part) for part in (hit.title, hit.metadata.get("section")) if part)
-    because = [f"score {hit.score:.4f}"] if hit.score is not None else []
+    because = [f"score {hit.score:.4f}"]
     if hit.rerank_score is not None:
         because.append(f"reranked from {hit.original_rank}")
     if hit.vector_rank is not None:

@@ -47,7 +47,7 @@ class Context:
         # Without a question, only like_ids, there is nothing to embed or to rerank.
         total = _STEPS[mode] if query.query else 1
         return await self.service.search(
-            query, on_part=lambda part: self.begin(part, total), **self.scope.viewer
+            query, on_part=lambda part: self.begin(part, total), **self.scope.access
         )
 
 

@@ -19,9 +19,9 @@ class SearchResult(ResultNames):
     """One hit: what `Hit` has, and where it stands.
 
     `rank` counts from 1 in the whole list, so the first hit after an offset of 10 has rank 11.
-    When reranked, `rerank_score` is the reranker's (higher is better, of no fixed range),
-    `original_score` the fused one and `original_rank` where the fused list had it. `metadata` is
-    the row's own. `chunk_index` is None for a whole document.
+    When reranked, `rerank_score` orders the list (higher is better, of no fixed range), and
+    `original_rank` is where the fused list had the hit. `metadata` is the row's own. `chunk_index`
+    is None for a whole document.
 
     `confidence` has one meaning in all modes: the fused score (of one leg, that leg's) divided by
     the highest that the weights and the fusion allow. 1 is the best possible; it is no probability.

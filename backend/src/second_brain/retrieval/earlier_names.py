@@ -12,7 +12,7 @@ from pydantic import BaseModel, computed_field
 from second_brain.retrieval.settings import Mode
 from second_brain.services.results import Hit
 
-QUERY_FIELDS = {"query_text": "query", "bm25_weight": "text_weight"}
+QUERY_FIELDS = {"query_text": "query", "bm25_weight": "text_weight", "k": "rrf_k"}
 """Names of fields of a SearchQuery. `search_mode`, a field itself, may also name the mode."""
 
 
@@ -37,20 +37,23 @@ class QueryNames(BaseModel):
 class ResultNames(Hit):
     """The other names of what a SearchResult has, in JSON too."""
 
-    if TYPE_CHECKING:
-        rerank_score: float | None
+    @computed_field
+    @property
+    def score(self) -> float:
+        """Another name of `confidence`, 0 to 1. A reranker's own score is `rerank_score`."""
+        return self.confidence
 
     @computed_field
     @property
-    def score(self) -> float | None:
-        """What orders the list: the reranker's score, or the fused one."""
-        return self.rrf_score if self.rerank_score is None else self.rerank_score
+    def original_score(self) -> float:
+        """Another name of `score`, which a reranker does not change."""
+        return self.confidence
 
     @computed_field
     @property
-    def original_score(self) -> float | None:
-        """The fused score, which a reranker does not change."""
-        return self.rrf_score
+    def original_combined_score(self) -> float:
+        """Another name of `original_score`."""
+        return self.confidence
 
     @computed_field
     @property
@@ -134,9 +137,9 @@ class ResponseNames(BaseModel):
 
     @computed_field
     @property
-    def search_mode(self) -> Mode:
-        """Another name of `mode_used`."""
-        return self.mode_used
+    def search_mode(self) -> str:
+        """Another name of `mode_used`, with `bm25` for `text`."""
+        return "bm25" if self.mode_used == "text" else self.mode_used
 
 
 def _text(value: object) -> str | None:

@@ -1,7 +1,7 @@
 """What a query means with the service's settings: mode, limits, and the provider's arguments."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from pydantic import ValidationError
@@ -118,7 +118,7 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
         # The same for every page, so that all pages cut one list.
         window = min(limit * settings.reranking_candidate_multiplier, most)
     wanted = max(settings.hybrid_candidate_count, settings.overfetch_multiplier * limit, window)
-    conditions, left_out = _conditions(query, access, settings)
+    conditions, left_out = _conditions(query, access.required_filters, settings)
     return Plan(
         query=query,
         access=access,
@@ -140,8 +140,16 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
             "viewer_id": access.viewer_id,
             "viewer_groups": access.viewer_groups,
             "public_only": access.public_only,
+            "required_filters": access.required_filters,
         },
     )
+
+
+def by_source_category(plan: Plan) -> Plan:
+    """Return the plan for a category that is no knowledge_type: metadata.source_category."""
+    is_category = {"field": "metadata.source_category", "op": "eq", "value": plan.query.category}
+    filters = [*_listed(plan.rows["filters"]), is_category]
+    return replace(plan, rows={**plan.rows, "filter_type": None, "filters": filters})
 
 
 def weights(query: SearchQuery, settings: SearchSettings) -> tuple[float, float]:
@@ -182,7 +190,7 @@ def search_options(
             "text_weight": text_weight if is_hybrid else float(used != "vector" or not is_like),
             "search_mode": query.text_mode,
             "pool_size": plan.pool,
-            "rrf_k": settings.rrf_constant,
+            "rrf_k": settings.rrf_constant if query.rrf_k is None else query.rrf_k,
             "fusion": query.fusion or settings.search_fusion,
             "neighbor_window": query.expand_neighbors,
             "match_offset": 0 if plan.mode == "rerank" else query.offset,
@@ -218,25 +226,24 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
 
 
 def _conditions(
-    query: SearchQuery, access: Access, settings: SearchSettings
+    query: SearchQuery, required: Sequence[Any] | None, settings: SearchSettings
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return all conditions, and which of memory and history they leave out.
+    """Return the query's conditions, and which of memory and history they leave out.
 
     A list of collections names all that are searched. Without one they leave out both, except
     memory that is included, and what a condition on the column collection names.
     """
-    listed, required = _listed(query.filters), _listed(access.required_filters)
+    listed = _listed(query.filters)
     further: list[Any] = []
     if query.tags:
         further.append({"field": "metadata.tags", "op": "contains", "value": list(query.tags)})
-    further += required
     left_out: list[str] = []
     if query.collections is None:
         includes_memory = query.include_memory
         if includes_memory is None:
             includes_memory = settings.search_include_memory
         named: list[Any] = []
-        for one in (*listed, *required):
+        for one in (*listed, *(required or ())):
             if isinstance(one, dict) and one.get("field") == "collection":
                 value = one.get("value")
                 named += value if isinstance(value, list) else [value]

@@ -48,9 +48,9 @@ SearchMode = Literal[TextMode, Mode, "bm25"]
 MODES = (*get_args(Mode), "bm25")
 
 
-def _conditions(filters: Any) -> Any:
+def _conditions(filters: Any, name: str = "filters") -> Any:
     try:
-        return conditions(filters)
+        return conditions(filters, name)
     except InvalidInputError as error:
         raise ValueError(str(error)) from error
 
@@ -59,7 +59,7 @@ def _required(filters: Any) -> Any:
     # What a key of the short form means depends on the key; what must hold is written in full.
     if isinstance(filters, Mapping):
         raise ValueError("must be a list of conditions")  # noqa: TRY004
-    return _conditions(filters)
+    return _conditions(filters, "required_filters")
 
 
 def whole_neighbors(expand: object) -> object:
@@ -99,7 +99,7 @@ def argument_field(name: str, **given: Any) -> Any:
 
 Conditions = Annotated[
     Any,
-    PlainValidator(_conditions),
+    PlainValidator(lambda filters: _conditions(filters)),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}]}),
 ]
 
@@ -107,7 +107,8 @@ Conditions = Annotated[
 class Access(BaseModel):
     """What a server decides about a search, whoever wrote the query: whose rows, and which.
 
-    `required_filters` hold beside the query's own filters, and the answer does not name them.
+    For the whole answer, rows that do not meet `required_filters` are not there; it does not name
+    them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -128,9 +129,9 @@ class SearchQuery(QueryNames):
     It may be the body of a request: it has no field that says whose rows are searched.
 
     For a field that is None and has a setting (`mode`, `limit`, weights, ...), the setting counts.
-    `query_text` and `bm25_weight` are other names of `query` and `text_weight`; a `search_mode`
-    that names legs, such as `hybrid`, is the `mode`. Raises pydantic's ValidationError for a value
-    out of bounds and for a name that is none of these.
+    `query_text`, `bm25_weight` and `k` are other names of `query`, `text_weight` and `rrf_k`; a
+    `search_mode` that names legs, such as `hybrid`, is the `mode`. Raises pydantic's
+    ValidationError for a value out of bounds and for a name that is none of these.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -190,6 +191,7 @@ class SearchQuery(QueryNames):
     exact_total: bool = Field(
         default=False, description="Count all rows that match, beyond the candidates too."
     )
+    rrf_k: float | None = argument_field("rrf_k", default=None, gt=0, allow_inf_nan=False)
     fusion: Fusion | None = Field(default=None, description="How the lists of the legs are fused.")
     vector_weight: Weight | None = argument_field("vector_weight", default=None)
     text_weight: Weight | None = argument_field("text_weight", default=None)
@@ -237,7 +239,7 @@ class AccessOptions(TypedDict, total=False):
 class QueryOptions(AccessOptions, total=False):
     """What `RetrievalService.search` takes by name beside the question.
 
-    These are the fields of SearchQuery and of Access, and `bm25_weight` for `text_weight`.
+    These are the fields of SearchQuery and of Access, and the names of earlier systems.
     """
 
     mode: Mode | Literal["bm25"] | None
@@ -257,6 +259,8 @@ class QueryOptions(AccessOptions, total=False):
     search_mode: SearchMode
     formulations: Sequence[str]
     exact_total: bool
+    rrf_k: float | None
+    k: float | None
     fusion: Fusion | None
     vector_weight: float | None
     text_weight: float | None

@@ -51,7 +51,14 @@ from second_brain.retrieval.embedding import (
     matching_embedder,
     model_failure,
 )
-from second_brain.retrieval.plan import Plan, applied_filters, search_options, weights
+from second_brain.retrieval.plan import (
+    Plan,
+    applied_filters,
+    by_source_category,
+    search_options,
+    weights,
+)
+from second_brain.retrieval.query import OperatorQuery
 from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
@@ -144,6 +151,10 @@ class Retrieval(ABC):
         self._pending: Lru[str, tuple[int | None]] = Lru(
             _MOST_COUNTS, self.settings.search_pending_check_seconds
         )
+        # Categories that are no knowledge_type, until a project may have declared them.
+        self._source_categories: Lru[str, bool] = Lru(
+            _MOST_COUNTS, self.settings.search_model_check_seconds
+        )
         self._chosen: tuple[AnyEmbedder, float] | None = None
         self._threads = Threads()
 
@@ -200,9 +211,9 @@ class Retrieval(ABC):
             ) as watch,
             contextlib.nullcontext() if log is None else log.line(plan, watch),
         ):
-            deadline = self._deadline(timeout)
+            answer = partial(self._answer, deadline=self._deadline(timeout), watch=watch)
             if self._cache is None:
-                watch.response = await self._answer(plan, deadline, watch)
+                watch.response = await self._by_category(answer, plan)
                 return watch.response
             key, begun = plan.key(), self._cache.begin()
             kept = self._cache.get(key)
@@ -212,7 +223,7 @@ class Retrieval(ABC):
                     update={"cached": True, "query_time_ms": times.total, "timings": times}
                 )
                 return watch.response
-            watch.response = await self._answer(plan, deadline, watch)
+            watch.response = await self._by_category(answer, plan)
             if watch.response.degraded is None:
                 self._cache.put(key, watch.response, begun)
             return watch.response
@@ -317,13 +328,31 @@ class Retrieval(ABC):
         def ask(*legs: Any, exact_total: bool, **given: Any) -> Any:
             return method(*legs, **given, **wanted)
 
-        found = await self._found(plan, self._deadline(timeout), watch, ask)
+        find = partial(self._found, deadline=self._deadline(timeout), watch=watch, ask=ask)
+        found: _Found = await self._by_category(find, plan)
         return Explanation(
             answer=found.answer,
             timings=watch.times(),
             embedding_model=found.model,
             degraded=found.degraded,
         )
+
+    async def _by_category(self, search: Callable[[Plan], Awaitable[Any]], plan: Plan) -> Any:
+        """Search; a category that is no knowledge_type means `metadata.source_category`.
+
+        An operator's category is a type in any case.
+        """
+        category = plan.query.category
+        if not (category and category.strip()) or isinstance(plan.query, OperatorQuery):
+            return await search(plan)
+        if self._source_categories.get(category) is None:
+            try:
+                return await search(plan)
+            except InvalidInputError as error:
+                if not str(error).startswith("category must be one of"):
+                    raise
+            self._source_categories.put(category, True)
+        return await search(by_source_category(plan))
 
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self.settings.search_timeout_seconds if timeout is None else timeout)

@@ -92,6 +92,17 @@ class AsyncRetrievalService(Retrieval):
         plan = planned(*checked_query(question, options), self.settings)
         return await self._search(plan, timeout, on_part)
 
+    async def hybrid_search(
+        self,
+        question: str,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> SearchResponse:
+        """Search in mode hybrid, as callers of an earlier system do; `k` is the constant of rrf."""
+        plan = planned(*checked_query(question, {"mode": "hybrid", **options}), self.settings)
+        return await self._search(plan, timeout)
+
     async def search_pages(
         self,
         question: str | SearchQuery,
@@ -254,6 +265,7 @@ class RetrievalService(Retrieval):
             )
 
     search = blocking(AsyncRetrievalService.search)
+    hybrid_search = blocking(AsyncRetrievalService.hybrid_search)
     search_pages = blocking_iterator(AsyncRetrievalService.search_pages)
     explain = blocking(AsyncRetrievalService.explain)
     estimate = blocking(AsyncRetrievalService.estimate)

@@ -108,6 +108,7 @@ class Watch:
             found = Counter(one.match_type for one in response.results)
             attributes |= {
                 "mode_used": response.mode_used,
+                "filters": len(response.applied_filters),
                 "results": len(response.results),
                 "total_count": response.total_count,
                 "vector_hits": sum(one.vector_rank is not None for one in response.results),

@@ -103,6 +103,10 @@ class _Conditions(TypedDict, total=False):
         Sequence[str] | None,
         Argument(None, "text[]", "only these collections, each ranked by itself, then fused"),
     ]
+    required_filters: Annotated[
+        Filters | None,
+        Argument(None, "jsonb", "conditions of the server: other rows are not there"),
+    ]
 
 
 class _PublicOnly(TypedDict, total=False):
@@ -380,7 +384,7 @@ _uuid = _parsed(UUID, "a UUID")
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("query_embedding", "query_text"), _question),
-    "filters": lambda value, _: conditions(value),
+    **dict.fromkeys(("filters", "required_filters"), conditions),
     **dict.fromkeys(("collections", "viewer_groups"), _names),
     "like_ids": lambda value, name: [_uuid(one, name) for one in _names(value, name)],
     **dict.fromkeys(("date_from", "date_to"), _date),

@@ -4,7 +4,6 @@ The connection's methods are awaited: a blocking one is in an `Awaited`.
 """
 
 import asyncio
-import json
 import math
 import socket
 import threading
@@ -27,7 +26,7 @@ from second_brain.errors import (
     redacted,
     translate,
 )
-from second_brain.filters import json_default
+from second_brain.filters import json_text
 from second_brain.services.blocking import Awaited
 from second_brain.services.calls import uncertain
 from second_brain.services.functions import functions, packed, statement
@@ -79,9 +78,7 @@ class ConnectionCall:
         kinds = self._function.arguments
         self.values = {
             # As text, so that errors are the same as over PostgREST.
-            name: json.dumps(value, default=json_default)
-            if kinds[name] == "jsonb" and value is not None
-            else value
+            name: json_text(value, name) if kinds[name] == "jsonb" and value is not None else value
             for name, value in self._arguments.items()
         }
         embedding = self.values.get("query_embedding")

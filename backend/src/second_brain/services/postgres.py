@@ -3,10 +3,9 @@
 It does not need session state, so it also works through a transaction pooler.
 """
 
-import copy
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any, ClassVar, Generic, LiteralString, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, LiteralString, TypeAlias, TypeVar, Unpack
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -14,7 +13,6 @@ from psycopg.rows import scalar_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from second_brain.errors import ConnectionLostError
-from second_brain.services.calls import Deadline
 from second_brain.services.connection_calls import (
     ConnectionCall,
     Looped,
@@ -22,29 +20,16 @@ from second_brain.services.connection_calls import (
     connect_timeout,
     pool_wait,
 )
-from second_brain.services.connections import address, explained, secrets
+from second_brain.services.connections import explained, secrets
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.replicas import (
-    MAX_LAG,
-    WAIT,
-    Fetch,
-    Replicas,
-    ReplicaState,
-    Server,
-    Turn,
-    checked_position,
-    is_for_the_next,
-)
+from second_brain.services.replicas import Fetch, Turn
 from second_brain.services.results import Source
 from second_brain.services.searches import ProviderOptions, Searches
 
 Database: TypeAlias = str | psycopg.Connection[Any] | ConnectionPool[Any]
 AsyncDatabase: TypeAlias = str | psycopg.AsyncConnection[Any] | AsyncConnectionPool[Any]
-Replica: TypeAlias = str | ConnectionPool[Any]
-AsyncReplica: TypeAlias = str | AsyncConnectionPool[Any]
 AnyDatabase = TypeVar("AnyDatabase")
-AnyReplica = TypeVar("AnyReplica")
 
 _OWN_CONNECTION_LOST = (
     "Open a new connection and give it to a new provider. A provider with a pool or a connection "
@@ -52,15 +37,13 @@ _OWN_CONNECTION_LOST = (
 )
 
 
-class _Postgres(Searches, Generic[AnyDatabase, AnyReplica]):
-    """Both providers, which differ in the kinds of connections and pools."""
+class PostgresSearches(Searches, Generic[AnyDatabase]):
+    """The providers over psycopg, which differ in the kinds of connections and pools."""
 
     _pool_type: type[Any]
     _connection_type: type[Any]
     _awaited: Any
     _later: Any
-    _replicas: Replicas | None = None
-    _position: str | None = None
     _remedy_of_loss: str | None = None
 
     @property
@@ -68,28 +51,10 @@ class _Postgres(Searches, Generic[AnyDatabase, AnyReplica]):
         """Whether several calls may run at the same time: not on one connection."""
         return not isinstance(self._database, psycopg.BaseConnection)
 
-    @property
-    def replicas(self) -> list[ReplicaState]:
-        """What is known of each replica: its lag, and how many searches it answered."""
-        return [] if self._replicas is None else self._replicas.states()
-
-    def wait_for(self, position: str) -> Self:
-        """Return this provider for searches that must see the writes up to a position in the WAL.
-
-        `position` is what `wal_position()` of a writer returned after the write. A search waits at
-        most `max_wait` seconds until a replica has replayed it, then the primary answers.
-        """
-        one = copy.copy(self)
-        one._position = checked_position(position)
-        return one
-
     def __init__(
         self,
         database: AnyDatabase,
         *,
-        replicas: Sequence[AnyReplica] = (),
-        max_lag: float = MAX_LAG,
-        max_wait: float = WAIT,
         schema: str = SCHEMA,
         **options: Unpack[ProviderOptions],
     ) -> None:
@@ -101,48 +66,21 @@ class _Postgres(Searches, Generic[AnyDatabase, AnyReplica]):
                 f"database must be a psycopg {connection}, {article} {pool} or a connection "
                 f"string, not {type(database).__name__}"
             )
-        if isinstance(replicas, str):
-            raise TypeError("replicas must be a list")
-        for one in replicas:
-            if not isinstance(one, str | self._pool_type):
-                raise TypeError(
-                    f"a replica must be a {pool} or a connection string, not {type(one).__name__}"
-                )
         self._database: Any = database
         self._install = Install(schema)
         if isinstance(database, self._connection_type):
             # A lost connection of the caller is not opened again.
             self._retries = 0
             self._remedy_of_loss = _OWN_CONNECTION_LOST
-        if replicas:
-            primary = Server(database, _address(database), is_replica=False)
-            servers = [Server(one, _address(one), is_replica=True) for one in replicas]
-            self._replicas = Replicas(primary, servers, max_lag=max_lag, wait=max_wait)
 
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
-        """Call the function on the server that is next, until one answers."""
-        if self._replicas is None:
-            call = ConnectionCall(function, arguments, timeout, self._install, self._remedy_of_loss)
-            return await self._on(self._database, call, timeout, None)
-        deadline = Deadline(timeout)
-        failure: Exception | None = None
-        for turn in self._replicas.turns(self._position):
-            left = deadline.left()
-            call = ConnectionCall(function, arguments, left, self._install)
-            try:
-                with self._replicas.using(turn):
-                    return await self._on(turn.server.database, call, left, turn)
-            except Exception as error:
-                if not is_for_the_next(error):
-                    raise
-                failure = error
-        # The loop has run at least once, for the primary.
-        raise failure or AssertionError
+        call = ConnectionCall(function, arguments, timeout, self._install, self._remedy_of_loss)
+        return await self._on(self._database, call, timeout)
 
     async def _on(
-        self, database: Any, call: ConnectionCall, timeout: float | None, turn: Turn | None
+        self, database: Any, call: ConnectionCall, timeout: float | None, turn: Turn | None = None
     ) -> object:
         """Run one call on a connection to this database."""
         try:
@@ -188,8 +126,7 @@ class _Postgres(Searches, Generic[AnyDatabase, AnyReplica]):
                         await connection.set_autocommit(as_it_was)
 
     def _secrets(self) -> Iterable[object]:
-        servers = [self._database] if self._replicas is None else self._replicas.databases()
-        return [secret for one in servers if isinstance(one, str) for secret in secrets(one)]
+        return secrets(self._database) if isinstance(self._database, str) else ()
 
 
 def _fetch(connection: Any) -> Fetch:
@@ -201,15 +138,7 @@ def _fetch(connection: Any) -> Fetch:
     return fetch
 
 
-def _address(database: Any) -> str:
-    """Return host, port and database, for logs."""
-    if isinstance(database, psycopg.BaseConnection):
-        return "the caller's connection"
-    found = address(database if isinstance(database, str) else database.conninfo)
-    return f"{found.host or 'this machine'}:{found.port}/{found.database}"
-
-
-class PostgresProvider(Threaded, _Postgres[Database, Replica], SearchProvider):
+class PostgresProvider(Threaded, PostgresSearches[Database], SearchProvider):
     """Search over a psycopg connection, a pool, or a connection string.
 
     The provider does not commit or close a connection of the caller, does not leave its open
@@ -220,17 +149,13 @@ class PostgresProvider(Threaded, _Postgres[Database, Replica], SearchProvider):
     `schema` is the schema of the install. `timeout` becomes the statement_timeout, unless the role
     has a shorter one. If the server does not cancel the statement, the connection is closed half a
     second later.
-
-    `replicas` are pools or connection strings of hot standbys. They get the searches while they are
-    at most `max_lag` seconds behind; `database` is the primary. A search that a replica cannot
-    answer goes to the next one, then to the primary.
     """
 
     name: ClassVar[Source] = "postgres"
     _pool_type = ConnectionPool
 
 
-class AsyncPostgresProvider(Looped, _Postgres[AsyncDatabase, AsyncReplica], AsyncSearchProvider):
+class AsyncPostgresProvider(Looped, PostgresSearches[AsyncDatabase], AsyncSearchProvider):
     """`PostgresProvider` for an event loop: psycopg's AsyncConnection or AsyncConnectionPool."""
 
     name: ClassVar[Source] = "postgres"

@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack, cast, overload
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError, documented
+from second_brain.filters import Filters
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
@@ -49,9 +50,11 @@ from second_brain.services.searches import (
 class AsyncSearchProvider(AsyncReading):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
-    Each search returns the hits and `Details` about the call. Without hits, `details["empty"]` says
-    why (module insight). A search that fails raises a SecondBrainError; with `on_error="empty"`, it
-    returns no hits, and the details contain the failure. `find` and the other methods always raise.
+    Each search returns the hits and `Details` about the call. A search that fails raises a
+    SecondBrainError; with `on_error="empty"`, it returns no hits, and the details contain the
+    failure. `find` and the other methods always raise. After an answer without hits, a method that
+    raises asks why in a second call, for `details["empty"]` (module insight); `explain_empty` says
+    whether every method does.
 
     An embedding is a list, tuple, numpy array, pgvector.Vector or a text in pgvector's format. It
     must have the same dimensions as the embedding column.
@@ -96,7 +99,9 @@ class AsyncSearchProvider(AsyncReading):
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
         `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of
         this owner, rows that one of these groups may see, and public rows; both None: all rows; an
-        empty list: no groups), `public_only`, `collections` (each ranked separately, then fused).
+        empty list: no groups), `public_only`, `collections` (each ranked separately, then fused),
+        `required_filters` (conditions of a server, beside its client's `filters`: for the whole
+        answer, rows that do not meet them are not there).
         `formulations` are up to 10 further formulations of the same query.
 
         `like_ids` are up to 20 chunks or documents that the hits should be like, with or without a
@@ -222,11 +227,13 @@ class AsyncSearchProvider(AsyncReading):
         viewer_id: UUID | str | None = None,
         viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
+        required_filters: Filters | None = None,
         timeout: float | None = None,
     ) -> Results:
         """Search with the vector leg alone: chunks of at least `threshold` cosine similarity.
 
-        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
+        `hybrid_search`.
         """
         given = {
             "query_embedding": query_embedding,
@@ -236,6 +243,7 @@ class AsyncSearchProvider(AsyncReading):
             "viewer_id": viewer_id,
             "viewer_groups": viewer_groups,
             "public_only": public_only,
+            "required_filters": required_filters,
         }
         arguments, _ = named(given, "", filled=False)
         return await self._answer("vector", "match_knowledge_chunks", arguments, timeout)
@@ -250,11 +258,13 @@ class AsyncSearchProvider(AsyncReading):
         viewer_id: UUID | str | None = None,
         viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
+        required_filters: Filters | None = None,
         timeout: float | None = None,
     ) -> Results:
         """Search with the text leg alone.
 
-        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
+        `hybrid_search`.
         """
         given = {
             "query_text": query_text,
@@ -264,6 +274,7 @@ class AsyncSearchProvider(AsyncReading):
             "viewer_id": viewer_id,
             "viewer_groups": viewer_groups,
             "public_only": public_only,
+            "required_filters": required_filters,
         }
         arguments, _ = named(given, "", filled=False)
         return await self._answer(

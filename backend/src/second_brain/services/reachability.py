@@ -1,6 +1,6 @@
 """Whether a server answers: after a failure it gets no calls for a while, then one call tests it.
 
-Replicas, the databases of tenants and the databases of one corpus share this. It sends nothing.
+It sends nothing.
 """
 
 import threading
@@ -20,13 +20,9 @@ FIRST_REST, LONGEST_REST = 0.5, 15.0
 
 
 class Reachability:
-    """What the last calls of a server showed. Threads may share it.
+    """What the last calls of a server showed. Threads may share it."""
 
-    After many failures in a row it rests for `longest_rest` seconds each time.
-    """
-
-    def __init__(self, longest_rest: float = LONGEST_REST) -> None:
-        self._longest_rest = longest_rest
+    def __init__(self) -> None:
         self.answered = self.failed = 0
         self._failed_at = self._rests_until = -1e9
         self._failures_in_row = 0
@@ -79,7 +75,7 @@ class Reachability:
             if self._is_tested or not self.is_resting:
                 self._failures_in_row += 1
             self._is_tested = False
-            rest = min(FIRST_REST * 2 ** (self._failures_in_row - 1), self._longest_rest)
+            rest = min(FIRST_REST * 2 ** (self._failures_in_row - 1), LONGEST_REST)
             self._rests_until = time.monotonic() + rest
 
     @contextmanager

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from second_brain.errors import documented
+from second_brain.filters import Filters
 from second_brain.services.arguments import (
     DEFAULTS,
     ROWS,
@@ -71,13 +72,15 @@ class AsyncReading(Searches):
         viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
         collections: Sequence[str] | None = None,
+        required_filters: Filters | None = None,
         chunk_count: int = 100,
         chunk_offset: int = 0,
         timeout: float | None = None,
     ) -> OwnDocumentContent | None:
         """Return a document with its active chunks in their order; None if it may not be seen.
 
-        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
+        `hybrid_search`.
         `collections`: only a document of these, or with chunks in them, and these chunks.
         `chunk_count` is 1 to 500.
         Raises a SecondBrainError on failure.
@@ -88,6 +91,7 @@ class AsyncReading(Searches):
             "viewer_groups": viewer_groups,
             "public_only": public_only,
             "collections": collections,
+            "required_filters": required_filters,
             "chunk_count": chunk_count,
             "chunk_offset": chunk_offset,
         }
@@ -106,13 +110,15 @@ class AsyncReading(Searches):
         viewer_groups: Sequence[str] | None = None,
         public_only: bool = False,
         collections: Sequence[str] | None = None,
+        required_filters: Filters | None = None,
         page_size: int = 50,
         after_key: str | None = None,
         timeout: float | None = None,
     ) -> list[OwnDocument]:
         """Return a page of the documents that the viewer may see, in the order of external_key.
 
-        `viewer_id`, `viewer_groups`, `public_only` and `timeout` as in `hybrid_search`.
+        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
+        `hybrid_search`.
         `collections`: only documents of these. `page_size` is 1 to 200; `after_key` is the last
         external_key of the page before. Raises a SecondBrainError on failure.
         """
@@ -121,6 +127,7 @@ class AsyncReading(Searches):
             "viewer_groups": viewer_groups,
             "public_only": public_only,
             "collections": collections,
+            "required_filters": required_filters,
             "page_size": page_size,
             "after_key": after_key,
         }

@@ -1,6 +1,6 @@
 """Read replicas: which server gets a search, and which is next when that one fails or is behind.
 
-This module opens no connection and reads no rows: the providers in `postgres` do.
+This module opens no connection and reads no rows: `replica_provider` does.
 """
 
 import logging

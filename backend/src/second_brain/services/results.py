@@ -19,8 +19,8 @@ from second_brain.services.emptiness import EmptyReason
 Method = Literal["hybrid", "vector", "fulltext"]
 """What answered, `details["mode"]`: hybrid_search, search (`vector`) or fulltext_search."""
 
-Source = Literal["supabase", "postgres", "sharded"]
-"""The provider that asked: over PostgREST, over psycopg, or in several databases."""
+Source = Literal["supabase", "postgres"]
+"""The provider that asked: over PostgREST, or over psycopg."""
 
 OFF_SUBJECT = 0.3
 """Below this `answer_confidence`, the question may be about another subject than the corpus."""
@@ -30,7 +30,7 @@ MOST_PENDING = 1000
 
 _FACET_COLUMNS = {"facet", "value", "count"}
 
-_ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg", "sharded": "shard"}
+_ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 
 # What a method's confidence is made of: a column, and the one that answers without it.
 _SCORES: dict[Method, tuple[str, str]] = {
@@ -190,14 +190,11 @@ class ShortDetails(FailureDetails, total=False):
 
     `truncated`: the server cut the answer and the rest could not be fetched. `pool_ended`: the list
     ends here because a leg of the search had as many rows as its pool holds, not because no other
-    row matches. `missing_shards`: of a corpus in several databases, those that gave no answer, with
-    the reason. `uneven_statistics`: these databases weigh words by different statistics.
+    row matches.
     """
 
     truncated: bool
     pool_ended: bool
-    missing_shards: dict[str, str]
-    uneven_statistics: bool
 
 
 class Details(ShortDetails):
@@ -248,13 +245,6 @@ BatchResults: TypeAlias = tuple[list[list[MemorySearchResult]], BatchDetails]
 
 class CutRows(list[object]):
     """Rows of an answer that has more, which could not be fetched."""
-
-
-class PartialRows(list[object]):
-    """Rows of several databases: those without an answer, and whether their statistics differ."""
-
-    missing: dict[str, str]
-    is_uneven: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ from second_brain.services.results import (
     Listing,
     Method,
     Notes,
-    PartialRows,
     Results,
     Source,
     UnreadableJson,
@@ -65,8 +64,6 @@ REMEDY_OF_CUT = (
     "Raise Max rows in the project's API settings, or ask for fewer rows: the API cut the answer, "
     "or rows changed while it was fetched in parts."
 )
-REMEDY_OF_MISSING = "Hits of these databases are missing: see that they run, and search again."
-REMEDY_OF_UNEVEN = "Run: second-brain server shards refresh"
 
 _REMEDIES_OF_GRANTS = {
     MINE: "Call with the token of a signed-in user (role authenticated): "
@@ -84,13 +81,13 @@ class ProviderOptions(TypedDict, total=False):
     retries: int
     sleep: Callable[[float], object]
     on_error: OnError
+    explain_empty: bool | None
 
 
 class Searches(Calls):
     """Base of both kinds of providers: the calls, and the reading of their results."""
 
     name: ClassVar[Source]
-    _explains_empty = True
 
     def __init__(
         self,
@@ -100,12 +97,14 @@ class Searches(Calls):
         retries: int = RETRIES,
         sleep: Callable[[float], object] | None = None,
         on_error: OnError = "raise",
+        explain_empty: bool | None = None,
     ) -> None:
         super().__init__(timeout=timeout, retries=retries, sleep=sleep)
         if on_error not in ("raise", "empty"):
             raise InvalidInputError(f"on_error must be raise or empty, not {on_error!r:.100}")
         self._multi_tenant = multi_tenant
         self._on_error = on_error
+        self._explain_empty = explain_empty
 
     @property
     def is_concurrent(self) -> bool:
@@ -119,6 +118,7 @@ class Searches(Calls):
         given: Mapping[str, object],
         timeout: float | None,
         exact_total: bool = False,
+        is_raised: bool = True,
     ) -> Results:
         arguments = self._for_viewer(given, function)
         deadline = Deadline(self._timeout if timeout is None else timeout)
@@ -145,14 +145,20 @@ class Searches(Calls):
         if not rows:
             why = past_end(total, offset) if total else None
             if why is None:
-                why = _reason(await self._why_empty(function, arguments, deadline))
+                why = _reason(await self._why_empty(function, arguments, deadline, is_raised))
             if why is not None:
                 details["empty"] = why
         return hits, details
 
-    async def _why_empty(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
-        """Ask why an answer is empty; None if that cannot be said, which is no failure."""
-        if not self._explains_empty:
+    async def _why_empty(
+        self, function: str, arguments: dict[str, Any], deadline: Deadline, is_raised: bool
+    ) -> Any:
+        """Ask why an answer is empty; None if that cannot be said, which is no failure.
+
+        Callers whose failures are not raised expect one call, as in the systems that this package
+        replaces: there it asks only if the provider was made with explain_empty.
+        """
+        if not (is_raised if self._explain_empty is None else self._explain_empty):
             return None
         explain = {MINE: MY_EMPTY, PUBLIC: PUBLIC_EMPTY}.get(function, EMPTY)
         try:
@@ -188,7 +194,9 @@ class Searches(Calls):
             search = self._search(method, function, given, timeout, exact_total)
             return await self._refusing(function, search)
         try:
-            return await self._search(method, function, given, timeout, exact_total)
+            return await self._search(
+                method, function, given, timeout, exact_total, is_raised=False
+            )
         # The older contract: every failure becomes details, not an exception.
         except Exception as error:  # noqa: BLE001
             failed: Details = {**self._details(method), **self._failure(function, error)}
@@ -246,7 +254,8 @@ class Searches(Calls):
             asked = [sent[place] for place in places]
             if fuse:
                 asked = [{**sent[0], "formulations": [*sent[1:]]}]
-            told = await self._why_empty(BATCH, {"search": asked}, deadline)
+            is_raised = self._on_error == "raise"
+            told = await self._why_empty(BATCH, {"search": asked}, deadline, is_raised)
             for place, reason in zip(places, told if isinstance(told, list) else (), strict=False):
                 reasons[place] = _reason(reason)
         return reasons
@@ -289,12 +298,6 @@ class Searches(Calls):
         if isinstance(rows, CutRows):
             details["truncated"] = True
             details["remedy"] = REMEDY_OF_CUT
-        if isinstance(rows, PartialRows) and rows.is_uneven:
-            details["uneven_statistics"] = True
-            details["remedy"] = REMEDY_OF_UNEVEN
-        if isinstance(rows, PartialRows) and rows.missing:
-            details["missing_shards"] = rows.missing
-            details["remedy"] = REMEDY_OF_MISSING
         return details
 
     def _failure(self, function: str, error: Exception) -> FailureDetails:

@@ -58,8 +58,6 @@ class _Project(Searches, Generic[AnyClient, AnyHttp]):
         if schema is not None:
             check_schema(schema)
         self.config = dict(config or {})
-        # Older callers give a client, and count its calls.
-        self._explains_empty = client is None or options.get("on_error") is not None
         options["on_error"] = options.get("on_error") or self.config.get("on_error") or "empty"
         options.setdefault("timeout", TIMEOUT)
         super().__init__(**options)

@@ -60,7 +60,9 @@ def ask(service: RetrievalService, question: Question) -> Asked:
         if question.mode != "vector" or isinstance(error, MigrationMissingError):
             raise
         asked.why_no_vector = _no_embedding(error, error.remedy)
-        return asked
+        if not question.like_ids:
+            return asked
+        found = service.explain(question.search(query="", snippet=True, snippets=2), **access)
     asked.explained = explained = found.answer
     asked.model, asked.why_no_vector = found.embedding_model, why_no_vector(found.degraded)
     hits = found.hits(question.offset)
@@ -87,7 +89,10 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     )
     for leg, weight in legs:
         if weight > 0:
-            response = service.search(question.search(mode=leg, snippet=True, snippets=2), **access)
+            # Without a model, the vector leg has only the hits that the others are like.
+            words = {"query": ""} if leg == "vector" and asked.model is None else {}
+            alone = question.search(mode=leg, snippet=True, snippets=2, **words)
+            response = service.search(alone, **access)
             asked.lists[leg] = Listed(response.results, response.total_count)
     return asked
 

@@ -121,9 +121,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   ),
   corpus as (
     select (health #>> '{statistics,rows}')::numeric as rows,
-           health #>> '{statistics,refreshed_at}' as refreshed_at,
-           health #>> '{statistics,analysed_at}' as analysed_at,
-           health #>> '{statistics,shared_id}' is not null as is_shared
+           health #>> '{statistics,refreshed_at}' as refreshed_at
   ),
   refresh as (
     select 'Run: analyze public.knowledge_chunks; select public.refresh_knowledge_statistics()'
@@ -175,26 +173,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
     from chunks
    cross join corpus
    cross join refresh
-   where not corpus.is_shared
-     and abs(corpus.rows - chunks.total) > greatest(chunks.total / 2, knowledge_internal.few_rows())
-
-   union all
-  select 'warning', 'statistics',
-         format(
-           'the statistics of the corpus in several databases are old: they are from %s, for %s '
-           'rows, and this database alone has %s',
-           corpus.refreshed_at, corpus.rows, chunks.total
-         ),
-         'Run: second-brain server shards refresh'
-    from chunks
-   cross join corpus
-   where corpus.is_shared
-     and (
-       chunks.total > corpus.rows
-       or corpus.refreshed_at::timestamptz < least(
-            now() - interval '7 days', corpus.analysed_at::timestamptz
-          )
-     )
+   where abs(corpus.rows - chunks.total) > greatest(chunks.total / 2, knowledge_internal.few_rows())
 
    union all
   select 'warning', 'dead rows',
@@ -533,8 +512,6 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                  'refreshed_at', corpus.refreshed_at,
                  'analysed_at', corpus.analysed_at,
                  'rows', corpus.document_count,
-                 'own_rows', corpus.analysed_rows,
-                 'shared_id', corpus.shared_id,
                  'rows_changed_since', case
                    when corpus.analysed_at is not distinct from greatest(
                           activity.last_analyze, activity.last_autoanalyze

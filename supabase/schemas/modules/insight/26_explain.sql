@@ -63,7 +63,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set enable_seqscan = off as $$
 declare
   filtered constant knowledge_internal.row_scope :=
-    knowledge_internal.row_scope(wanted, null, null, false);
+    knowledge_internal.row_scope(wanted, null, null, false, null);
   is_found boolean;
 begin
   execute
@@ -109,7 +109,10 @@ begin
       'select value from ' || rows_read
       || ' cross join jsonb_path_query(chunk.metadata #> $3, ''lax $[*]'') as value'
   end;
-  if source is null then
+  -- Sources and models are names that no user can read.
+  if source is null or condition.field in ('source_id', 'embedding_model')
+    and (num_nonnulls(seen.viewer_id, seen.viewer_groups) > 0 or seen.public_only)
+  then
     return;
   end if;
   execute 'select array(select distinct left(to_jsonb(value)::text, 200) from (' || source
@@ -330,7 +333,10 @@ declare
   plan knowledge_internal.search_plan := knowledge_internal.planned_search(given);
   viewer_scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
     knowledge_internal.compile_filter(null, null, null, null, given.public_only),
-    given.viewer_id, given.viewer_groups, given.public_only
+    given.viewer_id, given.viewer_groups, given.public_only, (plan.scope).required
+  );
+  all_scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
+    null, null, null, false, (plan.scope).required
   );
   seen knowledge_internal.row_scope := viewer_scope;
   hidden bigint;
@@ -343,12 +349,9 @@ begin
     -- For a viewer, rows that are hidden and rows that are not there are the same.
     reason := case when viewer_scope.is_restricted then 'not_visible' else 'nothing_stored' end;
     if counts_hidden then
-      select count(distinct coalesce(chunk.document_id, chunk.id))
-        into hidden
-        from (
-          select stored.document_id, stored.id from public.knowledge_chunks as stored
-           where stored.status = 'active' limit 20000
-        ) as chunk;
+      execute 'select count(distinct coalesce(chunk.document_id, chunk.id)) from '
+        || knowledge_internal.shown_rows(all_scope, null, false)
+        into hidden using all_scope;
       reason := case when hidden = 0 then 'nothing_stored' else reason end;
     end if;
     return jsonb_strip_nulls(jsonb_build_object(
@@ -359,8 +362,11 @@ begin
         else concat(
           hidden || case hidden when 1 then ' document is' else ' documents are' end
             || ' private. ',
-          case when given.public_only
-            then 'No document is public. Store documents with visibility public.'
+          case
+            when given.public_only
+              then 'No document is public. Store documents with visibility public.'
+            when num_nonnulls(given.viewer_id, given.viewer_groups) = 0
+              then 'No document that this search may find is stored. Store one.'
             else 'No document is visible to this viewer. A document is visible to its owner_id, to '
                  'its allowed_groups, and with visibility public to all.' end
         ) end,
@@ -519,8 +525,14 @@ declare
     knowledge_internal.with_candidates(plan.analyses[1]);
   hits jsonb;
   hybrid_milliseconds float8;
+  candidates bigint;
   summary record;
 begin
+  if analysis.candidate_query is not null then
+    execute 'select count(*) from public.knowledge_chunks as chunk'
+      ' where ' || (plan.scope).visible || ' and chunk.content_tsv @@ $2'
+      into candidates using plan.scope, analysis.candidate_query;
+  end if;
   hits := (
     select coalesce(
              jsonb_agg(
@@ -597,13 +609,7 @@ begin
         when summary.text_is_short
           then 'fewer rows that pass the filters have words of the query'
       end,
-      'candidates', (
-        select count(*)
-          from public.knowledge_chunks as chunk
-         where chunk.status = 'active'
-           and chunk.content_tsv @@ analysis.candidate_query
-        having analysis.candidate_query is not null
-      ),
+      'candidates', candidates,
       'chunks', analysis.document_count,
       'mean_length', analysis.mean_length,
       'query', analysis.candidate_query::text,

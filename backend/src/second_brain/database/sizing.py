@@ -1,4 +1,4 @@
-"""The cost model: memory, disk, processors, databases and replicas, from measured figures.
+"""The cost model: memory, disk, processors, machines and replicas, from measured figures.
 
 `FIGURES` is the only place with numbers that were measured or assumed; each has its source.
 `plan` calculates with them and connects to nothing. docs/scale.md compares the bytes with those of
@@ -42,11 +42,8 @@ FIGURES: Mapping[str, Figure] = {
     "search_20000": Figure(8.5, "ms", _SPEED),
     "search_200000": Figure(11.3, "ms", _SPEED),
     "search_1000000": Figure(16.1, "ms", _SPEED),
-    "sharded": Figure(
-        2.9,
-        "times the work of a search, in each database",
-        "docs/scale.md, One corpus over several databases: p50 of four on two processors was 5.7 "
-        "times that of one; an upper bound",
+    "coordinator": Figure(
+        14, "ms of each search", "docs/scale.md, One corpus on Citus: up to 50,000 chunks"
     ),
     "load": Figure(
         1100, "chunks per second", "docs/operate.md, Writes: two connections, no search indexes"
@@ -121,13 +118,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a corpus needs. `nodes` is the number of machines of each database, with the primary."""
+    """What a corpus needs. More than one worker: a cluster of Citus, which has a coordinator, too.
+
+    `nodes` is the number of machines of each database, with the primary.
+    """
 
     chunks: int
     dimensions: int
     words: float
     qps: float
-    shards: int
+    workers: int
     nodes: int
     instance: Instance
     lines: Sequence[Line]
@@ -178,10 +178,12 @@ def plan(
             f"largest_gb must be at least {INSTANCES[0].memory_gb:g}, not {largest_gb:g}"
         )
     each = chunk_bytes(dimensions, words)
-    shards = max(1, math.ceil(chunks * each.cached / _room(instances[-1])))
-    rows = chunks / shards
-    work = search_ms(rows) * (_value("sharded") if shards > 1 else 1.0)
+    workers = max(1, math.ceil(chunks * each.cached / _room(instances[-1])))
+    rows = chunks / workers
+    work = search_ms(rows)
     cores = qps * work / 1000 / _value("busy")
+    # A worker of a cluster does less than a search in a database of its own: an upper bound.
+    coordinator = qps * _value("coordinator") / 1000 / _value("busy") if workers > 1 else 0.0
     # Least memory in all, then the fewest machines.
     _, nodes, instance = min(
         (
@@ -193,11 +195,11 @@ def plan(
         key=lambda choice: choice[:2],
     )
     build = _value("index_build") * rows / 1e6 * dimensions / 384 * 2 / instance.cores
-    one_database = "each database" if shards > 1 else "the database"
+    one_database = "each worker" if workers > 1 else "the database"
     lines = [
         Line(
-            "databases (shards)",
-            shards,
+            "databases (workers of Citus, if several)",
+            workers,
             "",
             f"{_room(instances[-1]) / GB:.0f} GB for rows and "
             f"indexes in the largest machine allowed, {instances[-1].name}",
@@ -211,9 +213,10 @@ def plan(
         ),
         Line(
             "machines in all",
-            shards * nodes,
+            workers * nodes,
             instance.name,
-            f"{instance.memory_gb:g} GB, {instance.cores} cores each (names and sizes of Supabase)",
+            f"{instance.memory_gb:g} GB, {instance.cores} cores each (names and sizes of Supabase)"
+            + (", and the coordinator" if workers > 1 else ""),
         ),
         Line(
             "memory for rows and indexes",
@@ -243,9 +246,10 @@ def plan(
         ),
         Line(
             "processors for searches",
-            cores * shards,
+            cores * workers + coordinator,
             "cores in all",
-            f"{work:.1f} ms of one core for a search in {one_database}, at most 60 % busy",
+            f"{work:.1f} ms of one core for a search in {one_database}, at most 60 % busy"
+            + (f"; {coordinator:,.1f} of them in the coordinator" if workers > 1 else ""),
         ),
         Line(
             "loading",
@@ -261,7 +265,7 @@ def plan(
             "and cores",
         ),
     ]
-    return Plan(chunks, dimensions, words, qps, shards, nodes, instance, lines, FIGURES)
+    return Plan(chunks, dimensions, words, qps, workers, nodes, instance, lines, FIGURES)
 
 
 def _value(name: str) -> float:

@@ -1,4 +1,4 @@
-"""The command plan: what a corpus needs. The calculation is in `distributed/sizing.py`."""
+"""The command plan: what a corpus needs. The calculation is in `database/sizing.py`."""
 
 import re
 from typing import Annotated
@@ -8,7 +8,7 @@ from rich.table import Table
 
 from second_brain.cli.options import JsonOption
 from second_brain.cli.output import show
-from second_brain.distributed import sizing
+from second_brain.database import sizing
 
 _EXAMPLES = """\b
 Examples:
@@ -35,7 +35,7 @@ def _plan(
     ] = 64.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate memory, disk, machines, shards and replicas, with the assumption behind each.
+    """Estimate memory, disk, machines and replicas, with the assumption behind each.
 
     The estimate is calculated from measured figures; --json prints each with its source. It needs
     no database.

@@ -1,1 +1,0 @@
-"""One corpus or many tenants in several databases: shards, tenants, moves, and sizes."""
