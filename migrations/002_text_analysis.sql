@@ -384,12 +384,13 @@ $$;
 -- Lexemes of a heading, its content and other texts with their positions. A heading counts as often
 -- as its weight says. Compounds as one word have label B, which keeps them out of phrases. Inner
 -- words are not counted in the length of the text. They have label C, and those of one word with
--- digits or a letter label A: iPhone15 and iPhone 15 are the same, JavaScript is not Java.
+-- digits or a letter label A: AB12345 and AB 12345 are the same, JavaScript is not Java.
 create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text, heading_weight integer default 2,
   others text[] default '{}'
 ) returns tsvector
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- A word that no text contains. ts_delete removes it and leaves a gap of 30 positions, so that no
   -- phrase matches across the boundary.
@@ -406,10 +407,6 @@ declare
   words text := knowledge_internal.apart(source);
   compounds text := knowledge_internal.joined(source);
   inner_words text := knowledge_internal.inner_words(source);
-  numbered text := (
-    select string_agg(inner_word.parts[1], concat(' ', gap))
-      from regexp_matches(inner_words, '\f([^\f\n]+)', 'g') as inner_word (parts)
-  );
   distance constant tsvector := gap || ':30';
   part text;
   found_lexemes tsvector;
@@ -420,18 +417,16 @@ begin
       foreach part in array string_to_array(words, boundary) loop
         found_lexemes := found_lexemes || to_tsvector(configuration, part) || distance;
       end loop;
-      return ts_delete(
-        found_lexemes || setweight(to_tsvector(configuration, compounds), 'B') || distance
-          || setweight(
-            to_tsvector(
-              configuration,
-              replace(
-                regexp_replace(inner_words, '\f[^\f\n]+', '', 'g'), E'\n', concat(' ', gap)
-              )
-            ), 'C'
-          ) || distance || setweight(to_tsvector(configuration, coalesce(numbered, '')), 'A'),
-        gap
-      );
+      found_lexemes := found_lexemes
+        || setweight(to_tsvector(configuration, compounds), 'B') || distance;
+      if inner_words <> '' then
+        part := regexp_replace(inner_words, '[\n\f]', concat('\& ', gap, ' '), 'g');
+        found_lexemes := found_lexemes
+          || setweight(to_tsvector(configuration, regexp_replace(part, '\f[^\f\n]+', '', 'g')), 'C')
+          || distance
+          || setweight(to_tsvector(configuration, regexp_replace(part, '(^|\n)[^\f]+', '', 'g')), 'A');
+      end if;
+      return ts_delete(found_lexemes, gap);
     exception when program_limit_exceeded then
       -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its
       -- beginning stays searchable.
