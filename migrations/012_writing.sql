@@ -49,6 +49,7 @@ declare
   is_analysed boolean;
   mean_length float8;
   side record;
+  most_bytes constant integer := 500000; -- of the words, so that their impacts fit
 begin
   if new.allowed_groups is distinct from old.allowed_groups then
     new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
@@ -130,7 +131,10 @@ begin
     );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
-    new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
+    -- A tsvector has at most 1 MB.
+    if pg_column_size(new.content_tsv) < most_bytes then
+      new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
+    end if;
   else
     new.content_hash := old.content_hash;
     new.field_stamp := old.field_stamp;
