@@ -1,5 +1,5 @@
 -- 008_fusion: the rows of the legs in one list, and how that list is arranged.
--- Adds: types score_range, fused_row, row_facts, row_measures and arranged_row, and the functions
+-- Adds: types fused_row, row_facts, row_measures and arranged_row, and the functions
 -- for scores of fused rows and for arranging them. Locks nothing that exists.
 
 -- A row of the fused list. collections: with one_per_document, those of all rows of its document;
@@ -31,57 +31,35 @@ create type knowledge_internal.arranged_row as (
   collections text[], duplicates integer
 );
 
--- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
--- the text leg missed, the least of a full pool, else 0: then it has no word.
-create type knowledge_internal.score_range as (
-  least_similarity double precision, best_similarity double precision,
-  least_text_score double precision, best_text_score double precision,
-  missing_text_score double precision, identifier_bonus double precision
-);
-
--- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
-create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
-returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return coalesce(
-    (score - least_score) / nullif(best_score - least_score, 0::float8),
-    case when score is null then 0 else 1 end
-  );
-end
-$$;
-
 -- The fused score of a row that is the best of every list that it can be in.
 create function knowledge_internal.best_fused_score(
   plan knowledge_internal.search_plan, rrf_k double precision
 ) returns double precision
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  best_similarity constant float8 := plan.vector_weight * case plan.fusion
-    when 'rrf' then 1 / (rrf_k + 1) when 'auto' then 1 / plan.cosine_scale else 1 end;
-  best_text constant float8 := plan.text_weight * case plan.fusion
-    when 'rrf' then 1 / (rrf_k + 1) else 1 end;
   best float8 := 0;
 begin
   for place in 1 .. cardinality(plan.questions) loop
-    best := best
-      + case
-          when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
-            then 0
-          else best_similarity
-        end
-      + case
-          when num_nonnulls(plan.questions[place].query_text, plan.analyses[place].lexemes) = 0
-            then 0
-          else best_text
-        end
-      + case
-          when plan.fusion = 'auto'
-            and (plan.analyses[place].bonuses).identifier_bonus is not null
-            then 2 * best_similarity + best_text
-          else 0
-        end;
+    best := best + (
+      select case
+               when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
+                 then 0
+               else plan.vector_weight * rule.vector_best
+             end
+             + case
+               when num_nonnulls(plan.questions[place].query_text, plan.analyses[place].lexemes) = 0
+                 then 0
+               else plan.text_weight * rule.text_best
+             end
+             + case
+               when rule.identifier_bonus is null then 0
+               else 2 * plan.vector_weight * rule.vector_best + plan.text_weight * rule.text_best
+             end
+        from knowledge_internal.fusion_rules(
+               plan.fusion, rrf_k, plan.cosine_scale, null, null, null, null, null,
+               (plan.analyses[place].bonuses).identifier_bonus
+             ) as rule
+    );
   end loop;
   return best;
 end
@@ -490,7 +468,11 @@ create function knowledge_internal.varied_places(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   relevances float8[] := array( -- null for what was taken
-    select knowledge_internal.min_max(listed.score, scores[cardinality(scores)], scores[1])
+    select coalesce(
+             (listed.score - scores[cardinality(scores)])
+               / nullif(scores[1] - scores[cardinality(scores)], 0),
+             1
+           )
       from unnest(scores) with ordinality as listed (score, place)
      order by listed.place
   );

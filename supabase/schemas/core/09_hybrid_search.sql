@@ -606,6 +606,11 @@ begin
         using errcode = '22023';
     end if;
     plan.collections := array(select distinct unnest(given.collections) order by 1);
+    if '' = any (plan.collections) then
+      -- All rows match: those of no other name are one list.
+      plan.apart := array_remove(plan.collections, '');
+      plan.collections := null;
+    end if;
   end if;
   return plan;
 end
@@ -879,30 +884,39 @@ begin
   -- Each question is ranked by itself in each collection.
   list as materialized (
     select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
-           row(
-             found.similarities[cardinality(found.similarities)], found.similarities[1],
+           rule
+      from (
+        select listed.*, last.similarity, last.text_score,
+               -- A collection without a vector leg has the least of the others.
+               coalesce(
+                 last.similarity, min(last.similarity) over (partition by listed.formulation)
+               ) as least_similarity
+          from unnest(lists) with ordinality as listed (
+                 formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
+                 text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
+                 text_milliseconds, list_id
+               )
+         cross join lateral (
+                 select listed.similarities[cardinality(listed.similarities)] as similarity,
+                        listed.text_scores[cardinality(listed.text_scores)] as text_score
+               ) as last
+      ) as found
+     cross join lateral knowledge_internal.fusion_rules(
+             plan.fusion, rrf_k, plan.cosine_scale, found.least_similarity, found.similarities[1],
              -- In a text leg alone, the least is no word found.
-             case when found.similarities <> '{}'
-               then found.text_scores[cardinality(found.text_scores)] else 0 end,
-             found.text_scores[1],
-             case when cardinality(found.text_scores) = plan.pool
-               then found.text_scores[plan.pool] else 0 end,
-             coalesce(found.identifier_bonus, 'infinity')
-           )::knowledge_internal.score_range as score_range
-      from unnest(lists) with ordinality as found (
-             formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
-             text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
-             text_milliseconds, list_id
-           )
+             case when found.similarity is not null then found.text_score else 0 end,
+             case when cardinality(found.text_scores) = plan.pool then found.text_score else 0 end,
+             found.text_scores[1], found.identifier_bonus
+           ) as rule
   ),
   vector_results as (
-    select list.list_id, list.score_range, hit.id, hit.similarity, hit.vector_rank
+    select list.list_id, list.rule, hit.id, hit.similarity, hit.vector_rank
       from list
      cross join lateral unnest(list.vector_ids, list.similarities)
              with ordinality as hit (id, similarity, vector_rank)
   ),
   text_results as (
-    select list.list_id, list.score_range, hit.id, hit.text_score, hit.text_rank
+    select list.list_id, list.rule, hit.id, hit.text_score, hit.text_rank
       from list
      cross join lateral unnest(list.text_ids, list.text_scores)
              with ordinality as hit (id, text_score, text_rank)
@@ -910,7 +924,7 @@ begin
   combined as (
     select list_id, id, vector_results.vector_rank, text_results.text_rank,
            vector_results.similarity, text_results.text_score,
-           coalesce(vector_results.score_range, text_results.score_range) as score_range
+           coalesce(vector_results.rule, text_results.rule) as rule
       from vector_results
       full outer join text_results using (list_id, id)
   ),
@@ -922,35 +936,27 @@ begin
            sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
       from combined
      cross join lateral (
-             select case plan.fusion
-                      when 'rrf' then
+             select case
+                      when (rule).is_by_rank then
                         coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
-                      when 'relative_score' then
-                        plan.vector_weight * knowledge_internal.min_max(
-                          combined.similarity, (score_range).least_similarity,
-                          (score_range).best_similarity
-                        )
-                      else
-                        plan.vector_weight / plan.cosine_scale
-                          * coalesce(combined.similarity, (score_range).least_similarity, 0)
+                      else plan.vector_weight * coalesce(
+                        (combined.similarity - (rule).vector_zero) / (rule).vector_unit,
+                        (rule).vector_missing
+                      )
                     end as of_vector,
-                    case plan.fusion
-                      when 'rrf' then coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
-                      when 'relative_score' then
-                        plan.text_weight * knowledge_internal.min_max(
-                          combined.text_score, (score_range).least_text_score,
-                          (score_range).best_text_score
-                        )
-                      -- A row with an identifier that was asked for has more than others can have.
-                      else
-                        plan.text_weight * coalesce(
-                          coalesce(combined.text_score, (score_range).missing_text_score)
-                            / nullif((score_range).best_text_score, 0), 0
-                        )
-                        + case when combined.text_score >= (score_range).identifier_bonus
-                            then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight
-                            else 0 end
-                    end as of_text
+                    case
+                      when (rule).is_by_rank then
+                        coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
+                      else plan.text_weight * coalesce(
+                        (combined.text_score - (rule).text_zero) / (rule).text_unit,
+                        (rule).text_missing
+                      )
+                    end
+                    -- A row with an identifier that was asked for has more than others can have.
+                    + case when combined.text_score >= (rule).identifier_bonus
+                        then 2 * plan.vector_weight * (rule).vector_best
+                          + plan.text_weight * (rule).text_best
+                        else 0 end as of_text
            ) as share
      group by combined.id
   )
@@ -1060,8 +1066,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'text leg alone, no word found), and adds them, weighted; auto adds '
   'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
   'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
-  'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
-  'come first. '
+  'of its leg (of all collections, where its own has no vector hit), BM25 as 0 where the pool is '
+  'not full; chunks with an identifier that was asked for come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '
@@ -1074,7 +1080,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
   'required_filters: conditions as in filters that a server adds to those of its client: for the '
   'whole answer, rows that do not meet them are not there, as rows that the viewer may not see. '
-  'collections: each is ranked by itself in each leg, and the ranks are those within it; '
+  'collections: each is ranked by itself in each leg, and the ranks are those within it; an empty '
+  'name is all collections that are not named; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
