@@ -98,14 +98,20 @@ begin
   if is_analysed
      or new.collection <> old.collection
      or new.metadata is distinct from old.metadata
+     or new.owner_id is distinct from old.owner_id
+     or new.visibility <> old.visibility
+     or new.allowed_groups is distinct from old.allowed_groups
+     or new.sensitivity is distinct from old.sensitivity
   then
     fields := knowledge_internal.text_fields(
-      new.collection, new.heading, new.document_id, new.metadata
+      new.collection, new.heading, new.document_id, new.metadata, new.owner_id, new.visibility,
+      new.allowed_groups, new.sensitivity
     );
     is_analysed := is_analysed
       or fields.stamp is distinct from old.field_stamp
       or fields is distinct from knowledge_internal.text_fields(
-           new.collection, new.heading, new.document_id, old.metadata
+           new.collection, new.heading, new.document_id, old.metadata, old.owner_id,
+           old.visibility, old.allowed_groups, old.sensitivity
          );
   end if;
 
