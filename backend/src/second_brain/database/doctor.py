@@ -15,7 +15,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming, pgvector
+from second_brain.database import catalogue, migrations, naming, pgvector, restored
 from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
@@ -100,6 +100,20 @@ select settings.collection, settings.fusion, settings.vector_weight, settings.te
   from {schema}.list_knowledge_settings() as settings
  order by settings.collection
 """
+_OTHER_OWNERS = """
+select class.oid::regclass::text, class.relowner::regrole::text, chunks.relowner::regrole::text
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+  join pg_catalog.pg_class as chunks
+    on chunks.oid = to_regclass(quote_ident(%(schema)s) || '.knowledge_chunks')
+ where class.relkind in ('r', 'p')
+   and class.relowner <> chunks.relowner
+   and (
+     namespace.nspname = %(internals)s
+     or namespace.nspname = %(schema)s and starts_with(class.relname, 'knowledge_')
+   )
+ order by 1
+"""
 _UNNAMED = """
 select stored.chunks from {schema}.knowledge_embedding_models() as stored where stored.model is null
 """
@@ -116,43 +130,51 @@ class Finding:
 
 
 def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding]:
-    """Run every check on an autocommit connection, preferably as the owner of the tables.
+    """Run every check, preferably as the owner of the tables.
 
-    If migrations are missing, the checks of their objects do not run.
+    Each check is a transaction, or a savepoint in the one that is open: nothing that it sets
+    outlives it, also on a connection of a pooler. If migrations are missing, the checks of their
+    objects do not run.
     """
     naming.check_schema(schema)
     findings = [
-        *_run("server", lambda: _server(connection)),
-        *_run("pgvector", lambda: _pgvector(connection)),
-        *_run("roles", lambda: _roles(connection)),
-        *_run("migrations", lambda: _migrations(connection, schema)),
+        *_run(connection, "server", lambda: _server(connection)),
+        *_run(connection, "pgvector", lambda: _pgvector(connection)),
+        *_run(connection, "roles", lambda: _roles(connection)),
+        *_run(connection, "migrations", lambda: _migrations(connection, schema)),
     ]
     if findings[-1].status == "error":
         return findings
     installed = migrations.installed_modules(connection, schema)
     findings += [
-        *_run("modules", lambda: _modules(connection, installed, schema)),
-        *_guarded("functions", lambda: _definitions(connection, installed, schema)),
-        *_run("functions", lambda: _viewer_groups(connection, schema)),
+        *_run(connection, "modules", lambda: _modules(connection, installed, schema)),
+        *_guarded(connection, "functions", lambda: _definitions(connection, installed, schema)),
+        *_run(connection, "functions", lambda: _viewer_groups(connection, schema)),
     ]
     if "insight" in installed:
-        findings += _guarded("health", lambda: _health(connection, schema))
-    findings += _run("embeddings", lambda: _unnamed(connection, schema))
-    findings += _run("settings", lambda: _settings(connection, schema))
+        findings += _guarded(connection, "health", lambda: _health(connection, schema))
+    findings += _run(connection, "owners", lambda: _owners(connection, schema))
+    findings += _run(connection, "rows", lambda: _seeds(connection, schema))
+    findings += _run(connection, "embeddings", lambda: _unnamed(connection, schema))
+    findings += _run(connection, "settings", lambda: _settings(connection, schema))
     for module, check in _CHECKS_OF_MODULES.items():
         if module in installed and find_spec(f"second_brain.{module}"):
             found = import_module(f"second_brain.{module}.findings").findings
-            findings += _run(check, partial(found, connection, schema))
+            findings += _run(connection, check, partial(found, connection, schema))
     return findings
 
 
-def _run(name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
-    return _guarded(name, lambda: (Finding(name, *result) for result in check()))
+def _run(connection: Connection, name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
+    return _guarded(connection, name, lambda: (Finding(name, *result) for result in check()))
 
 
-def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _guarded(
+    connection: Connection, name: str, check: Callable[[], Iterator[Finding]]
+) -> Iterator[Finding]:
     try:
-        yield from check()
+        with connection.transaction():
+            found = list(check())
+        yield from found
     except psycopg.OperationalError:
         raise
     except SecondBrainError as exc:
@@ -207,6 +229,9 @@ def _roles(connection: Connection) -> Findings:
 
 
 def _migrations(connection: Connection, schema: str) -> Findings:
+    if restored.present(connection, schema):
+        yield "error", restored.WHAT.format(schema=schema), restored.REMEDY
+        return
     installed = migrations.installed_modules(connection, schema)
     expected = migrations.select(migrations.find(), (), installed)
     missing = migrations.pending(connection, expected, schema)
@@ -445,6 +470,38 @@ def _summary(health: dict[str, Any]) -> dict[str, str]:
         "memory": f"{memory['vector_index']} of vector index,"
         f" {memory['shared_buffers']} of shared_buffers",
     }
+
+
+def _owners(connection: Connection, schema: str) -> Findings:
+    """Look for objects of another role: the functions could not read its tables."""
+    query = sql.SQL(_OTHER_OWNERS)
+    arguments = {"schema": schema, "internals": naming.internals(schema)}
+    rows = connection.execute(query, arguments).fetchall()
+    for name, owner, wanted in rows:
+        yield (
+            "error",
+            f"{name} belongs to {owner}, and the chunks to {wanted}",
+            f"Run: alter table {name} owner to {wanted}; then `second-brain migrate` as {wanted}.",
+        )
+    if not rows:
+        yield "ok", "all tables belong to one role", None
+
+
+def _seeds(connection: Connection, schema: str) -> Findings:
+    """Look for the rows that the migrations insert; a dump of the schema alone has none."""
+    missing = False
+    for table in ("knowledge_types", "knowledge_source_origins"):
+        name = sql.Identifier(schema, table)
+        query = sql.SQL("select exists (select from {})").format(name)
+        if connection.execute(query).fetchone() != (True,):
+            missing = True
+            yield (
+                "error",
+                f"{schema}.{table} has no rows, so nothing can be stored",
+                f"Run the insert into {table} of 001_documents.sql again.",
+            )
+    if not missing:
+        yield "ok", "knowledge_types and knowledge_source_origins have theirs", None
 
 
 def _unnamed(connection: Connection, schema: str) -> Findings:
