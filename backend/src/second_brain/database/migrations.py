@@ -260,9 +260,9 @@ def find_obstacles(
 def _obstacles(
     connection: "psycopg.Connection[Any]", migrations: Sequence[Migration], schema: str
 ) -> list[Obstacle]:
-    if restored.present(connection, schema):
-        return [Obstacle(restored.WHAT.format(schema=schema), restored.REMEDY)]
     try:
+        if restored.present(connection, schema, migrations):
+            return [Obstacle(restored.WHAT.format(schema=schema), restored.REMEDY)]
         missing = pending(connection, migrations, schema)
     except MigrationError as error:
         return [Obstacle(str(error), error.remedy)]

@@ -1,12 +1,13 @@
 """An install without a history, such as one that was restored from a dump of Supabase."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from second_brain.database import naming, obstacles
-from second_brain.database.history import CREATE_HISTORY, RECORD, has_history, recorded
+from second_brain.database.history import CREATE_HISTORY, RECORD, has_history, pending
 from second_brain.database.packaged import Migration, find
 from second_brain.errors import ConfigurationError
 from second_brain.services.connections import connect
@@ -18,17 +19,22 @@ REMEDY = (
 )
 
 
-def present(connection: psycopg.Connection[Any], schema: str = naming.SCHEMA) -> list[Migration]:
+def present(
+    connection: psycopg.Connection[Any],
+    schema: str = naming.SCHEMA,
+    among: Sequence[Migration] | None = None,
+) -> list[Migration]:
     """List the migrations whose objects are in the schema, of an install without a history.
 
-    It is empty where a migration is recorded, and where an object of core is missing.
+    It is empty where one of them is recorded, and where an object of core is missing.
     """
-    if recorded(connection, schema):
+    known = find() if among is None else among
+    if len(pending(connection, known, schema)) < len(known):
         return []
     there = obstacles.names_of_objects(connection, schema)
-    found = [one for one in find() if obstacles.names_created(one.sql) <= there]
-    core = {one.version for one in find() if one.module is None}
-    return found if core <= {one.version for one in found} else []
+    found = [one for one in known if obstacles.names_created(one.sql) <= there]
+    core = {one.version for one in known if one.module is None}
+    return found if core and core <= {one.version for one in found} else []
 
 
 def record(dsn: str, schema: str = naming.SCHEMA) -> list[Migration]:
