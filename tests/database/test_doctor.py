@@ -47,6 +47,8 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "row level security",
         "tables",
         "indexes",
+        "owners",
+        "rows",
         "embeddings",
         "statistics",
         "dead rows",

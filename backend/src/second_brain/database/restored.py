@@ -32,7 +32,7 @@ def present(
     if len(pending(connection, known, schema)) < len(known):
         return []
     there = obstacles.names_of_objects(connection, schema)
-    found = [one for one in known if obstacles.names_created(one.sql) <= there]
+    found = [one for one in known if (names := obstacles.names_created(one.sql)) and names <= there]
     core = {one.version for one in known if one.module is None}
     return found if core and core <= {one.version for one in found} else []
 
