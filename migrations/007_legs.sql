@@ -42,12 +42,13 @@ create type knowledge_internal.arrangement as (
 -- chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits (null:
 -- all), and compared_exactly of them returned. Text leg: scored_exactly candidates get their exact
 -- BM25; with at most most_read_by_filter matching rows (most_compared, where the vector leg
--- compares them too) all of them are candidates. sampled_collections: the collections of the rows
+-- compares them too) all of them are candidates. apart: beside a list of all other rows, each of
+-- these collections has a list of its own. sampled_collections: the collections of the rows
 -- of a sample that match, each for sample_weight chunks. arrangement: null where the fused list
 -- stays as it is. known: null without like_ids.
 create type knowledge_internal.search_plan as (
   questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
-  scope knowledge_internal.row_scope, collections text[], fusion text,
+  scope knowledge_internal.row_scope, collections text[], apart text[], fusion text,
   vector_weight double precision, text_weight double precision, match_threshold double precision,
   cosine_scale double precision, is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
   is_empty boolean, pool integer, index_rows integer, ef_search integer, scan_tuples integer,
@@ -944,10 +945,18 @@ set cpu_index_tuple_cost = 0.5 as $$
 declare
   callers text[];
   lists knowledge_internal.ranked_list[] := '{}';
+  others knowledge_internal.search_plan;
   collection text;
 begin
   if plan.is_empty then
     return lists;
+  end if;
+  if plan.apart is not null then
+    others := plan;
+    others.scope.wanted.excluded_collections :=
+      ((plan.scope).wanted).excluded_collections || plan.apart;
+    others.scope.matching := (plan.scope).matching
+      || ' and chunk.collection <> all (($1).wanted.excluded_collections)';
   end if;
   -- A set clause cannot restore the settings of pgvector: a role that is not a superuser could not
   -- create the function in a session that has not loaded pgvector, which the cast does.
@@ -966,9 +975,13 @@ begin
     -- Once for all collections; without a filter, the leg may need none.
     if plan.is_filtered or plan.is_small_corpus then
       plan.analyses[formulation] := knowledge_internal.with_candidates(plan.analyses[formulation]);
+      others.analyses[formulation] := plan.analyses[formulation];
     end if;
-    foreach collection in array coalesce(plan.collections, array[null::text]) loop
-      lists := lists || knowledge_internal.ranked_list(formulation, collection, plan);
+    foreach collection in array coalesce(plan.collections, null::text || plan.apart) loop
+      lists := lists || knowledge_internal.ranked_list(
+        formulation, collection,
+        case when collection is null and plan.apart is not null then others else plan end
+      );
     end loop;
   end loop;
   perform set_config('hnsw.ef_search', callers[1], true),

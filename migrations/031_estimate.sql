@@ -157,7 +157,7 @@ begin
          count(*) as lists
     into found
     from generate_subscripts(plan.questions, 1) as asked (place)
-   cross join unnest(coalesce(plan.collections, array[null::text])) as scope (collection)
+   cross join unnest(coalesce(plan.collections, null::text || plan.apart)) as scope (collection)
    cross join knowledge_internal.estimated_list(asked.place, scope.collection, plan) as list;
   vector_ms := costs.compared * (index_row * found.index_rows + compared_row * found.compared_rows);
   text_ms := costs.scored

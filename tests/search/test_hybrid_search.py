@@ -117,7 +117,7 @@ def test_the_legs_are_made_of_the_functions_that_these_tests_read() -> None:
         return body(function(name, "knowledge_internal"))
 
     assert "knowledge_internal.ranked_lists(plan)" in body(function(RPC))
-    assert "knowledge_internal.ranked_list(formulation, collection, plan)" in text("ranked_lists")
+    assert "knowledge_internal.ranked_list(" in text("ranked_lists")
     legs = {name for names in LEGS.values() for name in names}
     # A module may find rows of the text leg; in core there are none.
     assert called("ranked_list") == {*legs, SHARED_BY_THE_LEGS, "native_rows"}

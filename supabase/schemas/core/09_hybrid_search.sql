@@ -606,6 +606,11 @@ begin
         using errcode = '22023';
     end if;
     plan.collections := array(select distinct unnest(given.collections) order by 1);
+    if '' = any (plan.collections) then
+      -- All rows match: those of no other name are one list.
+      plan.apart := array_remove(plan.collections, '');
+      plan.collections := null;
+    end if;
   end if;
   return plan;
 end
@@ -1075,7 +1080,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
   'required_filters: conditions as in filters that a server adds to those of its client: for the '
   'whole answer, rows that do not meet them are not there, as rows that the viewer may not see. '
-  'collections: each is ranked by itself in each leg, and the ranks are those within it; '
+  'collections: each is ranked by itself in each leg, and the ranks are those within it; an empty '
+  'name is all collections that are not named; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming, pgvector, restored
+from second_brain.database import catalogue, migrations, naming, pgvector, restored, stored
 from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
@@ -54,7 +54,12 @@ _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
-_SERVER = "select current_setting('server_version_num')::int / 10000"
+_SERVER = """
+select current_setting('server_version_num')::int / 10000, database.datctype,
+       lower('ÉŁ') = 'éł' and to_tsvector('pg_catalog.simple', 'ÉŁ') = '''éł'':1'
+  from pg_catalog.pg_database as database
+ where database.datname = current_database()
+"""
 _NATIVE_INDEX = """
 select exists (select from pg_catalog.pg_available_extensions where name = 'pg_textsearch'),
        to_regclass(%s) is not null
@@ -73,50 +78,6 @@ select function.proowner in (caller.proowner, 10), function.proowner::regrole::t
  where function.oid = to_regprocedure(%s)
 """
 _HEALTH = "select {schema}.knowledge_search_health()"
-# Bounded: a collection can have millions of chunks.
-_SETTINGS = """
-select settings.collection, settings.fusion, settings.vector_weight, settings.text_weight,
-       settings.embedding_model,
-       array(
-         select distinct coalesce(sampled.embedding_model, 'unnamed')
-           from (
-             select chunk.embedding_model
-               from {schema}.knowledge_chunks as chunk
-              where settings.embedding_model is not null
-                and chunk.status = 'active'
-                and chunk.embedding is not null
-                and (
-                  chunk.collection = settings.collection
-                  or settings.collection = '' and chunk.collection not in (
-                    select own.collection from {schema}.knowledge_settings as own
-                  )
-                )
-              limit 1000
-           ) as sampled
-          where sampled.embedding_model is distinct from settings.embedding_model
-          order by 1
-       ) as other_models,
-       array_to_string(settings.changes, '; ') as changes
-  from {schema}.list_knowledge_settings() as settings
- order by settings.collection
-"""
-_OTHER_OWNERS = """
-select class.oid::regclass::text, class.relowner::regrole::text, chunks.relowner::regrole::text
-  from pg_catalog.pg_class as class
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
-  join pg_catalog.pg_class as chunks
-    on chunks.oid = to_regclass(quote_ident(%(schema)s) || '.knowledge_chunks')
- where class.relkind in ('r', 'p')
-   and class.relowner <> chunks.relowner
-   and (
-     namespace.nspname = %(internals)s
-     or namespace.nspname = %(schema)s and starts_with(class.relname, 'knowledge_')
-   )
- order by 1
-"""
-_UNNAMED = """
-select stored.chunks from {schema}.knowledge_embedding_models() as stored where stored.model is null
-"""
 
 
 @dataclass(frozen=True)
@@ -153,10 +114,14 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     ]
     if "insight" in installed:
         findings += _guarded(connection, "health", lambda: _health(connection, schema))
-    findings += _run(connection, "owners", lambda: _owners(connection, schema))
-    findings += _run(connection, "rows", lambda: _seeds(connection, schema))
-    findings += _run(connection, "embeddings", lambda: _unnamed(connection, schema))
-    findings += _run(connection, "settings", lambda: _settings(connection, schema))
+    for name, stored_check in (
+        ("owners", stored.owners),
+        ("rows", stored.seeds),
+        ("embeddings", stored.unnamed),
+        ("embeddings", stored.equal_embeddings),
+        ("settings", stored.settings),
+    ):
+        findings += _run(connection, name, partial(stored_check, connection, schema))
     for module, check in _CHECKS_OF_MODULES.items():
         if module in installed and find_spec(f"second_brain.{module}"):
             found = import_module(f"second_brain.{module}.findings").findings
@@ -190,11 +155,19 @@ def _guarded(
 
 
 def _server(connection: Connection) -> Findings:
-    (major,) = connection.execute(_SERVER).fetchone() or (0,)
+    ((major, ctype, has_letters),) = connection.execute(_SERVER).fetchall()
     if major < MINIMUM_SERVER:
         yield "error", f"PostgreSQL {major} is too old", f"Upgrade to {MINIMUM_SERVER} or later."
     else:
         yield "ok", f"PostgreSQL {major}", None
+    if not has_letters:
+        yield (
+            "warning",
+            f"LC_CTYPE is {ctype}: lower() and the text search know the letters A to Z only, so a"
+            " search for é does not find É",
+            "Dump the database, create it again with locale C.UTF-8 or en_US.UTF-8 (create database"
+            " ... template template0), and restore it.",
+        )
 
 
 def _pgvector(connection: Connection) -> Findings:
@@ -213,6 +186,13 @@ def _pgvector(connection: Connection) -> Findings:
         )
     else:
         yield "ok", f"pgvector {found.version} in schema {found.schema}", None
+        for fault in found.faults:
+            yield (
+                "warning",
+                f"pgvector is {found.version}: {fault}",
+                f"Upgrade the server's pgvector to {pgvector.WITHOUT_FAULTS} or later, run: alter"
+                " extension vector update; then reindex the vector index.",
+            )
 
 
 def _roles(connection: Connection) -> Findings:
@@ -470,77 +450,3 @@ def _summary(health: dict[str, Any]) -> dict[str, str]:
         "memory": f"{memory['vector_index']} of vector index,"
         f" {memory['shared_buffers']} of shared_buffers",
     }
-
-
-def _owners(connection: Connection, schema: str) -> Findings:
-    """Look for objects of another role: the functions could not read its tables."""
-    query = sql.SQL(_OTHER_OWNERS)
-    arguments = {"schema": schema, "internals": naming.internals(schema)}
-    rows = connection.execute(query, arguments).fetchall()
-    for name, owner, wanted in rows:
-        yield (
-            "error",
-            f"{name} belongs to {owner}, and the chunks to {wanted}",
-            f"Run: alter table {name} owner to {wanted}; then `second-brain migrate` as {wanted}.",
-        )
-    if not rows:
-        yield "ok", "all tables belong to one role", None
-
-
-def _seeds(connection: Connection, schema: str) -> Findings:
-    """Look for the rows that the migrations insert; a dump of the schema alone has none."""
-    missing = False
-    for table in ("knowledge_types", "knowledge_source_origins"):
-        name = sql.Identifier(schema, table)
-        query = sql.SQL("select exists (select from {})").format(name)
-        if connection.execute(query).fetchone() != (True,):
-            missing = True
-            yield (
-                "error",
-                f"{schema}.{table} has no rows, so nothing can be stored",
-                f"Run the insert into {table} of 001_documents.sql again.",
-            )
-    if not missing:
-        yield "ok", "knowledge_types and knowledge_source_origins have theirs", None
-
-
-def _unnamed(connection: Connection, schema: str) -> Findings:
-    """Report embeddings that name no model: a search takes them for those of the corpus's model."""
-    query = sql.SQL(_UNNAMED).format(schema=sql.Identifier(schema))
-    for (chunks,) in connection.execute(query):
-        yield (
-            "warning",
-            f"{chunks} chunks have an embedding but no embedding_model",
-            "Name the model that made them: set embedding_model in knowledge_chunks where it is"
-            " null; those of an adopted table: `second-brain adopt TABLE --model NAME`.",
-        )
-
-
-def _settings(connection: Connection, schema: str) -> Findings:
-    """Report how each collection is searched, and embeddings of another model than the stored."""
-    query = sql.SQL(_SETTINGS).format(schema=sql.Identifier(schema))
-    stored = connection.execute(query).fetchall()
-    if not stored:
-        yield "ok", "none stored: a search that names no fusion uses rrf", None
-    for collection, fusion, vector_weight, text_weight, model, other_models, changes in stored:
-        name = f"collection {collection}" if collection else "all other collections"
-        yield (
-            "ok",
-            f"{name}: fusion {fusion or 'not stored'},"
-            f" vector_weight {vector_weight:g}, text_weight {text_weight:g}",
-            None,
-        )
-        if changes:
-            yield (
-                "warning",
-                f"{name}: the settings are stale: {changes}",
-                "Tune again: `second-brain corpus tune --apply`.",
-            )
-        if other_models:
-            yield (
-                "warning",
-                f"{name}: embedding_model is {model}, but chunks have embeddings of"
-                f" {', '.join(other_models)}",
-                "Tune again (`second-brain corpus tune --apply`), or embed the chunks with the"
-                " stored model (`second-brain corpus reembed`).",
-            )

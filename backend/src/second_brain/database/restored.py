@@ -12,6 +12,7 @@ from second_brain.database.packaged import Migration, find
 from second_brain.errors import ConfigurationError
 from second_brain.services.connections import connect
 
+_TABLE = "knowledge_chunks"
 WHAT = "the install in schema {schema} has no history: it was restored, or its history was deleted"
 REMEDY = (
     "Record what is there: `second-brain migrate --record`, or, in the project that has its files, "
@@ -32,7 +33,10 @@ def present(
     if len(pending(connection, known, schema)) < len(known):
         return []
     there = obstacles.names_of_objects(connection, schema)
-    found = [one for one in known if (names := obstacles.names_created(one.sql)) and names <= there]
+    created = {one.version: obstacles.names_created(one.sql) for one in known}
+    if _TABLE not in there & set().union(*created.values()):
+        return []
+    found = [one for one in known if created[one.version] <= there]
     core = {one.version for one in known if one.module is None}
     return found if core and core <= {one.version for one in found} else []
 
