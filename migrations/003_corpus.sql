@@ -420,10 +420,65 @@ begin
 end
 $$;
 
--- The methods of fusion, which the table below has too.
+-- How a fusion scores the rows of a list (see ranked_list). A leg adds its weight / (rrf_k + rank)
+-- if is_by_rank, else its weight times (its score - zero) / unit, and for a row that it missed times
+-- missing. best: the highest of these, without the weight. A row with a BM25 score of at least
+-- identifier_bonus comes before all others.
+create type knowledge_internal.fusion_rule as (
+  fusion text, is_by_rank boolean,
+  vector_zero double precision, vector_unit double precision, vector_missing double precision,
+  vector_best double precision,
+  text_zero double precision, text_unit double precision, text_missing double precision,
+  text_best double precision, identifier_bonus double precision
+);
+
+-- The fusions: each is a row here, with its rule for a list with these scores. wanted: one of them,
+-- null for all. text_zero: the BM25 score that relative_score scales to 0. missing_score: the BM25
+-- score of a row that the text leg missed. Raises 22023 for an unknown fusion.
+create function knowledge_internal.fusion_rules(
+  wanted text, rrf_k double precision, cosine_scale double precision,
+  least_similarity double precision, best_similarity double precision,
+  text_zero double precision, missing_score double precision, best_score double precision,
+  identifier_bonus double precision
+) returns setof knowledge_internal.fusion_rule
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Where all scores of a leg are equal, relative_score scales them to 1.
+  zero_similarity constant float8 :=
+    least_similarity - (least_similarity = best_similarity)::integer;
+  zero_score constant float8 := text_zero - (text_zero = best_score)::integer;
+  text_scale constant float8 := coalesce(nullif(best_score, 0), 1);
+begin
+  return query
+  select rule.*
+    from (
+      values
+        ('rrf', true, null::float8, null::float8, 0::float8, 1 / (rrf_k + 1), null::float8,
+         null::float8, 0::float8, 1 / (rrf_k + 1), null::float8),
+        ('relative_score', false, zero_similarity, best_similarity - zero_similarity, 0, 1,
+         zero_score, best_score - zero_score, 0, 1, null),
+        ('auto', false, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
+         1 / cosine_scale, 0, text_scale, missing_score / text_scale, 1, identifier_bonus)
+    ) as rule (
+      fusion, is_by_rank, vector_zero, vector_unit, vector_missing, vector_best, text_zero,
+      text_unit, text_missing, text_best, identifier_bonus
+    )
+   where rule.fusion = wanted or wanted is null;
+  if not found then
+    raise exception 'fusion must be one of %, not %',
+                    array_to_string(knowledge_internal.fusions(), ', '), left(wanted, 100)
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+-- The names of the fusions.
 create function knowledge_internal.fusions() returns text[]
 language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-  select array['rrf', 'relative_score', 'auto']
+  select array_agg(rule.fusion)
+    from knowledge_internal.fusion_rules(
+           null, null, null, null, null, null, null, null, null
+         ) as rule
 $$;
 
 create table public.knowledge_settings (
@@ -464,7 +519,8 @@ create type knowledge_internal.text_fields as (
 -- which improved nDCG on each of three test collections.
 create function knowledge_internal.text_fields(
   collection text, heading text default null, document_id uuid default null,
-  metadata jsonb default '{}'
+  metadata jsonb default '{}', owner_id uuid default null, visibility text default null,
+  allowed_groups text[] default null, sensitivity text default null
 ) returns knowledge_internal.text_fields
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin

@@ -456,7 +456,7 @@ begin
 end
 $$;
 
--- Those of the collections that have chunks, active or not.
+-- Those of the collections that have active chunks.
 create function knowledge_internal.stored_collections(names text[]) returns text[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The search may set force_custom_plan; the statement here is the same for every query. Where all
@@ -464,15 +464,16 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
+declare
+  stored text[] := '{}';
+  name text;
 begin
-  return array(
-    select asked.name
-      from unnest(names) as asked (name)
-     cross join lateral (
-             select from public.knowledge_chunks as chunk
-              where chunk.status = 'active' and chunk.collection = asked.name limit 1
-           ) as stored
-  );
+  foreach name in array names loop
+    perform from public.knowledge_chunks as chunk
+      where chunk.status = 'active' and chunk.collection = name limit 1;
+    stored := stored || case when found then array[name] end;
+  end loop;
+  return stored;
 end
 $$;
 
@@ -498,9 +499,13 @@ begin
     foreach condition in array knowledge_internal.filter_conditions(filters, argument) loop
       compiled := knowledge_internal.with_condition(compiled, condition);
     end loop;
-    -- Callers exclude collections by habit. Without such chunks the search needs no filter.
-    compiled.excluded_collections := case when compiled.excluded_collections is not null
-      then nullif(knowledge_internal.stored_collections(compiled.excluded_collections), '{}') end;
+    -- Callers exclude collections by habit. Without such chunks the search needs no filter. What is
+    -- required stays: an answer must not depend on chunks that it leaves out.
+    compiled.excluded_collections := case
+      when argument = 'required_filters' then compiled.excluded_collections
+      when compiled.excluded_collections is not null
+        then nullif(knowledge_internal.stored_collections(compiled.excluded_collections), '{}')
+    end;
   end if;
   compiled.filter_type := filter_type;
   compiled.date_from := date_from;

@@ -152,7 +152,7 @@ def together(*strategies: st.SearchStrategy[Arguments]) -> st.SearchStrategy[Arg
 leg_weights = st.sampled_from([(1.0, 1.0), (1.0, 0.25), (0.5, 3.0), (0.0, 1.0), (2.0, 0.0)])
 reworded = arguments_of(formulations=st.lists(ways_to_ask(), min_size=1, max_size=3))
 separated = arguments_of(
-    collections=st.lists(st.sampled_from([*COLLECTIONS, "none"]), min_size=1, max_size=4)
+    collections=st.lists(st.sampled_from([*COLLECTIONS, "none", ""]), min_size=1, max_size=4)
 )
 viewed = arguments_of(viewer_id=st.sampled_from([*OWNERS, UUID(int=1003)]))
 in_public = arguments_of(public_only=st.just(True))
@@ -244,13 +244,17 @@ def visible(one: Chunk, arguments: Arguments) -> bool:
     return may_see(one.visibility, one.owner, arguments)
 
 
+def pool_of(arguments: Arguments) -> int:
+    return int(max(arguments.get("pool_size", 50), arguments.get("match_count", 10)))
+
+
 def ranked_list(
     corpus: Corpus, candidates: Sequence[int], asked: Arguments, arguments: Arguments
 ) -> dict[int, Hit]:
     """Rank the candidates for one way to ask, in both legs, and fuse the legs."""
     weights = arguments["vector_weight"], arguments["text_weight"]
     fusion, rrf_k = arguments.get("fusion", "rrf"), arguments.get("rrf_k", 60)
-    pool = max(arguments.get("pool_size", 50), arguments.get("match_count", 10))
+    pool = pool_of(arguments)
     threshold = arguments.get("match_threshold", 0)
     embedding, text = asked.get("query_embedding"), asked.get("query_text", "")
     active = corpus.active()
@@ -273,9 +277,6 @@ def ranked_list(
     for rank, number in enumerate(worded, 1):
         hits[number].text_rank, hits[number].text_score = rank, bm25s[number]
 
-    if fusion == "auto":
-        add_scores(hits, 3 * corpus.cosine_spread, weights, pool)
-        return hits
     for leg, scores, weight in ((near, cosines, weights[0]), (worded, bm25s, weights[1])):
         for rank, number in enumerate(leg, 1):
             if fusion == "rrf":
@@ -287,20 +288,23 @@ def ranked_list(
     return hits
 
 
-def add_scores(
-    hits: Mapping[int, Hit], scale: float, weights: tuple[float, float], pool: int
-) -> None:
-    """Score hits as fusion auto does.
+def add_scores(lists: Sequence[dict[int, Hit]], corpus: Corpus, arguments: Arguments) -> None:
+    """Score the lists of a way to ask, one for each collection, as fusion auto does.
 
-    A score that is missing counts as the least of its leg, BM25 as 0 where the pool is not full.
+    A score that is missing counts as the least of its leg, BM25 as 0 where the pool is not full. A
+    collection without a cosine has the least of all.
     """
-    cosines = known(hit.similarity for hit in hits.values())
-    bm25s = known(hit.text_score for hit in hits.values())
-    least_bm25 = min(bm25s) if len(bm25s) == pool else 0
-    for hit in hits.values():
-        cosine = min(cosines, default=0) if hit.similarity is None else hit.similarity
-        score = least_bm25 if hit.text_score is None else hit.text_score
-        hit.rrf_score = weights[0] * cosine / scale + weights[1] * score / max(bm25s, default=1)
+    scale, pool = 3 * corpus.cosine_spread, pool_of(arguments)
+    all_cosines = known(hit.similarity for hits in lists for hit in hits.values())
+    for hits in lists:
+        cosines = known(hit.similarity for hit in hits.values()) or all_cosines
+        bm25s = known(hit.text_score for hit in hits.values())
+        least_bm25 = min(bm25s) if len(bm25s) == pool else 0
+        for hit in hits.values():
+            cosine = min(cosines, default=0) if hit.similarity is None else hit.similarity
+            score = least_bm25 if hit.text_score is None else hit.text_score
+            hit.rrf_score = arguments["vector_weight"] * cosine / scale
+            hit.rrf_score += arguments["text_weight"] * score / max(bm25s, default=1)
 
 
 def known(values: Iterable[Any]) -> list[Any]:
@@ -309,17 +313,28 @@ def known(values: Iterable[Any]) -> list[Any]:
 
 def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
     """Search: a list for each way to ask in each collection, all fused."""
-    ways = [arguments, *arguments.get("formulations", ())]
     found = defaultdict(list)
-    for collection in set(arguments.get("collections") or [None]):
-        candidates = [
-            number
-            for number, one in corpus.active().items()
-            if collection in (None, one.collection) and passes(one, arguments)
+    named = set(arguments.get("collections") or [None])
+    for asked in (arguments, *arguments.get("formulations", ())):
+        lists = [
+            ranked_list(
+                corpus,
+                [
+                    number
+                    for number, one in corpus.active().items()
+                    if collection in (None, one.collection)
+                    or (collection == "" and one.collection not in named)
+                    if passes(one, arguments)
+                ],
+                asked,
+                arguments,
+            )
+            for collection in named
         ]
-        for asked in ways:
-            for number, hit in ranked_list(corpus, candidates, asked, arguments).items():
-                found[number].append(hit)
+        if arguments.get("fusion") == "auto":
+            add_scores(lists, corpus, arguments)
+        for number, hit in chain.from_iterable(hits.items() for hits in lists):
+            found[number].append(hit)
 
     fused = {}
     for number, hits in found.items():

@@ -160,6 +160,7 @@ RANKS = {
     "cosine_spread",
     "document_side",
     "exact_scores",
+    "fusion_rules",
     "inverse_document_frequency",
     "ranking_version",
     "weighed_readings",

@@ -1,4 +1,4 @@
--- 010_searches: searches for users and visitors, thin ones, batches, and counts.
+-- 011_searches: searches for users and visitors, thin ones, batches, and counts.
 -- Adds: functions search_my_knowledge_chunks, search_public_knowledge_chunks,
 -- match_knowledge_chunks, search_knowledge_chunks_fulltext, hybrid_search_knowledge_chunks_batch
 -- and count_matching_knowledge_chunks. Locks nothing that exists.
@@ -114,6 +114,8 @@ language plpgsql immutable security invoker set search_path = pg_catalog, pg_tem
 declare
   most_candidates constant integer := case when is_visitor then 750 else 2500 end;
   longest_texts constant integer := 8192; -- characters of all questions
+  longest_filters constant integer := 32768; -- characters
+  most_conditions constant integer := 32; -- each is compared with every row: 1 microsecond
   characters_read constant integer := 4096; -- of each question
   formulations constant jsonb := case jsonb_typeof(arguments.formulations)
     when 'array' then arguments.formulations else '[]' end;
@@ -124,6 +126,18 @@ begin
   select bound.argument, bound.given, bound.least, bound.most, bound.allowed
     into refused
     from (
+      select coalesce(sum(length(part.given::text)), 0) as characters,
+             coalesce(
+               sum(
+                 case jsonb_typeof(part.given)
+                   when 'array' then jsonb_array_length(part.given)
+                   when 'object' then (select count(*) from jsonb_object_keys(part.given))
+                 end
+               ), 0
+             ) as conditions
+        from unnest(array[arguments.filters, arguments.required_filters]) as part (given)
+    ) as filters
+   cross join lateral (
       values
         ('match_count', arguments.match_count::bigint, 1, 50, null, true),
         ('match_offset', arguments.match_offset, 0, 200, null, true),
@@ -142,10 +156,16 @@ begin
           'at most %s characters long for visitors', true
         ),
         (
-          'filters',
-          coalesce(length(arguments.filters::text), 0)
-            + coalesce(length(arguments.required_filters::text), 0),
-          0, 2000, 'at most %s characters of JSON for visitors, with required_filters', true
+          'filters', filters.characters, 0, 2000,
+          'at most %s characters of JSON for visitors', true
+        ),
+        (
+          'filters', filters.characters, 0, longest_filters,
+          'at most %s characters of JSON', false
+        ),
+        (
+          'filters', filters.conditions, 0, most_conditions,
+          'at most %s conditions', false
         ),
         (
           'boosts', coalesce(length(arguments.boosts::text), 0), 0, 2000,
@@ -240,10 +260,10 @@ comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
   'frequencies of BM25 are those of all chunks. Limits bound the cost of a call: pool_size (at '
-  'least match_count) times collections times questions 2,500, and 8,192 characters of all '
-  'questions and of boosts. source_row is null unless the role may select this column of '
-  'knowledge_documents. Raises 42501 if nobody is signed in or the user id is not a UUID, and '
-  '22023 for an argument out of bounds.';
+  'least match_count) times collections times questions 2,500, 8,192 characters of all questions '
+  'and of boosts, 32 conditions and 32,768 characters of filters. source_row is null unless the '
+  'role may select this column of knowledge_documents. Raises 42501 if nobody is signed in or the '
+  'user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -296,21 +316,20 @@ revoke all on function public.search_public_knowledge_chunks
 
 -- The chunks that a search would find if its pools had no bound: active chunks that pass the
 -- filters and have the words of query_text, or an embedding of at least match_threshold, and
--- min_confidence. Without a question, all that pass the filters, unless needs_question. Raises
--- 22023 as the search does.
+-- min_confidence. Without a question, all that pass the filters, unless needs_question. most_rated:
+-- how many chunks times questions min_confidence may compare. Raises 22023 as the search does.
 create function knowledge_internal.matching_chunks(
-  given knowledge_internal.search_arguments, needs_question boolean
+  given knowledge_internal.search_arguments, needs_question boolean, most_rated bigint default null
 ) returns table (id uuid, document_id uuid)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   plan constant knowledge_internal.search_plan :=
     knowledge_internal.planned_search(given, needs_question);
-  conditions constant text := (plan.scope).matching || case
-    when plan.collections is not null then ' and chunk.collection = any ($2)' else '' end;
   analysis knowledge_internal.query_analysis;
   has_strict boolean;
   asked knowledge_internal.query_analysis[] := '{}';
-  statement text;
+  ids uuid[];
+  document_ids uuid[];
 begin
   if plan.is_empty then
     return;
@@ -319,12 +338,13 @@ begin
     -- What is required is required no more where no chunk has it.
     has_strict := true;
     if analysis.relaxed_query is not null then
-      execute 'select exists (select from public.knowledge_chunks as chunk where ' || conditions
-        || ' and chunk.content_tsv @@ $3 and ($4 is null or chunk.content_tsv || '''' @@ $4))'
-        into has_strict using plan.scope, plan.collections,
-                              coalesce(analysis.indexed_query, analysis.matching_query),
-                              case when analysis.indexed_query is not null
-                                then analysis.matching_query end;
+      has_strict := exists (
+        select from knowledge_internal.some_rows(
+          plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
+          case when analysis.indexed_query is not null then analysis.matching_query end,
+          plan.collections
+        )
+      );
     end if;
     if not has_strict then
       analysis.matching_query := analysis.relaxed_query;
@@ -332,32 +352,29 @@ begin
     end if;
     asked := array_append(asked, analysis);
   end loop;
-  statement :=
-    'select chunk.id, chunk.document_id from unnest($3) as asked'
-    '  join public.knowledge_chunks as chunk'
-    '    on chunk.content_tsv @@ coalesce(asked.indexed_query, asked.matching_query)'
-    '   and (asked.indexed_query is null or chunk.content_tsv || '''' @@ asked.matching_query)'
-    ' where ' || conditions ||
-    ' union '
-    'select chunk.id, chunk.document_id from unnest($4) as asked'
-    '  join public.knowledge_chunks as chunk'
-    '    on 1 - (chunk.embedding operator(extensions.<=>) asked.embedding) >= $5'
-    ' where ' || conditions ||
-    ' union '
-    'select chunk.id, chunk.document_id from public.knowledge_chunks as chunk'
-    ' where $6 and ' || conditions;
-  if given.min_confidence is not null and plan.questions is not null then
-    statement :=
-      'with found as materialized (' || statement || '),'
-      'listed as (select array_agg(found.id) as ids, array_agg(found.document_id) as document_ids'
-      '             from found)'
-      'select rated.id, rated.document_id from listed cross join unnest('
-      '  listed.ids, listed.document_ids, knowledge_internal.answer_confidences($7, listed.ids)'
-      ') as rated (id, document_id, confidence) where (rated.confidence < $8) is not true';
+  select array_agg(chunk.id), array_agg(chunk.document_id)
+    into ids, document_ids
+    from knowledge_internal.matching_rows(
+           asked, array(select question.embedding from unnest(plan.questions) as question),
+           given.match_threshold, plan.questions is null, plan.collections, plan.scope
+         ) as chunk;
+  if given.min_confidence is null or plan.questions is null or ids is null then
+    return query select * from unnest(ids, document_ids);
+    return;
   end if;
-  return query execute statement
-    using plan.scope, plan.collections, asked, plan.questions, given.match_threshold,
-          plan.questions is null, plan, given.min_confidence;
+  perform knowledge_internal.check_range(
+            'min_confidence', cardinality(ids)::bigint * cardinality(plan.questions), 0, most_rated,
+            format(
+              'compared with at most %s matching chunks times questions: narrow the search with '
+              'filters, or leave it out', most_rated
+            )
+          )
+    where most_rated is not null;
+  return query
+  select rated.id, rated.document_id
+    from unnest(ids, document_ids, knowledge_internal.answer_confidences(plan, ids))
+         as rated (id, document_id, confidence)
+   where (rated.confidence < given.min_confidence) is not true;
 end
 $$;
 

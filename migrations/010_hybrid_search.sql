@@ -1,7 +1,8 @@
--- 009_hybrid_search: the search.
+-- 010_hybrid_search: the search.
 -- Adds: types search_arguments and knowledge_search_hit, the functions that check and plan a
 -- search, and hybrid_search_knowledge_chunks, which runs it and shows the rows. Locks nothing that
 -- exists.
+-- Written from supabase/schemas/core/10_hybrid_search.sql by `make baseline`: edit that file.
 
 -- The arguments of hybrid_search_knowledge_chunks, in its order.
 create type knowledge_internal.search_arguments as (
@@ -41,7 +42,9 @@ comment on type public.knowledge_search_hit is
   'of an adopted table that the document is made of. confidence: the fused score over the highest '
   'possible one, 0 to 1; with boosts, over that of a row with the greatest factor in the list. '
   'notes: what the search did beside what was asked, null for nothing; '
-  'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
+  'embedding: why the embedding was ignored; relaxed: what was required and is required no more; '
+  'excluded: the words and phrases that hits must not have; dropped: required phrases that have '
+  'only stop words; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
   'well its hit with the best score fits the question; low for a question of another subject than '
@@ -236,29 +239,34 @@ declare
   known knowledge_internal.known_rows;
   missing uuid;
 begin
-  execute
-    'with known as ('
-    '  select given.id as given_id, chunk.id, chunk.document_id,'
-    '         extensions.l2_normalize(chunk.embedding) as direction'
-    '    from (select distinct unnest($2) as id) as given'
-    '    left join lateral ('
-    '           select chunk.id, chunk.document_id, chunk.embedding'
-    '             from public.knowledge_chunks as chunk'
-    '            where ' || scope.visible ||
-    '              and (chunk.id = given.id or chunk.document_id = given.id)'
-    '            order by chunk.chunk_index, chunk.id limit $3'
-    '         ) as chunk on true'
-    '),'
-    'direction as ('
-    '  select extensions.l2_normalize(extensions.avg(known.direction)) as mean'
-    '    from known where known.direction is not null group by known.given_id'
-    ')'
-    'select array(select distinct known.id from known),'
-    '       array(select known.id from known union select known.document_id from known),'
-    '       (select extensions.l2_normalize(extensions.avg(direction.mean)) from direction),'
-    '       (select min(known.given_id::text)::uuid from known where known.id is null)'
-    into known.ids, known.left_out, known.embedding, missing
-    using scope, like_ids, most_chunks / cardinality(like_ids);
+  with stored as materialized (
+    select row.* from knowledge_internal.rows_of(like_ids, scope) as row
+  ),
+  found as materialized (
+    select given.id as given_id, chunk.id, chunk.document_id
+      from (select distinct unnest(like_ids) as id) as given
+      left join lateral (
+             select stored.id, stored.document_id from stored
+              where stored.id = given.id or stored.document_id = given.id
+              order by stored.chunk_index, stored.id limit most_chunks / cardinality(like_ids)
+           ) as chunk on true
+  ),
+  direction as (
+    select extensions.l2_normalize(
+             extensions.avg(extensions.l2_normalize(chunk.embedding))
+           ) as mean
+      from found
+      join knowledge_internal.rows_by_id(
+             array(select found.id from found), has_embedding => true
+           ) as chunk on chunk.id = found.id
+     where chunk.embedding is not null
+     group by found.given_id
+  )
+  select array(select distinct found.id from found),
+         array(select found.id from found union select found.document_id from found),
+         (select extensions.l2_normalize(extensions.avg(direction.mean)) from direction),
+         (select min(found.given_id::text)::uuid from found where found.id is null)
+    into known.ids, known.left_out, known.embedding, missing;
   if missing is not null then
     raise exception 'like_ids: no visible chunk or document has the id %', missing
       using errcode = '22023', hint = 'Give the id or the document_id of a hit.';
@@ -290,11 +298,10 @@ declare
   shares float8[];
 begin
   with read as materialized (
-    -- Words of compounds have label C, and impact levels no position.
+    -- Words inside words have labels A and C, and impact levels no position.
     select coalesce(chunk.document_id, chunk.id) as unit,
-           ts_filter(chunk.content_tsv, '{a,b,d}') as words
-      from public.knowledge_chunks as chunk
-     where chunk.id = any ((plan.known).ids)
+           ts_filter(chunk.content_tsv, '{b,d}') as words
+      from knowledge_internal.rows_by_id((plan.known).ids, has_lexemes => true) as chunk
      order by chunk.chunk_index, chunk.id
      limit most_chunks
   ),
@@ -394,6 +401,8 @@ returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   sample_size constant integer := 100; -- chunks
+  everything constant knowledge_internal.row_scope :=
+    knowledge_internal.row_scope(null, null, null, false, null);
   sample uuid[];
 begin
   sample := coalesce(
@@ -403,25 +412,15 @@ begin
        where corpus.document_count > knowledge_internal.small_corpus_limit()
     ),
     -- A small corpus has no sample of its own.
-    array(
-      select chunk.id from public.knowledge_chunks as chunk
-       where chunk.status = 'active' limit sample_size
-    )
+    array(select chunk.id from knowledge_internal.some_rows(everything, sample_size) as chunk)
   );
   plan.sample_weight := plan.chunk_count / nullif(cardinality(sample), 0);
-  execute
-    'select array('
-    '  select chunk.collection from public.knowledge_chunks as chunk'
-    '   where chunk.id = any ($2) and ' || (plan.scope).matching || ')'
-    into plan.sampled_collections
-    using plan.scope, sample;
+  plan.sampled_collections := array(
+    select chunk.collection from knowledge_internal.rows_in_scope(sample, plan.scope) as chunk
+  );
   -- Without an index, this would read the table once more.
   if plan.is_indexed and not plan.is_small_corpus and plan.sampled_collections = '{}' then
-    execute
-      'select not exists (select from public.knowledge_chunks as chunk where '
-      || (plan.scope).matching || ')'
-      into plan.is_empty
-      using plan.scope;
+    plan.is_empty := not exists (select from knowledge_internal.some_rows(plan.scope, 1));
   end if;
   return plan;
 end
@@ -484,8 +483,7 @@ begin
              and (
                select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
                  from public.knowledge_corpus_statistics as corpus
-                cross join unnest(corpus.sample) as sampled (id)
-                 join public.knowledge_chunks as chunk on chunk.id = sampled.id
+                cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
              ) is true as is_filtered,
          is_indexed, pool,
          -- The rows of a small corpus were written while its mean length still changed.
@@ -607,6 +605,11 @@ begin
         using errcode = '22023';
     end if;
     plan.collections := array(select distinct unnest(given.collections) order by 1);
+    if '' = any (plan.collections) then
+      -- All rows match: those of no other name are one list.
+      plan.apart := array_remove(plan.collections, '');
+      plan.collections := null;
+    end if;
   end if;
   return plan;
 end
@@ -711,6 +714,7 @@ begin
   if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
      and not plan.questions[1].is_inferred and plan.analyses[1].replaced is null
      and lists[1].relaxed_parts is null
+     and num_nonnulls(plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts) = 0
   then
     return null;
   end if;
@@ -741,6 +745,16 @@ begin
             from unnest(lists) as list
            cross join unnest(list.relaxed_parts) as part (name)
         ),
+        'excluded', (
+          select jsonb_agg(distinct part.name)
+            from unnest(plan.analyses) as read
+           cross join unnest(read.excluded_parts) as part (name)
+        ),
+        'dropped', (
+          select jsonb_agg(distinct part.name)
+            from unnest(plan.analyses) as read
+           cross join unnest(read.dropped_parts) as part (name)
+        ),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)
             from unnest(plan.analyses) with ordinality as read
@@ -753,38 +767,33 @@ begin
 end
 $$;
 
--- What a viewer may see around hits, an object by the id of the hit: document_chunks, how many
--- chunks its document has; shows_document, whether its document is visible; context, with a window,
--- the chunks around it.
+-- What a viewer may see around those hits that are in a document: how many chunks the document has
+-- and whether it is visible itself; with a window, the chunks around the hit.
 create function knowledge_internal.around(
-  ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
-) returns jsonb
+  hits knowledge_internal.page_row[], neighbor_window integer, scope knowledge_internal.row_scope
+) returns table (id uuid, document_chunks integer, shows_document boolean, context text)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  facts jsonb;
+  documents constant uuid[] := array(
+    select distinct hit.document_id from unnest(hits) as hit where hit.document_id is not null
+  );
+  visible uuid[] := documents;
 begin
-  execute
-    'select jsonb_object_agg(hit.id, jsonb_build_object('
-    '  ''document_chunks'', ('
-    '    select count(chunk.chunk_index) from public.knowledge_chunks as chunk'
-    '     where ' || scope.visible || ' and chunk.document_id = hit.document_id),'
-    '  ''shows_document'', exists ('
-    '    select from public.knowledge_documents as document'
-    '     where document.id = hit.document_id and '
-    || knowledge_internal.document_condition(scope) || ')' ||
-    case when neighbor_window > 0 then
-    ', ''context'', ('
-    '    select string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
-    '                      order by chunk.chunk_index, chunk.id)'
-    '      from public.knowledge_chunks as chunk'
-    '     where ' || scope.visible ||
-    '       and chunk.document_id = hit.document_id and chunk.collection = hit.collection'
-    '       and chunk.chunk_index between hit.chunk_index::bigint - $3'
-    '                                 and hit.chunk_index::bigint + $3)' else '' end ||
-    '  )) from public.knowledge_chunks as hit where hit.id = any ($2)'
-    into facts
-    using scope, ids, neighbor_window;
-  return facts;
+  if scope.is_restricted then
+    execute
+      'select array('
+      '  select document.id from public.knowledge_documents as document'
+      '   where document.id = any ($2) and ' || knowledge_internal.document_condition(scope) || ')'
+      into visible
+      using scope, documents;
+  end if;
+  return query
+  select hit.id, size.placed::integer, hit.document_id = any (visible), near.context
+    from unnest(hits) as hit
+    left join knowledge_internal.sizes_of_documents(documents, scope) as size
+      on size.document_id = hit.document_id
+    left join knowledge_internal.surroundings(hits, neighbor_window, scope) as near
+      on near.id = hit.id;
 end
 $$;
 
@@ -848,6 +857,8 @@ declare
   merged integer;
   best uuid; -- by its score
   first_confidence double precision;
+  rows_found bigint;
+  shown knowledge_internal.page_row[];
 begin
   plan := knowledge_internal.planned_search(
     row(
@@ -880,30 +891,39 @@ begin
   -- Each question is ranked by itself in each collection.
   list as materialized (
     select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
-           row(
-             found.similarities[cardinality(found.similarities)], found.similarities[1],
+           rule
+      from (
+        select listed.*, last.similarity, last.text_score,
+               -- A collection without a vector leg has the least of the others.
+               coalesce(
+                 last.similarity, min(last.similarity) over (partition by listed.formulation)
+               ) as least_similarity
+          from unnest(lists) with ordinality as listed (
+                 formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
+                 text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
+                 text_milliseconds, list_id
+               )
+         cross join lateral (
+                 select listed.similarities[cardinality(listed.similarities)] as similarity,
+                        listed.text_scores[cardinality(listed.text_scores)] as text_score
+               ) as last
+      ) as found
+     cross join lateral knowledge_internal.fusion_rules(
+             plan.fusion, rrf_k, plan.cosine_scale, found.least_similarity, found.similarities[1],
              -- In a text leg alone, the least is no word found.
-             case when found.similarities <> '{}'
-               then found.text_scores[cardinality(found.text_scores)] else 0 end,
-             found.text_scores[1],
-             case when cardinality(found.text_scores) = plan.pool
-               then found.text_scores[plan.pool] else 0 end,
-             coalesce(found.identifier_bonus, 'infinity')
-           )::knowledge_internal.score_range as score_range
-      from unnest(lists) with ordinality as found (
-             formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
-             text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
-             text_milliseconds, list_id
-           )
+             case when found.similarity is not null then found.text_score else 0 end,
+             case when cardinality(found.text_scores) = plan.pool then found.text_score else 0 end,
+             found.text_scores[1], found.identifier_bonus
+           ) as rule
   ),
   vector_results as (
-    select list.list_id, list.score_range, hit.id, hit.similarity, hit.vector_rank
+    select list.list_id, list.rule, hit.id, hit.similarity, hit.vector_rank
       from list
      cross join lateral unnest(list.vector_ids, list.similarities)
              with ordinality as hit (id, similarity, vector_rank)
   ),
   text_results as (
-    select list.list_id, list.score_range, hit.id, hit.text_score, hit.text_rank
+    select list.list_id, list.rule, hit.id, hit.text_score, hit.text_rank
       from list
      cross join lateral unnest(list.text_ids, list.text_scores)
              with ordinality as hit (id, text_score, text_rank)
@@ -911,7 +931,7 @@ begin
   combined as (
     select list_id, id, vector_results.vector_rank, text_results.text_rank,
            vector_results.similarity, text_results.text_score,
-           coalesce(vector_results.score_range, text_results.score_range) as score_range
+           coalesce(vector_results.rule, text_results.rule) as rule
       from vector_results
       full outer join text_results using (list_id, id)
   ),
@@ -923,35 +943,27 @@ begin
            sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
       from combined
      cross join lateral (
-             select case plan.fusion
-                      when 'rrf' then
+             select case
+                      when (rule).is_by_rank then
                         coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
-                      when 'relative_score' then
-                        plan.vector_weight * knowledge_internal.min_max(
-                          combined.similarity, (score_range).least_similarity,
-                          (score_range).best_similarity
-                        )
-                      else
-                        plan.vector_weight / plan.cosine_scale
-                          * coalesce(combined.similarity, (score_range).least_similarity, 0)
+                      else plan.vector_weight * coalesce(
+                        (combined.similarity - (rule).vector_zero) / (rule).vector_unit,
+                        (rule).vector_missing
+                      )
                     end as of_vector,
-                    case plan.fusion
-                      when 'rrf' then coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
-                      when 'relative_score' then
-                        plan.text_weight * knowledge_internal.min_max(
-                          combined.text_score, (score_range).least_text_score,
-                          (score_range).best_text_score
-                        )
-                      -- A row with an identifier that was asked for has more than others can have.
-                      else
-                        plan.text_weight * coalesce(
-                          coalesce(combined.text_score, (score_range).missing_text_score)
-                            / nullif((score_range).best_text_score, 0), 0
-                        )
-                        + case when combined.text_score >= (score_range).identifier_bonus
-                            then 2 * plan.vector_weight / plan.cosine_scale + plan.text_weight
-                            else 0 end
-                    end as of_text
+                    case
+                      when (rule).is_by_rank then
+                        coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
+                      else plan.text_weight * coalesce(
+                        (combined.text_score - (rule).text_zero) / (rule).text_unit,
+                        (rule).text_missing
+                      )
+                    end
+                    -- A row with an identifier that was asked for has more than others can have.
+                    + case when combined.text_score >= (rule).identifier_bonus
+                        then 2 * plan.vector_weight * (rule).vector_best
+                          + plan.text_weight * (rule).text_best
+                        else 0 end as of_text
            ) as share
      group by combined.id
   )
@@ -973,17 +985,13 @@ begin
 
   best := coalesce(best, rows[1].id);
   first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
+  rows_found := cardinality(rows);
+  rows := rows[match_offset + 1:match_offset + match_count];
+  shown := array(
+    select chunk
+      from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit)) as chunk
+  );
   return query
-  with page as materialized (
-    select hit.*
-      from unnest(rows) with ordinality as hit (
-             id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
-             collections, factors, duplicates, place
-           )
-     where hit.place > match_offset
-     order by hit.place
-     limit match_count
-  )
   select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
@@ -997,23 +1005,15 @@ begin
            )
          end,
          case when neighbor_window > 0
-           then coalesce(surroundings.facts ->> 'context', chunk.content) end,
-         cardinality(rows)::bigint,
+           then coalesce(around.context, chunk.content) end,
+         rows_found,
          plan.pool in (
            select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
              from unnest(lists) as list
          ),
          chunk.heading, chunk.sensitivity,
          case when one_per_document then page.collections else array[chunk.collection] end,
-         coalesce(
-           (surroundings.facts -> 'document_chunks')::integer,
-           (
-             select count(sibling.chunk_index)::integer
-               from public.knowledge_chunks as sibling
-              where sibling.status = 'active' and sibling.document_id = chunk.document_id
-                and surroundings.facts is null
-           )
-         ),
+         coalesce(around.document_chunks, 0),
          document.external_key, document.source_row,
          greatest(0, least(1, page.score / best_score)),
          case when merged > 0 or ranked_lists ? 'shares' then
@@ -1024,28 +1024,15 @@ begin
            )) else notes end,
          first_confidence,
          page.duplicates
-    from page
-    left join lateral (
-           select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
-                  stored.source_origin, stored.metadata, stored.content_tsv, stored.collection,
-                  stored.document_date, stored.language, stored.heading, stored.sensitivity
-             from public.knowledge_chunks as stored
-            where stored.id = page.id
-           offset 0
-         ) as chunk on true
-   cross join lateral (
-           select case
-                    when (plan.scope).is_restricted or neighbor_window > 0 then (
-                      -- Once, not by row.
-                      select knowledge_internal.around(
-                               array(select id from page), neighbor_window, plan.scope
-                             )
-                    ) -> page.id::text
-                  end as facts
-         ) as surroundings
+    from unnest(rows) with ordinality as page (
+           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
+           collections, factors, duplicates, place
+         )
+    left join unnest(shown) as chunk on chunk.id = page.id
+    left join knowledge_internal.around(shown, neighbor_window, plan.scope) as around
+      on around.id = page.id
     left join public.knowledge_documents as document
-      on document.id = chunk.document_id
-     and coalesce((surroundings.facts -> 'shows_document')::boolean, true)
+      on document.id = chunk.document_id and around.shows_document
    order by page.place;
 end
 $$;
@@ -1061,8 +1048,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'text leg alone, no word found), and adds them, weighted; auto adds '
   'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
   'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
-  'of its leg, BM25 as 0 where the pool is not full; chunks with an identifier that was asked for '
-  'come first. '
+  'of its leg (of all collections, where its own has no vector hit), BM25 as 0 where the pool is '
+  'not full; chunks with an identifier that was asked for come first. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '
@@ -1075,7 +1062,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
   'required_filters: conditions as in filters that a server adds to those of its client: for the '
   'whole answer, rows that do not meet them are not there, as rows that the viewer may not see. '
-  'collections: each is ranked by itself in each leg, and the ranks are those within it; '
+  'collections: each is ranked by itself in each leg, and the ranks are those within it; an empty '
+  'name is all collections that are not named; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '

@@ -1,6 +1,7 @@
--- 008_fusion: the rows of the legs in one list, and how that list is arranged.
--- Adds: types score_range, fused_row, row_facts, row_measures and arranged_row, and the functions
+-- 009_fusion: the rows of the legs in one list, and how that list is arranged.
+-- Adds: types fused_row, row_facts and arranged_row, and the functions
 -- for scores of fused rows and for arranging them. Locks nothing that exists.
+-- Written from supabase/schemas/core/09_fusion.sql by `make baseline`: edit that file.
 
 -- A row of the fused list. collections: with one_per_document, those of all rows of its document;
 -- factors: of each boost; duplicates: with merge_duplicates, how many rows it stands for beside
@@ -19,11 +20,6 @@ create type knowledge_internal.row_facts as (
   content_hash text, lexemes_hash text
 );
 
--- What boosts and order_by read of a row.
-create type knowledge_internal.row_measures as (
-  factors double precision[], order_value double precision
-);
-
 -- A row while the list is arranged. score, collections and duplicates: as they will be in the
 -- fused_row.
 create type knowledge_internal.arranged_row as (
@@ -31,57 +27,35 @@ create type knowledge_internal.arranged_row as (
   collections text[], duplicates integer
 );
 
--- What fusion needs of a ranked_list beside the scores of a row. missing_text_score: of a row that
--- the text leg missed, the least of a full pool, else 0: then it has no word.
-create type knowledge_internal.score_range as (
-  least_similarity double precision, best_similarity double precision,
-  least_text_score double precision, best_text_score double precision,
-  missing_text_score double precision, identifier_bonus double precision
-);
-
--- A score scaled to 0..1 over its list; 1 when all scores of the list are equal, 0 for null.
-create function knowledge_internal.min_max(score float8, least_score float8, best_score float8)
-returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return coalesce(
-    (score - least_score) / nullif(best_score - least_score, 0::float8),
-    case when score is null then 0 else 1 end
-  );
-end
-$$;
-
 -- The fused score of a row that is the best of every list that it can be in.
 create function knowledge_internal.best_fused_score(
   plan knowledge_internal.search_plan, rrf_k double precision
 ) returns double precision
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  best_similarity constant float8 := plan.vector_weight * case plan.fusion
-    when 'rrf' then 1 / (rrf_k + 1) when 'auto' then 1 / plan.cosine_scale else 1 end;
-  best_text constant float8 := plan.text_weight * case plan.fusion
-    when 'rrf' then 1 / (rrf_k + 1) else 1 end;
   best float8 := 0;
 begin
   for place in 1 .. cardinality(plan.questions) loop
-    best := best
-      + case
-          when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
-            then 0
-          else best_similarity
-        end
-      + case
-          when num_nonnulls(plan.questions[place].query_text, plan.analyses[place].lexemes) = 0
-            then 0
-          else best_text
-        end
-      + case
-          when plan.fusion = 'auto'
-            and (plan.analyses[place].bonuses).identifier_bonus is not null
-            then 2 * best_similarity + best_text
-          else 0
-        end;
+    best := best + (
+      select case
+               when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
+                 then 0
+               else plan.vector_weight * rule.vector_best
+             end
+             + case
+               when num_nonnulls(plan.questions[place].query_text, plan.analyses[place].lexemes) = 0
+                 then 0
+               else plan.text_weight * rule.text_best
+             end
+             + case
+               when rule.identifier_bonus is null then 0
+               else 2 * plan.vector_weight * rule.vector_best + plan.text_weight * rule.text_best
+             end
+        from knowledge_internal.fusion_rules(
+               plan.fusion, rrf_k, plan.cosine_scale, null, null, null, null, null,
+               (plan.analyses[place].bonuses).identifier_bonus
+             ) as rule
+    );
   end loop;
   return best;
 end
@@ -130,14 +104,15 @@ begin
                )
              ) end
         from unnest(ids) with ordinality as listed (id, place)
-        left join lateral (
+        left join (
                -- Concatenated with nothing, a tsvector outside its row is fetched once.
                select stored.id, stored.content_tsv || ''::tsvector as lexemes,
-                      1 - (stored.embedding operator(extensions.<=>) asked_embedding) as cosine
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
+                      1 - stored.distance as cosine
+                 from knowledge_internal.rows_by_id(
+                        ids, has_lexemes => true, asked_embedding => asked_embedding
+                      ) as stored
                offset 0
-             ) as chunk on true
+             ) as chunk on chunk.id = listed.id
        cross join lateral (
                -- Of the readings of a word, the best counts. The sum of all is read once.
                select coalesce(sum(word.weight), 0) / (
@@ -363,45 +338,22 @@ declare
   asked constant knowledge_internal.arrangement := plan.arrangement;
   confidences constant float8[] := case when is_sent or asked.min_confidence is not null
     then knowledge_internal.answer_confidences(plan, ids) end;
-  factors_sql constant text := case when asked.boosts is not null then (
-    select 'array[' || string_agg((asked.boosts[place]).value_sql, ', ' order by place) || ']'
-      from generate_subscripts(asked.boosts, 1) as place
-  ) end;
-  measures knowledge_internal.row_measures[];
 begin
-  if num_nonnulls(factors_sql, (asked.order_by).value_sql) > 0 then
-    execute format(
-      'select array('
-      '  select row(%s::float8[], %s)::knowledge_internal.row_measures'
-      '    from unnest($3) with ordinality as listed (id, place)'
-      '    left join public.knowledge_chunks as chunk on chunk.id = listed.id'
-      '   order by listed.place)',
-      coalesce(factors_sql, 'null'), coalesce((asked.order_by).value_sql, 'null')
-    )
-      into measures
-      using asked.boosts, asked.order_by, ids;
-  end if;
   return array(
     select row(
-             chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, listed.factors,
-             listed.order_value, listed.confidence,
-             case when asked.merge_duplicates or asked.diversity is not null
-               then chunk.embedding end,
+             chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, measure.factors,
+             measure.order_value, listed.confidence, chunk.embedding,
              case when asked.merge_duplicates then chunk.content_hash end,
              -- Impact levels have no position.
-             case when asked.merge_duplicates then
-               md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
-             end
+             md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
            )::knowledge_internal.row_facts
-      from unnest(ids, measures, confidences) with ordinality
-             as listed (id, factors, order_value, confidence, place)
-      left join lateral (
-             select stored.id, stored.document_id, stored.chunk_index, stored.collection,
-                    stored.embedding, stored.content_hash, stored.content_tsv
-               from public.knowledge_chunks as stored
-              where stored.id = listed.id
-             offset 0
-           ) as chunk on true
+      from unnest(ids, confidences) with ordinality as listed (id, confidence, place)
+      left join knowledge_internal.rows_by_id(
+             ids, has_lexemes => asked.merge_duplicates,
+             has_embedding => asked.merge_duplicates or asked.diversity is not null
+           ) as chunk on chunk.id = listed.id
+      left join knowledge_internal.measured_rows(ids, asked.boosts, asked.order_by) as measure
+        on measure.id = listed.id
      order by listed.place
   );
 end
@@ -490,7 +442,11 @@ create function knowledge_internal.varied_places(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   relevances float8[] := array( -- null for what was taken
-    select knowledge_internal.min_max(listed.score, scores[cardinality(scores)], scores[1])
+    select coalesce(
+             (listed.score - scores[cardinality(scores)])
+               / nullif(scores[1] - scores[cardinality(scores)], 0),
+             1
+           )
       from unnest(scores) with ordinality as listed (score, place)
      order by listed.place
   );
