@@ -287,13 +287,16 @@ declare
   }';
 begin
   return query
-  select concat_ws('.', argument || coalesce('[' || element.index || ']', ''), variadic written.keys),
+  select array_to_string(
+           (argument || coalesce('[' || element.index || ']', '')) || written.keys, '.'
+         ),
          array_remove(array[element.index], null) || written.keys,
          case when not (columns || other_names) ? written.keys[1] then written.keys[:1] end,
          case when other_names ? (written.condition ->> 'field')
            then knowledge_internal.own_condition(written.condition) else written.condition end
     from (
-      select filters as given, null as index, true as is_short where jsonb_typeof(filters) = 'object'
+      select filters as given, null as index, true as is_short
+       where jsonb_typeof(filters) = 'object'
        union all
       select listed.given, (listed.number - 1)::text,
              jsonb_typeof(listed.given) = 'object' and listed.given <> '{}'

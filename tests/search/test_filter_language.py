@@ -122,7 +122,7 @@ def test_an_object_with_a_key_of_a_condition_is_no_short_form(
 keys = st.sampled_from(
     ["artifact_type", "document_type", "team", "a.b", "chunk_index", "source_file"]
 )
-values = {
+values: dict[str, list[Any]] = {
     "artifact_type": ["note", "task"],
     "document_type": ["md", "pdf", "text"],
     "team": ["search", None],

@@ -239,8 +239,9 @@ def nested(depth: int) -> Any:
         ),
         (
             {"artifact_type": "poem"},
-            "filters.artifact_type.value for knowledge_type must be one of decision, document,"
-            ' memory, note, playbook, task, not "poem"',
+            "filters.artifact_type.value for knowledge_type must be one of case_study,"
+            " conversation, decision, document, note, playbook, signal, task, transcript,"
+            ' not "poem"',
         ),
         (
             [{"team": "a"}, {"artifact_type": "note", "op": "eq"}],

@@ -37,7 +37,9 @@ export type FilterCondition =
 export type FilterValues = { [columnOrKey: string]: Json | undefined };
 
 /** What must hold: conditions, values, or a list of both. */
-export type Filters = (FilterCondition | FilterValues)[] | FilterValues;
+export type Filters =
+  | (FilterCondition | FilterValues & { field?: never; op?: never; value?: never })[]
+  | FilterValues;
 
 /** A factor of the scores: for rows that pass conditions, by a number, or by a distance. */
 export type Boost =

@@ -14,7 +14,7 @@ import {
 } from "@modelcontextprotocol/server";
 import { createClient } from "@supabase/supabase-js";
 import { type Json, OFF_SUBJECT, REMEDIES } from "../_shared/contract.ts";
-import type { FilterValues, SearchOptions } from "../_shared/hybrid_search.ts";
+import type { Filters, FilterValues, SearchOptions } from "../_shared/hybrid_search.ts";
 import {
   HISTORY,
   INSTRUCTIONS,
@@ -39,7 +39,6 @@ const HEADERS = {
   "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
   "Access-Control-Expose-Headers": "WWW-Authenticate",
 };
-
 
 const { auth } = createClient(PROJECT, Deno.env.get("SUPABASE_ANON_KEY")!, {
   auth: { persistSession: false, autoRefreshToken: false },
@@ -74,7 +73,9 @@ function found(
 ) {
   const conditions = [filters ?? []].flat() as FilterValues[];
   // In the short form, the collection is a key.
-  const named = conditions.flatMap((one) => one.field === "collection" ? one.value : one.collection);
+  const named = conditions.flatMap((one) =>
+    one.field === "collection" ? one.value : one.collection
+  );
   const apart = [include_memory ? [] : MEMORY, named.includes(HISTORY) ? [] : HISTORY].flat();
   if (!options.collections && apart.length > 0) {
     conditions.push({ field: "collection", op: "not_in", value: apart });
@@ -90,7 +91,7 @@ function found(
       ...options,
       match_count: limit,
       neighbor_window: Number(expand_neighbors ?? 0),
-      filters: conditions,
+      filters: conditions as Filters,
     },
   });
 }

@@ -475,6 +475,9 @@ begin
       loop
         causes := to_jsonb(failed) - '{path,ordinality}'::text[] || causes;
         search := search #- failed.path;
+        if search #> failed.path[:2] = '{}' then
+          search := search #- failed.path[:2];
+        end if;
       end loop;
     end if;
     -- Nothing else is said about a chunk that the viewer may not see, or that is given.
