@@ -10,6 +10,7 @@ from pgvector import HalfVector, Vector
 from searching import EAST, NORTH, NORTH_EAST, call, numbers, store
 
 from conftest import Connection
+from second_brain.services.arguments import BatchQuery
 from second_brain.services.postgres import PostgresProvider
 
 # halfvec has 11 bits: these are exact in it.
@@ -84,12 +85,12 @@ def test_an_embedding_in_json_has_each_form(corpus: Connection, kind: str) -> No
     ids=lambda given: type(given).__name__,
 )
 def test_python_takes_each_form(corpus: Connection, embedding: Any) -> None:
-    hits, _ = PostgresProvider(corpus).hybrid_search(embedding, None, threshold=-1)
-    assert [(UUID(hit.id).int, hit.metadata["similarity"]) for hit in hits] == expected(corpus)
-    answers, _ = PostgresProvider(corpus).hybrid_search_batch(
-        [{"query_embedding": embedding, "threshold": -1}]
-    )
-    assert [(UUID(hit.id).int, hit.metadata["similarity"]) for hit in answers[0]] == expected(corpus)
+    provider = PostgresProvider(corpus)
+    hits, _ = provider.hybrid_search(embedding, None, threshold=-1)
+    asked: list[BatchQuery] = [{"query_embedding": embedding, "threshold": -1}]
+    for found in (hits, provider.hybrid_search_batch(asked)[0][0]):
+        given = [(UUID(hit.id).int, hit.metadata["similarity"]) for hit in found]
+        assert given == expected(corpus)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
