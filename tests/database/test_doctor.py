@@ -51,6 +51,8 @@ def test_a_fresh_database_is_in_order(dsn: str) -> None:
         "statistics",
         "dead rows",
         "memory",
+        "owners",
+        "rows",
         "settings",
         "queue",
         "adoptions",
@@ -72,7 +74,7 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
     findings = examine(plain_dsn)
     assert findings[-1].check == "migrations"
     assert findings[-1].status == "error"
-    assert "009_hybrid_search.sql" in findings[-1].message
+    assert "010_hybrid_search.sql" in findings[-1].message
     assert "second-brain migrate" in (findings[-1].remedy or "")
 
 
@@ -205,6 +207,90 @@ def test_damage_by_a_superuser_is_found_too(
         connection.execute(damage.encode())
     (error,) = [one for one in examine(dsn) if one.status == "error"]
     assert (error.check, message in error.message) == (check, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "faults"),
+    [
+        ("0.8.0", ["CVE-2026-3172", "pgvector 988", "pgvector 993"]),
+        ("0.8.1", ["CVE-2026-3172", "pgvector 988", "pgvector 993"]),
+        ("0.8.2", ["pgvector 988", "pgvector 993"]),
+        ("0.8.3", ["pgvector 993"]),
+        ("0.8.4", []),
+        ("0.8.10", []),
+        ("0.9.0", []),
+    ],
+)
+def test_the_faults_of_a_pgvector_are_warnings(
+    dsn: str, server: Any, version: str, faults: list[str]
+) -> None:
+    name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
+    with psycopg.connect(server.admin_dsn(name), autocommit=True) as connection:
+        connection.execute(
+            "update pg_extension set extversion = %s where extname = 'vector'", [version]
+        )
+    about = [one for one in examine(dsn) if one.check == "pgvector"]
+    assert [one.status for one in about] == ["ok"] + ["warning"] * len(faults)
+    for one, fault in zip(about[1:], faults, strict=True):
+        assert f"pgvector is {version}: " in one.message
+        assert fault in one.message
+        assert "0.8.4" in (one.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("locale", "ctype"),
+    [("C", "C"), ("POSIX", "C"), ("C.UTF-8", None)],
+)
+def test_a_database_that_knows_ascii_letters_only_is_a_warning(
+    server: Any, locale: str, ctype: str | None
+) -> None:
+    name = "second_brain_test_locale"
+    with psycopg.connect(server.admin, autocommit=True) as connection:
+        connection.execute(f"drop database if exists {name}".encode())
+        connection.execute(
+            f"create database {name} template template0 encoding 'UTF8'"
+            f" locale_provider libc locale '{locale}'".encode()
+        )
+    try:
+        about = [one for one in examine(server.admin_dsn(name)) if one.check == "server"]
+    finally:
+        with psycopg.connect(server.admin, autocommit=True) as connection:
+            connection.execute(f"drop database {name}".encode())
+    assert [one.status for one in about] == (["ok", "warning"] if ctype else ["ok"])
+    if ctype:
+        assert f"LC_CTYPE is {ctype}" in about[1].message
+        assert "C.UTF-8" in (about[1].remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("equal", "status", "is_reported"),
+    [(1000, "active", False), (1001, "active", True), (1500, "archived", False)],
+)
+@pytest.mark.parametrize("dimensions", [3, 128])
+def test_a_large_group_of_equal_embeddings_is_a_warning(
+    dsn: str, database: Any, dimensions: int, equal: int, status: str, is_reported: bool
+) -> None:
+    database.execute(
+        """
+        insert into public.knowledge_chunks (content, embedding, embedding_model, status)
+        select 'footer ' || number, array_fill(0.5, array[%(dimensions)s::int])::real[], 'm',
+               %(status)s
+          from generate_series(1, %(equal)s) as number
+        """,
+        {"dimensions": dimensions, "equal": equal, "status": status},
+    )
+    database.execute(
+        """
+        insert into public.knowledge_chunks (content, embedding, embedding_model)
+        select 'page ' || number,
+               (array[number::real, 1] || array_fill(0.5, array[%s::int - 2])::real[])::real[], 'm'
+          from generate_series(1, 1500) as number
+        """,
+        [dimensions],
+    )
+    about = [one for one in found(examine(dsn), "embeddings", "warning") if "same" in one.message]
+    assert [one.message.partition(" chunks")[0] for one in about] == ["1001"] * is_reported
+    assert all("Load them last, or not at all" in (one.remedy or "") for one in about)
 
 
 def test_the_function_that_a_project_replaces_is_in_order(dsn: str, database: Any) -> None:

@@ -152,7 +152,7 @@ def together(*strategies: st.SearchStrategy[Arguments]) -> st.SearchStrategy[Arg
 leg_weights = st.sampled_from([(1.0, 1.0), (1.0, 0.25), (0.5, 3.0), (0.0, 1.0), (2.0, 0.0)])
 reworded = arguments_of(formulations=st.lists(ways_to_ask(), min_size=1, max_size=3))
 separated = arguments_of(
-    collections=st.lists(st.sampled_from([*COLLECTIONS, "none"]), min_size=1, max_size=4)
+    collections=st.lists(st.sampled_from([*COLLECTIONS, "none", ""]), min_size=1, max_size=4)
 )
 viewed = arguments_of(viewer_id=st.sampled_from([*OWNERS, UUID(int=1003)]))
 in_public = arguments_of(public_only=st.just(True))
@@ -314,6 +314,7 @@ def known(values: Iterable[Any]) -> list[Any]:
 def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
     """Search: a list for each way to ask in each collection, all fused."""
     found = defaultdict(list)
+    named = set(arguments.get("collections") or [None])
     for asked in (arguments, *arguments.get("formulations", ())):
         lists = [
             ranked_list(
@@ -321,12 +322,14 @@ def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
                 [
                     number
                     for number, one in corpus.active().items()
-                    if collection in (None, one.collection) and passes(one, arguments)
+                    if collection in (None, one.collection)
+                    or (collection == "" and one.collection not in named)
+                    if passes(one, arguments)
                 ],
                 asked,
                 arguments,
             )
-            for collection in set(arguments.get("collections") or [None])
+            for collection in named
         ]
         if arguments.get("fusion") == "auto":
             add_scores(lists, corpus, arguments)

@@ -35,7 +35,7 @@ QUERY = st.fixed_dictionaries(
         "viewer_id": st.sampled_from([UUID(int=1), UUID(int=3)]),
         "public_only": st.just(True),
         "filter_type": st.just("note"),
-        "collections": st.sampled_from([["a"], ["a", "b"]]),
+        "collections": st.sampled_from([["a"], ["a", "b"], ["", "a"]]),
         "filters": st.sampled_from(
             [
                 {"team": "x"},

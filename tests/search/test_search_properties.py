@@ -228,20 +228,24 @@ def test_collections_are_ranked_by_themselves_and_fused(
 def test_a_hit_scores_as_in_its_collection_alone(
     connection: Connection, corpus: Corpus, asked: Arguments
 ) -> None:
-    apart = [
-        row
-        for collection in set(asked["collections"])
-        for row in search(connection, **asked | {"match_count": 100, "collections": [collection]})
-    ]
+    named = {*asked["collections"]}
+    others = [{"field": "collection", "op": "not_in", "value": [*named - {""}, "unknown"]}]
+    apart = []
+    for name in named:
+        alone: Arguments = {"collections": [name]}
+        if not name:
+            alone = {"collections": None, "filters": others}
+        apart += search(connection, **asked | {"match_count": 100} | alone)
     rows = search(connection, **asked, match_count=100)
     assert len(rows) == len(apart)
-    alone = {row["id"]: row for row in apart}
-    near = {row["collection"] for row in apart if row["vector_rank"]}
+    by_id = {row["id"]: row for row in apart}
+    lists = {row["id"]: row["collection"] if row["collection"] in named else "" for row in apart}
+    near = {lists[row["id"]] for row in apart if row["vector_rank"]}
     for row in rows:
-        if row["collection"] in near or asked.get("fusion") != "auto":
-            assert close(row["rrf_score"], alone[row["id"]]["rrf_score"])
+        if lists[row["id"]] in near or asked.get("fusion") != "auto":
+            assert close(row["rrf_score"], by_id[row["id"]]["rrf_score"])
         for column in ("vector_rank", "text_rank", "match_type", "collection"):
-            assert row[column] == alone[row["id"]][column]
+            assert row[column] == by_id[row["id"]][column]
 
 
 @holds(asked=together(pooled, reworded))

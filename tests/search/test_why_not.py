@@ -393,6 +393,18 @@ def test_a_hit_is_said_to_be_found_with_its_ranks(database: Connection) -> None:
     assert (explained["vector"]["rank"], explained["text"]["rank"]) == (1, 1)
 
 
+@pytest.mark.parametrize(("collection", "rank"), [("knowledge", 2), ("memory", 1)])
+def test_a_rank_is_that_in_the_list_of_the_collection(
+    database: Connection, collection: str, rank: int
+) -> None:
+    store(database, "a whale", "[1,1,0]", id=WANTED, collection=collection)
+    store(database, "blue whale", VECTOR)
+    asked = {"query_text": "whale", "query_embedding": VECTOR, "collections": ["", "memory"]}
+    explained = explain(database, asked)
+    assert (explained["is_found"], explained["causes"]) == (True, [])
+    assert explained["vector"]["rank"] == rank
+
+
 def test_what_is_not_stored_is_said(database: Connection) -> None:
     explained = explain(database, {"query_text": "whale"}, document_key="nowhere")
     assert causes(explained) == ["not_stored"]

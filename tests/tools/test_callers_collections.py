@@ -164,6 +164,36 @@ def test_leaving_memory_out_does_not_change_the_ranking(service: RetrievalServic
     assert [one.id for one in left] == [one.id for one in everything if one.content != HABIT]
 
 
+@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+def test_included_memory_is_ranked_as_a_list_of_its_own(dsn: str, fusion: Any) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        writer = KnowledgeWriter(connection)
+        for number in range(60):
+            is_memory = number >= 57
+            text = f"A leaked key is revoked first, part {number}."
+            if is_memory:
+                text = f"Asks about a key, the {number}th time, and about many other things too."
+            writer.upsert_document(
+                {"external_key": str(number), "collection": "memory" if is_memory else "notes"},
+                [
+                    {
+                        "content": text,
+                        "embedding": [0, number / 60, 1],
+                        "embedding_model": "by-hand",
+                    }
+                ],
+            )
+    search = RetrievalService(PostgresProvider(dsn), EMBEDDER).search
+    asked: dict[str, Any] = {"fusion": fusion, "limit": 60}
+    results = search("leaked key", include_memory=True, **asked).results
+    memories = [one for one in results if one.collection == "memory"]
+    assert 1 in {one.vector_rank for one in memories} <= {1, 2, 3}
+    assert 1 in {one.text_rank for one in memories} <= {1, 2, 3}
+    assert fusion != "rrf" or memories[0].rank <= 5
+    rest = [one.id for one in results if one.collection != "memory"]
+    assert rest == [one.id for one in search("leaked key", **asked).results][: len(rest)]
+
+
 def test_mcp_hybrid_search_gives_one_hit_for_each_artifact(brain: str) -> None:
     arguments = {
         "query": "leaked key",

@@ -26,7 +26,7 @@ def test_declarations_comments_and_escapes_are_no_text(tmp_path: Path) -> None:
         <html><body><!-- hidden --><p>Run <b>pg_dump</b> on a_b_c * 2 with 50\u200b000 [rows].</p>
         <table><tr><th>operator</th></tr><tr><td>a || b</td></tr></table></body></html>"""
     assert text_of(tmp_path, page) == (
-        "Run **pg_dump** on a_b_c * 2 with 50000 [rows].\n\n| operator |\n| --- |\n| a || b |"
+        "Run **pg_dump** on a_b_c * 2 with 50000 [rows].\n\n| operator |\n| --- |\n| a \\|\\| b |"
     )
 
 

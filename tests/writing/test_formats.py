@@ -315,12 +315,12 @@ ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
         ("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "encrypted, or in the format"),
         ("a.docx", archive({"a.txt": "no Word file"}), "cannot be read"),
         ("a.docx", archive({"a.xml": "<a/>"}, zipfile.ZIP_BZIP2), "packed in a way"),
-        ("a.docx", word("", more={"word/x.xml": ENTITIES}), "document type in word/x.xml"),
-        ("a.docx", word("", more={"word/x.xml": ENTITIES.encode("utf-16")}), "document type"),
+        ("a.docx", word("", more={"word/x.xml": ENTITIES}), "entities in word/x.xml"),
+        ("a.docx", word("", more={"word/x.xml": ENTITIES.encode("utf-16")}), "entities"),
         ("a.pptx", word(""), "cannot be read"),
         ("a.xlsx", archive({}), "cannot be read"),
         ("a.epub", archive({"mimetype": "application/epub+zip"}), "has no META-INF/container.xml"),
-        ("a.epub", archive({"META-INF/container.xml": ENTITIES + "<a/>"}), "document type"),
+        ("a.epub", archive({"META-INF/container.xml": ENTITIES + "<a/>"}), "entities"),
         ("a.csv", b"\0\0", "binary"),
         ("a.jsonl", b"\0\0", "binary"),
     ],
@@ -351,7 +351,7 @@ def test_a_mixed_folder_is_stored_and_bad_files_affect_only_themselves(
     for name, content in files.items():
         write(tmp_path / name, content)
     # Its extra is not installed: only these files fail.
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
     found = find_files([tmp_path], source="s")
     assert found.skipped == {".zip": 1}
     reports = {

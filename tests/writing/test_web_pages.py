@@ -1,6 +1,8 @@
 """Web pages and sitemaps, from a server on this machine."""
 
+import contextlib
 import gzip
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -351,7 +353,7 @@ def test_a_bad_answer_is_refused_with_the_reason(
     answer: tuple[int, dict[str, str], bytes],
     message: str,
 ) -> None:
-    monkeypatch.setattr("second_brain.ingest.web.MAX_PAGE_BYTES", 1_000)
+    monkeypatch.setattr("second_brain.ingest.web_answers.MAX_PAGE_BYTES", 1_000)
     site.answers["/a"] = answer
     with pytest.raises(UnreadableDocumentError, match=message):
         load(web, f"{site.address}/a")
@@ -399,3 +401,176 @@ def test_a_crawl_leaves_out_what_its_pages_repeat_and_asks_once_for_each(
     assert database.execute(
         "select content from public.knowledge_chunks order by 1"
     ).fetchall() == [(f"text of {name}",) for name in names[:5]]
+
+
+def _stored(database: psycopg.Connection[tuple[Any, ...]]) -> dict[str, str]:
+    rows = database.execute(
+        "select document.external_key, chunk.content from public.knowledge_documents as document"
+        " join public.knowledge_chunks as chunk on chunk.document_id = document.id"
+        " where chunk.status = 'active'"
+    ).fetchall()
+    return {key.partition(":")[2]: content for key, content in rows}
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        b"<main id=app></main><script>x</script>",
+        b"<title>App</title>",
+        b"<body> </body>",
+        b"<nav>a",
+    ],
+)
+def test_a_page_that_lost_its_text_keeps_what_is_stored_of_it(
+    site: Server, web: WebReader, database: psycopg.Connection[tuple[Any, ...]], shell: bytes
+) -> None:
+    site.answers["/a"] = page("A", "the text")
+    found = web.find([f"{site.address}/a"]).documents
+    assert [one.outcome for one in ingest(found, database, CountingEmbedder())] == ["stored"]
+    site.answers["/a"] = (200, HTML, shell)
+    (report,) = ingest(found, database, CountingEmbedder())
+    assert report.outcome == "failed"
+    assert "what is stored of it stays" in str(report.error)
+    assert "the text" in _stored(database)["/a"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("after", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_busy_server_is_asked_again_when_it_says(
+    site: Server, web: WebReader, status: int, after: str
+) -> None:
+    site.answers["/a"] = (status, {"Retry-After": after}, b"busy")
+    with pytest.raises(UnreadableDocumentError, match=f"answers {status}") as refused:
+        load(web, f"{site.address}/a")
+    assert "again later" in refused.value.remedy
+    assert [path for path, _ in site.asked].count("/a") == 3
+
+
+@pytest.mark.parametrize("after", [None, "3600", "soon", "Wed, 21 Oct 2999 07:28:00 GMT"])
+def test_a_busy_server_that_names_no_near_time_is_left_alone(
+    site: Server, web: WebReader, after: str | None
+) -> None:
+    site.answers["/a"] = (429, {"Retry-After": after} if after else {}, b"busy")
+    with pytest.raises(UnreadableDocumentError, match="answers 429"):
+        load(web, f"{site.address}/a")
+    assert [path for path, _ in site.asked].count("/a") == 1
+
+
+def test_the_head_of_an_answer_has_a_deadline_too(
+    web: WebReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("second_brain.ingest.web._PAGE_SECONDS", 0.3)
+    ends = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 404 no\r\nContent-Length: 0\r\n\r\n")
+            connection.sendall(b"HTTP/1.1 200 yes\r\n")
+            while not ends.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, args=[listening])
+        thread.start()
+        with pytest.raises(UnreadableDocumentError, match=r"takes longer than 0\.3 seconds"):
+            load(web, f"http://127.0.0.1:{listening.getsockname()[1]}/a")
+        ends.set()
+        thread.join()
+
+
+def test_a_missing_sitemap_is_named_and_the_others_are_read(site: Server, web: WebReader) -> None:
+    children = "".join(
+        f"<sitemap><loc>{site.address}/{name}.xml</loc></sitemap>"
+        for name in ("one", "gone", "two")
+    )
+    site.answers["/index.xml"] = (200, {}, f"<sitemapindex>{children}</sitemapindex>".encode())
+    for name in ("one", "two"):
+        site.answers[f"/{name}.xml"] = (200, {}, b"\n\n" + sitemap(f"{site.address}/{name}"))
+        site.answers[f"/{name}"] = page(name, "text")
+    found = web.find([f"{site.address}/index.xml"], source="s")
+    assert [one.external_key for one in found.documents] == ["s:/one", "s:/two", "s:/gone.xml"]
+    with pytest.raises(UnreadableDocumentError, match="answers 404"):
+        found.documents[-1].load()
+    # Its pages are not known: none is gone.
+    assert found.folders == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/login?next=/a",
+        "/users/sign_in",
+        "/wp-login.php",
+        "/auth/realms/x",
+        "/welcome?returnTo=%2Fdocs%2Fa",
+        "/session/new",
+    ],
+)
+def test_a_page_for_signing_in_is_not_the_page(site: Server, web: WebReader, target: str) -> None:
+    site.answers["/docs/a"] = (302, {"Location": target}, b"")
+    site.answers[target] = page("Please", "log in")
+    with pytest.raises(UnreadableDocumentError, match="leads to a page for signing in"):
+        load(web, f"{site.address}/docs/a")
+
+
+@pytest.mark.parametrize(
+    ("headers", "head"),
+    [
+        ({"X-Robots-Tag": "noindex"}, ""),
+        ({"X-Robots-Tag": "nofollow, none"}, ""),
+        ({}, '<meta name="robots" content="noindex, nofollow">'),
+        ({}, "<META CONTENT=noindex NAME=ROBOTS>"),
+        ({}, '<link rel=canonical href="/a">'),
+    ],
+)
+def test_a_page_that_does_not_want_to_be_stored_is_left_out(
+    site: Server,
+    web: WebReader,
+    database: psycopg.Connection[tuple[Any, ...]],
+    headers: dict[str, str],
+    head: str,
+) -> None:
+    html = f"{head.replace('/a', site.address + '/a')}<title>T</title><p>text"
+    site.answers |= {"/a": page("A", "text"), "/b": (200, {**HTML, **headers}, html.encode())}
+    site.answers["/sitemap.xml"] = (200, {}, sitemap(f"{site.address}/a", f"{site.address}/b"))
+    found = web.find([f"{site.address}/sitemap.xml"], source="s").documents
+    reports = {one.external_key: one for one in ingest(found, database, CountingEmbedder())}
+    assert {key: one.outcome for key, one in reports.items()} == {
+        "s:/a": "stored",
+        "s:/b": "left out",
+    }
+    assert reports["s:/b"].notes
+    assert list(_stored(database)) == ["/a"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "text"),
+    [
+        ({"Content-Type": "text/plain"}, b"<!DOCTYPE html><p>one <b>word</b>", "one **word**"),
+        ({}, b"\n<html><p>one", "one"),
+        ({"Content-Type": "text/plain"}, b"a < b <p>", "a < b <p>"),
+        (
+            {"Content-Type": "text/plain", "Content-Encoding": "gzip"},
+            gzip.compress(b"one ") + gzip.compress(b"two"),
+            "one two",
+        ),
+        ({"Content-Type": "text/html; charset=latin1"}, b"don\x92t \x80", "don\u2019t \u20ac"),
+        ({"Content-Type": "text/html; charset=Shift_JIS"}, "①髙".encode("cp932"), "①髙"),
+    ],
+)
+def test_an_answer_is_read_as_browsers_read_it(
+    site: Server, web: WebReader, headers: dict[str, str], body: bytes, text: str
+) -> None:
+    site.answers["/a"] = (200, headers, body)
+    assert load(web, f"{site.address}/a").text == text
+
+
+def test_a_page_that_sends_its_readers_on_is_followed(site: Server, web: WebReader) -> None:
+    refresh = b'<meta http-equiv="refresh" content="0; url=/final">Redirecting'
+    site.answers |= {"/a": (200, HTML, refresh), "/final": page("Final", "the text")}
+    document = load(web, f"{site.address}/a")
+    assert (document.title, document.source_url) == ("Final", f"{site.address}/final")
+    site.answers["/sitemap.txt"] = (200, {}, f"{site.address}/final\n".encode())
+    (found,) = web.find([f"{site.address}/sitemap.txt"]).documents
+    assert found.load().title == "Final"

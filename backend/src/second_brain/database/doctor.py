@@ -15,7 +15,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming, pgvector
+from second_brain.database import catalogue, migrations, naming, pgvector, restored, stored
 from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
@@ -54,7 +54,12 @@ _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
-_SERVER = "select current_setting('server_version_num')::int / 10000"
+_SERVER = """
+select current_setting('server_version_num')::int / 10000, database.datctype,
+       lower('ÉŁ') = 'éł' and to_tsvector('pg_catalog.simple', 'ÉŁ') = '''éł'':1'
+  from pg_catalog.pg_database as database
+ where database.datname = current_database()
+"""
 _NATIVE_INDEX = """
 select exists (select from pg_catalog.pg_available_extensions where name = 'pg_textsearch'),
        to_regclass(%s) is not null
@@ -73,36 +78,6 @@ select function.proowner in (caller.proowner, 10), function.proowner::regrole::t
  where function.oid = to_regprocedure(%s)
 """
 _HEALTH = "select {schema}.knowledge_search_health()"
-# Bounded: a collection can have millions of chunks.
-_SETTINGS = """
-select settings.collection, settings.fusion, settings.vector_weight, settings.text_weight,
-       settings.embedding_model,
-       array(
-         select distinct coalesce(sampled.embedding_model, 'unnamed')
-           from (
-             select chunk.embedding_model
-               from {schema}.knowledge_chunks as chunk
-              where settings.embedding_model is not null
-                and chunk.status = 'active'
-                and chunk.embedding is not null
-                and (
-                  chunk.collection = settings.collection
-                  or settings.collection = '' and chunk.collection not in (
-                    select own.collection from {schema}.knowledge_settings as own
-                  )
-                )
-              limit 1000
-           ) as sampled
-          where sampled.embedding_model is distinct from settings.embedding_model
-          order by 1
-       ) as other_models,
-       array_to_string(settings.changes, '; ') as changes
-  from {schema}.list_knowledge_settings() as settings
- order by settings.collection
-"""
-_UNNAMED = """
-select stored.chunks from {schema}.knowledge_embedding_models() as stored where stored.model is null
-"""
 
 
 @dataclass(frozen=True)
@@ -116,43 +91,55 @@ class Finding:
 
 
 def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding]:
-    """Run every check on an autocommit connection, preferably as the owner of the tables.
+    """Run every check, preferably as the owner of the tables.
 
-    If migrations are missing, the checks of their objects do not run.
+    Each check is a transaction, or a savepoint in the one that is open: nothing that it sets
+    outlives it, also on a connection of a pooler. If migrations are missing, the checks of their
+    objects do not run.
     """
     naming.check_schema(schema)
     findings = [
-        *_run("server", lambda: _server(connection)),
-        *_run("pgvector", lambda: _pgvector(connection)),
-        *_run("roles", lambda: _roles(connection)),
-        *_run("migrations", lambda: _migrations(connection, schema)),
+        *_run(connection, "server", lambda: _server(connection)),
+        *_run(connection, "pgvector", lambda: _pgvector(connection)),
+        *_run(connection, "roles", lambda: _roles(connection)),
+        *_run(connection, "migrations", lambda: _migrations(connection, schema)),
     ]
     if findings[-1].status == "error":
         return findings
     installed = migrations.installed_modules(connection, schema)
     findings += [
-        *_run("modules", lambda: _modules(connection, installed, schema)),
-        *_guarded("functions", lambda: _definitions(connection, installed, schema)),
-        *_run("functions", lambda: _viewer_groups(connection, schema)),
+        *_run(connection, "modules", lambda: _modules(connection, installed, schema)),
+        *_guarded(connection, "functions", lambda: _definitions(connection, installed, schema)),
+        *_run(connection, "functions", lambda: _viewer_groups(connection, schema)),
     ]
     if "insight" in installed:
-        findings += _guarded("health", lambda: _health(connection, schema))
-    findings += _run("embeddings", lambda: _unnamed(connection, schema))
-    findings += _run("settings", lambda: _settings(connection, schema))
+        findings += _guarded(connection, "health", lambda: _health(connection, schema))
+    for name, stored_check in (
+        ("owners", stored.owners),
+        ("rows", stored.seeds),
+        ("embeddings", stored.unnamed),
+        ("embeddings", stored.equal_embeddings),
+        ("settings", stored.settings),
+    ):
+        findings += _run(connection, name, partial(stored_check, connection, schema))
     for module, check in _CHECKS_OF_MODULES.items():
         if module in installed and find_spec(f"second_brain.{module}"):
             found = import_module(f"second_brain.{module}.findings").findings
-            findings += _run(check, partial(found, connection, schema))
+            findings += _run(connection, check, partial(found, connection, schema))
     return findings
 
 
-def _run(name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
-    return _guarded(name, lambda: (Finding(name, *result) for result in check()))
+def _run(connection: Connection, name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
+    return _guarded(connection, name, lambda: (Finding(name, *result) for result in check()))
 
 
-def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _guarded(
+    connection: Connection, name: str, check: Callable[[], Iterator[Finding]]
+) -> Iterator[Finding]:
     try:
-        yield from check()
+        with connection.transaction():
+            found = list(check())
+        yield from found
     except psycopg.OperationalError:
         raise
     except SecondBrainError as exc:
@@ -168,11 +155,19 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
 
 
 def _server(connection: Connection) -> Findings:
-    (major,) = connection.execute(_SERVER).fetchone() or (0,)
+    ((major, ctype, has_letters),) = connection.execute(_SERVER).fetchall()
     if major < MINIMUM_SERVER:
         yield "error", f"PostgreSQL {major} is too old", f"Upgrade to {MINIMUM_SERVER} or later."
     else:
         yield "ok", f"PostgreSQL {major}", None
+    if not has_letters:
+        yield (
+            "warning",
+            f"LC_CTYPE is {ctype}: lower() and the text search know the letters A to Z only, so a"
+            " search for é does not find É",
+            "Dump the database, create it again with locale C.UTF-8 or en_US.UTF-8 (create database"
+            " ... template template0), and restore it.",
+        )
 
 
 def _pgvector(connection: Connection) -> Findings:
@@ -191,6 +186,13 @@ def _pgvector(connection: Connection) -> Findings:
         )
     else:
         yield "ok", f"pgvector {found.version} in schema {found.schema}", None
+        for fault in found.faults:
+            yield (
+                "warning",
+                f"pgvector is {found.version}: {fault}",
+                f"Upgrade the server's pgvector to {pgvector.WITHOUT_FAULTS} or later, run: alter"
+                " extension vector update; then reindex the vector index.",
+            )
 
 
 def _roles(connection: Connection) -> Findings:
@@ -207,6 +209,9 @@ def _roles(connection: Connection) -> Findings:
 
 
 def _migrations(connection: Connection, schema: str) -> Findings:
+    if restored.present(connection, schema):
+        yield "error", restored.WHAT.format(schema=schema), restored.REMEDY
+        return
     installed = migrations.installed_modules(connection, schema)
     expected = migrations.select(migrations.find(), (), installed)
     missing = migrations.pending(connection, expected, schema)
@@ -445,45 +450,3 @@ def _summary(health: dict[str, Any]) -> dict[str, str]:
         "memory": f"{memory['vector_index']} of vector index,"
         f" {memory['shared_buffers']} of shared_buffers",
     }
-
-
-def _unnamed(connection: Connection, schema: str) -> Findings:
-    """Report embeddings that name no model: a search takes them for those of the corpus's model."""
-    query = sql.SQL(_UNNAMED).format(schema=sql.Identifier(schema))
-    for (chunks,) in connection.execute(query):
-        yield (
-            "warning",
-            f"{chunks} chunks have an embedding but no embedding_model",
-            "Name the model that made them: set embedding_model in knowledge_chunks where it is"
-            " null; those of an adopted table: `second-brain adopt TABLE --model NAME`.",
-        )
-
-
-def _settings(connection: Connection, schema: str) -> Findings:
-    """Report how each collection is searched, and embeddings of another model than the stored."""
-    query = sql.SQL(_SETTINGS).format(schema=sql.Identifier(schema))
-    stored = connection.execute(query).fetchall()
-    if not stored:
-        yield "ok", "none stored: a search that names no fusion uses rrf", None
-    for collection, fusion, vector_weight, text_weight, model, other_models, changes in stored:
-        name = f"collection {collection}" if collection else "all other collections"
-        yield (
-            "ok",
-            f"{name}: fusion {fusion or 'not stored'},"
-            f" vector_weight {vector_weight:g}, text_weight {text_weight:g}",
-            None,
-        )
-        if changes:
-            yield (
-                "warning",
-                f"{name}: the settings are stale: {changes}",
-                "Tune again: `second-brain corpus tune --apply`.",
-            )
-        if other_models:
-            yield (
-                "warning",
-                f"{name}: embedding_model is {model}, but chunks have embeddings of"
-                f" {', '.join(other_models)}",
-                "Tune again (`second-brain corpus tune --apply`), or embed the chunks with the"
-                " stored model (`second-brain corpus reembed`).",
-            )

@@ -12,6 +12,14 @@ import psycopg
 
 MINIMUM = (0, 8)
 
+WITHOUT_FAULTS = "0.8.4"
+_FAULTS = (
+    ("0.8.2", "a parallel build of an HNSW index can read data of other tables (CVE-2026-3172)"),
+    ("0.8.3", "a vacuum during inserts can corrupt an HNSW index (pgvector 988)"),
+    (WITHOUT_FAULTS, 'a vacuum can fail with "hnsw graph not repaired" (pgvector 993)'),
+)
+"""Faults that searches meet, each with the version that mends it."""
+
 _INSTALLED = """
 select extension.extversion, namespace.nspname
   from pg_catalog.pg_extension as extension
@@ -53,10 +61,19 @@ class Pgvector:
         """Whether it has the iterative index scans that searches need."""
         return is_new_enough(self.version)
 
+    @property
+    def faults(self) -> list[str]:
+        """The known faults of this version."""
+        return [fault for mended, fault in _FAULTS if _numbers(self.version) < _numbers(mended)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
 
 def is_new_enough(version: str) -> bool:
     """Return whether a version of pgvector has iterative index scans."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= MINIMUM
+    return _numbers(version)[:2] >= MINIMUM
 
 
 def installed(connection: psycopg.Connection[Any]) -> Pgvector | None:

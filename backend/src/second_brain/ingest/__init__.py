@@ -16,7 +16,8 @@ from second_brain.ingest.reports import Change, DocumentReport, Labels
 from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, find_files
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.ingest.standard_library import STANDARD_LIBRARY, standard_library
-from second_brain.ingest.web import MAX_PAGES, WebReader, is_address, is_public
+from second_brain.ingest.web import MAX_PAGES, WebReader, is_public
+from second_brain.ingest.web_answers import is_address
 
 __all__ = [
     "DEFAULT_CHUNKING",

@@ -33,8 +33,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 def open_archive(data: bytes, *, is_tree: bool = True) -> zipfile.ZipFile:
     """Open an archive; raise UnreadableDocumentError if it is none, encrypted, or too large.
 
-    XML with a document type is refused, because entities are declared there. With `is_tree` the
-    number of tags is limited too.
+    XML that declares entities is refused. With `is_tree` the number of tags is limited too.
     """
     if data.startswith(_OLE):
         raise UnreadableDocumentError(
@@ -67,9 +66,8 @@ def open_archive(data: bytes, *, is_tree: bool = True) -> zipfile.ZipFile:
         # Without the zeros of UTF-16.
         text = b"".join(pieces).replace(b"\0", b"")
         tags += text.count(b"<") if is_tree else 0
-        is_book = member.filename.lower().endswith(".ncx")
-        if b"<!ENTITY" in text or (b"<!DOCTYPE" in text and not is_book):
-            raise UnreadableDocumentError(f"declares a document type in {member.filename}")
+        if b"<!ENTITY" in text:
+            raise UnreadableDocumentError(f"declares entities in {member.filename}")
     if tags > MAX_XML_TAGS:
         raise UnreadableDocumentError(f"has more than {MAX_XML_TAGS:,} XML tags")
     return archive

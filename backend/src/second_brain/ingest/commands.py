@@ -79,9 +79,9 @@ def _ingest(
         list[str] | None,
         typer.Argument(
             metavar="PATH|URL...",
-            help="Files and folders: Markdown, text, reStructuredText, HTML, PDF, CSV, JSON Lines, "
-            "EPUB; docx, pptx and xlsx with the extra documents. Web pages; the pages of a "
-            "sitemap, if the address ends in .xml or .xml.gz.",
+            help="Files and folders: Markdown, text, reStructuredText, HTML, notebooks, PDF, "
+            "CSV, JSON Lines, EPUB; docx, pptx and xlsx with the extra documents. Web pages; the "
+            "pages of a sitemap, if the address ends in .xml or .xml.gz.",
         ),
     ] = None,
     python_stdlib: Annotated[
@@ -118,6 +118,14 @@ def _ingest(
     follow_symlinks: Annotated[
         bool, typer.Option("--follow-symlinks", help="Read links that lead out of their folder.")
     ] = False,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Encoding of all files of text, such as windows-1251; else the one that a file "
+            "names, UTF-8, or a guess that is reported.",
+        ),
+    ] = None,
     max_pages: Annotated[
         int, typer.Option(min=1, max=100_000, help="Most pages that are read from a sitemap.")
     ] = MAX_PAGES,
@@ -229,6 +237,7 @@ def _ingest(
         base=base,
         exclude=exclude or (),
         follow_symlinks=follow_symlinks,
+        encoding=encoding,
     )
     if python_stdlib:
         found.documents.extend(standard_library())
@@ -237,7 +246,7 @@ def _ingest(
     with (
         opened(dsn, schema) as database,
         notes_to_stderr(as_json),
-        WebReader(is_allowed=(lambda _: True) if allow_private else is_public) as web,
+        WebReader((lambda _: True) if allow_private else is_public, encoding) as web,
     ):
         found.add(web.find(addresses, source=source, exclude=exclude or (), max_pages=max_pages))
         _require_one_place(found, source)
@@ -304,10 +313,14 @@ def _pairs(options: Sequence[str] | None) -> dict[str, Any]:
         if key == "path":
             raise typer.BadParameter("path is the document's own path: --metadata")
         try:
-            pairs[key] = json.loads(value)
+            pairs[key] = json.loads(value, parse_constant=_no_json)
         except (ValueError, RecursionError):
             pairs[key] = value
     return pairs
+
+
+def _no_json(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _tell_source(source: KnowledgeSource, found: FoundFiles) -> None:
@@ -454,7 +467,8 @@ def _prune(
     dry_run: bool,
 ) -> list[str]:
     """List the documents whose file is gone, delete them when confirmed, and return their keys."""
-    kept = [document.external_key for document in found.documents]
+    left_out = {report.external_key for report in reports if report.outcome == "left out"}
+    kept = [one.external_key for one in found.documents if one.external_key not in left_out]
     failed = [report.external_key for report in reports if report.outcome == "failed"]
     unread = [*failed, *found.excluded]
     schema = database.install.schema

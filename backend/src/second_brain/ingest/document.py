@@ -3,13 +3,13 @@
 The formats are read in `loading`, `html`, `pdf`, `office`, `epub` and `records`.
 """
 
-import codecs
+import contextlib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -17,6 +17,19 @@ from second_brain.errors import SecondBrainError
 
 MAX_CHARACTERS = 20_000_000
 """Longest text of one document: its chunks and embeddings still fit into one jsonb argument."""
+MAX_HEADING = 200
+"""Characters of the longest title and heading; a longer heading is text."""
+
+
+# The longest text of each form, and the form.
+_FORMS_OF_DATES = (
+    (10, "%Y-%m-%d"),
+    (10, "%Y/%m/%d"),
+    (10, "%Y.%m.%d"),
+    (10, "%d.%m.%Y"),
+    (8, "%Y%m%d"),
+    *((30, form) for form in ("%b %d, %Y", "%B %d, %Y", "%d %b %Y", "%d %B %Y")),
+)
 
 
 class UnreadableDocumentError(SecondBrainError):
@@ -25,6 +38,19 @@ class UnreadableDocumentError(SecondBrainError):
     kind: ClassVar[str] = "unreadable_document"
     http_status: ClassVar[int] = 422
     default_remedy: ClassVar[str] = "Repair or leave out the file; the others are not affected."
+
+
+SPLIT_REMEDY = "Split it into smaller files."
+
+
+def unforeseen(error: Exception) -> UnreadableDocumentError:
+    """Return the report of what a parser raises for a damaged file."""
+    reason = one_line(str(error)) or type(error).__name__
+    return UnreadableDocumentError(f"cannot be read: {reason[:300]}")
+
+
+class LeftOutError(UnreadableDocumentError):
+    """A page that says that it should not be stored."""
 
 
 class BinaryFileError(UnreadableDocumentError):
@@ -68,7 +94,7 @@ class LoadedDocument:
 _NOTES: ContextVar[list[str]] = ContextVar("notes of the document that is being loaded")
 
 
-@contextmanager
+@contextlib.contextmanager
 def noted() -> Iterator[list[str]]:
     """Collect what `note` is called with."""
     notes: list[str] = []
@@ -79,29 +105,20 @@ def noted() -> Iterator[list[str]]:
         _NOTES.reset(token)
 
 
+def finished(document: LoadedDocument, notes: Sequence[str]) -> LoadedDocument:
+    """Return a loaded document with a title of bounded length, and what was noted."""
+    title = document.title
+    if len(title) > MAX_HEADING:
+        title = f"{title[: MAX_HEADING - 1]}…"
+        notes = (*notes, f"its title is cut to {MAX_HEADING} characters")
+    return replace(document, title=title, notes=tuple(notes))
+
+
 def note(text: str) -> None:
     """Tell the reader of the report something about the document that is being loaded."""
     notes = _NOTES.get([])
     if text not in notes:
         notes.append(text)
-
-
-def decode(data: bytes) -> str:
-    """Return the text of UTF-8, UTF-16 with a mark, or Windows-1252; or raise BinaryFileError."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return clean(data.decode("utf-16"))
-    if b"\0" in data:
-        raise BinaryFileError("is binary, not text")
-    try:
-        return clean(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        pass
-    try:
-        return clean(data.decode("cp1252"))
-    except UnicodeDecodeError as exc:
-        raise BinaryFileError(
-            "is neither UTF-8, UTF-16 nor Windows-1252", remedy="Convert it to UTF-8."
-        ) from exc
 
 
 def clean(text: str) -> str:
@@ -140,13 +157,21 @@ def address(value: object) -> str | None:
 
 
 def day(value: object) -> date | None:
-    """Return the date of a datetime, or of a text that begins with one as in ISO 8601."""
+    """Return the date of a datetime, or of a text as people and programs write it.
+
+    The order of day and month in 01/02/2024 is not known, so it is none.
+    """
     if isinstance(value, datetime):
         return value.date()
-    try:
-        return date.fromisoformat(value[:10]) if isinstance(value, str) else None
-    except ValueError:
-        return None
+    if isinstance(value, date):
+        return value
+    text = one_line(value) or ""
+    for length, form in _FORMS_OF_DATES:
+        with contextlib.suppress(ValueError):
+            return datetime.strptime(text[:length], form).date()
+    with contextlib.suppress(ValueError):
+        return parsedate_to_datetime(text).date()
+    return None
 
 
 def json_value(value: object) -> Any:

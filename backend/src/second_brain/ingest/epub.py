@@ -1,12 +1,19 @@
 """E-books: the chapters of an EPUB in their reading order."""
 
 import posixpath
+import zlib
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
 from second_brain.ingest.archive import open_archive, parse_xml
-from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError, day, one_line
+from second_brain.ingest.document import (
+    LoadedDocument,
+    UnreadableDocumentError,
+    day,
+    note,
+    one_line,
+)
 from second_brain.ingest.html import markdown_of, parse_html
 from second_brain.ingest.markdown import headings
 
@@ -15,6 +22,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MAX_CHAPTER_BYTES = 20_000_000
+_DAMAGED = (UnreadableDocumentError, BadZipFile, OSError, ValueError, zlib.error)
 _PAGES = ("application/xhtml+xml", "text/html")
 
 
@@ -26,14 +34,22 @@ def load_epub(data: bytes, name: str) -> LoadedDocument:
         package = parse_xml(_read(archive, root))
         folder = posixpath.dirname(root)
         items = {item.get("id"): item for item in _all(package, "item")}
-        titles = _contents(archive, folder, items.values())
+        try:
+            titles = _contents(archive, folder, items.values())
+        except _DAMAGED as exc:
+            note(f"its table of contents is left out: {exc}")
+            titles = {}
         chapters = []
         for reference in _all(package, "itemref"):
             item = items.get(reference.get("idref"))
             if item is None or item.get("media-type") not in _PAGES or _is_navigation(item):
                 continue
             path = _path(folder, item.get("href", ""))
-            text = markdown_of(parse_html(_read(archive, path)))
+            try:
+                text = markdown_of(parse_html(_read(archive, path)))
+            except _DAMAGED as exc:
+                note(f"its chapter {path} is left out: {exc}")
+                continue
             if text and path in titles and not headings(text):
                 text = f"# {titles[path]}\n\n{text}"
             chapters.append(text)

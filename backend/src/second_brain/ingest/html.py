@@ -4,22 +4,25 @@ markdownify converts what is left after navigation is taken out. Text has no Mar
 is stored for search, not for a renderer. Lines that a whole site repeats: see `repeated_lines`.
 """
 
-import codecs
 import re
+from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from second_brain.extras import needed
 from second_brain.ingest.document import (
-    BinaryFileError,
+    MAX_HEADING,
+    SPLIT_REMEDY,
     LoadedDocument,
     UnreadableDocumentError,
     clean,
     day,
     is_web_address,
+    note,
     one_line,
 )
-from second_brain.ingest.markdown import top_heading
+from second_brain.ingest.encoding import decode
+from second_brain.ingest.markdown import fenced, top_heading
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
@@ -34,12 +37,20 @@ _LEFT_OUT = """
     nav, [role=navigation], [role=search], [role=banner], [role=contentinfo], body > footer,
     #footer, #toc, #sidebar, #breadcrumbs, #nav-path, .navheader, .navfooter, .navbar, .navigation,
     .toc, .table-of-contents, .breadcrumb, .breadcrumbs, .pagination, .skip-link,
-    a.headerlink, a.hash-link, .lineno, .linenos, .line-numbers
+    a.headerlink, a.hash-link, .lineno, .linenos, .line-numbers,
+    rt, rp, annotation, annotation-xml, [aria-hidden=true]
 """
+_INLINE = "b, strong, i, em, code, kbd, samp, var, del, s, u, mark, q"
+_BLOCKS = ["p", "div", "li", "dt", "dd", "tr", "pre", "br", "h1", "h2", "h3", "h4", "h5", "h6"]
 _SIGNS_OF_LINKS = {"", "¶", "#", "§", "🔗"}
 # A place that any site may call its content must hold this share of the page's text.
 _MAIN = ("main, [role=main]", "article, #main-content, #page-content, #content, .main-content")
 _LEAST_SHARE = 0.25
+_HEAD_BYTES = 4_096
+# With the marks of its links, which are left out of it.
+_LONGEST_HEADING = 2 * MAX_HEADING
+# Characters of a merged cell that is repeated, and repeated columns of a table.
+_LONGEST_REPEATED, _MOST_REPEATED = 500, 50_000
 _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _LISTS = ["li", "ul", "ol", "dl", "dt", "dd", "blockquote"]
 _PARTS_OF_TABLES = ["thead", "tbody", "tfoot", "tr", "td", "th", "caption"]
@@ -49,19 +60,24 @@ _BREAKS = re.compile("[\u200b\u00ad]")
 
 
 def parse_html(data: bytes | str) -> "BeautifulSoup":
-    """Parse a page; the parser reads no entities but characters, and repairs what is broken."""
+    """Parse a page as browsers do; the parser reads no entities but characters."""
     with needed("beautifulsoup4", "ingest"):
         from bs4 import BeautifulSoup
-    tags = data.count("<") if isinstance(data, str) else data.count(b"<")
-    if tags > MAX_TAGS:
-        raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags")
-    return BeautifulSoup(data, "html.parser")
+        from bs4.dammit import EncodingDetector
+    with needed("selectolax", "ingest"):
+        from selectolax.lexbor import LexborHTMLParser
+    if isinstance(data, bytes):
+        label = EncodingDetector.find_declared_encoding(data[:_HEAD_BYTES], is_html=True)
+        # A page whose label can be read is not in UTF-16.
+        data = decode(data, "utf-8" if label and label.startswith("utf-16") else label)
+    if data.count("<") > MAX_TAGS:
+        raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags", remedy=SPLIT_REMEDY)
+    # Lexbor writes each tag that the standard lets a page leave out.
+    return BeautifulSoup(LexborHTMLParser(data).html or "", "html.parser")
 
 
 def load_html(data: bytes, name: str) -> LoadedDocument:
     """Read a page with its title, author, date and canonical address."""
-    if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise BinaryFileError("is binary, not HTML")
     return from_html(parse_html(data), name, is_page=True)
 
 
@@ -112,21 +128,50 @@ def markdown_of(page: "BeautifulSoup") -> str:
         if link.get_text().strip() in _SIGNS_OF_LINKS:
             link.decompose()
     main = _main_part(page)
+    _repair_words(main)
     _repair_code(main)
     _repair_layout(main)
-    text = _BREAKS.sub("", clean(_converter().convert_soup(main)))
-    return re.sub(r"\n{3,}", "\n\n", text).strip()
+    for table in main.find_all("table"):
+        _repeat_merged_cells(table)
+    for pipe in main.find_all(string=re.compile(r"\|")):
+        if pipe.find_parent(["td", "th"]):
+            pipe.replace_with(pipe.replace("|", "\\|"))
+    try:
+        text = _converter().convert_soup(main)
+    except RecursionError:
+        note("its elements are nested too deeply: headings, lists and tables are read as text")
+        for block in main.find_all(_BLOCKS):
+            block.insert(0, "\n")
+            block.append("\n")
+        text = main.get_text()
+    return re.sub(r"\n{3,}", "\n\n", _BREAKS.sub("", clean(text))).strip()
 
 
 def _main_part(page: "BeautifulSoup") -> "Tag":
-    if named := page.select_one(_MAIN[0]):
-        return named
-    least = _LEAST_SHARE * len(page.get_text())
+    least = _LEAST_SHARE * len(page.get_text(strip=True))
+    named = [tag for tag in page.select(_MAIN[0]) if not tag.has_attr("hidden")]
+    longest = max(named, key=lambda tag: len(tag.get_text(strip=True)), default=None)
+    if longest is not None and (length := len(longest.get_text(strip=True))) and length >= least:
+        return longest
     found = page.select(_MAIN[1])
     # Two articles on one page are a list of them; a title outside has the page's first lines.
-    if len(found) == 1 and len(found[0].get_text()) >= least:
+    if len(found) == 1 and len(found[0].get_text(strip=True)) >= max(least, 1):
         return found[0] if found[0].h1 or not page.h1 else page
     return page
+
+
+def _repair_words(main: "Tag") -> None:
+    """Keep words and numbers as they are read: no marks inside a word, 10^6 for a power."""
+    for tag in main.select(_INLINE):
+        around = (tag.previous_sibling, tag.next_sibling)
+        texts = [one if isinstance(one, str) else "" for one in around]
+        if texts[0][-1:].isalnum() or texts[1][:1].isalnum():
+            tag.unwrap()
+    for power in main.select("sup, msup > :nth-child(2)"):
+        if re.match(r"[+\u2212-]?\d", power.get_text().strip()):
+            power.insert(0, "^")
+    for below in main.select("mfrac > :nth-child(2)"):
+        below.insert(0, "/")
 
 
 def _repair_code(main: "Tag") -> None:
@@ -156,8 +201,46 @@ def _repair_layout(main: "Tag") -> None:
         for table in inner.find_parents("table"):
             _as_blocks(table)
     for heading in main.find_all(_HEADINGS):
+        if len(heading.get_text()) > _LONGEST_HEADING:
+            # Its end tag is missing, or it is one only in its looks.
+            heading.name = "div"
+            continue
         for parent in heading.find_parents(_LISTS):
             parent.name = "div"
+
+
+def _repeat_merged_cells(table: "Tag") -> None:
+    """Write a cell of several rows into each of them, in its columns."""
+    below: dict[int, tuple[int, Tag]] = {}
+    repeated = 0
+    for row in table.find_all("tr"):
+        above, below, column = below, {}, 0
+        cells = row.find_all(["td", "th"], recursive=False)
+        while cells or column in above:
+            if column in above:
+                rows, merged = above[column]
+                cell = copy(merged)
+                if cells:
+                    cells[0].insert_before(cell)
+                else:
+                    row.append(cell)
+            else:
+                cell = cells.pop(0)
+                rows = _span(cell, "rowspan")
+            repeated += _span(cell, "colspan") if rows > 1 else 0
+            if rows > 1 and len(cell.get_text()) <= _LONGEST_REPEATED and repeated < _MOST_REPEATED:
+                below[column] = (rows - 1, cell)
+            column += _span(cell, "colspan")
+        # Columns that a shorter row does not reach.
+        below |= {
+            at: (rows - 1, cell) for at, (rows, cell) in above.items() if at > column and rows > 1
+        }
+
+
+def _span(cell: "Tag", name: str) -> int:
+    text = str(cell.get(name, ""))
+    # rowspan=0 reaches the end of the table.
+    return min(int(text) or 65_534, 65_534) if re.fullmatch("[0-9]{1,5}", text) else 1
 
 
 def _as_blocks(table: "Tag") -> None:
@@ -174,11 +257,7 @@ def _converter() -> "MarkdownConverter":
 
     class Converter(MarkdownConverter):
         def convert_pre(self, el: Any, text: str, parent_tags: set[str]) -> str:
-            if not text.strip():
-                return ""
-            longest = max((len(run) for run in re.findall("`{3,}", text)), default=2)
-            fence = "`" * (longest + 1)
-            return f"\n\n{fence}\n{text.strip(chr(10))}\n{fence}\n\n"
+            return f"\n\n{fenced(text)}\n\n"
 
         def convert_br(self, el: Any, text: str, parent_tags: set[str]) -> str:
             return " " if "_inline" in parent_tags else "\n"

@@ -4,7 +4,10 @@ Everything becomes Markdown or plain text with a title and what the file says ab
 cannot be read raises `UnreadableDocumentError`; splitting and storing are done elsewhere.
 """
 
+import json
+import os
 import re
+import tomllib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,58 +18,111 @@ from second_brain.errors import SecondBrainError
 from second_brain.extras import needed
 from second_brain.ingest.document import (
     MAX_CHARACTERS,
+    SPLIT_REMEDY,
     BinaryFileError,
     LoadedDocument,
     UnreadableDocumentError,
     address,
+    clean,
     day,
-    decode,
+    finished,
     json_value,
+    note,
     noted,
     one_line,
+    unforeseen,
 )
+from second_brain.ingest.encoding import decode, stated
 from second_brain.ingest.epub import load_epub
 from second_brain.ingest.html import load_html
-from second_brain.ingest.markdown import top_heading
+from second_brain.ingest.markdown import fenced, top_heading, without_markup, without_pictures
 from second_brain.ingest.office import load_slides, load_word, load_workbook
 from second_brain.ingest.pdf import load_pdf
 from second_brain.ingest.records import RECORDS, load_csv
 from second_brain.ingest.restructured_text import load_restructured_text
 
 _MAX_BINARY_BYTES = 500_000_000
+_MOST_ALIASES = 20
+_FRONT_MATTER = re.compile(
+    r"(?:---[ \t]*\n(?P<yaml>(?:.*\n)*?)(?:---|\.\.\.)"
+    r"|\+\+\+[ \t]*\n(?P<toml>(?:.*\n)*?)\+\+\+)[ \t]*(?:\n|\Z)"
+)
+# Statements of MDX begin a paragraph at the left margin.
+_IMPORTS = re.compile(
+    r"(?:(?<=\n\n)|\A\s*)(?:(?:import|export)\b[^\n]*\n(?:[^\n]+\n)*)+", re.MULTILINE
+)
+# Text for programs, which would be stored as its source.
+_NO_TEXT = (
+    ".rtf",
+    ".eml",
+    ".mbox",
+    ".mht",
+    ".mhtml",
+    ".ps",
+    ".eps",
+    ".svg",
+    ".odt",
+    ".ods",
+    ".odp",
+)
+_NO_TEXT_STARTS = (b"{\\rtf", b"%!PS", b"MIME-Version:")
 
 
-def load_file(path: Path, key: str) -> LoadedDocument:
-    """Read one file by its ending. Raises UnreadableDocumentError, or MissingExtraError."""
+def load_file(path: Path, key: str, encoding: str | None = None) -> LoadedDocument:
+    """Read one file by its ending. Raises UnreadableDocumentError, or MissingExtraError.
+
+    `encoding` is that of a file of text, whatever the file names itself.
+    """
     suffix = path.suffix.lower()
-    document = load_bytes(_read(path, suffix), suffix, path.stem)
-    return described(document, key, path.name, suffix)
+    # A name may have line feeds, and bytes of another encoding.
+    name, stem = (
+        one_line(re.sub(r"[\x00-\x1f\x7f]", " ", _text_of(part))) or key
+        for part in (path.name, path.stem)
+    )
+    document = load_bytes(_read(path, suffix), suffix, stem, demanded=encoding)
+    return described(document, key, name, suffix)
 
 
-def load_bytes(data: bytes, suffix: str, name: str) -> LoadedDocument:
-    """Read the content of a file with this ending; `name` is its title if it has none."""
+def _text_of(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def load_bytes(
+    data: bytes, suffix: str, name: str, *, demanded: str | None = None, named: str | None = None
+) -> LoadedDocument:
+    """Read the content of a file with this ending; `name` is its title if it has none.
+
+    `demanded` is the encoding of the caller, `named` that of a server.
+    """
     load = _LOADERS.get(suffix)
+    if load is None and (suffix in _NO_TEXT or data.startswith(_NO_TEXT_STARTS)):
+        raise UnreadableDocumentError(
+            f"is of an unsupported type, {suffix or 'without an ending'}", remedy=_SUPPORTED_REMEDY
+        )
     try:
-        with warnings.catch_warnings():
-            # Such as openpyxl's about parts of a sheet that it leaves out.
+        with warnings.catch_warnings(), noted() as notes, stated(demanded, named):
+            # Such as bs4's about a page that could be XML.
             warnings.simplefilter("ignore")
-            with noted() as notes:
-                document = (load or _load_text)(data, name)
+            document = (load or _load_text)(data, name)
+            if not document.page_starts and not document.headings:
+                document = replace(document, text=without_pictures(document.text))
     except BinaryFileError as exc:
         if load is not None:
             raise
         raise UnreadableDocumentError(
             f"is of an unsupported type, {suffix or 'without an ending'}: {exc}",
-            remedy=f"Supported are {', '.join(SUPPORTED)}, and any file of plain text.",
+            remedy=_SUPPORTED_REMEDY,
         ) from exc
     except SecondBrainError:
         raise
     except Exception as exc:
         # Parsers answer a damaged file with anything, RecursionError included.
-        raise UnreadableDocumentError(f"cannot be read: {exc or type(exc).__name__}") from exc
+        raise unforeseen(exc) from exc
     if len(document.text) > MAX_CHARACTERS:
-        raise UnreadableDocumentError(f"has more than {MAX_CHARACTERS:,} characters of text")
-    return replace(document, notes=tuple(notes))
+        raise UnreadableDocumentError(
+            f"has more than {MAX_CHARACTERS:,} characters of text", remedy=SPLIT_REMEDY
+        )
+    return finished(document, notes)
 
 
 def described(document: LoadedDocument, key: str, file: str, suffix: str) -> LoadedDocument:
@@ -91,14 +147,58 @@ def _read(path: Path, suffix: str) -> bytes:
 
 def _load_markdown(data: bytes, name: str) -> LoadedDocument:
     text, front = _split_front_matter(decode(data))
-    title = one_line(front.pop("title", None))
+    text = without_markup(text)
+    title = front.get("title")
+    if title is not None and not isinstance(title, dict | list | bool):
+        front["title"] = str(title)
+    fields: dict[str, Any] = {}
+    for key, read in (("title", one_line), ("author", _author), ("date", day), ("url", address)):
+        # What is not understood stays in the metadata.
+        if (value := read(front.get(key))) is not None:
+            fields[key] = value
+            del front[key]
+    if "url" in front:
+        del front["url"]
     return LoadedDocument(
-        title=title or top_heading(text) or name,
+        title=fields.get("title") or top_heading(text) or name,
         text=text,
-        author=one_line(front.pop("author", None)),
-        document_date=day(front.pop("date", None)),
-        source_url=address(front.pop("url", None)),
+        author=fields.get("author"),
+        document_date=fields.get("date"),
+        source_url=fields.get("url"),
         metadata=front,
+    )
+
+
+def _load_mdx(data: bytes, name: str) -> LoadedDocument:
+    """Read Markdown with components: without its imports, exports and expressions."""
+    document = _load_markdown(data, name)
+    text = without_markup(_IMPORTS.sub("", document.text), with_components=True)
+    title = document.title if document.title != name else top_heading(text) or name
+    return replace(document, text=text, title=title)
+
+
+def _load_notebook(data: bytes, name: str) -> LoadedDocument:
+    """Read the texts and the code of a Jupyter notebook, without what the code printed."""
+    book = json.loads(data)
+    cells = book.get("cells") or [
+        cell for sheet in book.get("worksheets") or () for cell in sheet.get("cells") or ()
+    ]
+    about = book.get("metadata") or {}
+    language = (about.get("language_info") or about.get("kernelspec") or {}).get("name", "")
+    blocks = []
+    for cell in cells:
+        source = cell.get("source", cell.get("input", ""))
+        text = clean("".join(source) if isinstance(source, list) else str(source)).strip()
+        if cell.get("cell_type") == "code":
+            text = fenced(text, language if isinstance(language, str) else "")
+        elif cell.get("cell_type") == "markdown":
+            text = without_markup(text)
+        elif cell.get("cell_type") == "heading":
+            text = f"{'#' * cell.get('level', 1)} {text}"
+        blocks.append(text)
+    text = "\n\n".join(filter(None, blocks))
+    return LoadedDocument(
+        title=one_line(about.get("title")) or top_heading(text) or name, text=text
     )
 
 
@@ -106,30 +206,47 @@ def _load_text(data: bytes, name: str) -> LoadedDocument:
     return LoadedDocument(title=name, text=decode(data), is_markdown=False)
 
 
+def _author(value: object) -> str | None:
+    """Return the names of one author or of several, each a text or an object with a name."""
+    if isinstance(value, dict):
+        value = value.get("name")
+    if isinstance(value, list):
+        return ", ".join(filter(None, map(_author, value))) or None
+    return one_line(value)
+
+
 def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:
-    """Cut the YAML block off a Markdown file's top; one that is broken stays, as code."""
-    found = re.match(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", text, re.DOTALL)
+    """Cut the block of YAML or TOML off a Markdown file's top; a broken one stays, as code."""
+    found = _FRONT_MATTER.match(text)
     if found is None:
         return text, {}
+    block = found["yaml"] if found["toml"] is None else found["toml"]
+    try:
+        front = json_value(_yaml(block) if found["toml"] is None else tomllib.loads(block))
+    # An anchor can stand for itself.
+    except (ValueError, RecursionError):
+        # Left as it is, its last line would be read as a heading.
+        note("its front matter cannot be read, and is kept as text")
+        return f"```\n{block}```\n{text[found.end() :]}", {}
+    return (text[found.end() :], front) if isinstance(front, dict) else (text, {})
+
+
+def _yaml(block: str) -> Any:
     with needed("pyyaml", "ingest"):
         import yaml
-    block = found[1] or ""
     try:
-        # A few aliases of aliases can stand for gigabytes.
-        has_alias = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(block))
-        front = None if has_alias else yaml.safe_load(block) or {}
-    except (yaml.YAMLError, ValueError):
-        front = None
-    if front is None:
-        # Left as it is, its last line would be read as a heading.
-        return f"```\n{block}```\n{text[found.end() :]}", {}
-    if not isinstance(front, dict):
-        return text, {}
-    return text[found.end() :], {str(key): json_value(value) for key, value in front.items()}
+        # Twenty aliases of aliases can stand for a thousand values, and sixty for gigabytes.
+        aliases = sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(block))
+        if aliases > _MOST_ALIASES:
+            raise ValueError(f"it has more than {_MOST_ALIASES} aliases")
+        return yaml.safe_load(block) or {}
+    except yaml.YAMLError as exc:
+        raise ValueError("it is no YAML") from exc
 
 
 _TEXT: dict[str, Callable[[bytes, str], LoadedDocument]] = {
     ".md": _load_markdown,
+    ".mdx": _load_mdx,
     ".markdown": _load_markdown,
     ".txt": _load_text,
     ".text": _load_text,
@@ -137,6 +254,7 @@ _TEXT: dict[str, Callable[[bytes, str], LoadedDocument]] = {
     ".html": load_html,
     ".htm": load_html,
     ".xhtml": load_html,
+    ".ipynb": _load_notebook,
     ".csv": load_csv,
     ".tsv": load_csv,
 }
@@ -147,7 +265,9 @@ _BINARY: dict[str, Callable[[bytes, str], LoadedDocument]] = {
     ".xlsx": load_workbook,
     ".epub": load_epub,
 }
-_LOADERS = {**_TEXT, **_BINARY}
+_LOADERS: dict[str, Callable[[bytes, str], LoadedDocument]] = {**_TEXT, **_BINARY}
 
 SUPPORTED = (*_LOADERS, *RECORDS)
 """The endings of the files that are taken from folders."""
+
+_SUPPORTED_REMEDY = f"Supported are {', '.join(SUPPORTED)}, and any file of plain text."

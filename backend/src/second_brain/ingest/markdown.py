@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from second_brain.ingest.document import Heading
+from second_brain.ingest.document import MAX_HEADING, Heading
 
 _DELIMITER_ROW = re.compile(r"^ {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?$", re.MULTILINE)
 _BLANK_LINE = re.compile(r"\n[ \t]*(?:\n|\Z)")
@@ -22,8 +22,57 @@ class Table:
     end: int
 
 
+# Code is read first, so that what stands in it stays: fences, lines that are indented, and spans.
+_CODE_OR = (
+    r"(?P<code>^[ >]*(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*\n)*?(?:[ >]*(?P=fence)|\Z)"
+    r"|^(?: {4}|\t)[^\n]*|(?<!`)(?P<span>`+)(?!`)[^\n]{1,500}?(?<!`)(?P=span)(?!`))"
+)
+_COMMENT = r"|<!--(?:(?!<!--)[\s\S])*?-->"
+_TAGS = (
+    "a|abbr|article|aside|b|big|br|center|dd|del|details|div|dl|dt|em|figcaption|figure|font|h[1-6]"
+    "|hr|i|iframe|img|ins|kbd|li|main|mark|nav|ol|p|picture|pre|q|s|samp|section|small|source|span"
+    "|strong|sub|summary|sup|svg|table|tbody|td|tfoot|th|thead|tr|u|ul|video"
+)
+_MARKUP = re.compile(rf"{_CODE_OR}{_COMMENT}|</?(?:{_TAGS})(?:\s[^<>]*)?/?>", re.MULTILINE | re.I)
+# Components, fragments and expressions of MDX.
+_COMPONENTS = re.compile(
+    rf"{_CODE_OR}|\{{/\*[\s\S]*?\*/\}}|</?[A-Z][\w.]*(?:\s(?:[^<>{{}}]|\{{[^{{}}]*\}})*)?/?>|</?>",
+    re.MULTILINE,
+)
+# A definition, a picture, and any other long address with data in it.
+_DATA = re.compile(
+    r"^ {0,3}\[[^\]\n]+\]:[ \t]*<?data:[^\s>]*>?[^\n]*\n?"
+    r"|!\[(?P<alt>[^\]\n]*)\]\(\s*<?data:[^)\s]*(?:\s[^)\n]*)?\)"
+    r"|data:[\w.+-]+/[\w.+-]+(?:;[\w=-]+)*;base64,[\w+/=%-]{40,}",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def without_markup(markdown: str, *, with_components: bool = False) -> str:
+    """Leave out comments and tags of HTML, or components and expressions of MDX; code stays."""
+    form = _COMPONENTS if with_components else _MARKUP
+    return form.sub(lambda found: found["code"] or "", markdown)
+
+
+def without_pictures(text: str) -> str:
+    """Leave out pictures and other files that are written into a text as `data:` addresses."""
+    return _DATA.sub(lambda found: found["alt"] or "", text) if "data:" in text.lower() else text
+
+
+def fenced(code: str, language: str = "") -> str:
+    """Return code as a block of Markdown; an empty text for none."""
+    if not code.strip():
+        return ""
+    longest = max((len(run) for run in re.findall("`{3,}", code)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{code.strip(chr(10))}\n{fence}"
+
+
 def outline(markdown: str) -> tuple[list[Heading], list[Table]]:
-    """Find the headings and the tables of a Markdown text, in order; those in code are none."""
+    """Find the headings and the tables of a Markdown text, in order; those in code are none.
+
+    A heading of more than MAX_HEADING characters is text.
+    """
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").disable("inline")
@@ -43,7 +92,10 @@ def outline(markdown: str) -> tuple[list[Heading], list[Table]]:
             children = inline.parseInline(content.content)[0].children or []
             words = [child.content or " " * child.type.endswith("break") for child in children]
             text = " ".join("".join(words).replace("\u200b", "").split())
-            headings.append(Heading(int(token.tag[1:]), text, start, end))
+            # An anchor of Docusaurus, kramdown or pandoc.
+            text = re.sub(r"\s*\{:?\s*#[^{}]*\}$", "", text)
+            if len(text) <= MAX_HEADING:
+                headings.append(Heading(int(token.tag[1:]), text, start, end))
     return headings, list(_tables(markdown, code))
 
 

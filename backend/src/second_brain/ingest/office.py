@@ -1,9 +1,8 @@
-"""Word, PowerPoint and Excel files, by mammoth, python-pptx and openpyxl.
+"""Word, PowerPoint and Excel files, by mammoth, python-pptx and calamine.
 
 Slides and sheets become sections; tables keep their first row as the header of each chunk.
 """
 
-import contextlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +16,13 @@ from second_brain.ingest.document import (
     UnreadableDocumentError,
     clean,
     day,
+    note,
     one_line,
+    unforeseen,
 )
 from second_brain.ingest.html import markdown_of, parse_html
 from second_brain.ingest.markdown import table, top_heading
+from second_brain.ingest.word import heading_styles, readable
 
 if TYPE_CHECKING:
     from pptx.shapes.base import BaseShape
@@ -39,19 +41,23 @@ def load_word(data: bytes, name: str) -> LoadedDocument:
     """Read a docx: headings, lists, tables and notes, without headers, footers and comments."""
     with needed("mammoth", "documents"):
         import mammoth  # type: ignore[import-untyped]
-    about = _properties(open_archive(data))
-    html = mammoth.convert_to_html(
-        io.BytesIO(data), style_map=_STYLES, convert_image=lambda _image: []
-    ).value
-    page = parse_html(html)
+    with open_archive(data) as archive:
+        about = _properties(archive)
+        styles = f"{_STYLES}{heading_styles(archive)}"
+        file = io.BytesIO(readable(archive))
+    read = mammoth.convert_to_html(file, style_map=styles, convert_image=lambda _image: [])
+    unread = {
+        found[1].rpartition("}")[2]
+        for message in read.messages
+        if (found := re.match("An unrecognised element was ignored: (.*)", message.message))
+    }
+    if unread:
+        note(f"elements that are not known are left out: {', '.join(sorted(unread))}")
+    page = parse_html(read.value)
     for arrow in page.select('a[href^="#footnote-ref"], a[href^="#endnote-ref"]'):
         arrow.decompose()
     top = page.select_one("h1.title")
     title = about.pop("title") or (one_line(top.get_text()) if top else None)
-    # As in the tables of other office files.
-    for pipe in page.find_all(string=re.compile(r"\|")):
-        if pipe.find_parent(["td", "th"]):
-            pipe.replace_with(pipe.replace("|", "\\|"))
     text = markdown_of(page)
     return LoadedDocument(title=title or top_heading(text) or name, text=text, **about)
 
@@ -60,11 +66,12 @@ def load_slides(data: bytes, name: str) -> LoadedDocument:
     """Read a pptx: a section and a page for each slide, with its title, text, tables and notes."""
     with needed("python-pptx", "documents"):
         from pptx import Presentation
-    about = _properties(open_archive(data))
+    with open_archive(data) as archive:
+        about = _properties(archive)
     text, starts = "", []
     for number, slide in enumerate(Presentation(io.BytesIO(data)).slides, start=1):
         starts.append(len(text))
-        blocks = [clean(block).strip() for block in _slide_blocks(slide)]
+        blocks = [clean(block).strip() for block in _slide_blocks(slide, number)]
         title = slide.shapes.title
         heading = one_line(title.text_frame.text) if title is not None else None
         parts = [f"## {heading or f'Slide {number}'}", *filter(None, blocks)]
@@ -76,18 +83,26 @@ def load_slides(data: bytes, name: str) -> LoadedDocument:
 
 def load_workbook(data: bytes, name: str) -> LoadedDocument:
     """Read an xlsx: a section with a table for each sheet, with values in place of formulas."""
-    with needed("openpyxl", "documents"):
-        import openpyxl
-    about = _properties(open_archive(data, is_tree=False))
-    book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    with needed("python-calamine", "documents"):
+        import python_calamine
+    with open_archive(data, is_tree=False) as archive:
+        about = _properties(archive)
+    book = python_calamine.load_workbook(io.BytesIO(data))
     sections = []
-    with contextlib.closing(book):
-        for sheet in book.worksheets:
-            # What a file says of a sheet's size can be wrong.
-            sheet.reset_dimensions()
-            if block := sheet_text(sheet.iter_rows(values_only=True)):
-                sections.append(f"## {one_line(sheet.title)}\n\n{block}")
+    for title in book.sheet_names:
+        try:
+            sheet = book.get_sheet_by_name(title)
+            _refuse_large(sheet.width * sheet.height)
+            if block := sheet_text(sheet.iter_rows()):
+                sections.append(f"## {one_line(title)}\n\n{block}")
+        except (python_calamine.CalamineError, UnreadableDocumentError) as exc:
+            note(f"its sheet {one_line(title)} is left out: {exc}")
     return LoadedDocument(title=about.pop("title") or name, text="\n\n".join(sections), **about)
+
+
+def _refuse_large(places: int) -> None:
+    if places > _MAX_PLACES:
+        raise UnreadableDocumentError(f"it has more than {_MAX_PLACES:,} places")
 
 
 def sheet_text(rows: Iterable[Sequence[object]]) -> str:
@@ -127,13 +142,21 @@ def _cell(value: object) -> str:
     return "" if value is None else clean(str(value)).strip()
 
 
-def _slide_blocks(slide: "Slide") -> Iterator[str]:
+def _slide_blocks(slide: "Slide", number: int) -> Iterator[str]:
     title = slide.shapes.title
     for shape in _in_reading_order(slide.shapes):
         if title is None or shape.shape_id != title.shape_id:
-            yield from _shape_blocks(shape)
+            try:
+                yield from list(_shape_blocks(shape))
+            except Exception as exc:  # noqa: BLE001 - python-pptx raises anything for its charts
+                note(f"a {_kind(shape)} of slide {number} is left out: {unforeseen(exc)}")
     if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
         yield notes.text
+
+
+def _kind(shape: Any) -> str:
+    kinds = ("chart", "table")
+    return next((kind for kind in kinds if getattr(shape, f"has_{kind}", False)), "shape")
 
 
 def _in_reading_order(shapes: Iterable["BaseShape"]) -> list["BaseShape"]:
@@ -180,11 +203,13 @@ def _chart_blocks(chart: Any) -> Iterator[str]:
 
 def _properties(archive: Any) -> dict[str, Any]:
     """Return the title, author and date of an Office file."""
-    with archive:
-        if "docProps/core.xml" not in archive.namelist():
-            return {"title": None}
-        core = parse_xml(archive.read("docProps/core.xml"))
-    found = {element.tag.rpartition("}")[2]: element.text for element in core}
+    found: dict[str, str | None] = {}
+    if "docProps/core.xml" in archive.namelist():
+        try:
+            core = parse_xml(archive.read("docProps/core.xml"))
+            found = {element.tag.rpartition("}")[2]: element.text for element in core}
+        except (SyntaxError, ValueError) as exc:
+            note(f"its properties are left out: {exc}")
     return {
         "title": one_line(found.get("title")),
         "author": one_line(found.get("creator")),

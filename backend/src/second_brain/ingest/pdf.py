@@ -9,12 +9,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from second_brain.extras import needed
+from second_brain.ingest.columns import Part, in_columns
 from second_brain.ingest.document import (
     MAX_CHARACTERS,
+    MAX_HEADING,
     Heading,
     LoadedDocument,
     UnreadableDocumentError,
     clean,
+    note,
     one_line,
 )
 
@@ -31,6 +34,12 @@ _HEADING_CHARACTERS = 120
 _HEADING_SHARE = 0.3
 # What PDFium gives for the hyphen of a word that continues on the next line.
 _LINE_HYPHEN = "\ufffe"
+# Shares of the height of the letters: between two words, and between two columns.
+_WORD_GAP = 0.1
+_COLUMN_GAP = 1.0
+# What fonts without Unicode give: private, unassigned and control characters.
+_NO_LETTER = re.compile(r"[\ue000-\uf8ff\ufffd\x00-\x08\x0b\x0c\x0e-\x1f]")
+_UNKNOWN_SHARE = 0.1
 
 
 def load_pdf(data: bytes, name: str) -> LoadedDocument:
@@ -46,6 +55,8 @@ def load_pdf(data: bytes, name: str) -> LoadedDocument:
             ) from exc
         raise
     with contextlib.closing(document):
+        if document.get_formtype():
+            document.init_forms()
         text, starts = "", []
         lines: list[tuple[int, int, float]] = []
         for number in range(len(document)):
@@ -75,21 +86,64 @@ def load_pdf(data: bytes, name: str) -> LoadedDocument:
 
 def _page_lines(document: "PdfDocument", number: int) -> Iterator[tuple[str, float]]:
     """Yield the lines of a page with their font sizes; 0 where the size is not known."""
+    from pypdfium2.raw import (  # type: ignore[import-untyped]
+        FPDFPage_Flatten,
+        FPDFPage_GetAnnotCount,
+    )
+
     page = document[number]
+    if FPDFPage_GetAnnotCount(page.raw):
+        # Writes the values of forms into the page, where its text is read.
+        FPDFPage_Flatten(page.raw, 0)
+        page.close()
+        page = document[number]
     with contextlib.closing(page), contextlib.closing(page.get_textpage()) as textpage:
         raw = textpage.get_text_range()
         # Characters outside the basic plane are counted otherwise.
-        is_aligned = len(raw) == textpage.count_chars()
-        found = []
-        for line in re.finditer(r"[^\r\n]+", raw):
-            size = _size(textpage, line.start() + len(line[0]) // 2) if is_aligned else 0.0
-            if text := clean(line[0].replace(_LINE_HYPHEN, "")).strip():
-                found.append((text, size))
-    yield from found
+        if len(raw) == textpage.count_chars():
+            lines = in_columns(_parts(textpage, raw))
+        else:
+            lines = [(line[0], 0.0) for line in re.finditer(r"[^\r\n]+", raw)]
+    unknown = len(_NO_LETTER.findall(raw))
+    if unknown > _UNKNOWN_SHARE * len(raw):
+        note(f"page {number + 1} has letters that its fonts do not name: {unknown} of {len(raw)}")
+    for line, size in lines:
+        if text := clean(line.replace(_LINE_HYPHEN, "")).strip():
+            yield text, size
+
+
+def _parts(textpage: "PdfTextPage", raw: str) -> Iterator[list[Part]]:
+    """Yield the parts of each line, cut at gaps as wide as those between columns.
+
+    A smaller gap without a character in it is the space between two words.
+    """
+    from pypdfium2.raw import FS_RECTF, FPDFText_GetLooseCharBox
+
+    box = FS_RECTF()
+    for line in re.finditer(r"[^\r\n]+", raw):
+        parts: list[Part] = []
+        right = None
+        for index in range(*line.span()):
+            letter = raw[index]
+            if letter == " " or not FPDFText_GetLooseCharBox(textpage.raw, index, box):
+                if parts:
+                    parts[-1].text += letter
+                elif letter != " ":
+                    parts.append(Part(letter, 0.0, 0.0, 0.0))
+                continue
+            height = box.top - box.bottom
+            gap = box.left - right if right is not None else 0.0
+            if not parts or gap > height * _COLUMN_GAP > 0:
+                parts.append(Part("", box.left, box.right, _size(textpage, index)))
+            elif gap > height * _WORD_GAP > 0 and not parts[-1].text.endswith((" ", _LINE_HYPHEN)):
+                parts[-1].text += " "
+            parts[-1].text += letter
+            parts[-1].right = right = box.right
+        yield parts
 
 
 def _size(textpage: "PdfTextPage", index: int) -> float:
-    from pypdfium2.raw import FPDFText_GetFontSize  # type: ignore[import-untyped]
+    from pypdfium2.raw import FPDFText_GetFontSize
 
     return round(float(FPDFText_GetFontSize(textpage.raw, index)), 1)
 
@@ -102,7 +156,7 @@ def _bookmarks(document: "PdfDocument", text: str, starts: Sequence[int]) -> lis
     for bookmark in islice(document.get_toc(max_depth=_MAX_DEPTH), _MAX_BOOKMARKS):
         title, target = one_line(bookmark.get_title()), bookmark.get_dest()
         page = target.get_index() if target else None
-        if not title or page is None or not 0 <= page < len(starts):
+        if not title or len(title) > MAX_HEADING or page is None or not 0 <= page < len(starts):
             continue
         start = max(rest, starts[page])
         if start > ends[page]:

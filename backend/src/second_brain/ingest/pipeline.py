@@ -25,7 +25,12 @@ from second_brain.errors import (
     MissingExtraError,
     UnexpectedAnswerError,
 )
-from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
+from second_brain.ingest.document import (
+    LeftOutError,
+    LoadedDocument,
+    UnreadableDocumentError,
+    unforeseen,
+)
 from second_brain.ingest.language import detect_language
 from second_brain.ingest.repeated_lines import Sites
 from second_brain.ingest.reports import NO_LABELS, Change, DocumentReport, Labels
@@ -263,6 +268,8 @@ class _Run:
             )
         except DimensionMismatchError:
             raise
+        except LeftOutError as exc:
+            return DocumentReport(key, "left out", notes=(str(exc),))
         except (UnreadableDocumentError, InvalidInputError) as exc:
             return DocumentReport(key, "failed", error=f"{exc}. {exc.remedy}")
 
@@ -274,8 +281,17 @@ class _Run:
         except MissingExtraError as exc:
             # Files of other types need no more than what is installed.
             raise UnreadableDocumentError(str(exc), remedy=exc.remedy) from exc
-        chunks = split(document, self.chunking)
+        try:
+            chunks = split(document, self.chunking)
+        except Exception as exc:
+            raise unforeseen(exc) from exc
         stored = self._stored(key)
+        if not chunks and stored.chunks and document.is_page:
+            raise UnreadableDocumentError(
+                "has no text any more; what is stored of it stays",
+                remedy="Look at the page: a script may write its text. Delete the document if it "
+                f"is gone: second-brain corpus delete '{key}'.",
+            )
         if not chunks:
             removed = len(stored.chunks) if self.dry_run else self.writer.delete_document(key)
             return DocumentReport(

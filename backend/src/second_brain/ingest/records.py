@@ -3,25 +3,28 @@
 import csv
 import io
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from second_brain.ingest.document import (
     MAX_CHARACTERS,
+    SPLIT_REMEDY,
     LoadedDocument,
     UnreadableDocumentError,
     address,
     clean,
     day,
-    decode,
+    finished,
     json_value,
     noted,
     one_line,
 )
-from second_brain.ingest.markdown import table
+from second_brain.ingest.encoding import decode, stated
+from second_brain.ingest.markdown import table, without_pictures
 
 RECORDS = (".jsonl", ".ndjson")
 """The endings of files that have a document on each line."""
@@ -37,10 +40,38 @@ _URL_KEYS = ("source_url", "url")
 
 
 def load_csv(data: bytes, name: str) -> LoadedDocument:
-    """Read a table whose first row is its header; the separator is found by counting."""
+    """Read a table whose first row is its header; the separator is found by counting.
+
+    What stands above the header becomes paragraphs: comments, single cells, and all that an empty
+    line divides from the table.
+    """
     text = decode(data)
-    rows = [row for row in _rows(text, _delimiter(text)) if any(cell.strip() for cell in row)]
-    return LoadedDocument(title=name, text=table(rows))
+    stated = re.match(r"sep=(.)\r?\n", text, re.IGNORECASE)
+    if stated:
+        text = text[stated.end() :]
+    delimiter = stated[1] if stated else _delimiter(text)
+    rows = [[cell.strip() for cell in row] for row in _rows(text, delimiter)]
+    usual = _usual_length(rows)
+    first = next((at for at, row in enumerate(rows) if _is_header(row, usual)), len(rows))
+    for at, row in enumerate(rows[first:_SAMPLE_ROWS], start=first):
+        if not any(row) and len(rows[first]) < usual:
+            first = at
+    filled = [row for row in rows if any(row)]
+    above = [" ".join(filter(None, row)).lstrip("# ") for row in rows[:first] if any(row)]
+    if len(above) == len(filled):
+        above = []
+    blocks = [*above, table(filled[len(above) :])]
+    return LoadedDocument(title=name, text="\n\n".join(blocks))
+
+
+def _usual_length(rows: Iterable[list[str]]) -> int:
+    lengths = Counter(len(row) for _, row in zip(range(_SAMPLE_ROWS), rows, strict=False) if row)
+    return max(lengths, key=lambda length: (lengths[length], length), default=0)
+
+
+def _is_header(row: list[str], usual: int) -> bool:
+    is_comment = row[:1] != ["#"] and "".join(row[:1]).startswith("#") and len(row) != usual
+    return not is_comment and len([cell for cell in row if cell]) > (usual > 1)
 
 
 def _delimiter(text: str) -> str:
@@ -61,52 +92,78 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
     return csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
 
 
-def find_records(path: Path, key: str) -> list[tuple[str, Callable[[], LoadedDocument]]]:
+def find_records(
+    path: Path, key: str, encoding: str | None = None
+) -> list[tuple[str, Callable[[], LoadedDocument]]]:
     """List the lines of a JSON Lines file as pairs of a path and a function that loads the line.
 
-    The path is that of the file, a slash, and the `id` of the line, or its number if it has none.
+    The path is that of the file, a slash, and the `id` of the line, or its number if it has none,
+    `line-NUMBER` where another line has that id.
     Empty lines are left out. A line that is no object with a text is refused when it is loaded.
     """
     if not path.is_file():
         raise UnreadableDocumentError("is not a regular file" if path.exists() else "is not there")
-    found: dict[str, Callable[[], LoadedDocument]] = {}
+    lines: list[tuple[int, int, str | None]] = []
     with path.open("rb") as file:
         if b"\0" in file.read(_SAMPLE_BYTES):
             raise UnreadableDocumentError("is binary, not text")
         start = file.seek(0)
         for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
             if number > MAX_RECORDS:
-                raise UnreadableDocumentError(f"has more than {MAX_RECORDS:,} lines")
+                raise UnreadableDocumentError(
+                    f"has more than {MAX_RECORDS:,} lines", remedy=SPLIT_REMEDY
+                )
             if line.strip():
-                name = _identity(line) or str(number)
-                if f"{key}/{name}" in found:
-                    repeated = f"has the id of an earlier line, {name}, on line {number}"
-                    found[f"{key}/{number}"] = partial(_refuse, repeated)
-                else:
-                    found[f"{key}/{name}"] = partial(
-                        _load_record, path, (start, start + len(line)), name, f"{key}/{name}"
-                    )
+                lines.append((number, start, _identity(line)))
             start += len(line)
+    ends = [*(start for _, start, _ in lines[1:]), start]
+    taken = {name for _, _, name in lines if name}
+    found: dict[str, Callable[[], LoadedDocument]] = {}
+    for (number, start, name), end in zip(lines, ends, strict=False):
+        if name and f"{key}/{name}" in found:
+            repeated = f"has the id of an earlier line, {name}, on line {number}"
+            name = _name_of_line(number, taken)
+            found[f"{key}/{name}"] = partial(_refuse, repeated)
+            continue
+        name = name or _name_of_line(number, taken)
+        load = partial(_load_record, path, (start, end), name, f"{key}/{name}", encoding)
+        found[f"{key}/{name}"] = load
     return list(found.items())
+
+
+def _name_of_line(number: int, taken: set[str]) -> str:
+    name = str(number)
+    while name in taken:
+        name = f"line-{name}"
+    return name
 
 
 def _identity(line: bytes) -> str | None:
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):
         return None
     value = found.get("id") if isinstance(found, dict) else None
-    return one_line(str(value)) if isinstance(value, str | int) else None
+    return one_line(str(value)) if isinstance(value, str | int) and value is not True else None
 
 
-def _load_record(path: Path, span: tuple[int, int], name: str, key: str) -> LoadedDocument:
+def _load_record(
+    path: Path, span: tuple[int, int], name: str, key: str, encoding: str | None
+) -> LoadedDocument:
     with path.open("rb") as file:
         file.seek(span[0])
         line = file.read(span[1] - span[0])
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as exc:
-        raise UnreadableDocumentError(f"is not JSON: {exc}") from exc
+    with noted() as notes:
+        try:
+            with stated(encoding):
+                record = json.loads(decode(line))
+        except (ValueError, RecursionError) as exc:
+            raise UnreadableDocumentError(f"is not JSON: {exc}") from exc
+        document = _document(record, path, name, key)
+    return finished(document, notes)
+
+
+def _document(record: object, path: Path, name: str, key: str) -> LoadedDocument:
     if not isinstance(record, dict):
         raise UnreadableDocumentError("is not a JSON object")
     text = next((record.pop(key) for key in _TEXT_KEYS if key in record), None)
@@ -116,14 +173,13 @@ def _load_record(path: Path, span: tuple[int, int], name: str, key: str) -> Load
             remedy=f"Give each line one of the keys {', '.join(_TEXT_KEYS)}.",
         )
     record.pop("id", None)
-    with noted() as notes:
-        url = address(next((record.pop(key) for key in _URL_KEYS if key in record), None))
+    url = address(next((record.pop(key) for key in _URL_KEYS if key in record), None))
     metadata: dict[str, Any] = record.pop("metadata", {})
     if not isinstance(metadata, dict):
         raise UnreadableDocumentError("has metadata that is no object")
     return LoadedDocument(
         title=one_line(record.pop("title", None)) or f"{path.stem} {name}",
-        text=clean(text),
+        text=without_pictures(clean(text)),
         author=one_line(record.pop("author", None)),
         document_date=day(record.pop("date", None)),
         source_url=url,
@@ -131,7 +187,6 @@ def _load_record(path: Path, span: tuple[int, int], name: str, key: str) -> Load
             **{name: json_value(value) for name, value in {**record, **metadata}.items()},
             **{"path": key, "document_type": "jsonl", "source_file": path.name},
         },
-        notes=tuple(notes),
     )
 
 

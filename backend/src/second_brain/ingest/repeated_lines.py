@@ -124,7 +124,7 @@ class Sites:
         read = self._read.get(unread.external_key)
         if isinstance(read, SecondBrainError):
             raise read
-        document = read or unread.load()
+        document = read or unread.read()
         if not document.is_page or unread.source is None:
             return document, 0
         inner = unread.external_key if unread.site is None else unread.site
@@ -155,7 +155,7 @@ class Sites:
             pages.sort(key=lambda one: hashlib.sha256(one.external_key.encode()).digest())
             for page in pages[:SAMPLE]:
                 try:
-                    self._read[page.external_key] = page.load()
+                    self._read[page.external_key] = page.read()
                 except SecondBrainError as error:
                     # It is reported when its turn comes.
                     self._read[page.external_key] = error

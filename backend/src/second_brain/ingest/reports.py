@@ -43,7 +43,8 @@ class Change:
 class DocumentReport:
     """What became of one document, or with `dry_run` what would become of it.
 
-    `empty` means that it has no text and is not, or no longer, stored. `changes` are those of a
+    `empty` means that it has no text and is not, or no longer, stored, `left out` that a page does
+    not want to be. `changes` are those of a
     document that was stored before. `embedded` counts the embeddings made now, `text_only` the
     chunks that have none because the model knows nothing in them. `repeated_lines` counts the lines
     that were left out because its whole site has them. `notes` say what else was left out or
@@ -51,7 +52,7 @@ class DocumentReport:
     """
 
     external_key: str
-    outcome: Literal["stored", "unchanged", "empty", "failed"]
+    outcome: Literal["stored", "unchanged", "empty", "left out", "failed"]
     counts: UpsertCounts | None = None
     changes: tuple[Change, ...] = ()
     embedded: int = 0

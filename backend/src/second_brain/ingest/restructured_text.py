@@ -3,20 +3,32 @@
 import io
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from second_brain.extras import needed
-from second_brain.ingest.document import LoadedDocument, decode
+from second_brain.ingest.document import LoadedDocument
+from second_brain.ingest.encoding import decode
 from second_brain.ingest.html import from_html, parse_html
 
 if TYPE_CHECKING:
     from docutils import nodes
 
+_DIRECTIVE = re.compile(
+    # The lines of an argument and of options follow without an empty line.
+    r"\.\. (?P<name>[\w:+.-]+)::(?P<argument>[^\n]*(?:\n[ \t]+(?!:[\w-]+:)\S[^\n]*)*)"
+    r"(?P<options>(?:\n[ \t]+:[\w-]+:[^\n]*(?:\n[ \t]+(?!:)\S[^\n]*)*)*)(?P<body>(?:\n[\s\S]*)?)"
+)
+_CODE = (
+    *("code", "code-block", "sourcecode", "parsed-literal", "productionlist", "prompt", "math"),
+    *("doctest", "testcode", "testoutput", "ipython", "graphviz", "mermaid", "plot", "jinja"),
+)
+_DEEPEST = 8
+
 
 def load_restructured_text(data: bytes, name: str) -> LoadedDocument:
     """Read a file; it can neither include other files nor run anything."""
     with needed("docutils", "ingest"):
-        from docutils.core import publish_doctree, publish_from_doctree
+        from docutils.core import publish_from_doctree
     settings = {
         # Errors stay in the tree, where the text they are about is taken from; none is fatal.
         "report_level": 3,
@@ -32,8 +44,7 @@ def load_restructured_text(data: bytes, name: str) -> LoadedDocument:
         "stylesheet_path": None,
         "output_encoding": "unicode",
     }
-    tree = publish_doctree(decode(data), settings_overrides=settings)
-    _keep_unknown_markup(tree)
+    tree = _read(decode(data), settings)
     tree.settings = None  # type: ignore[assignment]
     html = publish_from_doctree(tree, writer="html5", settings_overrides=settings)
     page = parse_html(html)
@@ -43,29 +54,43 @@ def load_restructured_text(data: bytes, name: str) -> LoadedDocument:
     return from_html(page, name)
 
 
-def _keep_unknown_markup(tree: "nodes.document") -> None:
-    """Replace the complaints in a tree by the text they are about.
+def _read(text: str, settings: dict[str, Any], depth: int = 0) -> "nodes.document":
+    """Parse a text; directives and roles that docutils does not know are replaced by their text.
 
-    Sphinx's directives and roles are unknown to docutils, which would leave their content out.
+    Those of Sphinx are among them, and docutils would leave their content out.
     """
     from docutils import nodes
+    from docutils.core import publish_doctree
 
+    tree = publish_doctree(text, settings_overrides=settings)
     for message in list(tree.findall(nodes.system_message)):
-        blocks = [
-            nodes.paragraph(block, block)
-            for literal in message.findall(nodes.literal_block)
-            for block in re.split(r"\n\s*\n", _directive_body(literal.astext()))
-            if block.strip()
-        ]
+        blocks: list[nodes.Node] = []
+        for literal in message.findall(nodes.literal_block):
+            blocks += _content(literal.astext(), settings, depth)
         message.parent.replace(message, blocks)
     # The writer would collect these at the end.
     tree.transform_messages.clear()
     for problem in list(tree.findall(nodes.problematic)):
         inner = re.sub(r"^:[\w:+-]+:`[~!]?(.*?)(\s*<[^>]*>)?`$", r"\1", problem.astext())
         problem.parent.replace(problem, nodes.Text(inner))
+    return tree
 
 
-def _directive_body(text: str) -> str:
-    first, _, rest = text.partition("\n")
-    first = re.sub(r"^\.\. [\w:+-]+::\s*", "", first)
-    return f"{first}\n{textwrap.dedent(rest)}".strip()
+def _content(source: str, settings: dict[str, Any], depth: int) -> "list[nodes.Node]":
+    """Return what a directive has beside its options: its arguments, and its content."""
+    from docutils import nodes
+
+    found = _DIRECTIVE.match(source)
+    if found is None:
+        return [nodes.paragraph(source, source)]
+    name, argument = found["name"].rpartition(":")[2], found["argument"].strip()
+    # Raw is not text, and the entries of the others are names of files.
+    if name in ("raw", "toctree", "include", "literalinclude", "highlight", "currentmodule"):
+        return []
+    body = textwrap.dedent(found["body"]).strip("\n")
+    if name in _CODE:
+        return [nodes.literal_block(body, body)] if body else []
+    blocks: list[nodes.Node] = [nodes.paragraph(argument, argument)] if argument else []
+    if depth < _DEEPEST:
+        return [*blocks, *_read(body, settings, depth + 1).children]
+    return [*blocks, nodes.paragraph(body, body)]

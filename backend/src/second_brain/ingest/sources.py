@@ -14,8 +14,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from second_brain.errors import ConfigurationError
-from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError
+from second_brain.errors import ConfigurationError, SecondBrainError
+from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError, unforeseen
+from second_brain.ingest.encoding import checked_encoding
 from second_brain.ingest.loading import SUPPORTED, load_file
 from second_brain.ingest.records import RECORDS, find_records
 
@@ -56,6 +57,15 @@ class UnreadDocument:
     source: KnowledgeSource | None = None
     site: str | None = None
 
+    def read(self) -> LoadedDocument:
+        """Load it. Whatever a parser raises is the report of one document, not the end of a run."""
+        try:
+            return self.load()
+        except SecondBrainError:
+            raise
+        except Exception as exc:
+            raise unforeseen(exc) from exc
+
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
@@ -94,6 +104,7 @@ def find_files(
     base: Path | None = None,
     exclude: Sequence[str] = (),
     follow_symlinks: bool = False,
+    encoding: str | None = None,
 ) -> FoundFiles:
     """List the documents under files and folders, ordered by key and each once.
 
@@ -106,11 +117,12 @@ def find_files(
     of names (`*.draft.md`, `archive`) or paths (`docs/old`). A symbolic link that leads out of its
     folder is listed as a document that cannot be read, unless links are to be followed. A file
     that is named itself is read as text whatever its ending. Each line of a file of records is a
-    document.
+    document. `encoding` is that of all files of text; without it, each is read in its own.
 
-    Raises ConfigurationError for a path outside `base`, and for one source name for paths that
-    belong to different places.
+    Raises InvalidInputError for an unknown encoding, and ConfigurationError for a path outside
+    `base`, and for one source name for paths that belong to different places.
     """
+    checked_encoding(encoding)
     named = {path: _named(path, follow_symlinks) for path in paths}
     roots = _roots(list(named.values()), base)
     if source is not None and len(set(roots.values())) > 1:
@@ -124,7 +136,7 @@ def find_files(
     for path in named.values():
         root = roots[path]
         belongs_to = _source(root, source)
-        walk = _Walk(root, path, exclude, follow_symlinks, found, belongs_to)
+        walk = _Walk(root, path, exclude, follow_symlinks, found, belongs_to, encoding)
         for relative, load in walk.files():
             key = belongs_to.key(relative)
             documents[key] = UnreadDocument(key, load, belongs_to)
@@ -165,6 +177,7 @@ class _Walk:
     follow: bool
     found: FoundFiles
     source: KnowledgeSource
+    encoding: str | None
 
     def files(self) -> Iterator[tuple[str, Callable[[], LoadedDocument]]]:
         """Yield the path of each document in the source, and how to read it."""
@@ -216,11 +229,11 @@ class _Walk:
             yield relative, partial(_refuse_link, folder)
         elif file.suffix.lower() in RECORDS:
             try:
-                yield from find_records(file, relative)
+                yield from find_records(file, relative, self.encoding)
             except (OSError, UnreadableDocumentError) as error:
                 yield self._refused(file, str(error))
         else:
-            yield relative, partial(load_file, file, relative)
+            yield relative, partial(load_file, file, relative, self.encoding)
 
     def _refused(self, path: Path, reason: str) -> tuple[str, Callable[[], LoadedDocument]]:
         return _relative(path, self.root), partial(_refuse, reason)

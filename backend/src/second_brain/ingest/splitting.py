@@ -117,8 +117,10 @@ def _pages(page_starts: Sequence[int], first: int, last: int) -> dict[str, Any]:
     """Return the pages on which a passage stands, counted from 1."""
     if not page_starts:
         return {}
-    pages = range(bisect_right(page_starts, first), bisect_right(page_starts, last - 1) + 1)
-    return {"page": pages[0], "pages": list(pages)}
+    page = bisect_right(page_starts, first)
+    # A bookmark without a line of its own is a heading without text.
+    pages = range(page, max(page, bisect_right(page_starts, last - 1)) + 1)
+    return {"page": page, "pages": list(pages)}
 
 
 def _paths(title: str, found: Sequence[Heading]) -> Iterator[tuple[str, ...]]:

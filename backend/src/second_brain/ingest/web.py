@@ -5,13 +5,11 @@ resolved, so neither a page nor a name server can lead it into a private network
 """
 
 import contextlib
-import gzip
-import io
 import posixpath
 import re
 import socket
+import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,16 +21,33 @@ import httpx
 
 from second_brain.errors import ConfigurationError
 from second_brain.extras import needed
-from second_brain.ingest.archive import MAX_XML_TAGS, parse_xml
-from second_brain.ingest.document import LoadedDocument, UnreadableDocumentError, is_web_address
-from second_brain.ingest.loading import SUPPORTED, described, load_bytes
+from second_brain.ingest.document import (
+    LeftOutError,
+    LoadedDocument,
+    UnreadableDocumentError,
+    is_web_address,
+)
+from second_brain.ingest.loading import described, load_bytes
 from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, is_excluded
+from second_brain.ingest.web_answers import (
+    BUSY,
+    HEAD_BYTES,
+    INVALID,
+    NO_INDEX,
+    Answer,
+    RefusedError,
+    answer_of,
+    checked,
+    is_login,
+    read_sitemap,
+    refresh_of,
+    suffix_of,
+)
 
 if TYPE_CHECKING:
     from protego import Protego
 
 MAX_PAGES = 1_000
-MAX_PAGE_BYTES = 50_000_000
 MAX_REDIRECTS = 5
 MAX_ROBOTS_BYTES = 512_000
 """RFC 9309 asks for 500 KiB; a parsed rule needs more memory than its line."""
@@ -41,34 +56,14 @@ _AGENT = "second-brain"
 _CONNECT_SECONDS, _READ_SECONDS, _PAGE_SECONDS = 10.0, 30.0, 120.0
 _LONGEST_DELAY = 10.0
 _MAX_SITEMAPS = 50
-_REDIRECTS = (301, 302, 303, 307, 308)
-# An international name that is wrong raises a ValueError.
-_INVALID = (httpx.InvalidURL, ValueError)
-_SITEMAP = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
+_SITEMAP = re.compile(r"\.xml(\.gz)?$|/sitemap[^/]*\.txt$", re.IGNORECASE)
+_TRIES, _LONGEST_WAIT = 3, 60.0
 # What reaches an IPv4 address from IPv6: NAT64, 6to4, translated and compatible addresses.
 _WITH_IPV4 = {"64:ff9b::": 12, "2002::": 2, "::ffff:0:0:0": 12, "::": 12}
 # Services of a cloud's own machines, outside the private ranges: Oracle's and Azure's.
 _OF_CLOUDS = (IPv4Network("192.0.0.0/24"), IPv4Network("168.63.129.16/32"))
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
-_SUFFIXES = {
-    "text/html": ".html",
-    "application/xhtml+xml": ".html",
-    "text/markdown": ".md",
-    "text/plain": ".txt",
-    "text/csv": ".csv",
-    "application/pdf": ".pdf",
-    "application/epub+zip": ".epub",
-    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
-    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
-    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
-}
-
 Address = IPv4Address | IPv6Address
-
-
-def is_address(path: str) -> bool:
-    """Return whether an argument is an address of the web, not a file."""
-    return bool(re.match(r"https?://", path, re.IGNORECASE))
 
 
 def is_public(address: Address) -> bool:
@@ -86,38 +81,19 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a server sent for an address, after redirects."""
-
-    url: httpx.URL
-    data: bytes
-    content_type: str
-    charset: str | None
-
-
-class _RefusedError(UnreadableDocumentError):
-    """A request that a server answers with an error of this status."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(
-            f"the server answers {status}",
-            remedy="Open the address in a browser; leave it out if it is gone.",
-        )
-        self.status = status
-
-
 @dataclass
 class WebReader:
     """Finds and reads pages; close it, or use it in a `with` statement.
 
-    `is_allowed` decides to which addresses it connects.
+    `is_allowed` decides to which addresses it connects; `encoding` is that of all pages.
     """
 
     is_allowed: Callable[[Address], bool] = is_public
+    encoding: str | None = None
     _clients: dict[str, httpx.Client] = field(default_factory=dict)
     _robots: "dict[str, Protego]" = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
+    _listed: dict[httpx.URL, bool] = field(default_factory=dict)
 
     def __enter__(self) -> "WebReader":
         return self
@@ -149,8 +125,8 @@ class WebReader:
         documents: dict[str, UnreadDocument] = {}
         for address in addresses:
             try:
-                url = _checked(httpx.URL(address))
-            except _INVALID as exc:
+                url = checked(httpx.URL(address))
+            except INVALID as exc:
                 raise ConfigurationError(f"{address} is no address of the web: {exc}") from exc
             place = url.netloc.decode()
             belongs_to = KnowledgeSource(source or place.replace(":", "-"), place)
@@ -158,7 +134,8 @@ class WebReader:
             pages: dict[str, UnreadDocument] = {}
             others = 0
             try:
-                for page in self._sitemap_pages(url) if is_sitemap else [url]:
+                unread: dict[httpx.URL, UnreadableDocumentError] = {}
+                for page in self._sitemap_pages(url, unread) if is_sitemap else [url]:
                     key = belongs_to.key(_path(page))
                     if page.netloc != url.netloc:
                         others += 1
@@ -167,6 +144,7 @@ class WebReader:
                     elif len(pages) < max_pages or key in pages:
                         load = partial(self._load, page, stay=is_sitemap)
                         pages[key] = UnreadDocument(key, load, belongs_to)
+                        self._listed[page] = True
                     else:
                         found.notes.append(
                             f"{address}: only the first {max_pages} pages are read; "
@@ -176,8 +154,13 @@ class WebReader:
                 else:
                     if is_sitemap:
                         folder = belongs_to.key(f"{posixpath.dirname(url.path).rstrip('/')}/")
-                        found.folders.append((belongs_to, folder))
+                        if not unread:
+                            # Else the pages of another sitemap would be gone.
+                            found.folders.append((belongs_to, folder))
                         pages = {key: replace(page, site=folder) for key, page in pages.items()}
+                for child, error in unread.items():
+                    key = belongs_to.key(_path(child))
+                    pages[key] = UnreadDocument(key, partial(_refuse, error), belongs_to)
             except UnreadableDocumentError as error:
                 key = belongs_to.key(_path(url))
                 pages[key] = UnreadDocument(key, partial(_refuse, error), belongs_to)
@@ -187,16 +170,26 @@ class WebReader:
         found.documents.extend(documents.values())
         return found
 
-    def _sitemap_pages(self, sitemap: httpx.URL) -> Iterator[httpx.URL]:
+    def _sitemap_pages(
+        self, sitemap: httpx.URL, unread: dict[httpx.URL, UnreadableDocumentError]
+    ) -> Iterator[httpx.URL]:
+        """Yield the pages of a sitemap and of those that it names; `unread` gets what fails."""
         waiting, seen = [sitemap], 0
         while waiting:
             seen += 1
             if seen > _MAX_SITEMAPS:
                 raise UnreadableDocumentError(f"names more than {_MAX_SITEMAPS} sitemaps")
-            kind, found = _read_sitemap(self._get(waiting.pop(0), stay=True))
+            current = waiting.pop(0)
+            try:
+                kind, found = read_sitemap(self._get(current, stay=True))
+            except UnreadableDocumentError as error:
+                if current == sitemap:
+                    raise
+                unread[current] = error
+                continue
             for text in found:
-                with contextlib.suppress(*_INVALID):
-                    url = _checked(httpx.URL(text))
+                with contextlib.suppress(*INVALID):
+                    url = checked(httpx.URL(text))
                     if kind == "urlset":
                         yield url
                     elif url.netloc == sitemap.netloc:
@@ -204,26 +197,38 @@ class WebReader:
 
     def _load(self, url: httpx.URL, *, stay: bool) -> LoadedDocument:
         answer = self._get(url, stay=stay)
-        ending = posixpath.splitext(answer.url.path)[1].lower()
-        suffix = _SUFFIXES.get(answer.content_type) or (ending if ending in SUPPORTED else None)
-        if suffix is None:
+        for _ in range(MAX_REDIRECTS):
+            suffix = suffix_of(answer)
+            target = refresh_of(answer) if suffix == ".html" else None
+            if target is None:
+                break
+            answer = self._get(target, stay=stay)
+        if is_web_address(str(answer.url)) and is_login(url, answer.url):
             raise UnreadableDocumentError(
-                f"is of an unsupported type, {answer.content_type or 'unknown'}"
+                f"leads to a page for signing in, {answer.url.copy_with(query=None)}",
+                remedy="It cannot be read without an account: leave it out with --exclude.",
             )
-        data = answer.data
-        if answer.charset and suffix in (".html", ".md", ".txt", ".csv"):
-            with contextlib.suppress(LookupError):
-                data = data.decode(answer.charset, "replace").encode("utf-8-sig", "replace")
+        if suffix is None:
+            is_xml = answer.data.lstrip()[:5] == b"<?xml"
+            hint = " (a sitemap has an address that ends in .xml)" * is_xml
+            raise UnreadableDocumentError(
+                f"is of an unsupported type, {answer.content_type or 'unknown'}{hint}"
+            )
         file = posixpath.basename(url.path.rstrip("/"))
-        document = load_bytes(data, suffix, file or url.host)
+        document = load_bytes(
+            answer.data, suffix, file or url.host, demanded=self.encoding, named=answer.charset
+        )
+        if answer.is_private or NO_INDEX.search(answer.data[:HEAD_BYTES]):
+            raise LeftOutError("it asks not to be indexed (noindex)")
         document = described(document, _path(url), file or url.host, suffix)
         stated = document.source_url
         is_own = is_web_address(stated) and _site(httpx.URL(stated or "")) == _site(answer.url)
-        return replace(
-            document, source_url=stated if is_own else str(answer.url), source_origin="web"
-        )
+        own = httpx.URL(stated or "") if is_own else answer.url
+        if _path(checked(own)) != _path(url) and self._listed.get(own.copy_with(fragment=None)):
+            raise LeftOutError(f"it is a copy of {own} by its own account, which is read too")
+        return replace(document, source_url=str(own), source_origin="web", is_page=True)
 
-    def _get(self, url: httpx.URL, *, stay: bool, check_robots: bool = True) -> _Answer:
+    def _get(self, url: httpx.URL, *, stay: bool, check_robots: bool = True) -> Answer:
         """Fetch an address; with `stay`, a redirect to another host is refused."""
         host = url.host
         for _ in range(MAX_REDIRECTS + 1):
@@ -242,7 +247,7 @@ class WebReader:
                     remedy="Ask the owner of the site, or leave it out with --exclude.",
                 )
             answer = self._request(url)
-            if isinstance(answer, _Answer):
+            if isinstance(answer, Answer):
                 return answer
             url = answer
         raise UnreadableDocumentError(f"is redirected more than {MAX_REDIRECTS} times")
@@ -260,7 +265,7 @@ class WebReader:
                 raise UnreadableDocumentError(
                     f"robots.txt of {url.host} cannot be read: {error}"
                 ) from error
-            except _RefusedError as error:
+            except RefusedError as error:
                 if error.status >= 500:
                     raise UnreadableDocumentError(
                         f"robots.txt of {url.host} cannot be read: {error}"
@@ -269,33 +274,57 @@ class WebReader:
             self._robots[origin] = Protego.parse(text)
         return self._robots[origin]
 
-    def _request(self, url: httpx.URL) -> _Answer | httpx.URL:
-        """Send one request; return the answer, or where it redirects to."""
+    def _request(self, url: httpx.URL) -> Answer | httpx.URL:
+        """Ask for an address, again where the server says when; return the answer or redirect."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._ask(url)
+            except RefusedError as error:
+                if error.status not in BUSY or error.wait is None or error.wait > _LONGEST_WAIT:
+                    raise
+                time.sleep(error.wait)
+        return self._ask(url)
+
+    def _ask(self, url: httpx.URL) -> Answer | httpx.URL:
         host = url.raw_host.decode()
         self._wait(url)
         error: Exception | None = None
         for address in self._resolve(url):
-            request = self._client(host).build_request(
+            client = self._client(host)
+            request = client.build_request(
                 "GET",
                 url.copy_with(host=str(address), fragment=None),
                 headers={"Host": url.netloc.decode()},
                 extensions={"sni_hostname": host},
             )
+            # The timeouts of httpx are those of each byte.
+            deadline = threading.Timer(_PAGE_SECONDS, self._drop, [host])
+            deadline.start()
+            response: httpx.Response | None = None
             try:
-                response = self._client(host).send(request, stream=True)
+                response = client.send(request, stream=True)
+                return answer_of(url, response)
             except httpx.ConnectError as exc:
                 error = exc
-                continue
-            # httpx reads the address of a redirect too.
-            except (httpx.HTTPError, *_INVALID) as exc:
-                raise _unreachable(url, exc) from exc
-            try:
-                return _answer(url, response)
-            except httpx.HTTPError as exc:
+            # httpx reads the address of a redirect too, and a closed socket raises anything.
+            except (httpx.HTTPError, httpx.StreamError, RuntimeError, OSError, *INVALID) as exc:
+                if deadline.finished.is_set():
+                    raise UnreadableDocumentError(
+                        f"takes longer than {_PAGE_SECONDS:g} seconds"
+                    ) from exc
+                if response is None:
+                    raise _unreachable(url, exc) from exc
                 raise UnreadableDocumentError(f"the answer of {host} is damaged: {exc}") from exc
             finally:
-                response.close()
+                deadline.cancel()
+                if response is not None:
+                    response.close()
         raise _unreachable(url, error) from error
+
+    def _drop(self, host: str) -> None:
+        """Close the connections to a host, whose answer does not end."""
+        if client := self._clients.pop(host, None):
+            client.close()
 
     def _client(self, host: str) -> httpx.Client:
         # One for each host: a connection is verified for the host that it was opened for.
@@ -337,69 +366,10 @@ class WebReader:
         return addresses
 
 
-def _answer(url: httpx.URL, response: httpx.Response) -> _Answer | httpx.URL:
-    if response.status_code in _REDIRECTS and (target := response.headers.get("Location")):
-        try:
-            return _checked(url.join(target))
-        except _INVALID as exc:
-            raise UnreadableDocumentError(f"is redirected to an invalid address: {exc}") from exc
-    if response.status_code != 200:
-        raise _RefusedError(response.status_code)
-    encoding = response.headers.get("Content-Encoding", "identity").lower()
-    # Two encodings, one in the other, can unpack a million times.
-    if encoding not in ("identity", "gzip", "x-gzip", ""):
-        raise UnreadableDocumentError(f"is sent in the encoding {encoding}")
-    unpack = zlib.decompressobj(31).decompress if "gzip" in encoding else bytes
-    data, deadline = bytearray(), time.monotonic() + _PAGE_SECONDS
-    # Not iter_bytes: parts that unpack to nothing would pass the deadline.
-    for part in response.iter_raw():
-        try:
-            data += unpack(part)
-        except zlib.error as exc:
-            raise UnreadableDocumentError(f"is damaged: {exc}") from exc
-        if len(data) > MAX_PAGE_BYTES:
-            raise UnreadableDocumentError(f"is larger than {MAX_PAGE_BYTES // 1_000_000} MB")
-        if time.monotonic() > deadline:
-            raise UnreadableDocumentError(f"takes longer than {_PAGE_SECONDS:g} seconds")
-    content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    return _Answer(url, bytes(data), content_type, response.charset_encoding)
-
-
 def _robots_text(data: bytes) -> str:
     if len(data) > MAX_ROBOTS_BYTES:
         raise ValueError(f"it is larger than {MAX_ROBOTS_BYTES // 1_000} KB")
     return data.decode("utf-8", "replace")
-
-
-def _read_sitemap(answer: _Answer) -> tuple[str, list[str]]:
-    """Return the kind of a sitemap, `urlset` or `sitemapindex`, and the addresses in it."""
-    data = answer.data
-    try:
-        if data.startswith(b"\x1f\x8b"):
-            with gzip.open(io.BytesIO(data)) as packed:
-                data = packed.read(MAX_PAGE_BYTES)
-        if data.count(b"<") > MAX_XML_TAGS:
-            raise UnreadableDocumentError(f"has more than {MAX_XML_TAGS:,} XML tags")
-        root = parse_xml(data)
-    except (OSError, EOFError, SyntaxError, ValueError) as exc:
-        raise UnreadableDocumentError(f"is no sitemap: {exc}") from exc
-    kind = root.tag.rpartition("}")[2]
-    if kind not in ("urlset", "sitemapindex"):
-        raise UnreadableDocumentError(f"is no sitemap, but XML with the root {kind}")
-    texts = (
-        (element.text or "").strip()
-        for entry in root
-        for element in entry
-        if element.tag.rpartition("}")[2] == "loc"
-    )
-    return kind, [text for text in texts if is_address(text)]
-
-
-def _checked(url: httpx.URL) -> httpx.URL:
-    """Return an address without its fragment, or raise one of _INVALID."""
-    # The host is decoded only when it is read: that of http://xn--/ cannot be.
-    _ = url.host
-    return url.copy_with(fragment=None)
 
 
 def _site(url: httpx.URL) -> str:

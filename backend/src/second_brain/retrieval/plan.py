@@ -136,7 +136,7 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
             "filters": conditions,
             "date_from": query.date_from,
             "date_to": query.date_to,
-            "collections": None if query.collections is None else list(query.collections),
+            "collections": _collections(query, settings),
             "viewer_id": access.viewer_id,
             "viewer_groups": access.viewer_groups,
             "public_only": access.public_only,
@@ -239,18 +239,28 @@ def _conditions(
         further.append({"field": "metadata.tags", "op": "contains", "value": list(query.tags)})
     left_out: list[str] = []
     if query.collections is None:
-        includes_memory = query.include_memory
-        if includes_memory is None:
-            includes_memory = settings.search_include_memory
         named: list[Any] = []
         for one in (*own, *(required or ())):
             if isinstance(one, dict):
                 # In the short form, it is a key.
                 value = one.get("value" if one.get("field") == "collection" else "collection")
                 named += value if isinstance(value, list) else [value]
-        optional = [HISTORY] if includes_memory else [MEMORY, HISTORY]
+        optional = [HISTORY] if _includes_memory(query, settings) else [MEMORY, HISTORY]
         left_out = [name for name in optional if name not in named]
     if left_out:
         further.append({"field": "collection", "op": "not_in", "value": left_out})
     # Filters alone stay in their form.
     return ([*own, *further] if further else query.filters), tuple(left_out)
+
+
+def _collections(query: SearchQuery, settings: SearchSettings) -> list[str] | None:
+    """Return the collections that are ranked separately; "" is all that are not named."""
+    if query.collections is not None:
+        return list(query.collections)
+    return ["", MEMORY] if _includes_memory(query, settings) else None
+
+
+def _includes_memory(query: SearchQuery, settings: SearchSettings) -> bool:
+    if query.include_memory is None:
+        return settings.search_include_memory
+    return query.include_memory

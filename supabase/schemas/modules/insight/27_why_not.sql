@@ -63,11 +63,11 @@ begin
   loop
     given := knowledge_internal.given_arguments(alone);
     scope := (knowledge_internal.planned_search(given, false)).scope;
-    execute
-      'select exists (select from public.knowledge_chunks as chunk where chunk.id = $2'
-      '  and (chunk.collection = any ($3)) is not false and ' || scope.matching || ')'
-      into is_passed
-      using scope, chunk.id, given.collections;
+    is_passed := exists (
+      select from knowledge_internal.rows_in_scope(array[chunk.id], scope) as row
+       where '' = any (given.collections)
+          or (row.collection = any (given.collections)) is not false
+    );
     if not is_passed then
       reason := case
         when jsonb_typeof(alone -> 'filters') = 'array'
@@ -158,7 +158,11 @@ declare
       'match_threshold', -1, 'pool_size', largest_pool, 'match_count', largest_pool,
       'match_offset', 0, 'one_per_document', false, 'recency_half_life', null, 'boosts', null,
       'order_by', null, 'min_confidence', null,
-      'collections', case when given.collections is not null then array[chunk.collection] end
+      'collections', case
+        when '' = any (given.collections) and chunk.collection <> all (given.collections)
+          then given.collections
+        when given.collections is not null then array[chunk.collection]
+      end
     )
   );
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(alone);

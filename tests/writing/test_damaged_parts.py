@@ -1,0 +1,160 @@
+"""Office files and books with a part that cannot be read: the rest is, and the part is named."""
+
+import io
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ingested import load, write
+from test_formats import CORE, WORD, archive, book, paragraph, slides, word, workbook
+
+MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+COMPATIBLE = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+SHAPE = "http://schemas.microsoft.com/office/word/2010/wordprocessingShape"
+DOCTYPE = '<!DOCTYPE package SYSTEM "a.dtd">'
+
+
+def changed(data: bytes, name: str, change: Callable[[str], str | None]) -> bytes:
+    """Return an archive with another text in the members of this name; None leaves them out."""
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        members = {one: file.read(one) for one in file.namelist()}
+    for one in [one for one in members if re.search(name, one)]:
+        text = change(members[one].decode())
+        if text is None:
+            del members[one]
+        else:
+            members[one] = text.encode()
+    return archive(members)
+
+
+def _in_document(text: str) -> str:
+    return f"<w:p>{text}</w:p>"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (f'<m:oMath xmlns:m="{MATH}"><m:r><m:t>E=mc</m:t></m:r></m:oMath>', "E=mc"),
+        (
+            f'<m:oMathPara xmlns:m="{MATH}"><m:oMath><m:f><m:num><m:r><m:t>1</m:t></m:r></m:num>'
+            "<m:den><m:r><m:t>3</m:t></m:r></m:den></m:f></m:oMath></m:oMathPara>",
+            "1/3",
+        ),
+        (
+            f'<m:oMath xmlns:m="{MATH}"><m:sSup><m:e><m:r><m:t>x</m:t></m:r></m:e><m:sup><m:r>'
+            "<m:t>2</m:t></m:r></m:sup></m:sSup></m:oMath>",
+            "x^2",
+        ),
+        (
+            '<w:r><w:t>Figure </w:t></w:r><w:fldSimple w:instr="SEQ"><w:r><w:t>1</w:t></w:r>'
+            "</w:fldSimple>",
+            "Figure 1",
+        ),
+        (
+            f'<w:r><mc:AlternateContent xmlns:mc="{COMPATIBLE}"><mc:Choice Requires="wps">'
+            f'<wps:wsp xmlns:wps="{SHAPE}"><wps:txbx><w:txbxContent>{paragraph("In a box.")}'
+            "</w:txbxContent></wps:txbx></wps:wsp></mc:Choice></mc:AlternateContent></w:r>",
+            "In a box.",
+        ),
+        (
+            "<w:r><w:t>seen</w:t></w:r><w:r><w:rPr><w:vanish/></w:rPr><w:t> hidden</w:t></w:r>",
+            "seen",
+        ),
+        ('<w:r><w:rPr><w:vanish w:val="0"/></w:rPr><w:t>shown</w:t></w:r>', "shown"),
+    ],
+)
+def test_what_word_shows_is_read(tmp_path: Path, body: str, text: str) -> None:
+    assert load(write(tmp_path / "a.docx", word(_in_document(body)))).text == text
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        '<w:name w:val="Chapter"/><w:basedOn w:val="H1"/>',
+        '<w:name w:val="Chapter"/><w:basedOn w:val="Other"/>',
+        '<w:name w:val="Kapitel"/><w:pPr><w:outlineLvl w:val="0"/></w:pPr>',
+        '<w:name w:val="HEADING 1"/>',
+        '<w:name w:val="Loop"/><w:basedOn w:val="X"/><w:pPr><w:outlineLvl w:val="0"/></w:pPr>',
+    ],
+)
+def test_a_style_is_a_heading_by_its_level_or_its_base(tmp_path: Path, style: str) -> None:
+    styles = (
+        '<w:style w:type="paragraph" w:styleId="Other"><w:basedOn w:val="H1"/></w:style>'
+        '<w:style w:type="paragraph" w:styleId="H1"><w:name w:val="heading 1"/></w:style>'
+        f'<w:style w:type="paragraph" w:styleId="X">{style}</w:style>'
+    )
+    more: dict[str, str | bytes] = {
+        "word/styles.xml": f'<w:styles xmlns:w="{WORD}">{styles}</w:styles>'
+    }
+    data = word(paragraph("Keys", "X") + paragraph("Text"), more=more)
+    assert load(write(tmp_path / "a.docx", data)).text == "# Keys\n\nText"
+
+
+def test_merged_cells_of_a_word_table_are_repeated(tmp_path: Path) -> None:
+    def cell(text: str, merge: str) -> str:
+        return f"<w:tc><w:tcPr>{merge}</w:tcPr>{paragraph(text)}</w:tc>"
+
+    rows = "".join(
+        f"<w:tr>{first}{cell(city, '')}</w:tr>"
+        for first, city in (
+            (cell("Region", ""), "City"),
+            (cell("North", '<w:vMerge w:val="restart"/>'), "Kiel"),
+            (cell("", "<w:vMerge/>"), "Emden"),
+        )
+    )
+    document = load(write(tmp_path / "a.docx", word(f"<w:tbl>{rows}</w:tbl>")))
+    assert document.text.endswith("| North | Kiel |\n| North | Emden |")
+
+
+@pytest.mark.parametrize(
+    ("member", "change"),
+    [
+        (r"styles\.xml", lambda text: text.replace("none", "diagonalStripe9")),
+        (r"core\.xml", lambda _: CORE.format(title="").replace("2024-02-29T12", "99-99")),
+        (r"core\.xml", lambda _: "<not closed"),
+        (r"sheet1\.xml", lambda text: text.replace("<v>2</v>", "<v>99999999999</v>")),
+        (r"sheet1\.xml", lambda text: text.replace(' t="n"', ' t="d"')),
+        (r"app\.xml", lambda text: f"{DOCTYPE}{text.partition('?>')[2]}"),
+    ],
+)
+def test_a_workbook_is_read_without_its_damaged_part(
+    tmp_path: Path, member: str, change: Callable[[str], str]
+) -> None:
+    data = changed(workbook({"Parts": [["a", "b"], ["x", 2]]}), member, change)
+    assert "| x |" in load(write(tmp_path / "a.xlsx", data)).text
+
+
+@pytest.mark.parametrize(
+    ("member", "change"),
+    [
+        (r"charts/chart\d+\.xml", lambda text: text.replace("pieChart", "bar3DChart")),
+        (r"charts/chart\d+\.xml", lambda text: text.replace("<c:v>2</c:v>", "<c:v>#N/A</c:v>")),
+        (r"charts/chart\d+\.xml", lambda text: text.replace("pieChart", "surfaceChart")),
+    ],
+)
+def test_a_presentation_is_read_without_its_damaged_chart(
+    tmp_path: Path, member: str, change: Callable[[str], str]
+) -> None:
+    document = load(write(tmp_path / "a.pptx", changed(slides(), member, change)))
+    assert "Costs rise" in document.text
+    assert "Above" in document.text
+    assert any("a chart of slide 2 is left out" in note for note in document.notes)
+
+
+@pytest.mark.parametrize(
+    ("member", "change", "named"),
+    [
+        (r"c1\.xhtml", lambda _: None, "chapter OPS/c1.xhtml"),
+        (r"nav\.xhtml", lambda _: None, "table of contents"),
+        (r"p\.opf", lambda text: f'<?xml version="1.0"?>{DOCTYPE}{text}', None),
+        (r"p\.opf", lambda text: text.replace("c1.xhtml", "c9.xhtml"), "chapter OPS/c9.xhtml"),
+    ],
+)
+def test_a_book_is_read_without_its_damaged_part(
+    tmp_path: Path, member: str, change: Callable[[str], str | None], named: str | None
+) -> None:
+    document = load(write(tmp_path / "a.epub", changed(book(), member, change)))
+    assert "It ended." in document.text
+    assert [named in note for note in document.notes if named] == [True] * bool(named)

@@ -1,0 +1,316 @@
+"""Files as strangers write them: none is lost, none is read wrong without a word."""
+
+import json
+from datetime import date
+from pathlib import Path
+
+import psycopg
+import pytest
+from ingested import CountingEmbedder, load, pdf, write
+
+from second_brain.errors import InvalidInputError
+from second_brain.ingest import UnreadableDocumentError, find_files, ingest, split
+from second_brain.ingest.document import MAX_HEADING, LoadedDocument
+
+TEXTS = {
+    "windows-1251": "Привет, мир. Насосы и турбины работают ночью.",
+    "koi8-r": "Привет, мир. Насосы и турбины работают ночью.",
+    "iso-8859-2": "Zażółć gęślą jaźń. Książka o pompach i łąkach.",
+    "windows-1250": "Příliš žluťoučký kůň úpěl ďábelské ódy.",
+    "windows-1253": "Ένα έγγραφο για αντλίες και τουρμπίνες.",  # noqa: RUF001
+    "windows-1252": "Größe der Tür: “die Maße” 5 €",
+    "macintosh": "Größe der Tür: die Maße für Öl.",
+    "shift_jis": "名前,都市\n山田,東京\n髙橋,①大阪",
+    "euc-jp": "検索します。鈴木さんは東京に住んでいます。",
+    "gbk": "数据库的备份每天夜里运行。",
+    "big5": "資料庫備份每天夜間執行。請勿關機。",
+    "euc-kr": "데이터베이스 백업은 매일 밤 실행됩니다.",
+}
+CODECS = {"macintosh": "mac-roman", "shift_jis": "cp932", "iso-8859-2": "iso8859-2"}
+
+
+def _said(document: LoadedDocument, words: str) -> bool:
+    return any(words in note for note in document.notes)
+
+
+@pytest.mark.parametrize("label", TEXTS)
+def test_an_encoding_is_guessed_and_reported_or_taken_as_demanded(
+    tmp_path: Path, label: str
+) -> None:
+    data = TEXTS[label].encode(CODECS.get(label, label))
+    path = write(tmp_path / "a.txt", data)
+    guessed = load(path)
+    assert guessed.text == TEXTS[label]
+    assert _said(guessed, "which is a guess")
+    (found,) = find_files([path], encoding=label).documents
+    assert (found.load().text, found.load().notes) == (TEXTS[label], ())
+    page = f'<meta charset="{label}"><p>'.encode() + data.replace(b"\n", b"<br>")
+    assert load(write(tmp_path / "a.html", page)).text == TEXTS[label]
+
+
+@pytest.mark.parametrize("bad", [b"\xfc", b"\xe2\x82", b"\xff", b"\x80\x80"])
+@pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html", "a.csv", "a.rst"])
+def test_a_few_bad_bytes_are_replaced_and_counted(tmp_path: Path, name: str, bad: bytes) -> None:
+    document = load(write(tmp_path / name, "Größe, Öl, Übermaß, Tür ".encode() * 3 + bad + b" end"))
+    assert "Größe" in document.text
+    assert "\ufffd" in document.text
+    assert _said(document, "are not in the encoding utf-8")
+
+
+@pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be", "utf-16", "utf-32", "utf-8-sig"])
+def test_unicode_in_other_forms_is_read(tmp_path: Path, name: str) -> None:
+    text = "Größe der Tür, in several words\nand lines"
+    assert load(write(tmp_path / "a.txt", text.encode(name))).text == text
+
+
+@pytest.mark.parametrize("label", ["none", "utf-9", "", "zlib", "base64"])
+def test_an_unknown_encoding_is_refused_by_name(tmp_path: Path, label: str) -> None:
+    with pytest.raises(InvalidInputError, match="encoding must be the name of one"):
+        find_files([tmp_path], encoding=label)
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<head><title>T</title><body><p>All of it.", "All of it."),
+        ("<title>T</title><link rel=x><div>All of it.</div>", "All of it."),
+        ("<ul><li>one<li>two<li>three</ul>", "* one\n* two\n* three"),
+        (
+            "<table><tr><th>A<th>B<tr><td>1<td>2</table>",
+            "| A | B |\n| --- | --- |\n| 1 | 2 |",
+        ),
+        ("<p>One<p>Two<h2>Three</h2>Four", "One\n\nTwo\n\n## Three\n\nFour"),
+        ("<main id=app></main><div><p>Text.</div>", "Text."),
+        ("<main hidden><p>Loading</main><main><p>Text.</main>", "Text."),
+        ("<main>  <br></main><p>Text.", "Text."),
+        ("<b>O</b>nce <i>up</i>on", "Once upon"),
+        ("re<code>set</code>ting", "resetting"),
+        ("<b><i>W</i></b>ord and <b>word</b>", "Word and **word**"),
+        ("10<sup>6</sup>, m<sup>-2</sup>, 1<sup>st</sup>", "10^6, m^-2, 1st"),
+        ("<ruby>漢<rt>かん</rt>字<rp>(</rp><rt>じ</rt></ruby>", "漢字"),
+        (
+            "<math><msup><mi>x</mi><mn>2</mn></msup><mfrac><mn>1</mn><mn>3</mn></mfrac></math>",
+            "x^21/3",
+        ),
+        (
+            "<table><tr><th>A<th>B<tr><td rowspan=2>x<td>1<tr><td>2</table>",
+            "| A | B |\n| --- | --- |\n| x | 1 |\n| x | 2 |",
+        ),
+        (
+            "<table><tr><th>A<th>B<tr><td>1<td rowspan=3>y<tr><td>2<tr><td>3</table>",
+            "| A | B |\n| --- | --- |\n| 1 | y |\n| 2 | y |\n| 3 | y |",
+        ),
+        (
+            "<table><tr><th colspan=2>A<th>B<tr><td rowspan=0>x<td>1<td>2<tr><td>3<td>4</table>",
+            "| A | | B |\n| --- | --- | --- |\n| x | 1 | 2 |\n| x | 3 | 4 |",
+        ),
+    ],
+)
+def test_html_is_read_as_browsers_read_it(tmp_path: Path, html: str, text: str) -> None:
+    assert load(write(tmp_path / "a.html", f"<!doctype html>{html}")).text == text
+
+
+@pytest.mark.parametrize("tag", ["div", "b", "ul><li", "blockquote", "span"])
+def test_deep_nesting_loses_no_words(tmp_path: Path, tag: str) -> None:
+    html = f"<p>first</p>{f'<{tag}>' * 3000}deep<p>second"
+    document = load(write(tmp_path / "a.html", html))
+    assert {"first", "deep", "second"} <= set(document.text.replace("*", " ").split())
+
+
+def test_a_table_of_merged_cells_does_not_grow_without_bound(tmp_path: Path) -> None:
+    row = f"<tr>{'<td rowspan=65534 colspan=1000>x' * 50}</tr>"
+    document = load(write(tmp_path / "a.html", f"<table>{row}{'<tr></tr>' * 200}</table>"))
+    assert len(document.text) < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("markdown", "text"),
+    [
+        ("a ![x](data:image/png;base64,{}) b", "a x b"),
+        ("a ![][i] b\n\n[i]: <data:image/png;base64,{}>\n", "a ![][i] b\n\n"),
+        ('a <img src="data:image/gif;base64,{}" alt="x"> b', "a  b"),
+        ("a <!-- internal\n\n# no --> b", "a  b"),
+        ('<p align="center">a <b>b</b></p>', "a b"),
+        ("`<b>` stays\n\n```html\n<!-- this too -->\n<p>\n```", None),
+        ("    <!-- and this -->\n", None),
+        ("<!-- not closed\n\ntext", None),
+        ("a <https://example.org> and 3 < 4 > 2 and List<String>", None),
+    ],
+)
+def test_pictures_comments_and_tags_of_markdown_are_no_text(
+    tmp_path: Path, markdown: str, text: str | None
+) -> None:
+    document = load(write(tmp_path / "a.md", markdown.replace("{}", "iVBORw0KGgo" * 900)))
+    assert document.text == (markdown if text is None else text)
+
+
+@pytest.mark.parametrize(
+    ("front", "author", "day", "kept"),
+    [
+        ("author: [Ann, Ben]\ndate: 2024/01/02", "Ann, Ben", date(2024, 1, 2), {}),
+        ("author: {name: Ann}\ndate: Jan 2, 2024", "Ann", date(2024, 1, 2), {}),
+        ("author: [{name: Ann}, Ben]\ndate: 2 January 2024", "Ann, Ben", date(2024, 1, 2), {}),
+        ("author: 7\ndate: 01/02/2024", None, None, {"author": 7, "date": "01/02/2024"}),
+        ("author: &a Ann\neditor: *a", "Ann", None, {"editor": "Ann"}),
+        ("date: Tue, 02 Jan 2024 10:00:00 +0000", None, date(2024, 1, 2), {}),
+        ("title: 2024\ndraft: true", None, None, {"draft": True}),
+    ],
+)
+def test_front_matter_is_understood_or_kept(
+    tmp_path: Path, front: str, author: str | None, day: date | None, kept: dict[str, object]
+) -> None:
+    document = load(write(tmp_path / "a.md", f"---\n{front}\n---\n# Plan {{#plan}}\n\ntext\n"))
+    assert (document.author, document.document_date) == (author, day)
+    assert kept.items() <= document.metadata.items()
+    assert not {"author", "date"} & (document.metadata.keys() - kept.keys())
+    assert document.title == ("2024" if "2024\n" in f"{front}\n"[:12] else "Plan")
+    assert split(document)[0].heading.endswith("Plan")
+
+
+def test_toml_components_and_notebooks_are_read(tmp_path: Path) -> None:
+    toml = '+++\ntitle = "Plan"\ndate = 2024-01-02\ntags = ["a"]\n+++\ntext\n'
+    document = load(write(tmp_path / "a.md", toml))
+    assert (document.title, document.document_date, document.text) == (
+        "Plan",
+        date(2024, 1, 2),
+        "text\n",
+    )
+    assert document.metadata["tags"] == ["a"]
+    mdx = (
+        "import X from './x'\n\nexport const y = {\n  a: 1\n}\n\n# Keys\n\n<Note type={1}>Rotate."
+        "</Note>\n\n{/* no */}\n```js\nimport z from 'z'\n<Tag/>\n```\n"
+    )
+    document = load(write(tmp_path / "a.mdx", mdx))
+    assert document.title == "Keys"
+    assert "Rotate." in document.text
+    assert not any(one in document.text for one in ("'./x'", "export", "Note", "{/*"))
+    assert "import z from 'z'\n<Tag/>" in document.text
+    cells = [
+        {
+            "cell_type": "markdown",
+            "source": ["# Load\n", "\n", "the ![](data:image/png;base64,aa)"],
+        },
+        {"cell_type": "code", "source": "x = 1", "outputs": [{"data": {"image/png": "A" * 9999}}]},
+        {"cell_type": "raw", "source": []},
+    ]
+    book = json.dumps({"cells": cells, "metadata": {"kernelspec": {"name": "python3"}}})
+    document = load(write(tmp_path / "a.ipynb", book))
+    assert document.title == "Load"
+    assert document.text == "# Load\n\nthe \n\n```python3\nx = 1\n```"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            ".. code-block:: python\n   :caption: a\n\n   def f():\n       return 1",
+            "def f():\n    ",
+        ),
+        (".. code:: python\n   :emphasize-lines: 2\n\n   x = 1\n\n   y = 2", "x = 1\n\ny = 2"),
+        (
+            ".. py:function:: open(file)\n   :async:\n\n   Opens.\n\n   .. code-block:: c\n\n"
+            "      a\n        b",
+            "open(file)\n\nOpens.\n\n```\na\n  b\n```",
+        ),
+        (".. toctree::\n   :maxdepth: 2\n\n   intro\n   usage\n\nText.", "Text."),
+        (".. raw:: html\n\n   <b>x</b>\n\nText.", "Text."),
+        (".. versionadded:: 3.1\n   The option *z*.", "3.1"),
+    ],
+)
+def test_directives_of_sphinx_keep_their_text_and_code(
+    tmp_path: Path, source: str, text: str
+) -> None:
+    document = load(write(tmp_path / "a.rst", f"Title\n=====\n\n{source}\n"))
+    assert text in document.text
+    words = (":caption:", ":async:", ":maxdepth:", "intro", "html", "emphasize", "python")
+    assert not any(word in document.text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("csv", "text"),
+    [
+        ("sep=;\nA;B\n1;2,5\n", "| A | B |\n| --- | --- |\n| 1 | 2,5 |"),
+        ("# Report\n\nA,B\n1,2\n", "Report\n\n| A | B |\n| --- | --- |\n| 1 | 2 |"),
+        (
+            "Of,2024\n\nA,B,C\n1,2,3\n",
+            "Of 2024\n\n| A | B | C |\n| --- | --- | --- |\n| 1 | 2 | 3 |",
+        ),
+        ("# a, b\nA,B,C\n1,2,3\n", "a b\n\n| A | B | C |\n| --- | --- | --- |\n| 1 | 2 | 3 |"),
+        ("#,B\n1,2\n", "| # | B |\n| --- | --- |\n| 1 | 2 |"),
+        ("A\n1\n2\n", "| A |\n| --- |\n| 1 |\n| 2 |"),
+        ("A,B\n1,2,3\n4,5,6\n", "| A | B |  |\n| --- | --- | --- |\n| 1 | 2 | 3 |\n| 4 | 5 | 6 |"),
+    ],
+)
+def test_the_header_of_a_csv_file_is_found(tmp_path: Path, csv: str, text: str) -> None:
+    assert load(write(tmp_path / "a.csv", csv)).text == text
+
+
+def test_records_without_an_id_make_room_for_those_with_one(tmp_path: Path) -> None:
+    lines = [{"text": "a"}, {"id": "1", "text": "b"}, {"id": 2, "text": "c"}, {"text": "d"}]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines)))
+    found = find_files([path], source="s").documents
+    assert sorted(one.load().text for one in found) == ["a", "b", "c", "d"]
+    assert {one.external_key for one in found} >= {"s:a.jsonl/1", "s:a.jsonl/2", "s:a.jsonl/4"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.html", "<h1>Guide<p>" + "Turbines run at night. " * 900),
+        ("a.md", "Turbines run. " * 900 + "\n---\n\nend"),
+        ("a.md", "# " + "Turbines run. " * 900),
+        ("a.md", f"---\ntitle: {'long ' * 9000}\n---\ntext"),
+        ("a.rst", f"{'long ' * 900}\n{'=' * 4500}\n\ntext"),
+        ("a.jsonl", json.dumps({"title": "long " * 900, "text": "text"})),
+        ("a.pdf", pdf("text", bookmarks=[("long " * 90, 1)], title="long " * 90)),
+    ],
+)
+def test_a_heading_has_a_longest_length(tmp_path: Path, name: str, content: str | bytes) -> None:
+    document = load(write(tmp_path / name, content))
+    chunks = split(document)
+    assert max(len(chunk.heading) for chunk in chunks) <= 2 * MAX_HEADING + 3
+    assert max(len(chunk.content) for chunk in chunks) < 4_000
+    assert all(chunk.content.strip() for chunk in chunks)
+
+
+@pytest.mark.parametrize("page", [1, 2])
+def test_several_bookmarks_of_a_place_are_headings(tmp_path: Path, page: int) -> None:
+    marks = [("Alpha", page), ("Beta", page), ("Gamma", page), ("First words", page)]
+    data = pdf("First words", "First words again", bookmarks=marks)
+    chunks = split(load(write(tmp_path / "a.pdf", data)))
+    assert {*range(1, 3)} >= {number for one in chunks for number in one.metadata["pages"]}
+
+
+def test_whatever_a_document_does_the_others_are_stored(
+    tmp_path: Path,
+    database: psycopg.Connection[tuple[object, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(tmp_path / "a.md", "# A\n\nfine")
+    (tmp_path / "latin\udcfcname.md").write_bytes(b"no heading")
+    (tmp_path / "line\nfeed\x1b.md").write_bytes(b"no heading")
+    write(tmp_path / "c.md", "breaks the splitter")
+    write(tmp_path / "z.md", "# Z\n\nfine")
+    real = split
+
+    def breaking(document: LoadedDocument, *rest: object) -> object:
+        if "breaks" in document.text:
+            raise IndexError("list index out of range")
+        return real(document)
+
+    monkeypatch.setattr("second_brain.ingest.pipeline.split", breaking)
+    found = find_files([tmp_path], source="s")
+    reports = {
+        one.external_key: one for one in ingest(found.documents, database, CountingEmbedder())
+    }
+    failed = [key for key, one in reports.items() if one.outcome == "failed"]
+    assert failed == ["s:c.md"]
+    assert "list index out of range" in str(reports["s:c.md"].error)
+    titles = database.execute("select title from public.knowledge_documents").fetchall()
+    assert {title for (title,) in titles} == {"A", "Z", "latin\\xfcname", "line feed"}
+
+
+@pytest.mark.parametrize("name", ["a.rtf", "a.eml", "a.mhtml", "a.txt", "noend"])
+def test_text_for_programs_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UnreadableDocumentError, match=r"unsupported type|binary"):
+        load(write(tmp_path / name, b"{\\rtf1\\ansi text}" if name != "a.txt" else b"%PDF-1.4\0"))
