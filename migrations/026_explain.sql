@@ -9,21 +9,19 @@
 create function knowledge_internal.restrictions(search jsonb)
 returns table (cause text, argument text, alone jsonb, path text[])
 language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-  select 'filter', format('filters[%s]', listed.place - 1),
-         jsonb_build_object('filters', jsonb_build_array(listed.condition)),
-         array['filters', (listed.place - 1)::text]
-    from jsonb_array_elements(
-           case jsonb_typeof(search -> 'filters') when 'array' then search -> 'filters'
-             else '[]' end
-         ) with ordinality as listed (condition, place)
-   union all
-  select 'filter', 'filters.' || entry.key,
-         jsonb_build_object('filters', jsonb_build_object(entry.key, entry.value)),
-         array['filters', entry.key]
-    from jsonb_each(
-           case jsonb_typeof(search -> 'filters') when 'object' then search -> 'filters'
-             else '{}' end
-         ) as entry
+  select 'filter', listed.place,
+         jsonb_build_object('filters', case
+           when one.keys = '{}' then jsonb_build_array(one.value)
+           when one.keys[2] is null then jsonb_build_object(one.keys[1], one.value)
+           else jsonb_build_object(one.keys[1], jsonb_build_object(one.keys[2], one.value))
+         end),
+         array['filters'] || listed.part
+    from knowledge_internal.listed_conditions(search -> 'filters') as listed
+   cross join lateral (
+           select listed.part[case jsonb_typeof(search -> 'filters') when 'array' then 2 else 1 end:]
+                    as keys,
+                  search -> 'filters' #> listed.part as value
+         ) as one
    union all
   select named.cause, named.names[1],
          (
@@ -176,7 +174,9 @@ declare
         else '{"field": "document_date", "kind": "date"}' end::jsonb
     )
   end;
-  value constant jsonb := coalesce(alone #> '{filters,0,value}', alone #> path);
+  value constant jsonb := case jsonb_typeof(alone -> 'filters')
+    when 'object' then (select entry.value from jsonb_each(alone -> 'filters') as entry)
+    else coalesce(alone #> '{filters,0,value}', alone #> path) end;
   field constant text := case when condition.kind = 'json' and condition.field !~ '^metadata($|[.])'
     then 'metadata.' else '' end || condition.field;
   asked text[] := array(

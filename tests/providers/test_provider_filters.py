@@ -183,25 +183,13 @@ def test_a_value_without_a_json_form_is_refused_by_name(value: object) -> None:
         conditions({"price": value})
 
 
-@pytest.mark.parametrize(
-    ("field", "operator", "named"),
-    [
-        ("team", "eq", "filters.field must be one of chunk_index, .*visibility or metadata.<key>"),
-        ("", "eq", "filters.field must be one of"),
-        (7, "eq", "filters.field must be one of"),
-        ("language", "like", "filters.op must be one of eq, ne, in, .*exists, not 'like'"),
-        ("language", ["eq"], "filters.op must be one of"),
-    ],
-)
-def test_an_unknown_name_is_refused_where_it_is_written(
-    field: Any, operator: Any, named: str
-) -> None:
+@pytest.mark.parametrize("operator", ["like", "EQ", "", "=", ["eq"]])
+def test_an_unknown_operator_is_refused_where_it_is_written(operator: Any) -> None:
+    named = "filters.op must be one of eq, ne, in, .*exists, not "
     with pytest.raises(ValueError, match=named):
-        FilterExpression(field, operator, "a")
+        FilterExpression("language", operator, "a")
     with pytest.raises(InvalidInputError, match=named):
-        FilterBuilder().add(field, operator, "a")
-    with pytest.raises(InvalidInputError, match=named.replace("filters.", r"filters\[0\]\.")):
-        conditions([condition(field, operator, "a")])
+        FilterBuilder().add("language", operator, "a")
 
 
 def test_the_columns_are_those_of_the_database(database: Connection) -> None:
@@ -266,67 +254,29 @@ def test_every_form_of_filters_narrows_both_legs(
 
 
 @pytest.mark.parametrize(
-    ("filters", "expected"),
+    "filters",
     [
-        ({"artifact_type": "note"}, [condition("knowledge_type", "eq", "note")]),
-        ([condition("artifact_type", "eq", "note")], [condition("knowledge_type", "eq", "note")]),
-        ({"document_type": "pdf"}, [condition("metadata.document_type", "eq", "pdf")]),
-        (
-            {"document_date": {"from": date(2026, 1, 1), "to": "2026-01-31"}, "team": "search"},
-            [
-                condition("document_date", "gte", "2026-01-01"),
-                condition("document_date", "lte", "2026-01-31"),
-                condition("metadata.team", "eq", "search"),
-            ],
-        ),
-        (
-            {"time_range": {"start": "2026-01-01", "end": None}},
-            [condition("document_date", "gte", "2026-01-01")],
-        ),
-        # A day is the whole day, where times are stored.
-        (
-            {"created_at": {"gt": "2026-01-01", "end": "2026-01-31"}},
-            [
-                condition("created_at", "gt", "2026-01-01"),
-                condition("created_at", "lt", "2026-02-01"),
-            ],
-        ),
-        ({"chunk_index": {"lt": 3}}, [condition("chunk_index", "lt", 3)]),
-        # An object under any other key is a value.
-        ({"author": {"from": 1}}, {"author": {"from": 1}}),
-        (
-            {"a.b": 1, "": True, "artifact_type": "note"},
-            [
-                condition("metadata", "contains", {"a.b": 1}),
-                condition("metadata", "contains", {"": True}),
-                condition("knowledge_type", "eq", "note"),
-            ],
-        ),
+        {"artifact_type": "note"},
+        [condition("artifact_type", "eq", "note")],
+        {"document_date": {"from": "2026-01-01", "to": None}, "team": "search"},
+        [{"a.b": [1], "": True}, condition("language", "like", "a")],
+        {"created_at": {"since": "2026-01-01"}},
+        [condition("team", "eq", "a"), {"fields": 7}],
     ],
 )
-def test_names_and_ranges_of_the_short_form_become_conditions(
-    filters: Any, expected: object
-) -> None:
-    assert conditions(filters) == expected
-
-
-@pytest.mark.parametrize(
-    ("filters", "named"),
-    [
-        ({"document_date": {"since": "2026-01-01"}}, "document_date has the keys from, start"),
-        ({"a.b": [1], "artifact_type": "note"}, "'a.b' has a dot"),
-    ],
-)
-def test_a_short_form_that_has_no_conditions_is_refused(filters: Any, named: str) -> None:
-    with pytest.raises(InvalidInputError, match=named):
-        conditions(filters)
+def test_the_language_of_filters_is_the_databases(filters: Any) -> None:
+    assert conditions(filters) == filters
 
 
 @pytest.mark.parametrize(
     ("filters", "named"),
     [
         ([condition("content; drop table x", "eq", "a")], "filters[0].field"),
-        ([condition("language", "like", "a")], "filters[0].op"),
+        ([condition("team", "eq", "a")], "filters[0].field must be one of chunk_index"),
+        ([condition(7, "eq", "a")], "filters[0].field must be one of chunk_index"),  # type: ignore[arg-type]
+        ([FilterExpression("team", "eq", "a")], "filters[0].field must be one of chunk_index"),
+        ([condition("language", "like", "a")], "filters[0].op must be one of eq"),
+        ({"document_date": {"since": "2026-01-01"}}, "a range with the keys from, start"),
         ([{"op": "eq", "value": "a"}], "filters[0].field is missing"),
         ([{"field": "language", "value": "a"}], "filters[0].op is missing"),
         ({"owner_id": "handbook"}, "filters.owner_id.value for owner_id must be a UUID"),

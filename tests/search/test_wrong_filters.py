@@ -213,6 +213,49 @@ def nested(depth: int) -> Any:
             one("metadata.tags", "has_any", [None]),
             "filters[0].value[0] for metadata.tags must be a string, not null",
         ),
+        *(
+            (
+                {name: {"since": "2026-01-01"}},
+                f"filters.{name}.value for {column} must be {form}, or in the short form a range"
+                " with the keys from, start, gte, gt, to, end, lte, lt, not"
+                ' {"since": "2026-01-01"}',
+            )
+            for name, column, form in (
+                ("document_date", "document_date", "an ISO date such as 2026-01-31"),
+                ("time_range", "document_date", "an ISO date such as 2026-01-31"),
+                ("updated_at", "updated_at", "an ISO timestamp such as 2026-01-31T12:00:00Z"),
+                ("chunk_index", "chunk_index", "an integer"),
+            )
+        ),
+        (
+            {"document_date": {"from": "soon"}},
+            "filters.document_date.from.value for document_date must be an ISO date such as"
+            ' 2026-01-31, not "soon"',
+        ),
+        (
+            [{"team": "a"}, {"created_at": {"to": 7}}],
+            "filters[1].created_at.to.value for created_at must be an ISO timestamp such as"
+            " 2026-01-31T12:00:00Z, not 7",
+        ),
+        (
+            {"artifact_type": "poem"},
+            "filters.artifact_type.value for knowledge_type must be one of case_study,"
+            " conversation, decision, document, note, playbook, signal, task, transcript,"
+            ' not "poem"',
+        ),
+        (
+            [{"team": "a"}, {"artifact_type": "note", "op": "eq"}],
+            "filters[1] must have only the keys field, op (or operator) and value,"
+            ' not {"artifact_type": "note"}',
+        ),
+        (
+            one("time_range", "contains", ["2026-01-01"]),
+            f'filters[0].op must be one of {ORDERED_OPS} for document_date, not "contains"',
+        ),
+        (
+            [{str(number): 1 for number in range(60)}] * 2,
+            "filters must have at most 100 conditions, not 120",
+        ),
         (
             {"chunk_index": [1, 2]},
             "filters.chunk_index.value for chunk_index must be an integer, not [1, 2]",

@@ -224,7 +224,7 @@ def test_mcp_text(brain: str, dsn: str) -> None:
     none = {"query": "leaked key", "filters": {"artifact_type": "note"}}
     nothing = ask(brain, "hybrid_search", **none).content[0].text
     assert nothing.startswith("No results found. ")
-    assert 'knowledge_type eq "note"; they have "decision", "document"' in nothing
+    assert 'knowledge_type "note"; they have "decision", "document"' in nothing
     wrong = ask(brain, "hybrid_search", query="leaked key", filters={"artifact_type": "poem"})
     assert wrong.is_error
     assert wrong.content[0].text.startswith("Search failed: ")

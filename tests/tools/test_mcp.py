@@ -232,11 +232,6 @@ def test_search_type_says_which_legs_run(
         ),
         (
             "hybrid_search",
-            {"query": "keys", "filters": {"a.b": [1]}},
-            "filters: 'a.b' has a dot, and further conditions are given too. ",
-        ),
-        (
-            "hybrid_search",
             {"query": "keys", "filters": [{"field": "team", "op": "eq", "value": 1}]},
             "filters[0].field must be one of",
         ),

@@ -1,7 +1,7 @@
 """Conditions that narrow a search, typed and built step by step, and the JSON form of values.
 
-Unknown fields and operators, and values without a JSON form, are refused here by name. What else is
-wrong, such as an operator that a field does not have, comes back as the database's refusal.
+The database reads filters, and refuses by place what is wrong. Refused here are values without a
+JSON form, and an unknown operator of a FilterExpression.
 """
 
 import json
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
-from pgvector import Vector
+from pgvector import HalfVector, Vector
 
 from second_brain.errors import InvalidInputError
 
@@ -46,40 +46,13 @@ COLUMNS = (
 """The columns that a condition can name, those of `knowledge_internal.filter_columns()`."""
 
 
-OTHER_NAMES = {
-    "artifact_type": "knowledge_type",
-    "date_range": "document_date",
-    "document_type": "metadata.document_type",
-    "source_category": "metadata.source_category",
-    "source_file": "metadata.source_file",
-    "time_range": "document_date",
-}
-"""Names that callers of earlier systems use for fields."""
-
-_SAME_TYPES = (("markdown", "md"), ("text", "txt"), ("html", "htm"))
-"""Names of one kind of document: `ingest` stores the file's ending, front matter any of them."""
-
-_BOUNDS: Mapping[str, Operator] = {
-    "from": "gte",
-    "start": "gte",
-    "gte": "gte",
-    "gt": "gt",
-    "to": "lte",
-    "end": "lte",
-    "lte": "lte",
-    "lt": "lt",
-}
-
-_ORDERED = ("chunk_index", "created_at", "document_date", "updated_at")
-
-
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
     """One condition: `FilterExpression("metadata.tags", "contains", ["api"])`.
 
-    `field` is a column (knowledge_type, document_date, …), `metadata.` and a path of keys, or one
-    of `OTHER_NAMES`. Only `exists` may go without a value, and then asks for rows that have one.
-    Raises InvalidInputError for an unknown field or operator.
+    `field` is a column (knowledge_type, document_date, …) or `metadata.` and a path of keys. Only
+    `exists` may go without a value, and then asks for rows that have one. Raises InvalidInputError
+    for an unknown operator.
     """
 
     field: str
@@ -87,8 +60,11 @@ class FilterExpression:
     value: object = ...
 
     def __post_init__(self) -> None:
-        """Refuse an unknown field or operator."""
-        _check_names("filters", self.field, self.operator)
+        """Refuse an unknown operator."""
+        if self.operator not in OPERATORS:
+            raise InvalidInputError(
+                f"filters.op must be one of {', '.join(OPERATORS)}, not {self.operator!r:.100}"
+            )
 
     def condition(self) -> dict[str, Any]:
         """Return the condition in JSON's types, as the database takes it.
@@ -99,7 +75,7 @@ class FilterExpression:
         condition: dict[str, Any] = {"field": self.field, "op": self.operator}
         if self.value is not ...:
             condition["value"] = json_form(self.value, f"filters: the value for {self.field}")
-        return _renamed(condition)
+        return condition
 
 
 class FilterBuilder:
@@ -127,11 +103,11 @@ class FilterBuilder:
 
     def add_source_category(self, *categories: str | Iterable[str]) -> Self:
         """Keep rows with one of these values of metadata.source_category."""
-        return self._add_one_of("source_category", categories)
+        return self._add_one_of("metadata.source_category", categories)
 
     def add_source_file(self, *names: str | Iterable[str]) -> Self:
         """Keep rows with one of these values of metadata.source_file."""
-        return self._add_one_of("source_file", names)
+        return self._add_one_of("metadata.source_file", names)
 
     def add_tags(self, tags: str | Iterable[str], *, field: str = "metadata.tags") -> Self:
         """Keep rows that have every one of the tags; no tags, no condition."""
@@ -204,23 +180,6 @@ def _listed(name: str, values: Iterable[str | Iterable[str]]) -> list[str]:
     return wanted
 
 
-def _check_names(place: str, field: object, operator: object) -> None:
-    if not isinstance(field, str) or not (
-        field in COLUMNS
-        or field in OTHER_NAMES
-        or field == "metadata"
-        or field.startswith("metadata.")
-    ):
-        raise InvalidInputError(
-            f"{place}.field must be one of {', '.join(COLUMNS)} or metadata.<key>, "
-            f"not {field!r:.100}"
-        )
-    if operator not in OPERATORS:
-        raise InvalidInputError(
-            f"{place}.op must be one of {', '.join(OPERATORS)}, not {operator!r:.100}"
-        )
-
-
 def _last_day(field: str, value: object) -> date | None:
     """Return the last day of a range of times, if it is a day and no time of day."""
     if field in ("document_date", "chunk_index") or not isinstance(value, date | str):
@@ -240,9 +199,9 @@ Filters: TypeAlias = (
     | Sequence[FilterExpression | Mapping[str, object]]
 )
 """What a search takes as filters: conditions that must all hold, as objects or as dicts
-(`{"field": …, "op": …, "value": …}`), or one dict of columns and metadata keys with the values that
+(`{"field": …, "op": …, "value": …}`), or a dict of columns and metadata keys with the values that
 they equal: a key is a column where one has its name. There, dates, times and chunk_index also take
-a range: `{"document_date": {"from": …, "to": …}}`."""
+a range: `{"document_date": {"from": …, "to": …}}`. A list may have such dicts, too."""
 
 
 def conditions(filters: Filters | None, name: str = "filters") -> Any:
@@ -254,96 +213,17 @@ def conditions(filters: Filters | None, name: str = "filters") -> Any:
         filters = filters.build()
     if isinstance(filters, FilterExpression):
         filters = [filters]
-    if isinstance(filters, Mapping) and any(map(_is_converted, filters.items())):
-        return listed_conditions(filters)
     if not isinstance(filters, list | tuple):
         return json_form(filters, name)
     return [
-        one.condition()
-        if isinstance(one, FilterExpression)
-        else _condition(one, f"{name}[{place}]")
+        one.condition() if isinstance(one, FilterExpression) else json_form(one, f"{name}[{place}]")
         for place, one in enumerate(filters)
     ]
 
 
-def listed_conditions(filters: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the dict form of filters as a list, to which other conditions can be added.
-
-    Raises InvalidInputError for an array, an object or null under a key of metadata with a dot,
-    which only the dict form has.
-    """
-    listed: list[dict[str, object]] = []
-    for key, value in json_form(filters, "filters").items():
-        field = OTHER_NAMES.get(key, key)
-        if field in _ORDERED and isinstance(value, dict):
-            listed += _range(field, value)
-        elif field in COLUMNS or key in OTHER_NAMES:
-            listed.append(_renamed({"field": key, "op": "eq", "value": value}))
-        elif key and "." not in key:
-            listed.append({"field": f"metadata.{key}", "op": "eq", "value": value})
-        elif isinstance(value, str | int | float):
-            # For a value that is no array or object, containment is equality.
-            listed.append({"field": "metadata", "op": "contains", "value": {key: value}})
-        else:
-            raise InvalidInputError(
-                f"filters: {key!r:.100} has a dot, and further conditions are given too",
-                remedy="Give a string, a number or a boolean for this key, or this key alone "
-                "(with collections=[...]: without the condition of the service).",
-            )
-    return listed
-
-
-def _is_converted(item: tuple[str, object]) -> bool:
-    """Say whether the database would read a key of the dict form in another way."""
-    key, value = item
-    return key in OTHER_NAMES or (key in _ORDERED and isinstance(value, Mapping))
-
-
-def _range(field: str, bounds: Mapping[str, object]) -> list[dict[str, object]]:
-    listed: list[dict[str, object]] = []
-    for name, bound in bounds.items():
-        if name not in _BOUNDS:
-            raise InvalidInputError(
-                f"filters: a range of {field} has the keys {', '.join(_BOUNDS)}, not {name!r:.100}"
-            )
-        day = _last_day(field, bound) if name in ("to", "end") else None
-        if day is not None:
-            listed.append(
-                {"field": field, "op": "lt", "value": (day + timedelta(days=1)).isoformat()}
-            )
-        elif bound is not None:
-            listed.append({"field": field, "op": _BOUNDS[name], "value": bound})
-    return listed
-
-
-def _condition(given: object, place: str) -> Any:
-    condition = json_form(given, place)
-    if isinstance(condition, dict):
-        # A name that is missing is the database's to report.
-        _check_names(
-            place,
-            condition.get("field", "metadata"),
-            condition.get("op", condition.get("operator", "eq")),
-        )
-        condition = _renamed(condition)
-    return condition
-
-
-def _renamed(condition: dict[str, Any]) -> dict[str, Any]:
-    """Return a condition with the field's own name, and a document_type with all its names."""
-    field, value = condition.get("field"), condition.get("value")
-    if field not in OTHER_NAMES:
-        return condition
-    renamed = {**condition, "field": OTHER_NAMES[field]}
-    operator = condition.get("op", condition.get("operator", "eq"))
-    listing = {"eq": "in", "in": "in", "ne": "not_in", "not_in": "not_in"}.get(operator)
-    if field != "document_type" or listing is None:
-        return renamed
-    given = value if isinstance(value, list) else [value]
-    same = [name for names in _SAME_TYPES for name in names if {*names} & {*map(str, given)}]
-    if not same:
-        return renamed
-    return {"field": renamed["field"], "op": listing, "value": [*given, *same]}
+def listed(filters: Any) -> list[Any]:
+    """Return filters in JSON's types as a list, to which conditions can be added."""
+    return [filters] if isinstance(filters, dict) else list(filters or ())
 
 
 def json_form(value: object, name: str) -> Any:
@@ -389,7 +269,7 @@ def json_default(value: object) -> Any:
     """Return what `json.dumps` writes for a value of another type (`default=`)."""
     if hasattr(value, "tolist"):  # numpy's and other libraries' arrays and numbers
         return value.tolist()
-    if isinstance(value, Vector):
+    if isinstance(value, Vector | HalfVector):
         return value.to_list()
     if isinstance(value, date):
         return value.isoformat()

@@ -40,8 +40,13 @@ export type FilterCondition =
     | { op: "exists"; value?: boolean }
   );
 
-/** Conditions that must all hold, or the required values of columns and metadata keys. */
-export type Filters = FilterCondition[] | { [columnOrKey: string]: Json | undefined };
+/** The values that columns and metadata keys have, or ranges: `{ document_date: { from: … } }`. */
+export type FilterValues = { [columnOrKey: string]: Json | undefined };
+
+/** What must hold: conditions, values, or a list of both. */
+export type Filters =
+  | (FilterCondition | FilterValues & { field?: never; op?: never; value?: never })[]
+  | FilterValues;
 
 /** A factor of the scores: for rows that pass conditions, by a number, or by a distance. */
 export type Boost =

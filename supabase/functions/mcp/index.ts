@@ -13,8 +13,8 @@ import {
   requireBearerAuth,
 } from "@modelcontextprotocol/server";
 import { createClient } from "@supabase/supabase-js";
-import { FILTER_COLUMNS, type Json, OFF_SUBJECT, REMEDIES } from "../_shared/contract.ts";
-import type { FilterCondition, Filters, SearchOptions } from "../_shared/hybrid_search.ts";
+import { type Json, OFF_SUBJECT, REMEDIES } from "../_shared/contract.ts";
+import type { Filters, FilterValues, SearchOptions } from "../_shared/hybrid_search.ts";
 import {
   HISTORY,
   INSTRUCTIONS,
@@ -39,8 +39,6 @@ const HEADERS = {
   "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
   "Access-Control-Expose-Headers": "WWW-Authenticate",
 };
-
-const COLUMNS: readonly string[] = FILTER_COLUMNS;
 
 const { auth } = createClient(PROJECT, Deno.env.get("SUPABASE_ANON_KEY")!, {
   auth: { persistSession: false, autoRefreshToken: false },
@@ -67,24 +65,17 @@ interface Asked extends SearchOptions {
   expand_neighbors?: boolean | number;
 }
 
-/** Filters as a list, to which conditions can be added. */
-function listed(filters: Filters): FilterCondition[] {
-  if (Array.isArray(filters)) return filters;
-  return Object.entries(filters).map(([key, value = null]) =>
-    key.includes(".")
-      ? { field: "metadata", op: "contains", value: { [key]: value } }
-      : { field: COLUMNS.includes(key) ? key : `metadata.${key}`, op: "eq", value }
-  ) as FilterCondition[];
-}
-
 /** Search; memory and history only if the call asks for them. */
 function found(
   token: string,
   { query, limit = 5, filters, include_memory, expand_neighbors, ...options }: Asked,
   legs = "hybrid",
 ) {
-  const conditions = listed(filters ?? []);
-  const named = conditions.flatMap((one) => one.field === "collection" ? [one.value].flat() : []);
+  const conditions = [filters ?? []].flat() as FilterValues[];
+  // In the short form, the collection is a key.
+  const named = conditions.flatMap((one) =>
+    one.field === "collection" ? one.value : one.collection
+  );
   const apart = [include_memory ? [] : MEMORY, named.includes(HISTORY) ? [] : HISTORY].flat();
   if (!options.collections && apart.length > 0) {
     conditions.push({ field: "collection", op: "not_in", value: apart });
@@ -100,7 +91,7 @@ function found(
       ...options,
       match_count: limit,
       neighbor_window: Number(expand_neighbors ?? 0),
-      filters: conditions,
+      filters: conditions as Filters,
     },
   });
 }

@@ -99,6 +99,18 @@ begin
 end
 $$;
 
+-- The fields that a filter can name as other systems do.
+create function knowledge_internal.other_filter_names() returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return '{
+    "artifact_type": "knowledge_type", "date_range": "document_date",
+    "document_type": "metadata.document_type", "source_category": "metadata.source_category",
+    "source_file": "metadata.source_file", "time_range": "document_date"
+  }';
+end
+$$;
+
 -- Raises 22023 for a condition of the wrong form. place: where it stands, such as filters[2].
 create function knowledge_internal.check_condition(
   source jsonb, condition knowledge_internal.filter_condition, place text
@@ -213,6 +225,12 @@ begin
                         when condition.path = '{}' then 'an object'
                         when condition.op = 'contains' then 'a value'
                         else 'a number or a string'
+                      end || case
+                        when jsonb_typeof(wrong.element) = 'object'
+                          and condition.kind in ('integer', 'date', 'timestamp')
+                          then ', or in the short form a range with the keys from, start, gte, gt, '
+                            'to, end, lte, lt'
+                        else ''
                       end,
                       left(wrong.element::text, 100)
                     )
@@ -221,9 +239,108 @@ begin
 end
 $$;
 
--- The conditions of filters, checked: an array of conditions, or an object, which is a short form
--- for equality. A key of the object is a column if one has this name, else a key of metadata.
--- Raises 22023; the message contains the place, such as filters[2].op. argument: what has them.
+-- A condition on a field by a name of another system, with the field's own name; any other as it
+-- is. A document_type gets all its names: ingest stores the ending of the file.
+create function knowledge_internal.own_condition(condition jsonb) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  same_types constant jsonb := '[["markdown", "md"], ["text", "txt"], ["html", "htm"]]';
+  name constant text := condition ->> 'field';
+  op_key constant text := case when condition ? 'op' then 'op' else 'operator' end;
+  own_op constant text :=
+    '{"eq": "in", "in": "in", "ne": "not_in", "not_in": "not_in"}'::jsonb
+      ->> (condition ->> op_key);
+  listed constant jsonb := case
+    when own_op <> condition ->> op_key then jsonb_build_array(condition -> 'value')
+    when own_op is not null and jsonb_typeof(condition -> 'value') = 'array'
+      then condition -> 'value'
+  end;
+begin
+  return condition
+    || jsonb_build_object('field', knowledge_internal.other_filter_names() -> name)
+    || case when name = 'document_type' and listed is not null then jsonb_build_object(
+         op_key, own_op, 'value', listed || (
+           select coalesce(jsonb_agg(same.name), '[]')
+             from jsonb_array_elements(same_types) as type (names)
+            cross join jsonb_array_elements(type.names) as same (name)
+            where type.names ?| array(select jsonb_array_elements_text(listed))
+         )
+       ) else '{}' end;
+end
+$$;
+
+-- The conditions of filters: an array of conditions, or an object, which is a short form of values
+-- that columns and keys of metadata equal, or of ranges. An object in the array without a key of a
+-- condition is a short form, too. place: such as filters[2]; part: the same as a path in filters.
+-- path: of a key of metadata in a short form. argument: what has them.
+create function knowledge_internal.listed_conditions(
+  filters jsonb, argument text default 'filters'
+) returns table (place text, part text[], path text[], condition jsonb)
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  columns constant jsonb := knowledge_internal.filter_columns();
+  other_names constant jsonb := knowledge_internal.other_filter_names();
+  bounds constant jsonb := '{
+    "from": "gte", "start": "gte", "gte": "gte", "gt": "gt", "to": "lte", "end": "lte",
+    "lte": "lte", "lt": "lt"
+  }';
+begin
+  return query
+  select array_to_string(
+           (argument || coalesce('[' || element.index || ']', '')) || written.keys, '.'
+         ),
+         array_remove(array[element.index], null) || written.keys,
+         case when not (columns || other_names) ? written.keys[1] then written.keys[:1] end,
+         case when other_names ? (written.condition ->> 'field')
+           then knowledge_internal.own_condition(written.condition) else written.condition end
+    from (
+      select filters as given, null as index, true as is_short
+       where jsonb_typeof(filters) = 'object'
+       union all
+      select listed.given, (listed.number - 1)::text,
+             jsonb_typeof(listed.given) = 'object' and listed.given <> '{}'
+               and not listed.given ?| '{field,op,operator,value}'
+        from jsonb_array_elements(
+               case jsonb_typeof(filters) when 'array' then filters end
+             ) with ordinality as listed (given, number)
+    ) as element
+   cross join lateral (
+           select '{}'::text[] as keys, element.given as condition where not element.is_short
+            union all
+           select array_remove(array[entry.key, bound.key], null),
+                  jsonb_build_object('field', entry.key, 'op', bound.op, 'value', bound.value)
+             from jsonb_each(case when element.is_short then element.given end) as entry
+            cross join lateral (
+                    select columns ->> coalesce(other_names ->> entry.key, entry.key) as kind
+                  ) as field
+            cross join lateral (
+                    select case
+                             when field.kind in ('integer', 'date', 'timestamp')
+                               and jsonb_typeof(entry.value) = 'object'
+                               then entry.value - array(select jsonb_object_keys(bounds)) = '{}'
+                             else false
+                           end as is_range
+                  ) as read
+            cross join lateral (
+                    select null as key, 'eq' as op, entry.value where not read.is_range
+                     union all
+                    -- The last day of a range of times is a whole one.
+                    select range.key, bounds ->> range.key,
+                           case
+                             when field.kind = 'timestamp' and range.key in ('to', 'end')
+                               and range.value #>> '{}' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$'
+                               then to_jsonb((range.value #>> '{}') || 'T23:59:59.999999Z')
+                             else range.value
+                           end
+                      from jsonb_each(case when read.is_range then entry.value end) as range
+                     where range.value <> 'null'
+                  ) as bound
+         ) as written;
+end
+$$;
+
+-- The conditions of filters (see listed_conditions), checked. Raises 22023; the message contains
+-- the place, such as filters[2].op. argument: what has them.
 create function knowledge_internal.filter_conditions(
   filters jsonb, argument text default 'filters'
 ) returns knowledge_internal.filter_condition[]
@@ -232,13 +349,11 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set datestyle = 'ISO' as $$
 declare
-  is_object constant boolean := jsonb_typeof(filters) = 'object';
   -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
   longest constant integer := 100000; -- characters
   value_count integer := 0;
-  source jsonb;
+  written record;
   value jsonb;
-  place text;
   elements jsonb;
   condition knowledge_internal.filter_condition;
   conditions knowledge_internal.filter_condition[] := '{}';
@@ -253,36 +368,33 @@ begin
   elsif jsonb_path_exists(filters, 'strict $.**{50}') then
     -- Postgres can parse thousands of levels, but comparing them exceeds the stack depth.
     raise exception '% must be nested less than 50 levels deep', argument using errcode = '22023';
-  elsif is_object then
-    filters := coalesce((
-      select jsonb_agg(jsonb_build_object('field', key, 'op', 'eq', 'value', entry.value))
-        from jsonb_each(filters) as entry
-    ), '[]');
-  end if;
-  if jsonb_array_length(filters) > 100 then
-    raise exception '% must have at most 100 %, not %',
-                    argument, case when is_object then 'keys' else 'conditions' end,
-                    jsonb_array_length(filters) using errcode = '22023';
   end if;
 
-  for number in 0 .. jsonb_array_length(filters) - 1 loop
-    source := filters -> number;
-    value := source -> 'value';
+  for written in
+    select listed.place, listed.path, listed.condition as source, count(*) over () as conditions
+      from knowledge_internal.listed_conditions(filters, argument) as listed
+  loop
+    if written.conditions > 100 then
+      raise exception '% must have at most 100 %, not %',
+                      argument,
+                      case jsonb_typeof(filters) when 'object' then 'keys' else 'conditions' end,
+                      written.conditions using errcode = '22023';
+    end if;
+    value := written.source -> 'value';
     condition := null;
-    condition.field := source ->> 'field';
+    condition.field := written.source ->> 'field';
     condition.kind := coalesce(
+      case when written.path is not null then 'json' end,
       knowledge_internal.filter_columns() ->> condition.field,
-      case when is_object or condition.field ~ '^metadata($|[.])' then 'json' end
+      case when condition.field ~ '^metadata($|[.])' then 'json' end
     );
-    condition.path := case
-      when condition.kind = 'json' and is_object then array[condition.field]
-      when condition.kind = 'json' then (string_to_array(condition.field, '.'))[2:]
-    end;
-    condition.op := coalesce(source ->> 'op', source ->> 'operator');
-    place := argument || case
-      when is_object then '.' || condition.field else format('[%s]', number) end;
-    if not is_object then
-      perform knowledge_internal.check_condition(source, condition, place);
+    condition.path := coalesce(
+      written.path,
+      case when condition.kind = 'json' then (string_to_array(condition.field, '.'))[2:] end
+    );
+    condition.op := coalesce(written.source ->> 'op', written.source ->> 'operator');
+    if written.path is null then
+      perform knowledge_internal.check_condition(written.source, condition, written.place);
     end if;
 
     -- Equality is a list with one element; existence is a comparison with null.
@@ -315,7 +427,9 @@ begin
     if value_count > 2000 then
       raise exception '% must have at most 2000 values in all', argument using errcode = '22023';
     elsif condition.kind <> 'json' or condition.op not in ('in', 'not_in') then
-      perform knowledge_internal.check_values(condition, elements, elements = value, place);
+      perform knowledge_internal.check_values(
+        condition, elements, elements = value, written.place
+      );
     end if;
 
     condition.has_null := elements @> 'null';

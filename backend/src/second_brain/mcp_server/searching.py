@@ -1,7 +1,7 @@
 """The tools that search. Names and arguments are those that assistants expect."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Annotated, Any, ClassVar, Self
 from uuid import UUID
@@ -17,9 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from second_brain.filters import listed_conditions
+from second_brain.filters import listed
 from second_brain.mcp_server.documents import document_link
-from second_brain.mcp_server.scope import Condition, Scope
+from second_brain.mcp_server.scope import Scope
 from second_brain.mcp_server.text import PASSAGE_BOUND, as_text, document_id, one_line
 from second_brain.mcp_server.tools import Answer, Context, Tool
 from second_brain.retrieval.answer import SearchResponse, SearchResult
@@ -218,7 +218,7 @@ class HybridSearch(_Search):
         """Return a hybrid search of documents, with reranking if the settings enable it."""
         return scope.query(
             include_memory=self.include_memory,
-            conditions=_conditions(self.filters or []),
+            conditions=listed(self.filters),
             collections=self.collections,
             date_from=self.date_from,
             date_to=self.date_to,
@@ -285,9 +285,3 @@ class FindDocuments(_Search):
 
 def _links(hits: Sequence[SearchResult]) -> tuple[types.ResourceLink, ...]:
     return tuple(document_link(hit.document_id, hit.title) for hit in hits if hit.document_id)
-
-
-def _conditions(filters: Sequence[Condition] | Mapping[str, object]) -> list[Condition]:
-    if isinstance(filters, Mapping):
-        return [*listed_conditions(filters)]
-    return list(filters)

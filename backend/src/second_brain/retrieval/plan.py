@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from second_brain.errors import ConfigurationError, InvalidInputError
-from second_brain.filters import listed_conditions
+from second_brain.filters import listed
 from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
 from second_brain.services.arguments import FindOptions, Leg, RowOptions
@@ -148,7 +148,7 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
 def by_source_category(plan: Plan) -> Plan:
     """Return the plan for a category that is no knowledge_type: metadata.source_category."""
     is_category = {"field": "metadata.source_category", "op": "eq", "value": plan.query.category}
-    filters = [*_listed(plan.rows["filters"]), is_category]
+    filters = [*listed(plan.rows["filters"]), is_category]
     return replace(plan, rows={**plan.rows, "filter_type": None, "filters": filters})
 
 
@@ -233,23 +233,24 @@ def _conditions(
     A list of collections names all that are searched. Without one they leave out both, except
     memory that is included, and what a condition on the column collection names.
     """
-    listed = _listed(query.filters)
+    own = listed(query.filters)
     further: list[Any] = []
     if query.tags:
         further.append({"field": "metadata.tags", "op": "contains", "value": list(query.tags)})
     left_out: list[str] = []
     if query.collections is None:
         named: list[Any] = []
-        for one in (*listed, *(required or ())):
-            if isinstance(one, dict) and one.get("field") == "collection":
-                value = one.get("value")
+        for one in (*own, *(required or ())):
+            if isinstance(one, dict):
+                # In the short form, it is a key.
+                value = one.get("value" if one.get("field") == "collection" else "collection")
                 named += value if isinstance(value, list) else [value]
         optional = [HISTORY] if _includes_memory(query, settings) else [MEMORY, HISTORY]
         left_out = [name for name in optional if name not in named]
     if left_out:
         further.append({"field": "collection", "op": "not_in", "value": left_out})
     # Filters alone stay in their form.
-    return ([*listed, *further] if further else query.filters), tuple(left_out)
+    return ([*own, *further] if further else query.filters), tuple(left_out)
 
 
 def _collections(query: SearchQuery, settings: SearchSettings) -> list[str] | None:
@@ -263,7 +264,3 @@ def _includes_memory(query: SearchQuery, settings: SearchSettings) -> bool:
     if query.include_memory is None:
         return settings.search_include_memory
     return query.include_memory
-
-
-def _listed(filters: Any) -> Sequence[Any]:
-    return listed_conditions(filters) if isinstance(filters, dict) else filters or ()

@@ -19,7 +19,7 @@ from typing import (
 )
 from uuid import UUID
 
-from pgvector import Vector
+from pgvector import HalfVector, Vector
 
 from second_brain.errors import InvalidInputError, UnknownArgumentError
 from second_brain.filters import Filters, conditions, json_form
@@ -369,7 +369,7 @@ def _plain(value: object) -> Any:
 
     The database rejects invalid vectors, with a better message than one about JSON.
     """
-    if isinstance(value, Vector):
+    if isinstance(value, Vector | HalfVector):
         return value.to_list()
     if hasattr(value, "tolist"):
         return value.tolist()

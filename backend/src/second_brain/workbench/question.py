@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.datastructures import QueryParams
 
 from second_brain.errors import InvalidInputError
-from second_brain.filters import conditions, listed_conditions
+from second_brain.filters import listed
 from second_brain.retrieval.plan import invalid_query, planned, search_options
 from second_brain.retrieval.query import Access, Names, OperatorQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, SearchSettings, Weight
@@ -227,12 +227,11 @@ class Question(OperatorQuery, Access):
                     f"filters must be a JSON object or a list, not {self.filters[:100]}",
                     remedy=_FILTERS_REMEDY,
                 )
-        known = conditions(given)
-        listed = [*(listed_conditions(known) if isinstance(known, dict) else known or ())]
+        wanted = listed(given)
         for name, column in FACETS.items():
             if values := getattr(self, name):
-                listed.append({"field": column, "op": "in", "value": list(values)})
-        return listed or None
+                wanted.append({"field": column, "op": "in", "value": list(values)})
+        return wanted or None
 
     def _pairs(self) -> dict[str, Any]:
         """Return what differs from its default, by the names of the address, as texts."""

@@ -70,8 +70,12 @@ begin
     );
     if not is_passed then
       reason := case
-        when argument like 'filters[%' then format('it does not meet %s', alone #> '{filters,0}')
-        when argument like 'filters.%' then format('its %s is not %s', path[2], alone #> path)
+        when jsonb_typeof(alone -> 'filters') = 'array'
+          then format('it does not meet %s', alone #> '{filters,0}')
+        when alone ? 'filters' then (
+          select format('its %s is not %s', entry.key, entry.value)
+            from jsonb_each(alone -> 'filters') as entry
+        )
         when argument = 'filter_type' then 'its knowledge_type is ' || chunk.knowledge_type
         when cause = 'date' then 'its document_date is ' || document_date
         when cause = 'collection' then 'its collection is ' || chunk.collection
@@ -474,6 +478,9 @@ begin
       loop
         causes := to_jsonb(failed) - '{path,ordinality}'::text[] || causes;
         search := search #- failed.path;
+        if search #> failed.path[:2] = '{}' then
+          search := search #- failed.path[:2];
+        end if;
       end loop;
     end if;
     -- Nothing else is said about a chunk that the viewer may not see, or that is given.

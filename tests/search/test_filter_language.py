@@ -1,0 +1,216 @@
+"""The language of filters has one home: names of earlier systems, ranges and short forms in SQL."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+from filtering import ME, YOU, passing, store_alphas
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
+from searching import NORTH, call, chunk, numbers
+
+from conftest import Connection
+
+ROWS: list[dict[str, Any]] = [
+    {"knowledge_type": "note", "document_date": "2026-01-01", "metadata": {"document_type": "md"}},
+    {"knowledge_type": "task", "document_date": "2026-01-31", "metadata": {"document_type": "pdf"}},
+    {"owner_id": ME, "chunk_index": 3, "metadata": {"document_type": "markdown", "a.b": [1]}},
+    {"owner_id": YOU, "chunk_index": 7, "metadata": {"source_file": "a.md", "team": "search"}},
+    {
+        "document_date": "2026-02-01",
+        "metadata": {"source_category": "wiki", "document_type": "txt"},
+    },
+    {"created_at": "2026-01-31T23:59:59.999999Z", "metadata": {"document_type": "html"}},
+    {"created_at": "2026-02-01T00:00:00Z", "metadata": {"": True, "author": {"from": 1}}},
+]
+
+
+@pytest.fixture(scope="module")
+def rows(shared: Connection) -> Iterator[Connection]:
+    with shared.transaction(force_rollback=True):
+        store_alphas(shared, *ROWS)
+        yield shared
+
+
+def condition(field: str, op: str, *value: Any) -> dict[str, Any]:
+    return {"field": field, "op": op} | ({"value": value[0]} if value else {})
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"artifact_type": "note"}, {1}),
+        ([condition("artifact_type", "in", ["note", "task"])], {1, 2}),
+        ([condition("artifact_type", "ne", "document")], {1, 2}),
+        ({"document_type": "pdf"}, {2}),
+        ({"document_type": "md"}, {1, 3}),
+        ({"document_type": "markdown"}, {1, 3}),
+        ([condition("document_type", "in", ["text", "htm", "pdf"])], {2, 5, 6}),
+        ([{"field": "document_type", "operator": "not_in", "value": ["md", "text"]}], {2, 4, 6, 7}),
+        ([condition("document_type", "ne", "htm")], {1, 2, 3, 4, 5, 7}),
+        ([condition("document_type", "exists", False)], {4, 7}),
+        # By its own name, a key of metadata has the values that are stored.
+        ([condition("metadata.document_type", "eq", "md")], {1}),
+        ({"source_file": "a.md"}, {4}),
+        ([condition("source_category", "eq", "wiki")], {5}),
+        ([condition("time_range", "between", ["2026-01-01", "2026-01-31"])], {1, 2}),
+        ([condition("date_range", "gt", "2026-01-01")], {2, 5}),
+    ],
+)
+def test_a_field_has_its_names_of_earlier_systems(
+    rows: Connection, filters: Any, found: set[int]
+) -> None:
+    assert passing(rows, filters) == found
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"document_date": {"from": "2026-01-01", "to": "2026-01-31"}}, {1, 2}),
+        ({"document_date": {"start": "2026-01-02", "end": None}}, {2, 5}),
+        ({"time_range": {"gt": "2026-01-01", "lt": "2026-02-01"}}, {2}),
+        ({"date_range": {"gte": "2026-01-31"}, "document_type": "pdf"}, {2}),
+        ({"chunk_index": {"lt": 7, "from": 3}}, {3}),
+        ({"chunk_index": {"gte": 4.0}}, {4}),
+        # A day is a whole one at the end of a range of times, for from and to.
+        ({"created_at": {"from": "2026-01-31", "to": "2026-01-31"}}, {6}),
+        ({"created_at": {"from": "2026-01-31", "end": "2026-02-01"}}, {6, 7}),
+        ({"created_at": {"from": "2026-01-31", "to": "2026-01-31T12:00:00Z"}}, set()),
+        ({"created_at": {"gte": "2026-01-31", "lte": "2026-01-31"}}, set()),
+        ({"created_at": {"to": "9999-12-31"}}, {1, 2, 3, 4, 5, 6, 7}),
+        ({"document_date": {"from": None, "to": None}}, {1, 2, 3, 4, 5, 6, 7}),
+        ({"updated_at": {}}, {1, 2, 3, 4, 5, 6, 7}),
+        # An object under a key of metadata is a value.
+        ({"author": {"from": 1}}, {7}),
+        ({"author": {"from": 2}}, set()),
+    ],
+)
+def test_the_short_form_has_ranges(rows: Connection, filters: Any, found: set[int]) -> None:
+    assert passing(rows, filters) == found
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ([{"team": "search"}], {4}),
+        ([{"team": "search"}, condition("owner_id", "eq", str(YOU))], {4}),
+        ([condition("metadata.team", "exists"), {"owner_id": str(ME)}], set()),
+        ([{"a.b": [1]}, {"chunk_index": {"lte": 3}}], {3}),
+        ([{"": True}, {"author": {"from": 1}}], {7}),
+        ([{"document_type": "md"}, {"document_date": {"to": "2026-01-01"}}], {1}),
+        ([{"knowledge_type": "note", "document_type": "markdown"}], {1}),
+    ],
+)
+def test_a_list_has_short_forms_beside_conditions(
+    rows: Connection, filters: Any, found: set[int]
+) -> None:
+    assert passing(rows, filters) == found
+
+
+@pytest.mark.parametrize(
+    "filters", [[{}], [{"field": "x"}], [{"op": "eq"}], [{"value": 1}], [None]]
+)
+def test_an_object_with_a_key_of_a_condition_is_no_short_form(
+    rows: Connection, filters: Any
+) -> None:
+    with pytest.raises(Exception, match=r"filters\[0\]"), rows.transaction():
+        passing(rows, filters)
+
+
+keys = st.sampled_from(
+    ["artifact_type", "document_type", "team", "a.b", "chunk_index", "source_file"]
+)
+values: dict[str, list[Any]] = {
+    "artifact_type": ["note", "task"],
+    "document_type": ["md", "pdf", "text"],
+    "team": ["search", None],
+    "a.b": [[1], 2],
+    "chunk_index": [3, {"from": 3}, {"gt": 3, "to": 7}, None],
+    "source_file": ["a.md", "b.md"],
+}
+shorts = st.lists(keys, max_size=3, unique=True).flatmap(
+    lambda drawn: st.fixed_dictionaries({key: st.sampled_from(values[key]) for key in drawn})
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(one=shorts.filter(bool), other=shorts.filter(bool))
+def test_a_list_of_short_forms_passes_what_each_passes(
+    rows: Connection, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    by_key = [passing(rows, {key: short[key]}) for short in (one, other) for key in short]
+    assert passing(rows, [one, other]) == passing(rows, one) & passing(rows, other)
+    assert passing(rows, [one, other]) == set.intersection(*by_key)
+
+
+@pytest.mark.module("insight")
+@pytest.mark.parametrize(
+    ("filters", "argument"),
+    [
+        ({"artifact_type": "playbook"}, "filters.artifact_type"),
+        ([{"team": "search", "source_file": "b.md"}], "filters[0].source_file"),
+        (
+            [{"team": "search"}, {"document_date": {"from": "2027-01-01"}}],
+            "filters[1].document_date.from",
+        ),
+        ({"created_at": {"from": "2026-01-01", "to": "2025-01-01"}}, "filters.created_at.to"),
+        (
+            [condition("metadata.team", "eq", "search"), condition("document_type", "eq", "rst")],
+            "filters[1]",
+        ),
+    ],
+)
+def test_an_empty_answer_names_the_part_that_no_row_passes(
+    rows: Connection, filters: Any, argument: str
+) -> None:
+    ((reason,),) = rows.execute(
+        "select public.explain_empty_knowledge_search(%s)",
+        [Jsonb({"query_text": "alpha", "filters": filters})],
+    ).fetchall()
+    assert reason["argument"] == argument
+
+
+@pytest.mark.module("insight")
+@pytest.mark.parametrize(
+    ("filters", "argument", "reason"),
+    [
+        ({"document_type": "pdf"}, "filters.document_type", 'its document_type is not "pdf"'),
+        ([{"team": "x"}], "filters[0].team", 'its team is not "x"'),
+        (
+            {"time_range": {"to": "2025-01-01"}},
+            "filters.time_range.to",
+            'its time_range is not {"to": "2025-01-01"}',
+        ),
+        (
+            [condition("artifact_type", "eq", "task")],
+            "filters[0]",
+            'it does not meet {"op": "eq", "field": "artifact_type", "value": "task"}',
+        ),
+        ({"chunk_index": {"gt": 3}}, "filters.chunk_index.gt", 'its chunk_index is not {"gt": 3}'),
+    ],
+)
+def test_a_missing_chunk_is_explained_by_the_part_that_leaves_it_out(
+    rows: Connection, filters: Any, argument: str, reason: str
+) -> None:
+    ((explained,),) = rows.execute(
+        "select public.explain_missing_knowledge_chunk(%s, chunk_id => %s)",
+        [Jsonb({"query_text": "alpha", "filters": filters}), chunk(1)],
+    ).fetchall()
+    causes = [(one["argument"], one["reason"]) for one in explained["causes"]]
+    assert causes == [(argument, reason)]
+
+
+@pytest.mark.parametrize("names", list(product(["op", "operator"], ["md", "markdown"])))
+def test_boosts_read_the_same_language(rows: Connection, names: tuple[str, str]) -> None:
+    key, value = names
+    boost = {"filters": [{"field": "document_type", key: "eq", "value": value}], "factor": 9}
+    found = call(
+        rows, "hybrid_search_knowledge_chunks", query_embedding=NORTH, boosts=Jsonb([boost])
+    )
+    assert set(numbers(found[:2])) == {1, 3}
