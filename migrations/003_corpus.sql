@@ -22,7 +22,7 @@ create type knowledge_internal.chunk_table as (
   least_rows float8, analysed_at timestamptz, dimensions integer
 );
 
--- Reads the table of chunks from the system catalogues, with one query.
+-- Extension point: what the system catalogues say of the table of chunks, with one query.
 create function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -160,6 +160,7 @@ begin
 end
 $$;
 
+-- Extension point: copies the statistics of the last ANALYZE.
 create function public.refresh_knowledge_statistics() returns boolean
 -- definer: service_role has no rights on the internal tables.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -329,8 +330,8 @@ begin
 end
 $$;
 
--- The number of chunks with each lexeme, in the order of the lexemes. A lexeme that ANALYZE did not
--- list is rare, so counting its chunks is cheap; in a small corpus counting is always cheap.
+-- Extension point: the number of chunks with each lexeme, in the order of the lexemes. A lexeme that
+-- ANALYZE did not list is rare, so counting its chunks is cheap, as it always is in a small corpus.
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus knowledge_internal.corpus_figures
 ) returns float8[]
@@ -410,7 +411,7 @@ begin
   return (
     select count(*)
       from (
-        select
+        select chunk.id
           from public.knowledge_chunks as chunk
          where chunk.status = 'active'
            and chunk.content_tsv @@ knowledge_internal.quoted_lexeme(lexeme)::tsquery
@@ -791,37 +792,37 @@ set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
   most_counted constant integer := 100000; -- chunks of each model
-begin
-  return query
-  with recursive named as (
-    select min(coalesce(chunk.embedding_model, '')) as model
-      from public.knowledge_chunks as chunk
+  name text := (
+    select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
      where chunk.status = 'active' and chunk.embedding is not null
-     union all
-    select (
-             select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
-              where chunk.status = 'active' and chunk.embedding is not null
-                and coalesce(chunk.embedding_model, '') > named.model
-           )
-      from named
-     where named.model is not null
-  )
-  select nullif(named.model, ''), stored.dimensions, of_model.chunks
-    from named
+  );
+  names text[];
+  counts bigint[];
+begin
+  while name is not null loop
+    names := names || name;
+    counts := counts || (
+      select count(*)
+        from (
+          select chunk.id
+            from public.knowledge_chunks as chunk
+           where chunk.status = 'active'
+             and chunk.embedding is not null
+             and coalesce(chunk.embedding_model, '') = name
+           limit most_counted
+        ) as one
+    );
+    name := (
+      select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
+       where chunk.status = 'active' and chunk.embedding is not null
+         and coalesce(chunk.embedding_model, '') > name
+    );
+  end loop;
+  return query
+  select nullif(counted.name, ''), stored.dimensions, counted.chunks
+    from unnest(names, counts) as counted (name, chunks)
    cross join knowledge_internal.chunk_table() as stored
-   cross join lateral (
-           select count(*) as chunks
-             from (
-               select
-                 from public.knowledge_chunks as chunk
-                where chunk.status = 'active'
-                  and chunk.embedding is not null
-                  and coalesce(chunk.embedding_model, '') = named.model
-                limit most_counted
-             ) as one
-         ) as of_model
-   where named.model is not null
-   order by of_model.chunks desc, named.model;
+   order by counted.chunks desc, counted.name;
 end
 $$;
 

@@ -35,6 +35,14 @@ begin
 end
 $$;
 
+-- Extension point: prevents a change of a document until the transaction ends.
+create function knowledge_internal.lock_document(wanted uuid) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  perform from public.knowledge_documents as document where document.id = wanted for share;
+end
+$$;
+
 -- Runs before a chunk is written: copies the columns of its document to a new or restored chunk,
 -- analyses text and embedding, and sets hash and time. An update of the text that gives no new
 -- embedding removes the old one. An update analyses the text again if it sets content_tsv to null,
@@ -56,9 +64,10 @@ begin
   end if;
 
   if is_restored or new.document_id is distinct from old.document_id then
-    -- The lock prevents a change of who can see the document before this row is written.
+    -- Who can see the document must not change before this row is written.
+    perform knowledge_internal.lock_document(new.document_id);
     select * into document from public.knowledge_documents as parent
-     where parent.id = new.document_id for share;
+     where parent.id = new.document_id;
     if found then
       new.knowledge_type := document.knowledge_type;
       new.source_id := document.source_id;
@@ -440,7 +449,9 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 set enable_seqscan = off as $$
 declare
   document public.knowledge_documents;
+  before public.knowledge_documents;
   is_stored boolean;
+  is_changed boolean;
 begin
   -- The row of the document is the lock: a second writer of the document waits here, then sees
   -- what the first one has stored.
@@ -451,6 +462,7 @@ begin
      where stored.external_key = given ->> 'external_key'
        for update;
     is_stored := found;
+    before := document;
     document := knowledge_internal.changed_document(
       document, given, case when is_stored then fields else 'replace' end
     );
@@ -466,6 +478,7 @@ begin
                ) as hashes
           from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
       ) as listed;
+    is_changed := to_jsonb(before) <> to_jsonb(document);
     exit when is_stored;
     insert into public.knowledge_documents
     select (document).*
@@ -489,7 +502,7 @@ begin
            now()
          )
    where stored.id = document.id
-     and to_jsonb(stored) <> to_jsonb(document);
+     and is_changed;
   return document;
 end
 $$;
@@ -540,6 +553,92 @@ begin
 end
 $$;
 
+-- What store_chunks does with a chunk. embedding: what is stored, null: nothing. collection and
+-- metadata: null: as stored.
+create type knowledge_internal.chunk_change as (
+  stored_id uuid, is_given boolean, document_id uuid, chunk_index integer, heading text,
+  content text, collection text, metadata jsonb, embedding_model text, is_replaced boolean,
+  keeps_embedding boolean, embedding_is_given boolean, embedding extensions.vector,
+  version integer
+);
+
+-- The active chunks of documents that store_chunks wrote.
+create function knowledge_internal.stored_rows(documents uuid[])
+returns table (
+  document_id uuid, id uuid, chunk_index integer, content_hash text, version integer,
+  is_embedded boolean, embedding_model text
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The plan is made when the table is small, and used when it is large.
+set enable_seqscan = off as $$
+begin
+  return query
+  select chunk.document_id, chunk.id, chunk.chunk_index, chunk.content_hash, chunk.version,
+         chunk.embedding is not null, chunk.embedding_model
+    from public.knowledge_chunks as chunk
+   where chunk.document_id = any (documents)
+     and chunk.status = 'active'
+     -- A chunk without chunk_index was not written by this function.
+     and chunk.chunk_index is not null;
+end
+$$;
+
+-- Writes changes: one statement for each kind of them.
+create function knowledge_internal.write_rows(changes knowledge_internal.chunk_change[])
+returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+declare
+  kept constant knowledge_internal.chunk_change[] := array(
+    select change::knowledge_internal.chunk_change from unnest(changes) as change
+     where change.is_given and change.stored_id is not null
+  );
+  superseded constant uuid[] := array(
+    select change.stored_id from unnest(changes) as change
+     where not change.is_given and change.stored_id is not null
+  );
+begin
+  if kept <> '{}' then
+    update public.knowledge_chunks as chunk
+       set chunk_index = change.chunk_index,
+           collection = coalesce(change.collection, chunk.collection),
+           metadata = coalesce(change.metadata, chunk.metadata),
+           embedding = coalesce(change.embedding, chunk.embedding),
+           embedding_model = case
+             when change.embedding is null then chunk.embedding_model
+             else change.embedding_model
+           end
+      from unnest(kept) as change
+     where chunk.id = change.stored_id
+       and (
+         change.embedding is not null
+         or (chunk.chunk_index, chunk.collection, chunk.metadata) is distinct from (
+           change.chunk_index,
+           coalesce(change.collection, chunk.collection),
+           coalesce(change.metadata, chunk.metadata)
+         )
+       );
+  end if;
+  if superseded <> '{}' then
+    update public.knowledge_chunks as chunk
+       set status = 'superseded'
+     where chunk.id = any (superseded);
+  end if;
+  -- The trigger completes a collection that is not given.
+  insert into public.knowledge_chunks (
+    document_id, chunk_index, heading, content, collection, metadata, embedding,
+    embedding_model, version
+  )
+  select change.document_id, change.chunk_index, change.heading, change.content,
+         change.collection, coalesce(change.metadata, '{}'), change.embedding,
+         case when change.embedding is not null then change.embedding_model end, change.version
+    from unnest(changes) as change
+   where change.stored_id is null;
+end
+$$;
+
 -- Makes the active chunks of each document those that are given for it, an array for each: updates
 -- what is unchanged, supersedes what is changed or removed, inserts what is new. With fields merge,
 -- an unchanged chunk keeps a collection and metadata that are not given. A document must not be
@@ -558,6 +657,7 @@ set enable_mergejoin = off
 set jit = off as $$
 declare
   counts knowledge_internal.chunk_counts;
+  changes knowledge_internal.chunk_change[];
 begin
   with incoming as materialized (
     select document.id as document_id,
@@ -586,21 +686,13 @@ begin
            ) as hashed
   ),
   stored as materialized (
-    select document.id as document_id, chunk.*,
+    select chunk.*,
            row_number() over (
-             partition by document.id, chunk.content_hash order by chunk.chunk_index, chunk.id
+             partition by chunk.document_id, chunk.content_hash
+                 order by chunk.chunk_index, chunk.id
            ) as occurrence
-      from unnest(documents) as document
-     cross join lateral (
-             select found.id, found.chunk_index, found.content_hash, found.version,
-                    found.embedding is not null as is_embedded, found.embedding_model
-               from public.knowledge_chunks as found
-              where found.document_id = document.id
-                and found.status = 'active'
-                -- A chunk without chunk_index was not written by this function.
-                and found.chunk_index is not null
-             -- Prevents a join that reads the chunks of all documents.
-             offset 0
+      from knowledge_internal.stored_rows(
+             array(select document.id from unnest(documents) as document)
            ) as chunk
   ),
   -- A given chunk, a stored one, or both, if they have the same text. is_given: false for a chunk
@@ -627,7 +719,6 @@ begin
       partition by document_id, coalesce(incoming.chunk_index, stored.chunk_index)
     )
   ),
-  -- embedding: what is stored, null: nothing. collection and metadata: null: as stored.
   change as materialized (
     select paired.stored_id, paired.is_given, paired.document_id, paired.chunk_index,
            paired.heading, paired.content, paired.collection, paired.metadata,
@@ -644,48 +735,11 @@ begin
            coalesce(paired.superseded_version, 0) + 1 as version
       from paired
      order by paired.document_id, paired.chunk_index
-  ),
-  updated as (
-    update public.knowledge_chunks as chunk
-       set chunk_index = change.chunk_index,
-           collection = coalesce(change.collection, chunk.collection),
-           metadata = coalesce(change.metadata, chunk.metadata),
-           embedding = coalesce(change.embedding, chunk.embedding),
-           embedding_model = case
-             when change.embedding is null then chunk.embedding_model
-             else change.embedding_model
-           end
-      from change
-     where chunk.id = change.stored_id
-       and change.is_given
-       and (
-         change.embedding is not null
-         or (chunk.chunk_index, chunk.collection, chunk.metadata) is distinct from (
-           change.chunk_index,
-           coalesce(change.collection, chunk.collection),
-           coalesce(change.metadata, chunk.metadata)
-         )
-       )
-  ),
-  superseded as (
-    update public.knowledge_chunks as chunk
-       set status = 'superseded'
-      from change
-     where chunk.id = change.stored_id
-       and not change.is_given
-  ),
-  added as (
-    -- The trigger completes a collection that is not given.
-    insert into public.knowledge_chunks (
-      document_id, chunk_index, heading, content, collection, metadata, embedding,
-      embedding_model, version
-    )
-    select change.document_id, change.chunk_index, change.heading, change.content,
-           change.collection, coalesce(change.metadata, '{}'), change.embedding,
-           case when change.embedding is not null then change.embedding_model end, change.version
-      from change
-     where change.stored_id is null
   )
+  select array_agg(row(change.*)::knowledge_internal.chunk_change) into changes from change;
+  if changes is not null then
+    perform knowledge_internal.write_rows(changes);
+  end if;
   select count(*) filter (where change.stored_id is null and change.version = 1),
          count(*) filter (where change.stored_id is null and change.version > 1),
          count(*) filter (where change.stored_id is not null and change.is_given),
@@ -700,7 +754,7 @@ begin
          )
     into counts.added, counts.changed, counts.unchanged, counts.removed,
          counts.embeddings_reused, counts.embeddings_missing
-    from change;
+    from unnest(changes) as change;
   return counts;
 end
 $$;
@@ -860,34 +914,59 @@ begin
 end
 $$;
 
+-- Extension point: deletes chunks and returns their content_hash. Locks are taken in the order of
+-- ids; without waits, a row that another transaction holds is left.
+create function knowledge_internal.deleted_chunks(ids uuid[], waits boolean) returns setof text
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  ids := case
+    when waits then array(
+      select chunk.id from public.knowledge_chunks as chunk
+       where chunk.id = any (ids) order by chunk.id for update
+    )
+    else array(
+      select chunk.id from public.knowledge_chunks as chunk
+       where chunk.id = any (ids) for update skip locked
+    )
+  end;
+  return query
+  delete from public.knowledge_chunks as chunk
+   where chunk.id = any (ids)
+  returning chunk.content_hash;
+end
+$$;
+
 create function public.delete_knowledge_document(document_key text) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  deleted_chunks integer;
   hashes text[];
+  deleted uuid;
 begin
   if document_key is null then
     raise exception 'document_key must be the external_key of a document, not null'
       using errcode = '22023';
   end if;
-  with locked as (
-    select document.id
-      from public.knowledge_documents as document
-     where document.external_key = document_key
-       for update
-  ),
-  chunks as (
-    delete from public.knowledge_chunks as chunk
-     using locked
-     where chunk.document_id = locked.id
-    returning chunk.content_hash
-  ),
-  documents as (
-    delete from public.knowledge_documents as document using locked where document.id = locked.id
-  )
-  select count(*), array_agg(chunks.content_hash) into deleted_chunks, hashes from chunks;
+  select document.id
+    into deleted
+    from public.knowledge_documents as document
+   where document.external_key = document_key
+     for update;
+  if deleted is null then
+    return 0;
+  end if;
+  hashes := array(
+    select hash
+      from knowledge_internal.deleted_chunks(
+             array(
+               select chunk.id from public.knowledge_chunks as chunk
+                where chunk.document_id = deleted
+             ),
+             true
+           ) as hash
+  );
+  delete from public.knowledge_documents as document where document.id = deleted;
   perform knowledge_internal.forget_texts(hashes);
-  return deleted_chunks;
+  return cardinality(hashes);
 end
 $$;
 
@@ -900,6 +979,7 @@ returns table (documents_deleted integer, chunks_deleted integer)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   locked_documents uuid[];
+  owned uuid[];
   hashes text[];
 begin
   if owner is null then
@@ -920,32 +1000,29 @@ begin
      order by document.id
        for update
   );
-  with documents as (
-    delete from public.knowledge_documents as document
-     where document.id = any (locked_documents)
-       and document.owner_id = owner
-    returning document.id
-  ),
-  locked_chunks as materialized (
-    select chunk.id
-      from public.knowledge_chunks as chunk
-     where chunk.document_id in (select documents.id from documents)
-        or (
-          chunk.owner_id = owner
-          and (chunk.document_id is null or chunk.document_id = any (locked_documents))
-        )
-     order by chunk.id
-       for update
-  ),
-  chunks as (
-    delete from public.knowledge_chunks as chunk
-     using locked_chunks
-     where chunk.id = locked_chunks.id
-    returning chunk.content_hash
-  )
-  select (select count(*) from documents), count(*), array_agg(chunks.content_hash)
-    into documents_deleted, chunks_deleted, hashes
-    from chunks;
+  owned := array(
+    select document.id from public.knowledge_documents as document
+     where document.id = any (locked_documents) and document.owner_id = owner
+  );
+  hashes := array(
+    select hash
+      from knowledge_internal.deleted_chunks(
+             array(
+               select chunk.id from public.knowledge_chunks as chunk
+                where chunk.document_id = any (owned)
+                   or (
+                     chunk.owner_id = owner
+                     and (
+                       chunk.document_id is null or chunk.document_id = any (locked_documents)
+                     )
+                   )
+             ),
+             true
+           ) as hash
+  );
+  chunks_deleted := cardinality(hashes);
+  delete from public.knowledge_documents as document where document.id = any (owned);
+  get diagnostics documents_deleted = row_count;
   perform knowledge_internal.erase_derived(owner);
   perform knowledge_internal.forget_texts(hashes);
   return next;
@@ -968,16 +1045,16 @@ begin
   end if;
   -- A row that another transaction holds is left to the next purge: a purge waits for nobody, so
   -- that no deadlock includes it.
-  delete from public.knowledge_chunks as chunk
-   using (
-     select old.id
-       from public.knowledge_chunks as old
-      where old.status in ('superseded', 'deleted')
-        and old.updated_at <= now() - older_than
-        for update skip locked
-   ) as purgeable
-   where chunk.id = purgeable.id;
-  get diagnostics purged = row_count;
+  select count(*)
+    into purged
+    from knowledge_internal.deleted_chunks(
+           array(
+             select chunk.id from public.knowledge_chunks as chunk
+              where chunk.status in ('superseded', 'deleted')
+                and chunk.updated_at <= now() - older_than
+           ),
+           false
+         );
   return purged;
 end
 $$;

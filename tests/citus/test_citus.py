@@ -1,116 +1,47 @@
-"""A tenant on a real Citus cluster: the same answers, and a move to another node under load.
+"""A tenant on a real Citus cluster: the same answers, and a move to another node under load."""
 
-CITUS_BIN is the folder with the programs of a Postgres that has Citus and pgvector.
-"""
-
-import os
 import random
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from nodes import Cluster, needs_citus, running
 
 from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
-from second_brain.database import embedded_machine, migrations
-from second_brain.database.embedded import apply_prelude
+from second_brain.database import migrations
 
-BIN = os.environ.get("CITUS_BIN")
-pytestmark = pytest.mark.skipif(
-    BIN is None, reason="CITUS_BIN names no Postgres with Citus and pgvector"
-)
+pytestmark = needs_citus
 
 DISTRIBUTE = (Path(__file__).parents[2] / "docs" / "citus.sql").read_text()
 DIMENSIONS = 8
 WORDS = [first + last for first in ("al", "be", "ga", "de", "ep", "ze") for last in ("na", "ro")]
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A coordinator and two workers; node 0 is the coordinator."""
-
-    ports: tuple[int, ...]
-
-    def dsn(self, port: int) -> str:
-        """Return the DSN of a node."""
-        return make_conninfo(
-            host="127.0.0.1", port=str(port), user="supabase_admin", dbname="postgres"
-        )
-
-    def holder(self) -> int:
-        """Return the port of the node that has the tenant."""
-        with psycopg.connect(self.dsn(self.ports[0])) as coordinator:
-            found = coordinator.execute(
-                "select nodeport from citus_shards"
-                " where table_name = 'tenant_a.knowledge_chunks'::regclass"
-            ).fetchone()
-        assert found
-        return int(found[0])
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    place = Path(tempfile.mkdtemp(prefix="second-brain-citus-"))
-    # As root the nodes run as another account.
-    account = embedded_machine.system_account()
-    if account:
-        os.chown(place, *account)
-    started: list[tuple[Path, int]] = []
-
-    def run(program: str, *arguments: str) -> None:
-        user, group = account or (None, None)
-        subprocess.run(
-            [f"{BIN}/{program}", *arguments],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            user=user,
-            group=group,
-            cwd=place,
-            env={**os.environ, "HOME": str(place)},
-        )
-
-    try:
-        for number in range(3):
-            data, port = place / f"node{number}", embedded_machine.free_port()
-            run("initdb", "-D", str(data), "-U", "supabase_admin", "-A", "trust", "-E", "UTF8")
-            with (data / "postgresql.conf").open("a") as settings:
-                settings.write(
-                    f"shared_preload_libraries = 'citus'\nport = {port}\nwal_level = logical\n"
-                    f"listen_addresses = '127.0.0.1'\nunix_socket_directories = '{place}'\n"
-                    "fsync = off\nshared_buffers = 64MB\n"
-                )
-            run("pg_ctl", "-D", str(data), "-l", str(data / "log"), "-w", "start")
-            started.append((data, port))
-        cluster = Cluster(tuple(port for _, port in started))
+    with running(workers=2) as cluster:
         install(cluster)
         yield cluster
-    finally:
-        for data, _ in started:
-            run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
-        shutil.rmtree(place)
+
+
+def holder(cluster: Cluster) -> int:
+    """Return the port of the node that has the tenant."""
+    with psycopg.connect(cluster.coordinator) as coordinator:
+        found = coordinator.execute(
+            "select nodeport from citus_shards"
+            " where table_name = 'tenant_a.knowledge_chunks'::regclass"
+        ).fetchone()
+    assert found
+    return int(found[0])
 
 
 def install(cluster: Cluster) -> None:
-    """Make the cluster, with the schema tenant_a on a worker and the schema plain beside it."""
-    for place, port in enumerate(cluster.ports):
-        with psycopg.connect(cluster.dsn(port), autocommit=True) as node:
-            node.execute("create extension citus")
-            if place:
-                node.execute("set citus.enable_ddl_propagation = off")
-            apply_prelude(node)
-    coordinator = cluster.dsn(cluster.ports[0])
+    """Install the schema tenant_a on a worker and the schema plain beside it."""
+    coordinator = cluster.coordinator
     with psycopg.connect(coordinator, autocommit=True) as connection:
-        connection.execute("select citus_set_coordinator_host('127.0.0.1', %s)", [cluster.ports[0]])
-        for port in cluster.ports[1:]:
-            connection.execute("select citus_add_node('127.0.0.1', %s)", [port])
         for schema in ("tenant_a", "plain"):
             migrations.apply(
                 coordinator, dimensions=DIMENSIONS, schema=schema, modules=migrations.modules()
@@ -121,15 +52,15 @@ def install(cluster: Cluster) -> None:
         draw = random.Random(1)
         for number in range(60):
             writer.upsert_document(*document(draw, f"d{number}"))
-    copy_rows(coordinator, cluster.dsn(cluster.holder()))
-    for dsn, schema in ((coordinator, "plain"), (cluster.dsn(cluster.holder()), "tenant_a")):
+    copy_rows(coordinator, cluster.dsn(holder(cluster)))
+    for dsn, schema in ((coordinator, "plain"), (cluster.dsn(holder(cluster)), "tenant_a")):
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(f"analyze {schema}.knowledge_chunks".encode())
             refreshed = connection.execute(
                 f"select {schema}.refresh_knowledge_statistics()".encode()
             )
             assert refreshed.fetchone() == (True,)
-    share_samples(coordinator, cluster.dsn(cluster.holder()))
+    share_samples(coordinator, cluster.dsn(holder(cluster)))
 
 
 def document(draw: random.Random, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -196,7 +127,7 @@ def test_a_distributed_tenant_answers_as_a_plain_schema_does(cluster: Cluster) -
             "filters": {"source_origin": "manual"} if number % 11 == 0 else None,
         }
         answers.append((embedding, question, options))
-    tenant = PostgresProvider(cluster.dsn(cluster.holder()), schema="tenant_a")
+    tenant = PostgresProvider(cluster.dsn(holder(cluster)), schema="tenant_a")
     plain = PostgresProvider(cluster.dsn(cluster.ports[0]), schema="plain")
     for embedding, question, options in answers:
         ours, details = tenant.hybrid_search(embedding, question, top_k=10, **options)
@@ -218,7 +149,7 @@ def test_what_else_reads_a_tenant_answers_as_in_a_plain_schema(cluster: Cluster)
     answers = []
     for dsn, schema in (
         (cluster.dsn(cluster.ports[0]), "plain"),
-        (cluster.dsn(cluster.holder()), "tenant_a"),
+        (cluster.dsn(holder(cluster)), "tenant_a"),
     ):
         provider = PostgresProvider(dsn, schema=schema)
         hits, details = provider.find(None, "alna bero", exact_total=True)
@@ -250,16 +181,16 @@ def test_what_else_reads_a_tenant_answers_as_in_a_plain_schema(cluster: Cluster)
 
 
 def test_a_search_on_another_node_names_the_node_that_has_the_tenant(cluster: Cluster) -> None:
-    holder = cluster.holder()
-    for port in set(cluster.ports) - {holder}:
+    here = holder(cluster)
+    for port in set(cluster.ports) - {here}:
         provider = PostgresProvider(cluster.dsn(port), schema="tenant_a")
-        with pytest.raises(Exception, match=f"are on another node, 127.0.0.1:{holder}"):
+        with pytest.raises(Exception, match=f"are on another node, 127.0.0.1:{here}"):
             provider.find(None, "alna")
 
 
 def test_a_moved_tenant_is_found_again_and_no_write_is_lost(cluster: Cluster) -> None:
     """Clients ask where the tenant is when a node says that it has it no more."""
-    before = cluster.holder()
+    before = holder(cluster)
     target = next(port for port in cluster.ports[1:] if port != before)
     ended = threading.Event()
     failures: list[str] = []
@@ -268,7 +199,7 @@ def test_a_moved_tenant_is_found_again_and_no_write_is_lost(cluster: Cluster) ->
     def again_elsewhere(work: Callable[[psycopg.Connection[Any]], None]) -> None:
         for _ in range(100):
             try:
-                with psycopg.connect(cluster.dsn(cluster.holder())) as connection:
+                with psycopg.connect(cluster.dsn(holder(cluster))) as connection:
                     work(connection)
             except psycopg.errors.ObjectNotInPrerequisiteState:
                 continue
@@ -306,7 +237,7 @@ def test_a_moved_tenant_is_found_again_and_no_write_is_lost(cluster: Cluster) ->
             coordinator.execute(
                 "select citus_schema_move('tenant_a', '127.0.0.1', %s, 'force_logical')", [target]
             )
-        assert cluster.holder() == target
+        assert holder(cluster) == target
     finally:
         ended.set()
         for thread in threads:

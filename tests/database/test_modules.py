@@ -68,6 +68,15 @@ def test_an_unknown_module_is_refused_with_the_list() -> None:
         migrations.select(migrations.find(), ["facet"])
 
 
+def test_a_module_that_needs_one_table_is_refused_beside_citus() -> None:
+    found = migrations.find()
+    for added, present in ((["words", "citus", "facets"], []), (["words"], ["citus"])):
+        with pytest.raises(InvalidInputError, match="module citus cannot be with words,"):
+            migrations.select(found, added, present)
+    both = migrations.select(found, ["facets"], ["citus"])
+    assert {one.module for one in both} == {None, "facets", "citus"}
+
+
 def test_a_module_is_added_later_and_stays(plain_dsn: str) -> None:
     applied = migrations.apply(plain_dsn, dimensions=3)
     assert [one.file_name for one in applied] == CORE

@@ -18,10 +18,11 @@ MODULES: Mapping[str, str] = {
     "insight": "monitoring, explanations, judgments, query log, corpus overview, estimates",
     "field_weights": "how often heading and title count; metadata keys that are searched",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
+    "citus": "one corpus over the workers of a Citus cluster; needs the extension citus",
 }
 """What each module is for, in the order of the files."""
 
-NOT_IN_ALL = frozenset({"native_bm25"})
+NOT_IN_ALL = frozenset({"native_bm25", "citus"})
 """The modules that need an extension: they are installed only by name."""
 
 ALL = "all"

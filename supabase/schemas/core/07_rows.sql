@@ -205,10 +205,10 @@ begin
 end
 $$;
 
--- Compares all rows in scope, which the indexes of its conditions find. near_ids: the nearest by
--- embedding_bits, empty without bits. text_ids: the best by their product with the vector of the
--- words, among those that match query (null: all with a word); empty without weights. In one
--- statement, because finding the rows takes most of its time.
+-- Extension point: compares all rows in scope, which the indexes of its conditions find. near_ids:
+-- the nearest by embedding_bits, empty without bits. text_ids: the best by their product with the
+-- vector of the words, among those that match query (null: all with a word); empty without weights.
+-- In one statement, because finding the rows takes most of its time.
 create function knowledge_internal.compared_rows(
   bits bit varying, weights extensions.sparsevec, query tsquery, collection text,
   scope knowledge_internal.row_scope, most_near integer, most_worded integer,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
 # In the comment at the beginning of a file of a module.
 MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
+_ON_CITUS = ("citus", "facets", "own_documents")
 NEEDS = re.compile(r"\A(?:--[^\n]*\n)+?-- Needs: (\w+)\.$", re.MULTILINE)
 
 
@@ -70,7 +71,7 @@ def select(
 ) -> list[Migration]:
     """List the migrations of core, and of the modules that are chosen or installed, in order.
 
-    Raises InvalidInputError for a chosen module that does not exist.
+    Raises InvalidInputError for a chosen module that does not exist, or that cannot be with citus.
     """
     known = {one.module: None for one in migrations if one.module is not None}
     for name in chosen:
@@ -79,6 +80,14 @@ def select(
                 f"there is no module {name!r}", remedy=f"The modules are: {', '.join(known)}."
             )
     wanted = {None, *chosen, *installed}
+    if "citus" in wanted and (
+        left_out := sorted(one for one in wanted if one and one not in _ON_CITUS)
+    ):
+        raise InvalidInputError(
+            f"module citus cannot be with {', '.join(left_out)}, whose triggers or statements need "
+            "all rows in one table",
+            remedy=f"Use core with {', '.join(_ON_CITUS)} alone.",
+        )
     return [one for one in migrations if one.module in wanted]
 
 
