@@ -31,12 +31,12 @@ _SEARCHES = (
 )
 
 _NOT_THE_CALLERS = ("query_embedding", *VIEWER, "public_only")
-_JSON: Mapping[str, Mapping[str, str]] = {
+_JSON: Mapping[str, Mapping[str, Any]] = {
     "boolean": {"type": "boolean"},
     "date": {"type": "string", "format": "date"},
     "double precision": {"type": "number"},
     "integer": {"type": "integer"},
-    "jsonb": {},
+    "jsonb": {"type": "array", "items": {"type": "object"}},
     "text": {"type": "string"},
     "uuid": {"type": "string", "format": "uuid"},
 }
@@ -131,9 +131,11 @@ def text(types: str) -> str:
             "",
             "/** An argument in JSON Schema. */",
             "export interface ArgumentSchema {",
-            "  type?: 'string' | 'integer' | 'number' | 'boolean' | 'array';",
+            "  type: 'string' | 'integer' | 'number' | 'boolean' | 'array' | 'object';",
             "  format?: string;",
             "  items?: ArgumentSchema;",
+            "  minimum?: number;",
+            "  maximum?: number;",
             "  description?: string;",
             "}",
             "",

@@ -46,6 +46,16 @@ class Question(BaseModel):
     stream: bool = False
 
 
+class Search(BaseModel):
+    """The parameters of /search; any other is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: Text | None = None
+    like_ids: Annotated[list[UUID] | None, Field(max_length=20)] = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 10
+
+
 class WholeAnswer(BaseModel):
     """The answer of /ask without `stream`."""
 
@@ -220,15 +230,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def search(
         request: Request,
         viewer: Annotated[Viewer, Depends(signed_in)],
-        query: Annotated[Text | None, Query()] = None,
-        like_ids: Annotated[list[UUID] | None, Query(max_length=20)] = None,
-        limit: Annotated[int, Query(ge=1, le=100)] = 10,
+        asked: Annotated[Search, Query()],
     ) -> SearchResponse:
         """Search without an answer: for a question, or what is related to documents at hand."""
         searching = service.search(
-            query or "",
-            like_ids=like_ids,
-            limit=limit,
+            asked.query or "",
+            like_ids=asked.like_ids,
+            limit=asked.limit,
             viewer_id=viewer.id,
             viewer_groups=viewer.groups,
         )

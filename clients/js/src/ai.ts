@@ -2,7 +2,10 @@
 
 import { jsonSchema, type Tool, tool } from "ai";
 import {
+  argumentFault,
   ARGUMENTS,
+  type ArgumentSchema,
+  InvalidInputError,
   type Json,
   OFF_SUBJECT,
   type Search,
@@ -17,13 +20,19 @@ export type ModelArgument = Exclude<keyof typeof ARGUMENTS, "query_text">;
 export interface SearchToolOptions<F extends SearchFunction> {
   /** What the corpus is about, for the model. */
   description?: string;
-  /** What the model may set beside the query. */
+  /** What the model may set beside the query; by default COMMON without what `options` has. */
   arguments?: ModelArgument[];
-  /** The options of each search; what the model sets replaces them. */
+  /** The options of each search, which the model cannot set. */
   options?: SearchOptions<F>;
 }
 
-const { query_text: query, ...OFFERED } = ARGUMENTS;
+const { query_text: query, ...OTHERS } = ARGUMENTS;
+const OFFERED: Record<ModelArgument, ArgumentSchema> = {
+  ...OTHERS,
+  // More would not fit into the context of a model.
+  match_count: { ...OTHERS.match_count, minimum: 1, maximum: 50 },
+};
+const COMMON: ModelArgument[] = ["match_count", "match_offset", "date_from", "date_to"];
 
 // The columns of a hit that help to answer.
 const SHOWN = [
@@ -48,36 +57,86 @@ export type Found = {
   notes: Json | null;
 };
 
-/** Return a tool `{ query, ... }` for `tools` of generateText and streamText. */
+/** A value, or what a text has as JSON, where the argument is no text: models send both. */
+function read(value: unknown, schema: ArgumentSchema): unknown {
+  if (typeof value !== "string" || schema.type === "string") return value;
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value;
+  }
+}
+
+/**
+ * Return a tool `{ query, ... }` for `tools` of generateText and streamText. Throws a TypeError for
+ * an argument that no model may set, or that `options` has too. A call with another argument, or
+ * with a value of another type, rejects with an InvalidInputError.
+ */
 export function searchTool<F extends SearchFunction>(
   search: Search<F>,
   {
     description = "Searches the knowledge base by meaning and by words.",
-    arguments: names = ["match_count", "match_offset", "date_from", "date_to"],
+    arguments: given,
     options,
   }: SearchToolOptions<F> = {},
 ): Tool<Asked, Found> {
-  const wrong = names.find((name) => !(name in OFFERED));
-  if (wrong !== undefined) throw new TypeError(`${wrong} is no argument that a model may set`);
+  const isBound = (name: string) => Object.hasOwn(options ?? {}, name);
+  const names = given ?? COMMON.filter((name) => !isBound(name));
+  for (const name of names) {
+    if (!Object.hasOwn(OFFERED, name)) {
+      throw new TypeError(`${name} is no argument that a model may set`);
+    }
+    if (isBound(name)) throw new TypeError(`${name} is in options, so the model may not set it`);
+  }
+  const properties: Record<string, ArgumentSchema> = {
+    query,
+    ...Object.fromEntries(names.map((name) => [name, OFFERED[name]])),
+  };
+  // Documents at hand can stand for a question.
+  const required = names.includes("like_ids") ? [] : ["query"];
+  // Models send arguments that are not in the schema, and null for what they leave out.
+  const checked = (input: unknown): Asked => {
+    const sent = Object.entries(input ?? {});
+    const known = Object.keys(properties);
+    const unknown = sent.find(([name]) => !known.includes(name));
+    if (unknown) {
+      const message = `${unknown[0]} is no argument of this tool, known are: ${known.join(", ")}`;
+      throw new InvalidInputError(message);
+    }
+    const asked = new Map<string, unknown>(required.map((name) => [name, undefined]));
+    for (const [name, value] of sent) {
+      if (value !== null) asked.set(name, read(value, properties[name]!));
+    }
+    for (const [name, value] of asked) {
+      const fault = argumentFault(name, value, properties[name]!);
+      if (fault) throw new InvalidInputError(fault);
+    }
+    return Object.fromEntries(asked) as Asked;
+  };
   return tool({
     description:
       `${description} If answer_confidence is below ${OFF_SUBJECT}, the results may not ` +
       "answer the query: say so instead of guessing.",
     inputSchema: jsonSchema<Asked>({
       type: "object",
-      properties: {
-        query,
-        ...Object.fromEntries(names.map((name) => [name, OFFERED[name]])),
-      },
-      // Documents at hand can stand for a question.
-      required: names.includes("like_ids") ? [] : ["query"],
+      properties,
+      required,
       additionalProperties: false,
+    }, {
+      validate(input) {
+        try {
+          return { success: true, value: checked(input) };
+        } catch (error) {
+          return { success: false, error: error as Error };
+        }
+      },
     }),
-    execute: async ({ query = "", ...given }, { abortSignal }): Promise<Found> => {
-      const asked = { ...options, ...given, signal: abortSignal } as unknown as SearchOptions<F>;
+    // It checks again, because nobody else does if it is called directly.
+    execute: async (input, { abortSignal }): Promise<Found> => {
+      const { query = "", ...asked } = checked(input);
       const { hits, total_count, next_offset, answer_confidence, notes } = await search.search(
         query,
-        asked,
+        { ...options, ...asked, signal: abortSignal } as unknown as SearchOptions<F>,
       );
       const results = hits.map((hit) =>
         Object.fromEntries(SHOWN.map((column) => [column, hit[column]])) as Found["results"][number]

@@ -47,7 +47,7 @@ describe("the tool of the AI SDK", () => {
 
   test("the model sees a refusal", async () => {
     const { text } = await answer(asUser(database, ANA), { query: "invoice", match_count: 0 });
-    assert.match(text, /match_count must be between 1 and 1000/);
+    assert.match(text, /match_count must be a whole number from 1 to 50/);
   });
 
   test("its schema has the chosen arguments, with the types and help of the one list", async () => {
@@ -94,17 +94,45 @@ describe("the tool of the AI SDK", () => {
     await asService(database).delete("reminder");
   });
 
-  test("what the model sets replaces the options, and who asks is not the model's to set", async () => {
-    const options = { date_from: "2026-03-01" };
-    const { execute } = searchTool(asUser(database, ANA), { options });
-    assert.equal((await execute({ query: "invoice" }, {})).results.length, 0);
-    assert.equal(
-      (await execute({ query: "invoice", date_from: "2026-01-01" }, {})).results.length,
-      1,
-    );
-    for (const name of ["viewer_id", "public_only", "query_text", "nothing"]) {
-      assert.throws(() => searchTool(asUser(database, ANA), { arguments: [name] }), TypeError);
+  test("what the options bind is neither offered nor taken", async () => {
+    const options = { date_from: "2026-03-01", viewer_id: BEN };
+    const { execute, inputSchema } = searchTool(asUser(database, ANA), { options });
+    const { properties } = await asSchema(inputSchema).jsonSchema;
+    assert.deepEqual(Object.keys(properties), ["query", "match_count", "match_offset", "date_to"]);
+    const refused = execute({ query: "invoice", date_from: "2026-01-01" }, {});
+    await assert.rejects(refused, { name: "InvalidInputError", message: /^date_from is no/ });
+    const names = ["date_from", "viewer_id", "public_only", "query_text", "toString", "nothing"];
+    for (const name of names) {
+      assert.throws(
+        () => searchTool(asUser(database, ANA), { options, arguments: [name] }),
+        (error) => error instanceof TypeError && error.message.startsWith(name),
+      );
     }
+  });
+
+  test("its schema refuses what execute refuses", async () => {
+    const tool = searchTool(asUser(database, ANA), { arguments: ["filters", "date_from"] });
+    const { validate } = asSchema(tool.inputSchema);
+    const team = [{ field: "metadata.team", op: "eq", value: 1 }];
+    const { value } = await validate({
+      query: "a",
+      filters: JSON.stringify(team),
+      date_from: null,
+    });
+    assert.deepEqual(value, { query: "a", filters: team });
+    const wrong = [
+      { filters: { viewer_id: null } },
+      { filters: ["team"] },
+      { date_from: "yesterday" },
+      { query: { text: "a", embedding: [1] } },
+      { viewer_id: null },
+    ];
+    for (const one of wrong) {
+      const { error } = await validate({ query: "a", ...one });
+      assert.ok(error.message.startsWith(Object.keys(one)[0]), error.message);
+      await assert.rejects(tool.execute({ query: "a", ...one }, {}), { message: error.message });
+    }
+    for (const one of [null, "a", [], {}]) assert.equal((await validate(one)).success, false);
   });
 
   test("an aborted generation aborts the search", async () => {

@@ -125,9 +125,11 @@ export type DocumentColumns = {
 
 /** An argument in JSON Schema. */
 export interface ArgumentSchema {
-  type?: "string" | "integer" | "number" | "boolean" | "array";
+  type: "string" | "integer" | "number" | "boolean" | "array" | "object";
   format?: string;
   items?: ArgumentSchema;
+  minimum?: number;
+  maximum?: number;
   description?: string;
 }
 
@@ -147,7 +149,11 @@ export const ARGUMENTS: Record<
   filter_type: { type: "string", description: "only this knowledge_type" },
   search_mode: { type: "string", description: "how the text is read: websearch, simple or phrase" },
   pool_size: { type: "integer", description: "the candidates of each leg" },
-  filters: { description: "conditions on columns and metadata keys" },
+  filters: {
+    type: "array",
+    items: { type: "object" },
+    description: "conditions on columns and metadata keys",
+  },
   date_from: {
     type: "string",
     format: "date",
@@ -174,7 +180,11 @@ export const ARGUMENTS: Record<
   recency_half_life: { type: "number", description: "the age in days that halves a score" },
   match_offset: { type: "integer", description: "the hits to skip" },
   snippet: { type: "boolean", description: "an excerpt of each hit in HTML, with <mark>" },
-  formulations: { description: "up to 10 further formulations of the query" },
+  formulations: {
+    type: "array",
+    items: { type: "object" },
+    description: "up to 10 further formulations of the query",
+  },
   on_bad_embedding: {
     type: "string",
     description: "text, from_text: a text replaces an embedding of a wrong size",
@@ -189,7 +199,11 @@ export const ARGUMENTS: Record<
     items: { type: "string", format: "uuid" },
     description: "up to 20 chunks or documents that the hits should be like",
   },
-  boosts: { description: "up to 10 factors of the score, by conditions, numbers or dates" },
+  boosts: {
+    type: "array",
+    items: { type: "object" },
+    description: "up to 10 factors of the score, by conditions, numbers or dates",
+  },
   diversity: {
     type: "number",
     description: "how much hits should differ from those above, 0 to 1",

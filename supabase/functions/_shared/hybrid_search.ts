@@ -3,7 +3,14 @@
 // one call of an SQL function. Options and columns have the names of the database.
 // The npm package in clients/js is made of this folder; Edge Functions import it as it is.
 
-import type { ErrorKind, FILTER_COLUMNS, HitColumns, Json, Searches } from "./contract.ts";
+import type {
+  ArgumentSchema,
+  ErrorKind,
+  FILTER_COLUMNS,
+  HitColumns,
+  Json,
+  Searches,
+} from "./contract.ts";
 import { type Failure, InvalidInputError, searchError, UnexpectedAnswerError } from "./errors.ts";
 
 export { ARGUMENTS, FILTER_COLUMNS, OFF_SUBJECT } from "./contract.ts";
@@ -127,6 +134,45 @@ interface Answer {
 export interface SearchClient {
   // deno-lint-ignore no-explicit-any
   rpc(name: any, given: any): { abortSignal(signal: AbortSignal): PromiseLike<Answer> };
+}
+
+const TYPES = {
+  string: "a text",
+  integer: "a whole number",
+  number: "a number",
+  boolean: "true or false",
+  object: "an object",
+  array: "an array",
+};
+const FORMATS: Record<string, [pattern: RegExp, name: string]> = {
+  date: [/^\d{4}-\d\d-\d\d/, "a date such as 2026-01-31"],
+  uuid: [/^[\da-f]{8}(-?[\da-f]{4}){3}-?[\da-f]{12}$/i, "a UUID"],
+};
+
+function fits(
+  { type, format = "", items, minimum = -Infinity, maximum = Infinity }: ArgumentSchema,
+  value: unknown,
+): boolean {
+  const own = Array.isArray(value) ? "array" : Number.isInteger(value) ? "integer" : typeof value;
+  if (value === null || (own !== type && !(own === "integer" && type === "number"))) return false;
+  if (Array.isArray(value)) return value.every((one) => !items || fits(items, one));
+  if (typeof value === "string") return FORMATS[format]?.[0].test(value) ?? true;
+  return typeof value !== "number" || (value >= minimum && value <= maximum);
+}
+
+function described({ type, format, items, minimum, maximum }: ArgumentSchema): string {
+  const one = FORMATS[format ?? ""]?.[1] ?? TYPES[type];
+  if (items) return `${one}, each element ${described(items)}`;
+  return maximum === undefined ? one : `${one} from ${minimum} to ${maximum}`;
+}
+
+/** Say what an argument must be, if a value does not fit its schema of ARGUMENTS. */
+export function argumentFault(
+  name: string,
+  value: unknown,
+  schema: ArgumentSchema,
+): string | undefined {
+  return fits(schema, value) ? undefined : `${name} must be ${described(schema)}`;
 }
 
 function vector(embedding: ArrayLike<number>): string {

@@ -7,6 +7,7 @@ import { createClient } from "@supabase/supabase-js";
 import { ARGUMENTS, type ArgumentSchema, REMEDIES } from "./contract.ts";
 import type { Database, Json } from "./database.types.ts";
 import {
+  argumentFault,
   callFunction,
   hybridSearch,
   questionArguments,
@@ -55,13 +56,6 @@ const TYPED: Record<string, ArgumentSchema> = {
   public_only: { type: "boolean" },
 };
 const KEYS = ["query", "limit", "offset", "filters", "threshold", ...Object.keys(TYPED)];
-const TYPES = {
-  string: "a text",
-  integer: "a whole number",
-  number: "a number",
-  boolean: "true or false",
-  array: "an array of texts",
-};
 
 // The errors that a caller sees with their message; the others are 502.
 const STATUSES: Partial<Record<SearchErrorKind, number>> = {
@@ -117,12 +111,6 @@ function whole(name: string, value: unknown, least: number, most: number): numbe
   return value;
 }
 
-function fits({ type, items = {} }: ArgumentSchema, value: unknown): boolean {
-  if (type === "array") return Array.isArray(value) && value.every((one) => fits(items, one));
-  if (type === "integer") return Number.isInteger(value);
-  return type === undefined || typeof value === type;
-}
-
 /** What a JSON body asks for; throws a Refusal. */
 export function read(body: unknown): SearchRequest {
   if (typeof body !== "object" || body === null || Array.isArray(body)) {
@@ -136,7 +124,8 @@ export function read(body: unknown): SearchRequest {
       throw invalid(`${name} is no key of a request, known are: ${KEYS.join(", ")}`);
     }
     // What these numbers and texts may be, the database checks.
-    if (!fits(schema, value)) throw invalid(`${name} must be ${TYPES[schema.type!]}`);
+    const fault = argumentFault(name, value, schema);
+    if (fault) throw invalid(fault);
   }
   const { embedding = true, ...options } = others as SearchOptions & { embedding?: boolean };
   const isRelated = query === undefined && options.like_ids !== undefined;

@@ -167,6 +167,25 @@ function given(asked: object): object {
   return Object.fromEntries(Object.entries(asked).filter(([, value]) => value != null));
 }
 
+/** Whether a schema, or one of its alternatives, takes a text. */
+function takesText({ type, anyOf }: { [key: string]: Json }): boolean {
+  return type === "string" || (anyOf as { type: string }[] ?? []).some(takesText);
+}
+
+/** What a model sent without nulls, and what it wrote as JSON in a text; both are usual. */
+function meant(sent: object, { properties }: Tool["inputSchema"]): object {
+  const read = ([name, value]: [string, unknown]) => {
+    const isJson = typeof value === "string" && /^\s*[[{]|^(true|false)$/.test(value);
+    if (!isJson || takesText(properties[name] ?? {})) return [name, value];
+    try {
+      return [name, JSON.parse(value)];
+    } catch {
+      return [name, value];
+    }
+  };
+  return Object.fromEntries(Object.entries(given(sent)).map(read));
+}
+
 // A tool checks its arguments itself, so that a refusal has its remedy.
 const UNCHECKED: jsonSchemaValidator = {
   getValidator<T>(): JsonSchemaValidator<T> {
@@ -200,17 +219,18 @@ const handler = createMcpHandler(({ authInfo }) => {
       description,
       inputSchema,
       annotations: { readOnlyHint: true, idempotentHint: true, openWorldHint: false },
-    }, async (asked) => {
+    }, async (sent) => {
       try {
-        const { issues } = await check(asked);
+        const unknown = Object.keys(sent).find((one) => !names.includes(one));
+        const asked = meant(sent, TOOLS[name].inputSchema);
+        const issues = unknown
+          ? [{ message: `${unknown} is no argument, known are: ${names.join(", ")}` }]
+          : (await check(asked)).issues;
         if (issues) {
-          const unknown = Object.keys(asked).find((one) => !names.includes(one));
-          const message = unknown
-            ? `${unknown} is no argument, known are: ${names.join(", ")}`
-            : issues.map((one) => one.message).join("; ");
+          const message = issues.map((one) => one.message).join("; ");
           throw new Refusal(400, "invalid_input", message, REMEDIES.invalid_input);
         }
-        const content = await CALLS[name](authInfo?.token ?? "", given(asked));
+        const content = await CALLS[name](authInfo?.token ?? "", asked);
         // In JSON, a passage cannot look like another result.
         const text = JSON.stringify(content, (_, value) => value ?? undefined);
         return { content: [{ type: "text", text }], structuredContent: { ...content } };

@@ -1,6 +1,6 @@
-"""LangChain: a retriever over the retrieval service, and a vector store."""
+"""LangChain: a retriever and a tool over the retrieval service, and a vector store."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import run_in_executor
+from langchain_core.tools import StructuredTool
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from pydantic import ConfigDict, Field, model_validator
@@ -22,6 +23,7 @@ from second_brain.filters import Filters
 from second_brain.integrations import described, text
 from second_brain.integrations.conditions import metadata_filters
 from second_brain.integrations.store import Mode, Stored, Text, TextStore, questions
+from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.services.install import SCHEMA
@@ -67,6 +69,30 @@ class SecondBrainRetriever(BaseRetriever):
                 **options,
             )
         return _documents(await self.async_service.search(query, **{**self.options, **options}))
+
+
+def search_tool(
+    service: RetrievalService | None = None,
+    *,
+    async_service: AsyncRetrievalService | None = None,
+    name: str = "search",
+    description: str = DESCRIPTION,
+    arguments: Collection[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> StructuredTool:
+    """Return a tool for agents: the model sets the query and `arguments`, never `options`.
+
+    `arguments` are names of SearchQuery; the default is `limit`, `offset`, `date_from` and
+    `date_to` without what `options` has. Any other argument of a call is refused by name.
+    """
+    tool = SearchTool(service, async_service, arguments, options)
+    return StructuredTool.from_function(
+        func=tool.run if service else None,
+        coroutine=tool.run_async if async_service else None,
+        name=name,
+        description=f"{description} {ADVICE}",
+        args_schema=tool.schema,
+    )
 
 
 def _documents(response: SearchResponse) -> list[Document]:

@@ -1,7 +1,7 @@
-"""LlamaIndex: a retriever over the retrieval service, and a vector store."""
+"""LlamaIndex: a retriever and a tool over the retrieval service, and a vector store."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -16,6 +16,7 @@ from llama_index.core.schema import (
     RelatedNodeInfo,
     TextNode,
 )
+from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     FilterCondition,
@@ -37,6 +38,7 @@ from second_brain.filters import FilterExpression, Operator
 from second_brain.integrations import described, score, text
 from second_brain.integrations.conditions import Group, all_of, equals
 from second_brain.integrations.store import Mode, Stored, Text, TextStore, questions
+from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.services.install import SCHEMA
@@ -97,6 +99,30 @@ class SecondBrainRetriever(BaseRetriever):
         if self._async_service is None:
             return await asyncio.to_thread(self._retrieve, query_bundle)
         return _nodes(await self._async_service.search(query_bundle.query_str, **self._options))
+
+
+def search_tool(
+    service: RetrievalService | None = None,
+    *,
+    async_service: AsyncRetrievalService | None = None,
+    name: str = "search",
+    description: str = DESCRIPTION,
+    arguments: Collection[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> FunctionTool:
+    """Return a tool for agents: the model sets the query and `arguments`, never `options`.
+
+    `arguments` are names of SearchQuery; the default is `limit`, `offset`, `date_from` and
+    `date_to` without what `options` has. Any other argument of a call is refused by name.
+    """
+    tool = SearchTool(service, async_service, arguments, options)
+    return FunctionTool.from_defaults(
+        fn=tool.run if service else None,
+        async_fn=tool.run_async if async_service else None,
+        name=name,
+        description=f"{description} {ADVICE}",
+        fn_schema=tool.schema,
+    )
 
 
 def _nodes(response: SearchResponse) -> list[NodeWithScore]:

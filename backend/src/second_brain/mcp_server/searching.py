@@ -1,6 +1,5 @@
 """The tools that search. Names and arguments are those that assistants expect."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -60,22 +59,19 @@ Neighbors = Annotated[
 ]
 
 
-def _from_json(expected: str) -> BeforeValidator:
-    """Return what parses a list that an assistant sent as a JSON string."""
+def _no_text(expected: str) -> BeforeValidator:
+    """Return what refuses a text: an assistant may send JSON in one, but nothing else."""
 
     def read(given: object) -> object:
-        if not isinstance(given, str):
-            return given
-        try:
-            return json.loads(given)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"should be {expected}") from error
+        if isinstance(given, str):
+            raise ValueError(f"should be {expected}")  # noqa: TRY004
+        return given
 
     return BeforeValidator(read)
 
 
-_CONDITIONS = _from_json("a list of conditions, or an object")
-_BOOSTS = _from_json("a list of objects")
+_CONDITIONS = _no_text("a list of conditions, or an object")
+_BOOSTS = _no_text("a list of objects")
 
 
 class _Search(Tool):

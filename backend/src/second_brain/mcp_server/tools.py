@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import mcp_types as types
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from second_brain.mcp_server.scope import Scope
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.query import SearchQuery
 from second_brain.retrieval.service import AsyncRetrievalService
+from second_brain.retrieval.tool_arguments import ToolArguments
 from second_brain.services.provider import AsyncSearchProvider
 from second_brain.services.write import AsyncKnowledgeWriter
 
@@ -60,10 +61,8 @@ class Answer:
     links: tuple[types.ResourceLink, ...] = ()
 
 
-class Tool(BaseModel):
-    """The arguments of a tool; an unknown argument is an error."""
-
-    model_config = ConfigDict(extra="forbid")
+class Tool(ToolArguments):
+    """The arguments of a tool, what it says of itself, and its answer."""
 
     title: ClassVar[str]
     description: ClassVar[str]
