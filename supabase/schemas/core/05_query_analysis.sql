@@ -122,10 +122,12 @@ declare
   -- Phones and word processors replace straight quotation marks; other spaces and the marks of
   -- directions are copied with a text.
   typed constant text := translate(
-    left(query_text, characters_read),
-    '“”„‟«»＂' || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A'
-      '\2028\2029\202F\205F\3000'
-      '\200B\200E\200F\202A\202B\202C\202D\202E\2066\2067\2068\2069\FEFF',
+    -- The spaces of one number would part it.
+    regexp_replace(
+      left(query_text, characters_read), '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g'
+    ),
+    '“”„‟«»＂' || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A\2028\2029'
+      '\202F\205F\3000\200B\200E\200F\202A\202B\202C\202D\202E\2066\2067\2068\2069\FEFF',
     repeat('"', 7) || repeat(' ', 18)
   );
   operand knowledge_internal.query_operand;
@@ -738,7 +740,9 @@ returns table (
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  whole_share constant float8 := 0.5; -- of a compound's weight; its parts have the rest
+  -- Of a compound's weight; its parts have the rest. A number is hardly its parts.
+  whole_share constant float8 := 0.5;
+  number_share constant float8 := 0.85;
   common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
   few constant float8 := 20; -- chunks
   readings knowledge_internal.query_reading[] := array(
@@ -796,8 +800,8 @@ begin
              when shared.role = 'word' then shared.weight * shared.idf
              else shared.weight * shared.compound_idf * case
                when shared.role = 'whole' and shared.parts_idf is null then 1
-               when shared.role = 'whole' then whole_share
-               when shared.has_whole then (1 - whole_share) * shared.idf / shared.parts_idf
+               when shared.role = 'whole' then shared.of_whole
+               when shared.has_whole then (1 - shared.of_whole) * shared.idf / shared.parts_idf
                else shared.idf / shared.parts_idf
              end
            end
@@ -815,6 +819,8 @@ begin
          )
     from (
       select rated.*,
+             case when rated.compound ~ '[^0-9.,'']' then whole_share else number_share end
+               as of_whole,
              max(rated.idf) over same_compound as compound_idf,
              sum(rated.idf) filter (where rated.is_first_of_part) over same_compound
                as parts_idf

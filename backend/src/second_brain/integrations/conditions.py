@@ -21,6 +21,19 @@ _NEGATED: Mapping[Operator, Operator] = {
     "not_in": "in",
 }
 
+_DOLLAR: Mapping[str, Operator] = {
+    "$eq": "eq",
+    "$ne": "ne",
+    "$in": "in",
+    "$nin": "not_in",
+    "$gt": "gt",
+    "$gte": "gte",
+    "$lt": "lt",
+    "$lte": "lte",
+    "$between": "between",
+    "$exists": "exists",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -34,7 +47,42 @@ def metadata_filters(given: Filters | None) -> Filters | None:
     """Return filters in which the keys of a dict are keys of metadata, never columns."""
     if not isinstance(given, Mapping):
         return given
-    return [equals(key, value) for key, value in given.items()]
+    return all_of(_tree(given))
+
+
+def _tree(given: Mapping[str, Any]) -> Group:
+    """Read a dict of keys of metadata, with the `$` operators of LangChain's other stores."""
+    members: list[Group | FilterExpression] = []
+    for key, value in given.items():
+        if key in ("$and", "$or", "$not"):
+            parts = [value] if isinstance(value, Mapping) else value
+            if not isinstance(parts, list | tuple) or not all(
+                isinstance(one, Mapping) for one in parts
+            ):
+                raise InvalidInputError(f"filters: {key} must have a list of dicts, not {value!r}")
+            joint: Joint = "or" if key == "$or" else "and" if key == "$and" else "not"
+            members.append(Group(joint, [_tree(one) for one in parts]))
+        elif key.startswith("$"):
+            raise _unknown(key)
+        elif isinstance(value, Mapping) and any(str(one).startswith("$") for one in value):
+            for name, operand in value.items():
+                if name not in _DOLLAR:
+                    raise _unknown(str(name))
+                members.append(
+                    equals(key, operand)
+                    if name == "$eq"
+                    else FilterExpression(f"metadata.{key}", _DOLLAR[name], operand)
+                )
+        else:
+            members.append(equals(key, value))
+    return Group("and", members)
+
+
+def _unknown(name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"filters: there is no operator {name}",
+        remedy=f"Use one of {', '.join(_DOLLAR)}, $and, $or and $not.",
+    )
 
 
 def equals(key: str, value: Any) -> FilterExpression:
