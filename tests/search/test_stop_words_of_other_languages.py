@@ -130,7 +130,7 @@ def test_a_stop_word_of_half_of_the_corpus_weighs_little(knowledge: Connection) 
     text, english, _ = HALVES["german"]
     halves = [{"content": text.format(number), "language": "german"} for number in range(60)]
     store(knowledge, *SHOPS, *halves, {"content": english, "language": "english"})
-    weights = dict(
+    weights: dict[str, float] = dict(
         knowledge.execute(
             "select word.lexeme, word.weight"
             "  from knowledge_internal.analyse_query('die batteries', 'websearch') as analysis"
