@@ -231,7 +231,7 @@ begin
   if octet_length(query::text) > length(query::text)
      and query::text ~ ('''[' || knowledge_internal.letters_found_alone() || ']''')
   then
-    return query;
+    return (query);
   end if;
   return knowledge_internal.labelled(query, 'ABD');
 end
