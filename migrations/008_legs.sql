@@ -681,6 +681,7 @@ begin
              extensions.l2_normalize(chunk.embedding) operator(extensions.*) array_fill(
                ((hit.score / scores[1]) ^ 2)::real, array[extensions.vector_dims(chunk.embedding)]
              )::extensions.vector
+             order by chunk.id -- or the rounding would depend on where the rows lie
            )
          )
     into found

@@ -42,7 +42,7 @@ def test_no_write_of_a_table_is_planned_without_the_values(knowledge: Connection
     assert "public.hybrid_search_knowledge_chunks" in forced
     assert writing("public.upsert_knowledge_document", set()) >= {
         "knowledge_internal.store_document",
-        "knowledge_internal.store_chunks",
+        "knowledge_internal.write_rows",
     }
     assert {name: written for name in forced if (written := writing(name, set()))} == {}
 

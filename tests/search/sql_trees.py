@@ -270,7 +270,8 @@ PUBLIC_FUNCTIONS = sorted(
     {
         (file_name, dotted(definition.funcname))
         for file_name, definition in definitions()
-        if dotted(definition.funcname).startswith("public.")
+        # What a module replaces keeps core's grants and comment.
+        if dotted(definition.funcname).startswith("public.") and not definition.replace
     }
 )
 per_leg = pytest.mark.parametrize("leg", ["vector_results", "text_results"])

