@@ -258,7 +258,7 @@ begin
       -- Where a stop word is left out, words of two compounds could match.
       case
         when replace(condition::text, '<->', '') like '%<%'
-             or knowledge_internal.whole_words(condition) = condition then 'D'
+             or knowledge_internal.whole_words(condition)::text = condition::text then 'D'
         else 'ACD'
       end
     )
