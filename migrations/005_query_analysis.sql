@@ -123,10 +123,13 @@ declare
   -- Phones and word processors replace straight quotation marks; other spaces and the marks of
   -- directions are copied with a text.
   typed constant text := translate(
-    -- The spaces of one number would part it.
-    regexp_replace(
-      left(query_text, characters_read), '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g'
-    ),
+    case
+      when octet_length(query_text) = length(query_text) then left(query_text, characters_read)
+      -- The spaces of one number would part it.
+      else regexp_replace(
+        left(query_text, characters_read), '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g'
+      )
+    end,
     '“”„‟«»＂' || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A\2028\2029'
       '\202F\205F\3000\200B\200E\200F\202A\202B\202C\202D\202E\2066\2067\2068\2069\FEFF',
     repeat('"', 7) || repeat(' ', 18)
@@ -226,10 +229,12 @@ create function knowledge_internal.whole_words(query tsquery) returns tsquery
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  return case
-    when query::text ~ ('''[' || knowledge_internal.letters_found_alone() || ']''') then query
-    else knowledge_internal.labelled(query, 'ABD')
-  end;
+  if octet_length(query::text) > length(query::text)
+     and query::text ~ ('''[' || knowledge_internal.letters_found_alone() || ']''')
+  then
+    return (query);
+  end if;
+  return knowledge_internal.labelled(query, 'ABD');
 end
 $$;
 
@@ -252,8 +257,11 @@ begin
     else knowledge_internal.labelled(
       condition,
       -- Where a stop word is left out, words of two compounds could match.
-      case when condition::text ~ ('<\d|''[' || knowledge_internal.letters_found_alone() || ']''')
-        then 'D' else 'ACD' end
+      case
+        when replace(condition::text, '<->', '') like '%<%'
+             or knowledge_internal.whole_words(condition)::text = condition::text then 'D'
+        else 'ACD'
+      end
     )
   end;
   if further > 0 then
@@ -261,17 +269,18 @@ begin
   end if;
   for compound in
     select knowledge_internal.whole_words(plainto_tsquery(configuration, listed.joined)) as query,
-           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts
+           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts,
+           listed.is_alone
       from (
-        select split.word, knowledge_internal.joined(split.word) as joined
-          from regexp_split_to_table(phrase, '\s+') as split (word)
-         where split.word ~ '[^[:alpha:]]'
+        select split.word, knowledge_internal.joined(split.word) as joined,
+               count(*) over () = 1 as is_alone
+          from regexp_split_to_table(btrim(phrase, E' \t\n\r'), '\s+') as split (word)
         offset 0
       ) as listed
      where listed.joined <> ''
   loop
     condition := case
-      when btrim(phrase) !~ '\s' then condition || compound.query
+      when compound.is_alone then condition || compound.query
       when numnode(compound.parts) = 0 then condition && compound.query
       else condition
     end;
@@ -525,11 +534,10 @@ returns setof knowledge_internal.query_reading
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  -- Not the French article before a name: l'Iran.
-  compounds constant text := '^(?![[:lower:]]{1,2}''[[:upper:]])(?:'
-    || knowledge_internal.usual_compounds() || knowledge_internal.rare_compounds()
-    || '|[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*)$';
+  mixed constant text :=
+    '^[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*$';
   tokens text[];
+  wholes text[]; -- of compounds
   words text;
 begin
   tokens := string_to_array(
@@ -544,11 +552,22 @@ begin
     ),
     ' '
   );
-  words := (
-    select string_agg(token.source, ' ' order by token.place)
-      from unnest(tokens) with ordinality as token (source, place)
-     where token.source !~ compounds
-  );
+  select array_agg(token.source order by token.place), array_agg(token.whole order by token.place),
+         string_agg(token.source, ' ' order by token.place) filter (where token.whole is null)
+    into tokens, wholes, words
+    from (
+      select split.source, split.place,
+             case
+               when joined <> '' then
+                 -- Not the French article before a name: l'Iran.
+                 case when strpos(split.source, '''') = 0
+                           or split.source !~ '^[[:lower:]]{1,2}''[[:upper:]]' then joined end
+               when split.source ~ mixed then split.source
+             end as whole
+        from unnest(tokens) with ordinality as split (source, place)
+       cross join lateral knowledge_internal.joined(split.source) as joined
+      offset 0
+    ) as token;
 
   -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
   return query
@@ -587,26 +606,20 @@ begin
                    order by language.number, analysed.lexeme
              ) as leading
         from (
-          select min(token.source) as source, count(*)::integer as occurrences,
+          select min(token.source) as source, min(token.whole) as whole,
+                 count(*)::integer as occurrences,
                  bool_or(knowledge_internal.is_identifier(token.source)) as is_identifier
-            from unnest(tokens) as token (source)
-           where token.source ~ compounds
+            from unnest(tokens, wholes) as token (source, whole)
+           where token.whole is not null
            group by lower(token.source)
         ) as typed
        cross join lateral (
                values
-                 (
-                   'whole',
-                   case
-                     when typed.source ~ '^[[:alnum:]]+$' then typed.source
-                     else knowledge_internal.joined(typed.source)
-                   end
-                 ),
+                 ('whole', typed.whole),
                  (
                    'part',
                    case
-                     when typed.source !~ '^[[:alnum:]]+$'
-                       then knowledge_internal.apart(typed.source)
+                     when typed.whole <> typed.source then knowledge_internal.apart(typed.source)
                    end
                  ),
                  ('piece', knowledge_internal.pieces(typed.source))
@@ -625,14 +638,11 @@ create function knowledge_internal.is_identifier(compound text) returns boolean
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  return compound ~ '[[:alnum:]]_+[[:alnum:]]'
-    or compound ~ '[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}'
-    or compound ~ '\d\.\d+\.\d'
+  return compound ~ '[[:alnum:]]_+[[:alnum:]]|[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}|\d\.\d+\.\d'
     or (
       compound ~ '[[:alpha:]]'
       and (
-        compound ~ '[[:alnum:]]{2}(?:\.|::|\\|@)[[:alnum:]]{2}'
-        or compound ~ '[/\\].*[/\\.]'
+        compound ~ '[[:alnum:]]{2}(?:\.|::|\\|@)[[:alnum:]]{2}|[/\\].*[/\\.]'
         or (compound ~ '\d{3}' and compound !~ '^\d+[[:lower:]]+$')
         or (compound ~ '(?:\d\D*){3}' and compound !~ '[[:lower:]]')
       )
@@ -820,8 +830,10 @@ begin
          )
     from (
       select rated.*,
-             case when rated.compound ~ '[^0-9.,'']' then whole_share else number_share end
-               as of_whole,
+             case
+               when translate(rated.compound, '0123456789.,''', '') = '' then number_share
+               else whole_share
+             end as of_whole,
              max(rated.idf) over same_compound as compound_idf,
              sum(rated.idf) filter (where rated.is_first_of_part) over same_compound
                as parts_idf
