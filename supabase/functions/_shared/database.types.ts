@@ -230,6 +230,7 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id": boolean;
+          "language_shares": Json | null;
           "least_frequency": number | null;
           "mean_length": number;
           "refreshed_at": string;
@@ -242,6 +243,7 @@ export type Database = {
           "cosine_spread": number;
           "document_count": number;
           "id"?: boolean;
+          "language_shares"?: Json | null;
           "least_frequency"?: number | null;
           "mean_length": number;
           "refreshed_at"?: string;
@@ -253,6 +255,7 @@ export type Database = {
           "cosine_spread"?: number;
           "document_count"?: number;
           "id"?: boolean;
+          "language_shares"?: Json | null;
           "least_frequency"?: number | null;
           "mean_length"?: number;
           "refreshed_at"?: string;
@@ -653,17 +656,20 @@ export type Database = {
         Row: {
           "chunk_id": string;
           "folded": string;
+          "id": string;
           "word": string;
         };
         ComputedFields: never;
         Insert: {
           "chunk_id": string;
           "folded": string;
+          "id"?: string;
           "word": string;
         };
         Update: {
           "chunk_id"?: string;
           "folded"?: string;
+          "id"?: string;
           "word"?: string;
         };
         Relationships: [];
