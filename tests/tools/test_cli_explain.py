@@ -20,18 +20,20 @@ def test_an_explanation_reads_by_itself(zoo: Run) -> None:
     assert (done.code, done.err.count("\n")) == (0, 1)
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
     assert lines[0] == "vector leg not run"
-    assert re.fullmatch(r"text leg .*; 4 rows for a pool of 50, [0-9.]+ ms", lines[1])
+    assert re.fullmatch(r"text leg .*; 4 rows for a pool of 50 in each list, [0-9.]+ ms", lines[1])
     assert lines[2].startswith("fewer rows than the pool: fewer rows")
     assert lines[3] == "4 candidates of 5 chunks, 4 words on average"
     assert re.fullmatch(r"fusion auto, weights: vector 1\.000, text 1\.000", lines[4])
     assert re.fullmatch(r"whole call [0-9.]+ ms", lines[5])
-    table = lines[7:10]
+    # Before them, the lists of memory and of all others.
+    start = lines.index("lexeme documents weight candidates")
+    table, hits = lines[start : start + 3], lines[start + 4 :]
     assert table[0] == "lexeme documents weight candidates"
     assert re.fullmatch(r"quagga 0 [0-9.]+ used", table[1])
     assert re.fullmatch(r"zebra 4 [0-9.]+ used", table[2])
-    assert lines[11] == "# title and chunk vector cosine text BM25 score matched"
-    assert re.fullmatch(r"1 \w+, chunk \d - - 1 [0-9.]+ 1\.0000 zebra", lines[12])
-    assert len(lines) == 14
+    assert hits[0] == "# title and chunk vector cosine text BM25 score matched"
+    assert re.fullmatch(r"1 \w+, chunk \d - - 1 [0-9.]+ 1\.0000 zebra", hits[1])
+    assert len(hits) == 3
     assert max(map(len, done.out.splitlines())) <= 100
 
 

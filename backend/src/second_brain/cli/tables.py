@@ -133,7 +133,7 @@ def _lists_table(lists: Sequence[dict[str, Any]]) -> Table:
     for one in lists:
         vector, text = (f"{one[leg]['rows']}, {one[leg]['strategy']}" for leg in ("vector", "text"))
         table.add_row(
-            Text(printable(one["collection"])),
+            Text(printable(one["collection"] or "all others")),
             vector,
             text,
             *(f"{one['weights'][leg] or 0:.3f}" for leg in ("vector", "text")),

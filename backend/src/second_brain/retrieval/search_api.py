@@ -14,7 +14,6 @@ from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.query import AccessOptions, QueryOptions, SearchQuery
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.install import SCHEMA
-from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.supabase import SupabaseProvider
 
@@ -94,6 +93,9 @@ def _from_environment() -> Any:
     dsn = variable("SECOND_BRAIN_DSN", variable("DATABASE_URL"))
     provider: SearchProvider
     if dsn is not None:
+        # Here, because it needs psycopg.
+        from second_brain.services.postgres import PostgresProvider
+
         provider = PostgresProvider(dsn, schema=schema or SCHEMA)
     elif variable("SUPABASE_URL") and variable("SUPABASE_KEY"):
         provider = SupabaseProvider(schema=schema)
