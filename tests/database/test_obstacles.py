@@ -219,7 +219,7 @@ def test_files_for_another_schema_of_pgvector(plain_dsn: str, tmp_path: Path) ->
     assert not re.search(r"\bextensions\.\w*(vector|<)", text)
     # A later call finds the schema in the files.
     (last,) = [file for file in tmp_path.iterdir() if "_001_documents" in file.name]
-    newer = [file for file in tmp_path.iterdir() if "_009_hybrid" in file.name]
+    newer = [file for file in tmp_path.iterdir() if "_010_hybrid" in file.name]
     newer[0].unlink()
     (again,) = migrations.init(tmp_path, 3)
     assert "vectors.vector" in again.read_text()
