@@ -269,8 +269,8 @@ end
 $$;
 
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
--- lruCache, AB and 12345 of AB12345, each word's after a line feed, or after a form feed if it is one
--- word with digits or a letter (AB12345, HepB). A single character is no piece.
+-- lruCache, AB and 12345 of AB12345. Those of a word stand after a line feed, or after a form feed
+-- where the word has digits or a piece of one letter (AB12345, HepB). A character is no piece.
 create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -424,7 +424,9 @@ begin
         found_lexemes := found_lexemes
           || setweight(to_tsvector(configuration, regexp_replace(part, '\f[^\f\n]+', '', 'g')), 'C')
           || distance
-          || setweight(to_tsvector(configuration, regexp_replace(part, '(^|\n)[^\f]+', '', 'g')), 'A');
+          || setweight(
+               to_tsvector(configuration, regexp_replace(part, '(^|\n)[^\f]+', '', 'g')), 'A'
+             );
       end if;
       return ts_delete(found_lexemes, gap);
     exception when program_limit_exceeded then

@@ -330,8 +330,8 @@ begin
 end
 $$;
 
--- Extension point: the number of chunks with each lexeme, in the order of the lexemes. A lexeme that
--- ANALYZE did not list is rare, so counting its chunks is cheap, as it always is in a small corpus.
+-- Extension point: the number of chunks with each lexeme, in the order of the lexemes. A lexeme
+-- that ANALYZE did not list is rare: counting its chunks is cheap, as always in a small corpus.
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus knowledge_internal.corpus_figures
 ) returns float8[]
@@ -422,9 +422,9 @@ end
 $$;
 
 -- How a fusion scores the rows of a list (see ranked_list). A leg adds its weight / (rrf_k + rank)
--- if is_by_rank, else its weight times (its score - zero) / unit, and for a row that it missed times
--- missing. best: the highest of these, without the weight. A row with a BM25 score of at least
--- identifier_bonus comes before all others.
+-- if is_by_rank, else its weight times (its score - zero) / unit, and for a row that it missed its
+-- weight times missing. best: the highest of these, without the weight. A row with a BM25 score of
+-- at least identifier_bonus comes before all others.
 create type knowledge_internal.fusion_rule as (
   fusion text, is_by_rank boolean,
   vector_zero double precision, vector_unit double precision, vector_missing double precision,

@@ -38,8 +38,8 @@ begin
   for place in 1 .. cardinality(plan.questions) loop
     best := best + (
       select case
-               when plan.questions[place].embedding is null and not plan.questions[place].is_inferred
-                 then 0
+               when plan.questions[place].embedding is null
+                 and not plan.questions[place].is_inferred then 0
                else plan.vector_weight * rule.vector_best
              end
              + case

@@ -450,6 +450,39 @@ begin
 end
 $$;
 
+-- The plan with the collections that are lists of their own. Raises 22023 for too many.
+create function knowledge_internal.with_collections(
+  plan knowledge_internal.search_plan, collections text[]
+) returns knowledge_internal.search_plan
+language plpgsql immutable parallel safe security invoker
+set search_path = pg_catalog, pg_temp as $$
+declare
+  most_collections constant integer := 50;
+  most_lists constant integer := 100;
+begin
+  if (
+    array_ndims(collections) = 1
+      and array_position(collections, null) is null
+      and cardinality(collections) <= most_collections
+  ) is not true then
+    raise exception 'collections must be 1 to % names, not %',
+                    most_collections, left(collections::text, 100)
+      using errcode = '22023';
+  end if;
+  if cardinality(collections) * cardinality(plan.questions) > most_lists then
+    raise exception 'collections times formulations must be at most %', most_lists
+      using errcode = '22023';
+  end if;
+  plan.collections := array(select distinct unnest(collections) order by 1);
+  if '' = any (plan.collections) then
+    -- All rows match: those of no other name are one list.
+    plan.apart := array_remove(plan.collections, '');
+    plan.collections := null;
+  end if;
+  return plan;
+end
+$$;
+
 -- Checks the arguments of a search and plans how it finds its rows in the present table; the words
 -- are not read yet. A viewer and collections bound the rows beside the filter. Without
 -- needs_question, a search without any question is one of all rows that pass the filters.
@@ -459,8 +492,6 @@ create function knowledge_internal.plan_search(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  most_collections constant integer := 50;
-  most_lists constant integer := 100;
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
   required constant knowledge_internal.chunk_filter := case
@@ -597,25 +628,7 @@ begin
     end if;
   end if;
   if given.collections is not null then
-    if (
-      array_ndims(given.collections) = 1
-        and array_position(given.collections, null) is null
-        and cardinality(given.collections) <= most_collections
-    ) is not true then
-      raise exception 'collections must be 1 to % names, not %',
-                      most_collections, left(given.collections::text, 100)
-        using errcode = '22023';
-    end if;
-    if cardinality(given.collections) * cardinality(plan.questions) > most_lists then
-      raise exception 'collections times formulations must be at most %', most_lists
-        using errcode = '22023';
-    end if;
-    plan.collections := array(select distinct unnest(given.collections) order by 1);
-    if '' = any (plan.collections) then
-      -- All rows match: those of no other name are one list.
-      plan.apart := array_remove(plan.collections, '');
-      plan.collections := null;
-    end if;
+    plan := knowledge_internal.with_collections(plan, given.collections);
   end if;
   return plan;
 end

@@ -587,6 +587,7 @@ $$;
 create function knowledge_internal.write_rows(changes knowledge_internal.chunk_change[])
 returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- As in store_chunks.
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$

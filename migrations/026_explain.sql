@@ -18,8 +18,9 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
          array['filters'] || listed.part
     from knowledge_internal.listed_conditions(search -> 'filters') as listed
    cross join lateral (
-           select listed.part[case jsonb_typeof(search -> 'filters') when 'array' then 2 else 1 end:]
-                    as keys,
+           select listed.part[
+                    case jsonb_typeof(search -> 'filters') when 'array' then 2 else 1 end:
+                  ] as keys,
                   search -> 'filters' #> listed.part as value
          ) as one
    union all

@@ -89,9 +89,10 @@ def test_a_line_has_at_most_100_characters() -> None:
     assert [one for one in lines if len(one[1]) > 100] == []
 
 
-TEXT, CORPUS = ("02_text_analysis.sql",), ("03_corpus.sql",)
+# Module citus replaces what reads the catalogue of one table.
+TEXT, CORPUS, CITUS = ("02_text_analysis.sql",), ("03_corpus.sql",), ("36_citus.sql",)
 # The index and the plan read the dimension of the column in use, the queue that of embedding_next.
-OF_THE_EMBEDDINGS = ("01_documents.sql", "03_corpus.sql", "23_embedding_queue.sql")
+OF_THE_EMBEDDINGS = ("01_documents.sql", "03_corpus.sql", "23_embedding_queue.sql", *CITUS)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +103,8 @@ OF_THE_EMBEDDINGS = ("01_documents.sql", "03_corpus.sql", "23_embedding_queue.sq
         pytest.param(r"\b1\.2::float8", TEXT, id="k1"),
         pytest.param(r"(?:return|:=) 0\.75\b", TEXT, id="b"),
         pytest.param(r"1 - b \+ b", TEXT, id="length factor"),
-        pytest.param(r"\breltuples\b", (*CORPUS, "25_monitoring.sql"), id="row estimate"),
-        pytest.param(r"\bmost_common_elems\b", CORPUS, id="column statistics"),
+        pytest.param(r"\breltuples\b", (*CORPUS, "25_monitoring.sql", *CITUS), id="row estimate"),
+        pytest.param(r"\bmost_common_elems\b", CORPUS + CITUS, id="column statistics"),
         pytest.param(r"\batttypmod\b", OF_THE_EMBEDDINGS, id="dimensions"),
     ],
 )

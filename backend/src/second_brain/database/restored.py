@@ -36,7 +36,13 @@ def present(
     created = {one.version: obstacles.names_created(one.sql) for one in known}
     if _TABLE not in there & set().union(*created.values()):
         return []
-    found = [one for one in known if created[one.version] <= there]
+    incomplete = {one.module for one in known if not created[one.version] <= there}
+    # Of a file that creates nothing, the other files of its module tell.
+    found = [
+        one
+        for one in known
+        if created[one.version] <= there and (created[one.version] or one.module not in incomplete)
+    ]
     core = {one.version for one in known if one.module is None}
     return found if core and core <= {one.version for one in found} else []
 

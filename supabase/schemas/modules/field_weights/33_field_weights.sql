@@ -27,9 +27,9 @@ begin
 end
 $$;
 
--- The title counts where the heading is neither the title itself nor a path that begins with it, and
--- where the chunk has the permissions and metadata of its document: who sees one of them sees both,
--- with every filter, or the title of a hidden document could be guessed letter by letter. Of metadata
+-- The title counts where the heading is neither the title itself nor a path that begins with it,
+-- and where the chunk has the permissions and metadata of its document. Then who sees one of them
+-- sees both, and nobody can guess the title of a hidden document letter by letter. Of metadata
 -- keys, texts and lists of texts are searched, in the order of the keys.
 create or replace function knowledge_internal.text_fields(
   collection text, heading text default null, document_id uuid default null,
@@ -70,7 +70,8 @@ end
 $$;
 
 -- Runs after the title of a document was changed, or what decides whether it is searched: analyses
--- its chunks again. A definer, because roles that may write documents have no rights on the internal functions.
+-- its chunks again. A definer, because roles that may write documents have no rights on the
+-- internal functions.
 create function knowledge_internal.pass_title_on() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is small, and used when it is large.

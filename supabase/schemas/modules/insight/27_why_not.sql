@@ -268,10 +268,11 @@ begin
 end
 $$;
 
--- The documents and chunks with this name, an external_key, else an id, else a source_url, that
--- required_filters do not hide; document_condition: as SQL about document.
+-- This chunk, or the documents with this name (an external_key, else an id, else a source_url) and
+-- their chunks. What required_filters leave out is not stored, whatever its status: scope has those
+-- alone. document_condition: they as SQL about document.
 create function knowledge_internal.named_rows(
-  name text, scope knowledge_internal.row_scope, document_condition text,
+  chunk_id uuid, name text, scope knowledge_internal.row_scope, document_condition text,
   out document_ids uuid[], out chunk_ids uuid[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -279,18 +280,27 @@ declare
   given_id constant uuid := case when knowledge_internal.is_input(name, 'uuid') then name end;
   is_named text;
 begin
-  foreach is_named in array '{external_key = $3,id = $2,source_url = $3}'::text[] loop
-    execute 'select array(select document.id from public.knowledge_documents as document'
-      ' where document.' || is_named || ' and ' || document_condition || '),'
-      ' array(select chunk.id from public.knowledge_chunks as chunk where chunk.id = $4)'
-      into document_ids, chunk_ids
-      using scope, given_id, name, case is_named when 'id = $2' then given_id end;
-    exit when document_ids <> '{}' or chunk_ids <> '{}';
-  end loop;
-  chunk_ids := chunk_ids || array(
-    select chunk.id from public.knowledge_chunks as chunk
-     where chunk.document_id = any (document_ids)
-  );
+  if name is null then
+    chunk_ids := array[chunk_id];
+  else
+    foreach is_named in array '{external_key = $3,id = $2,source_url = $3}'::text[] loop
+      execute 'select array(select document.id from public.knowledge_documents as document'
+        ' where document.' || is_named || ' and ' || document_condition || '),'
+        ' array(select chunk.id from public.knowledge_chunks as chunk where chunk.id = $4)'
+        into document_ids, chunk_ids
+        using scope, given_id, name, case is_named when 'id = $2' then given_id end;
+      exit when document_ids <> '{}' or chunk_ids <> '{}';
+    end loop;
+    chunk_ids := chunk_ids || array(
+      select chunk.id from public.knowledge_chunks as chunk
+       where chunk.document_id = any (document_ids)
+    );
+  end if;
+  if scope.is_restricted then
+    execute 'select array(select chunk.id from public.knowledge_chunks as chunk'
+      ' where chunk.id = any ($2) and ' || knowledge_internal.required_sql(scope.required) || ')'
+      into chunk_ids using scope, chunk_ids;
+  end if;
 end
 $$;
 
@@ -426,19 +436,9 @@ begin
     raise exception 'exactly one of chunk_id and document_key must be given'
       using errcode = '22023';
   end if;
-  if document_key is null then
-    candidates := array[chunk_id];
-  else
-    select named.document_ids, named.chunk_ids
-      into documents, candidates
-      from knowledge_internal.named_rows(document_key, required, shows_document) as named;
-  end if;
-  if required.is_restricted then
-    -- What they leave out is not stored, whatever its status.
-    execute 'select array(select chunk.id from public.knowledge_chunks as chunk'
-      ' where chunk.id = any ($2) and ' || knowledge_internal.required_sql(required.required) || ')'
-      into candidates using required, candidates;
-  end if;
+  select named.document_ids, named.chunk_ids
+    into documents, candidates
+    from knowledge_internal.named_rows(chunk_id, document_key, required, shows_document) as named;
   placed := knowledge_internal.place_in_list(given, candidates);
   original_place := placed.place;
   is_found := coalesce(original_place between first_place and last_place, false);
