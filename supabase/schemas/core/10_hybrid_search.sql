@@ -453,8 +453,7 @@ $$;
 create function knowledge_internal.with_collections(
   plan knowledge_internal.search_plan, collections text[]
 ) returns knowledge_internal.search_plan
-language plpgsql immutable parallel safe security invoker
-set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_collections constant integer := 50;
   most_lists constant integer := 100;
