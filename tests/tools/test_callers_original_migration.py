@@ -49,6 +49,7 @@ def test_the_rpc_returns_both_ranks() -> None:
 
 
 def test_only_active_rows_are_read() -> None:
+    # Differs: it is in the file of the filters.
     assert "status = 'active'" in (MIGRATION.parent / "004_filters.sql").read_text("utf-8")
 
 
