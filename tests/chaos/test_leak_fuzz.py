@@ -15,7 +15,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg import sql
-from questions import STRANGER, Question, any_question, simple_question, some_words
+from questions import STRANGER, Question, any_question, simple_question
 
 from conftest import Connection, Server, copy_of
 from corpora import (

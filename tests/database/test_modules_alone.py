@@ -104,7 +104,7 @@ CALLS = {
     ),
     "visitors": ("search_public_knowledge_chunks(query_text => 'zebra')",),
     "batch": (
-        """hybrid_search_knowledge_chunks_batch('[{"query_text": "zebra"}, {"query_text": "a"}]')""",
+        """hybrid_search_knowledge_chunks_batch('[{"query_text": "a"}, {"query_text": "b"}]')""",
     ),
     "field_weights": ("set_knowledge_fields(title_weight => 2)", "rewrite_knowledge_chunks()"),
 }

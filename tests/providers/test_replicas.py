@@ -131,8 +131,9 @@ def test_a_standby_answers_every_search_like_the_primary(
             provider.embedding_models(),
         ]
         if "batch" in modules:
-            asked = [{"query_text": "cable"}, {"query_text": "engine"}]
-            listed.append(provider.hybrid_search_batch(asked))
+            listed.append(
+                provider.hybrid_search_batch([{"query_text": "cable"}, {"query_text": "engine"}])
+            )
         if "facets" in modules:
             listed.append(provider.count_facets(None, "house", ["collection", "metadata.place"]))
         if "embedding_queue" in modules:

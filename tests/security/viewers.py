@@ -330,7 +330,7 @@ def check_likeness(rows: list[Row], expected: list[Row], arguments: Row, route: 
     """Document frequencies are of all chunks: they may change the order, not who is in the list."""
     assert {row["total_count"] for row in rows} == {row["total_count"] for row in expected}, route
     assert len(rows) == len(expected)
-    by_words = "query_text" in arguments or "formulations" in arguments 
+    by_words = "query_text" in arguments or "formulations" in arguments
     if not by_words and arguments["fusion"] != "auto":
         assert rows == expected
     elif arguments["match_offset"] == 0 and arguments["match_count"] == 1000:
