@@ -112,7 +112,6 @@ def zoo(kind: Kind, shared_service: Connection) -> SearchProvider:
     return kind(shared_service)
 
 
-@pytest.mark.module("batch")
 def test_both_providers_return_the_same(shared_service: Connection) -> None:
     calls: list[Callable[[SearchProvider], Any]] = [
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),
@@ -131,12 +130,8 @@ def test_both_providers_return_the_same(shared_service: Connection) -> None:
         ),
         lambda provider: provider.hybrid_search(None, None, like_ids=[known(provider)]),
         lambda provider: provider.find(None, None, like_ids=[known(provider)], viewer_id=MINE),
-        lambda provider: provider.hybrid_search_batch([{"like_ids": [known(provider)]}]),
         lambda provider: provider.search([0.9, 0.1, 0], threshold=-1),
         lambda provider: provider.fulltext_search("zebra"),
-        lambda provider: provider.hybrid_search_batch(
-            [{"query_embedding": [0.9, 0.1, 0]}, {"query_text": "zebra"}]
-        ),
     ]
     for call in calls:
         expected, _ = call(PostgresProvider(shared_service))
