@@ -253,7 +253,8 @@ begin
                min(hit.place) over of_document as best_place,
                row_number() over (
                  partition by coalesce(chunk.document_id, hit.id)
-                     order by asked.one_per_document is true and chunk.chunk_index is null, hit.place
+                     order by case when asked.one_per_document then chunk.chunk_index is null end,
+                              hit.place
                ) as place_in_document
           from unnest(rows) with ordinality as hit (
                  id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
