@@ -194,11 +194,9 @@ begin
                     -- counts as one of today.
                     else hit.factors || exp(
                       greatest(
-                        ln(0.5::float8) * (
-                          greatest(
-                            today - extract(epoch from chunk.document_date)::float8 / 86400, 0
-                          ) / half_life
-                        ),
+                        ln(0.5::float8) * greatest(
+                          today - extract(epoch from chunk.document_date)::float8 / 86400, 0
+                        ) / half_life,
                         least_exponent
                       )
                     )
