@@ -13,8 +13,6 @@ from enum import Enum
 from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
-from pgvector import Vector
-
 from second_brain.errors import InvalidInputError
 
 Value = TypeVar("Value")
@@ -254,6 +252,11 @@ def conditions(filters: Filters | None, name: str = "filters") -> Any:
         filters = filters.build()
     if isinstance(filters, FilterExpression):
         filters = [filters]
+    if isinstance(filters, Mapping):
+        refuse_operators(filters)
+    elif filters is not None and not isinstance(filters, list | tuple):
+        kind = type(filters).__name__
+        raise InvalidInputError(f"filters must be conditions or a dict, not {kind}", remedy=REMEDY)
     if isinstance(filters, Mapping) and any(map(_is_converted, filters.items())):
         return listed_conditions(filters)
     if not isinstance(filters, list | tuple):
@@ -272,6 +275,7 @@ def listed_conditions(filters: Mapping[str, object]) -> list[dict[str, object]]:
     Raises InvalidInputError for an array, an object or null under a key of metadata with a dot,
     which only the dict form has.
     """
+    refuse_operators(filters)
     listed: list[dict[str, object]] = []
     for key, value in json_form(filters, "filters").items():
         field = OTHER_NAMES.get(key, key)
@@ -389,7 +393,7 @@ def json_default(value: object) -> Any:
     """Return what `json.dumps` writes for a value of another type (`default=`)."""
     if hasattr(value, "tolist"):  # numpy's and other libraries' arrays and numbers
         return value.tolist()
-    if isinstance(value, Vector):
+    if hasattr(value, "to_list"):  # pgvector.Vector
         return value.to_list()
     if isinstance(value, date):
         return value.isoformat()

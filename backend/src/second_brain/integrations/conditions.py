@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from second_brain.errors import InvalidInputError
-from second_brain.filters import FilterExpression, Filters, Operator
+from second_brain.filters import (
+    REMEDY,
+    FilterBuilder,
+    FilterExpression,
+    Filters,
+    Operator,
+    refuse_operators,
+)
 
 Joint = Literal["and", "or", "not"]
 """`not`: at least one of the conditions does not hold."""
@@ -31,18 +38,37 @@ class Group:
 
 
 def metadata_filters(given: Filters | None) -> Filters | None:
-    """Return filters in which the keys of a dict are keys of metadata, never columns."""
-    if not isinstance(given, Mapping):
+    """Return filters in which the keys of a dict are keys of metadata, never columns.
+
+    Raises InvalidInputError for what is neither a dict of values nor conditions: operators of other
+    stores, such as `$in`, and functions would match nothing, or everything.
+    """
+    if isinstance(given, Mapping):
+        return [equals(key, value) for key, value in given.items()]
+    if given is None or isinstance(given, list | tuple | FilterExpression | FilterBuilder):
         return given
-    return [equals(key, value) for key, value in given.items()]
+    raise InvalidInputError(
+        f"filters must be a dict of metadata keys or a list of conditions, "
+        f"not {type(given).__name__}",
+        remedy=REMEDY,
+    )
 
 
 def equals(key: str, value: Any) -> FilterExpression:
-    """Return the condition that the metadata has this value under this key."""
-    if "." in key and isinstance(value, str | int | float):
-        # In a field, the dot is a path. Containment of a scalar is equality.
+    """Return the condition that the metadata has this value under this key.
+
+    Raises InvalidInputError for a key that has no such condition, and for operators of other stores.
+    """
+    refuse_operators({key: value})
+    if "." not in key:
+        return FilterExpression(f"metadata.{key}", "eq", value)
+    # In a field, the dot is a path. Containment of a scalar is equality.
+    if isinstance(value, str | int | float):
         return FilterExpression("metadata", "contains", {key: value})
-    return FilterExpression(f"metadata.{key}", "eq", value)
+    raise InvalidInputError(
+        f"filters: {key!r:.100} has a dot, and its value is {type(value).__name__}",
+        remedy="Give a text, a number or a boolean; for the path of keys, a list of conditions.",
+    )
 
 
 def all_of(tree: Group | FilterExpression) -> list[FilterExpression]:

@@ -318,6 +318,11 @@ def _node(stored: Stored) -> BaseNode:
 
 
 def _tree(filters: MetadataFilters) -> Group:
+    if not isinstance(filters, MetadataFilters):
+        raise InvalidInputError(
+            f"filters must be MetadataFilters, not {type(filters).__name__}",
+            remedy="Give MetadataFilters(filters=[MetadataFilter(key=..., value=...)]).",
+        )
     members = [
         _tree(one) if isinstance(one, MetadataFilters) else _condition(one)
         for one in filters.filters
