@@ -707,28 +707,25 @@ declare
   beginnings constant text[] := array[beginning, lower(prefix)];
   has_few_words constant boolean := length(beginning) >= letters_for_rare_words;
   other_words text[];
+  seen knowledge_internal.row_scope := scope;
 begin
-  return query execute
-    'select found.lexeme'
-    '  from ('
-    '    select chunk.content_tsv'
-    '      from public.knowledge_chunks as chunk'
-    '     where ' || scope.visible || ' and chunk.content_tsv @@ $2'
-    '     limit $3'
-    '  ) as visible'
-    ' cross join unnest(tsvector_to_array(visible.content_tsv)) as found (lexeme)'
-    ' where found.lexeme ^@ any ($4) and found.lexeme ~ ''^[[:alpha:]]+$'''
-    ' group by found.lexeme'
-    ' order by count(*) desc, length(found.lexeme), found.lexeme collate "C"'
-    ' limit $5'
-    using scope,
-          (
-            select string_agg(
-                     knowledge_internal.quoted_lexeme(listed.beginning) || ':*', ' | '
-                   )::tsquery
-              from unnest(beginnings) as listed (beginning)
-          ),
-          most_read, beginnings, case when has_few_words then 2 * most_words else most_words end;
+  seen.matching := scope.visible;
+  return query
+  select found.lexeme
+    from knowledge_internal.some_rows(
+           seen, most_read,
+           (
+             select string_agg(
+                      knowledge_internal.quoted_lexeme(listed.beginning) || ':*', ' | '
+                    )::tsquery
+               from unnest(beginnings) as listed (beginning)
+           )
+         ) as chunk
+   cross join unnest(tsvector_to_array(chunk.content_tsv)) as found (lexeme)
+   where found.lexeme ^@ any (beginnings) and found.lexeme ~ '^[[:alpha:]]+$'
+   group by found.lexeme
+   order by count(*) desc, length(found.lexeme), found.lexeme collate "C"
+   limit case when has_few_words then 2 * most_words else most_words end;
   if not has_few_words then
     return;
   end if;

@@ -47,14 +47,20 @@ begin
       from unnest(facets) with ordinality as listed (name, place)
      group by listed.name
   ),
+  matching as materialized (
+    select chunk.id, chunk.document_id
+      from knowledge_internal.matching_chunks(arguments, false) as chunk
+  ),
   found as materialized (
     select coalesce(
              case when arguments.one_per_document then matching.document_id end, matching.id
            ) as unit,
            chunk.knowledge_type, chunk.collection, chunk.source_id, chunk.source_origin,
            chunk.language, chunk.metadata
-      from knowledge_internal.matching_chunks(arguments, false) as matching
-      join public.knowledge_chunks as chunk on chunk.id = matching.id
+      from matching
+      join knowledge_internal.page_rows(
+             array(select matching.id from matching), has_text => false
+           ) as chunk on chunk.id = matching.id
   ),
   column_values as (
     select asked.name, asked.place, found.unit,

@@ -79,21 +79,24 @@ declare
            ]) as list (sql)
      where list.sql is not null
   );
+  page public.knowledge_documents[];
 begin
-  return query execute
-    'select page.id, page.external_key, page.title, page.knowledge_type, page.collection,'
-    '       page.source_origin, page.source_url, page.document_date, page.visibility,'
-    '       coalesce(page.owner_id = $2, false),'
-    '       ('
-    '         select count(*) from public.knowledge_chunks as chunk'
-    '          where chunk.document_id = page.id and ' || scope.visible ||
-    '       ), page.created_at, page.updated_at'
-    '  from ('
-    '    select listed.* from (' || lists || ') as listed'
-    '     order by listed.external_key limit $5'
-    '  ) as page'
-    ' order by page.external_key'
+  execute
+    'select array('
+    '  select row(listed.*)::public.knowledge_documents from (' || lists || ') as listed'
+    '   order by listed.external_key limit $5)'
+    into page
     using scope, viewer, viewer_groups, collections, page_size, after_key;
+  return query
+  select document.id, document.external_key, document.title, document.knowledge_type,
+         document.collection, document.source_origin, document.source_url, document.document_date,
+         document.visibility, coalesce(document.owner_id = viewer, false),
+         coalesce(counted.chunks, 0), document.created_at, document.updated_at
+    from unnest(page) as document
+    left join knowledge_internal.sizes_of_documents(
+           array(select listed.id from unnest(page) as listed), scope
+         ) as counted on counted.document_id = document.id
+   order by document.external_key;
 end
 $$;
 
@@ -143,41 +146,44 @@ declare
       required_filters, null, null, null, false, 'required_filters'
     )
   );
+  chunks uuid[];
   shown jsonb;
+  is_visible boolean;
 begin
   if target is null then
     raise exception 'document must be the id of a document, not null' using errcode = '22023';
   end if;
   perform knowledge_internal.check_range('chunk_count', chunk_count, 1, 500),
           knowledge_internal.check_range('chunk_offset', chunk_offset, 0, 1000000);
+  chunks := array(
+    select chunk.id from knowledge_internal.rows_of(array[target], scope) as chunk
+     where chunk.document_id = target and (chunk.collection = any (collections)) is not false
+     order by chunk.chunk_index, chunk.id
+  );
+  shown := jsonb_build_object(
+    'chunk_count', cardinality(chunks),
+    'chunks', (
+      select coalesce(
+               jsonb_agg(
+                 jsonb_build_object(
+                   'id', chunk.id, 'chunk_index', chunk.chunk_index, 'heading', chunk.heading,
+                   'content', chunk.content, 'collection', chunk.collection,
+                   'metadata', chunk.metadata
+                 )
+                 order by chunk.chunk_index, chunk.id
+               ),
+               '[]'
+             )
+        from knowledge_internal.page_rows(
+               chunks[chunk_offset + 1:chunk_offset + chunk_count]
+             ) as chunk
+    )
+  );
   execute
-    'with visible_chunks as materialized ('
-    '  select chunk.id, chunk.chunk_index, chunk.heading, chunk.content, chunk.collection,'
-    '         chunk.metadata'
-    '    from public.knowledge_chunks as chunk'
-    '   where chunk.document_id = $2 and ' || scope.visible ||
-    '     and ($3 is null or chunk.collection = any ($3))'
-    '),'
-    'page as ('
-    '  select visible.* from visible_chunks as visible'
-    '   order by visible.chunk_index, visible.id limit $4 offset $5'
-    ')'
-    'select jsonb_build_object('
-    '         ''chunk_count'', (select count(*) from visible_chunks),'
-    '         ''chunks'', ('
-    '           select coalesce('
-    '                    jsonb_agg(to_jsonb(page.*) order by page.chunk_index, page.id), ''[]'''
-    '                  )'
-    '             from page'
-    '         )'
-    '       )'
-    '  from public.knowledge_documents as document'
-    ' where document.id = $2 and ' || knowledge_internal.document_condition(scope) ||
-    '   and ('
-    '     $3 is null or document.collection = any ($3) or exists (select from visible_chunks)'
-    '   )'
-    into shown
-    using scope, target, collections, chunk_count, chunk_offset;
+    'select true from public.knowledge_documents as document'
+    ' where document.id = $2 and ' || knowledge_internal.document_condition(scope)
+    into is_visible
+    using scope, target;
   return (
     select jsonb_build_object(
              'id', stored.id,
@@ -201,7 +207,8 @@ begin
            ) || shown
       from public.knowledge_documents as stored
      where stored.id = target
-       and shown is not null
+       and is_visible
+       and ((stored.collection = any (collections)) is not false or chunks <> '{}')
   );
 end
 $$;

@@ -64,11 +64,11 @@ begin
   loop
     given := knowledge_internal.given_arguments(alone);
     scope := (knowledge_internal.planned_search(given, false)).scope;
-    execute
-      'select exists (select from public.knowledge_chunks as chunk where chunk.id = $2'
-      '  and (chunk.collection = any ($3)) is not false and ' || scope.matching || ')'
-      into is_passed
-      using scope, chunk.id, case when '' <> all (given.collections) then given.collections end;
+    is_passed := exists (
+      select from knowledge_internal.rows_in_scope(array[chunk.id], scope) as row
+       where '' = any (given.collections)
+          or (row.collection = any (given.collections)) is not false
+    );
     if not is_passed then
       reason := case
         when argument like 'filters[%' then format('it does not meet %s', alone #> '{filters,0}')

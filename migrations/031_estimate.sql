@@ -21,20 +21,20 @@ begin
   if coalesce(cardinality(sample), 0) = 0 then
     -- A small corpus has no sample.
     sample := array(
-      select chunk.id from public.knowledge_chunks as chunk
-       where chunk.status = 'active' limit sample_size
+      select chunk.id
+        from knowledge_internal.some_rows(
+               knowledge_internal.row_scope(null, null, null, false, null), sample_size
+             ) as chunk
     );
   end if;
   for round in 1 .. rounds loop
     begun_at := clock_timestamp();
-    perform min(chunk.embedding operator(extensions.<=>) asked_embedding)
-       from unnest(sample) as listed (id)
-       join public.knowledge_chunks as chunk on chunk.id = listed.id;
+    perform min(chunk.distance)
+       from knowledge_internal.rows_by_id(sample, asked_embedding => asked_embedding) as chunk;
     compared := least(compared, extract(epoch from clock_timestamp() - begun_at) * 1000);
     begun_at := clock_timestamp();
     perform min(chunk.bm25 operator(extensions.<#>) word_weights)
-       from unnest(sample) as listed (id)
-       join public.knowledge_chunks as chunk on chunk.id = listed.id;
+       from knowledge_internal.rows_by_id(sample, has_bm25 => true) as chunk;
     scored := least(scored, extract(epoch from clock_timestamp() - begun_at) * 1000);
   end loop;
   compared := compared / greatest(cardinality(sample), 1);

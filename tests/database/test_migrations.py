@@ -56,7 +56,7 @@ def history(dsn: str) -> list[tuple[Any, ...]]:
 def test_the_package_finds_its_own_migrations_in_order() -> None:
     found = migrations.find()
     assert found[0].version == "001"
-    assert "009_hybrid_search.sql" in [one.file_name for one in found]
+    assert "010_hybrid_search.sql" in [one.file_name for one in found]
     assert [one.version for one in found] == sorted(one.version for one in found)
 
 

@@ -164,7 +164,7 @@ def lineage(name: str) -> tuple[Query, ...]:
 # The functions by whose statements each leg finds and rates its rows; compared_rows serves both.
 LEGS = {
     "vector_results": ("nearest_rows", "rated_rows"),
-    "text_results": ("candidate_rows", "exact_scores"),
+    "text_results": ("candidate_rows", "worded_rows", "exact_scores"),
 }
 SHARED_BY_THE_LEGS = "compared_rows"
 ROWS_IN_SCOPE = "chunk.status = 'active'"
@@ -192,8 +192,9 @@ def statements(name: str) -> tuple[Query, ...]:
     for kind, tree in plpgsql(function(name, "knowledge_internal")):
         if kind == "stmt_execsql":
             found.append(tree["sqlstmt"]["PLpgSQL_expr"]["query"])
-        if kind == "stmt_dynexecute":
-            made: Any = parse_sql("select " + tree["query"]["PLpgSQL_expr"]["query"])[0].stmt
+        made_of = tree.get("dynquery" if kind == "stmt_return_query" else "query")
+        if kind in {"stmt_dynexecute", "stmt_return_query"} and made_of:
+            made: Any = parse_sql("select " + made_of["PLpgSQL_expr"]["query"])[0].stmt
             values = [one["PLpgSQL_expr"]["query"] for one in tree["params"]]
             text = spelled(made.targetList[0].val)
             for number in range(len(values), 0, -1):

@@ -256,14 +256,17 @@ FOUND_BY_FILTER = """
 select compared.near_ids
   from knowledge_internal.compared_rows(
          knowledge_internal.embedding_bits('[1,0,0]'), null, null, null,
-         knowledge_internal.plan_search(
-           knowledge_internal.given_arguments(jsonb_build_object(
-             'filters', %(filters)s::jsonb, 'filter_type', %(filter_type)s::text,
-             'date_from', %(date_from)s::date, 'date_to', %(date_to)s::date,
-             'public_only', %(public_only)s::boolean
-           )),
-           false
-         )
+         (
+           knowledge_internal.plan_search(
+             knowledge_internal.given_arguments(jsonb_build_object(
+               'filters', %(filters)s::jsonb, 'filter_type', %(filter_type)s::text,
+               'date_from', %(date_from)s::date, 'date_to', %(date_to)s::date,
+               'public_only', %(public_only)s::boolean
+             )),
+             false
+           )
+         ).scope,
+         null, 0
        ) as compared
 """
 

@@ -44,7 +44,7 @@ from sql_trees import (
 
 def test_migration_file_exists() -> None:
     created = [
-        dotted(one.funcname) for file, one in definitions() if file == "009_hybrid_search.sql"
+        dotted(one.funcname) for file, one in definitions() if file == "010_hybrid_search.sql"
     ]
     assert f"public.{RPC}" in created
 
@@ -120,8 +120,12 @@ def test_the_legs_are_made_of_the_functions_that_these_tests_read() -> None:
     assert "knowledge_internal.ranked_list(" in text("ranked_lists")
     legs = {name for names in LEGS.values() for name in names}
     # A module may find rows of the text leg; in core there are none.
-    assert called("ranked_list") == {*legs, SHARED_BY_THE_LEGS, "native_rows"}
-    assert called("ranked_list") >= set().union(*map(called, legs))
+    assert called("ranked_list") | called("candidate_rows") == {
+        *legs,
+        SHARED_BY_THE_LEGS,
+        "native_rows",
+    }
+    assert called("ranked_list") >= set().union(*map(called, legs - {"candidate_rows"}))
 
 
 def test_combined_cte_present() -> None:
@@ -162,16 +166,10 @@ def test_active_status_filter(leg: str) -> None:
             for source in query.fromClause or ()
         )
     ]
-    found_here = [query for query in reading if not is_by_id(query)]
-    assert len(found_here) == 2
-    for query in found_here:
+    assert len(reading) == 2
+    for query in reading:
         conditions = [RawStream()(one) for one in conjuncts(query.whereClause)]
         assert ROWS_IN_SCOPE in conditions
-
-
-def is_by_id(query: Query) -> bool:
-    """Say whether a query looks up rows that another one found."""
-    return RawStream()(query.whereClause).endswith(".id = listed.id")
 
 
 def test_the_rows_in_scope_are_active() -> None:
@@ -195,7 +193,7 @@ def test_security_definer_set() -> None:
 
 
 def test_grant_to_service_role() -> None:
-    statements = parsed()["009_hybrid_search.sql"]
+    statements = parsed()["010_hybrid_search.sql"]
     assert privileges(statements, f"public.{RPC}", granted=True) == {"service_role"}
 
 
@@ -220,14 +218,16 @@ def test_pool_size_parameter(leg: str) -> None:
     pool = derived_from("pool_size")
     limits = [query.limitCount for query in limited(leg_statements(leg))]
     assert limits
-    # A field of the plan is computed from the pool, as the plan is. The parameters of rated_rows
-    # and exact_scores are such fields.
-    sources = [
-        {dotted(one.fields).split(".")[0] for one in nodes(limit, ast.ColumnRef)}
-        for limit in limits
-    ]
-    assert all(source & {*pool, "most_rows", "pool"} for source in sources)
-    called = body(function("ranked_list", "knowledge_internal"))
+    # Parameters, which are fields of the plan. These are computed from the pool, as the plan is.
+    sources = {one for limit in limits for one in columns_read(limit)}
+    assert sources <= {"most", "most_near", "most_worded", "most_rows", "pool"}
+    assert "plan" in pool
+    called = "".join(
+        body(function(name, "knowledge_internal")) for name in ("ranked_list", "candidate_rows")
+    )
+    assert "collection, plan.scope, plan.index_rows" in called
+    assert "plan.scope, plan.compared_by_bits, plan.scored_exactly" in called
+    assert "plan.scope, plan.scored_exactly, plan.is_filtered" in called
     assert "found.near_ids, asked_embedding, plan.compared_exactly" in called
     assert "list.text_ids, plan.pool," in called
 
@@ -314,8 +314,8 @@ def test_a_limit_stands_over_an_order_that_is_total() -> None:
 
 
 def test_a_page_is_cut_from_places_that_are_total() -> None:
-    (page,) = limited(shown())
-    assert [columns_read(key.node) for key in page.sortClause] == [{"place"}]
+    assert "rows := rows[match_offset + 1:match_offset + match_count];" in body(function(RPC))
+    assert [columns_read(key.node) for key in shown().sortClause] == [{"place"}]
     (listed,) = (call for call in nodes(retrieval(), ast.FuncCall) if call.agg_order)
     assert "id" in columns_read(listed.agg_order[-1].node)
 

@@ -169,7 +169,11 @@ export const ARGUMENTS: Record<
     items: { type: "string" },
     description: "only these collections, each ranked by itself, then fused",
   },
-  required_filters: { description: "conditions of the server: other rows are not there" },
+  required_filters: {
+    type: "array",
+    items: { type: "object" },
+    description: "conditions of the server: other rows are not there",
+  },
   rrf_k: { type: "number", description: "the constant of reciprocal rank fusion" },
   fusion: { type: "string", description: "rrf, relative_score, auto; none: as stored, else rrf" },
   one_per_document: { type: "boolean", description: "only the best chunk of each document" },

@@ -455,7 +455,7 @@ begin
 end
 $$;
 
--- Those of the collections that have chunks, active or not.
+-- Those of the collections that have active chunks.
 create function knowledge_internal.stored_collections(names text[]) returns text[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The search may set force_custom_plan; the statement here is the same for every query. Where all
@@ -463,15 +463,16 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
+declare
+  stored text[] := '{}';
+  name text;
 begin
-  return array(
-    select asked.name
-      from unnest(names) as asked (name)
-     cross join lateral (
-             select from public.knowledge_chunks as chunk
-              where chunk.status = 'active' and chunk.collection = asked.name limit 1
-           ) as stored
-  );
+  foreach name in array names loop
+    perform from public.knowledge_chunks as chunk
+      where chunk.status = 'active' and chunk.collection = name limit 1;
+    stored := stored || case when found then array[name] end;
+  end loop;
+  return stored;
 end
 $$;
 

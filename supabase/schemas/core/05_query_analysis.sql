@@ -85,32 +85,21 @@ $$;
 create function knowledge_internal.query_configurations() returns regconfig[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  first_language text;
-  last_language text;
+  found_language text := '';
+  languages text[];
 begin
-  select min(chunk.language), max(chunk.language)
-    into first_language, last_language
-    from public.knowledge_chunks as chunk
-   where chunk.status = 'active' and chunk.language > '';
-  if first_language = last_language then
-    return array[knowledge_internal.text_configuration(first_language)];
-  end if;
+  -- One look at the index for each language.
+  loop
+    found_language := (
+      select min(chunk.language) from public.knowledge_chunks as chunk
+       where chunk.status = 'active' and chunk.language > found_language
+    );
+    exit when found_language is null;
+    languages := languages || found_language;
+  end loop;
   return (
-    -- One look at the index for each language.
-    with recursive present as (
-      select first_language as language
-      union all
-      select (
-        select chunk.language from public.knowledge_chunks as chunk
-         where chunk.status = 'active' and chunk.language > present.language
-         order by chunk.language limit 1
-      )
-      from present
-      where present.language is not null
-    )
-    select array_agg(distinct knowledge_internal.text_configuration(present.language))
-      from present
-     where present.language is not null
+    select array_agg(distinct knowledge_internal.text_configuration(present.name))
+      from unnest(languages) as present (name)
   );
 end
 $$;

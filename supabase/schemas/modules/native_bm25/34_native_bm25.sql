@@ -261,22 +261,15 @@ begin
     ));
     while read_rows <= most_read loop
       read := knowledge_internal.native_order(native_query, read_rows::integer);
-      execute
-        'select array('
-        '  select chunk.id'
-        '    from unnest($2) with ordinality as best (id, place)'
-        '   cross join lateral ('
-        '           select stored.* from public.knowledge_chunks as stored'
-        '            where stored.id = best.id'
-        '           offset 0'
-        '         ) as chunk'
-        '   where ' || (plan.scope).matching ||
-        case when collection is not null then ' and chunk.collection = $3' else '' end ||
-        '   order by best.place'
-        '   limit $4'
-        ')'
-        into ids
-        using plan.scope, read, collection, wanted;
+      ids := array(
+        select best.id
+          from unnest(read) with ordinality as best (id, place)
+          join knowledge_internal.rows_in_scope(read, plan.scope) as chunk
+            on chunk.id = best.id
+         where (chunk.collection = native_rows.collection) is not false
+         order by best.place
+         limit wanted
+      );
       exit when cardinality(ids) >= plan.scored_exactly or cardinality(read) < read_rows;
       read_rows := 4 * read_rows;
     end loop;

@@ -1,4 +1,4 @@
--- 009_hybrid_search: the search.
+-- 010_hybrid_search: the search.
 -- Adds: types search_arguments and knowledge_search_hit, the functions that check and plan a
 -- search, and hybrid_search_knowledge_chunks, which runs it and shows the rows. Locks nothing that
 -- exists.
@@ -236,29 +236,34 @@ declare
   known knowledge_internal.known_rows;
   missing uuid;
 begin
-  execute
-    'with known as ('
-    '  select given.id as given_id, chunk.id, chunk.document_id,'
-    '         extensions.l2_normalize(chunk.embedding) as direction'
-    '    from (select distinct unnest($2) as id) as given'
-    '    left join lateral ('
-    '           select chunk.id, chunk.document_id, chunk.embedding'
-    '             from public.knowledge_chunks as chunk'
-    '            where ' || scope.visible ||
-    '              and (chunk.id = given.id or chunk.document_id = given.id)'
-    '            order by chunk.chunk_index, chunk.id limit $3'
-    '         ) as chunk on true'
-    '),'
-    'direction as ('
-    '  select extensions.l2_normalize(extensions.avg(known.direction)) as mean'
-    '    from known where known.direction is not null group by known.given_id'
-    ')'
-    'select array(select distinct known.id from known),'
-    '       array(select known.id from known union select known.document_id from known),'
-    '       (select extensions.l2_normalize(extensions.avg(direction.mean)) from direction),'
-    '       (select min(known.given_id::text)::uuid from known where known.id is null)'
-    into known.ids, known.left_out, known.embedding, missing
-    using scope, like_ids, most_chunks / cardinality(like_ids);
+  with stored as materialized (
+    select row.* from knowledge_internal.rows_of(like_ids, scope) as row
+  ),
+  found as materialized (
+    select given.id as given_id, chunk.id, chunk.document_id
+      from (select distinct unnest(like_ids) as id) as given
+      left join lateral (
+             select stored.id, stored.document_id from stored
+              where stored.id = given.id or stored.document_id = given.id
+              order by stored.chunk_index, stored.id limit most_chunks / cardinality(like_ids)
+           ) as chunk on true
+  ),
+  direction as (
+    select extensions.l2_normalize(
+             extensions.avg(extensions.l2_normalize(chunk.embedding))
+           ) as mean
+      from found
+      join knowledge_internal.rows_by_id(
+             array(select found.id from found), has_embedding => true
+           ) as chunk on chunk.id = found.id
+     where chunk.embedding is not null
+     group by found.given_id
+  )
+  select array(select distinct found.id from found),
+         array(select found.id from found union select found.document_id from found),
+         (select extensions.l2_normalize(extensions.avg(direction.mean)) from direction),
+         (select min(found.given_id::text)::uuid from found where found.id is null)
+    into known.ids, known.left_out, known.embedding, missing;
   if missing is not null then
     raise exception 'like_ids: no visible chunk or document has the id %', missing
       using errcode = '22023', hint = 'Give the id or the document_id of a hit.';
@@ -293,8 +298,7 @@ begin
     -- Words of compounds have label C, and impact levels no position.
     select coalesce(chunk.document_id, chunk.id) as unit,
            ts_filter(chunk.content_tsv, '{a,b,d}') as words
-      from public.knowledge_chunks as chunk
-     where chunk.id = any ((plan.known).ids)
+      from knowledge_internal.rows_by_id((plan.known).ids, has_lexemes => true) as chunk
      order by chunk.chunk_index, chunk.id
      limit most_chunks
   ),
@@ -393,6 +397,8 @@ returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   sample_size constant integer := 100; -- chunks
+  everything constant knowledge_internal.row_scope :=
+    knowledge_internal.row_scope(null, null, null, false, null);
   sample uuid[];
 begin
   sample := coalesce(
@@ -402,25 +408,15 @@ begin
        where corpus.document_count > knowledge_internal.small_corpus_limit()
     ),
     -- A small corpus has no sample of its own.
-    array(
-      select chunk.id from public.knowledge_chunks as chunk
-       where chunk.status = 'active' limit sample_size
-    )
+    array(select chunk.id from knowledge_internal.some_rows(everything, sample_size) as chunk)
   );
   plan.sample_weight := plan.chunk_count / nullif(cardinality(sample), 0);
-  execute
-    'select array('
-    '  select chunk.collection from public.knowledge_chunks as chunk'
-    '   where chunk.id = any ($2) and ' || (plan.scope).matching || ')'
-    into plan.sampled_collections
-    using plan.scope, sample;
+  plan.sampled_collections := array(
+    select chunk.collection from knowledge_internal.rows_in_scope(sample, plan.scope) as chunk
+  );
   -- Without an index, this would read the table once more.
   if plan.is_indexed and not plan.is_small_corpus and plan.sampled_collections = '{}' then
-    execute
-      'select not exists (select from public.knowledge_chunks as chunk where '
-      || (plan.scope).matching || ')'
-      into plan.is_empty
-      using plan.scope;
+    plan.is_empty := not exists (select from knowledge_internal.some_rows(plan.scope, 1));
   end if;
   return plan;
 end
@@ -483,8 +479,7 @@ begin
              and (
                select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
                  from public.knowledge_corpus_statistics as corpus
-                cross join unnest(corpus.sample) as sampled (id)
-                 join public.knowledge_chunks as chunk on chunk.id = sampled.id
+                cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
              ) is true as is_filtered,
          is_indexed, pool,
          -- The rows of a small corpus were written while its mean length still changed.
@@ -757,38 +752,33 @@ begin
 end
 $$;
 
--- What a viewer may see around hits, an object by the id of the hit: document_chunks, how many
--- chunks its document has; shows_document, whether its document is visible; context, with a window,
--- the chunks around it.
+-- What a viewer may see around those hits that are in a document: how many chunks the document has
+-- and whether it is visible itself; with a window, the chunks around the hit.
 create function knowledge_internal.around(
-  ids uuid[], neighbor_window integer, scope knowledge_internal.row_scope
-) returns jsonb
+  hits knowledge_internal.page_row[], neighbor_window integer, scope knowledge_internal.row_scope
+) returns table (id uuid, document_chunks integer, shows_document boolean, context text)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  facts jsonb;
+  documents constant uuid[] := array(
+    select distinct hit.document_id from unnest(hits) as hit where hit.document_id is not null
+  );
+  visible uuid[] := documents;
 begin
-  execute
-    'select jsonb_object_agg(hit.id, jsonb_build_object('
-    '  ''document_chunks'', ('
-    '    select count(chunk.chunk_index) from public.knowledge_chunks as chunk'
-    '     where ' || scope.visible || ' and chunk.document_id = hit.document_id),'
-    '  ''shows_document'', exists ('
-    '    select from public.knowledge_documents as document'
-    '     where document.id = hit.document_id and '
-    || knowledge_internal.document_condition(scope) || ')' ||
-    case when neighbor_window > 0 then
-    ', ''context'', ('
-    '    select string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
-    '                      order by chunk.chunk_index, chunk.id)'
-    '      from public.knowledge_chunks as chunk'
-    '     where ' || scope.visible ||
-    '       and chunk.document_id = hit.document_id and chunk.collection = hit.collection'
-    '       and chunk.chunk_index between hit.chunk_index::bigint - $3'
-    '                                 and hit.chunk_index::bigint + $3)' else '' end ||
-    '  )) from public.knowledge_chunks as hit where hit.id = any ($2)'
-    into facts
-    using scope, ids, neighbor_window;
-  return facts;
+  if scope.is_restricted then
+    execute
+      'select array('
+      '  select document.id from public.knowledge_documents as document'
+      '   where document.id = any ($2) and ' || knowledge_internal.document_condition(scope) || ')'
+      into visible
+      using scope, documents;
+  end if;
+  return query
+  select hit.id, size.placed::integer, hit.document_id = any (visible), near.context
+    from unnest(hits) as hit
+    left join knowledge_internal.sizes_of_documents(documents, scope) as size
+      on size.document_id = hit.document_id
+    left join knowledge_internal.surroundings(hits, neighbor_window, scope) as near
+      on near.id = hit.id;
 end
 $$;
 
@@ -852,6 +842,8 @@ declare
   merged integer;
   best uuid; -- by its score
   first_confidence double precision;
+  rows_found bigint;
+  shown knowledge_internal.page_row[];
 begin
   plan := knowledge_internal.planned_search(
     row(
@@ -978,17 +970,13 @@ begin
 
   best := coalesce(best, rows[1].id);
   first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
+  rows_found := cardinality(rows);
+  rows := rows[match_offset + 1:match_offset + match_count];
+  shown := array(
+    select chunk
+      from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit)) as chunk
+  );
   return query
-  with page as materialized (
-    select hit.*
-      from unnest(rows) with ordinality as hit (
-             id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
-             collections, factors, duplicates, place
-           )
-     where hit.place > match_offset
-     order by hit.place
-     limit match_count
-  )
   select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
@@ -1002,23 +990,15 @@ begin
            )
          end,
          case when neighbor_window > 0
-           then coalesce(surroundings.facts ->> 'context', chunk.content) end,
-         cardinality(rows)::bigint,
+           then coalesce(around.context, chunk.content) end,
+         rows_found,
          plan.pool in (
            select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
              from unnest(lists) as list
          ),
          chunk.heading, chunk.sensitivity,
          case when one_per_document then page.collections else array[chunk.collection] end,
-         coalesce(
-           (surroundings.facts -> 'document_chunks')::integer,
-           (
-             select count(sibling.chunk_index)::integer
-               from public.knowledge_chunks as sibling
-              where sibling.status = 'active' and sibling.document_id = chunk.document_id
-                and surroundings.facts is null
-           )
-         ),
+         coalesce(around.document_chunks, 0),
          document.external_key, document.source_row,
          greatest(0, least(1, page.score / best_score)),
          case when merged > 0 or ranked_lists ? 'shares' then
@@ -1029,28 +1009,15 @@ begin
            )) else notes end,
          first_confidence,
          page.duplicates
-    from page
-    left join lateral (
-           select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
-                  stored.source_origin, stored.metadata, stored.content_tsv, stored.collection,
-                  stored.document_date, stored.language, stored.heading, stored.sensitivity
-             from public.knowledge_chunks as stored
-            where stored.id = page.id
-           offset 0
-         ) as chunk on true
-   cross join lateral (
-           select case
-                    when (plan.scope).is_restricted or neighbor_window > 0 then (
-                      -- Once, not by row.
-                      select knowledge_internal.around(
-                               array(select id from page), neighbor_window, plan.scope
-                             )
-                    ) -> page.id::text
-                  end as facts
-         ) as surroundings
+    from unnest(rows) with ordinality as page (
+           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
+           collections, factors, duplicates, place
+         )
+    left join unnest(shown) as chunk on chunk.id = page.id
+    left join knowledge_internal.around(shown, neighbor_window, plan.scope) as around
+      on around.id = page.id
     left join public.knowledge_documents as document
-      on document.id = chunk.document_id
-     and coalesce((surroundings.facts -> 'shows_document')::boolean, true)
+      on document.id = chunk.document_id and around.shows_document
    order by page.place;
 end
 $$;

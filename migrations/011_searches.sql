@@ -1,8 +1,8 @@
--- 010_searches: searches for users and visitors, thin ones, batches, and counts.
+-- 011_searches: searches for users and visitors, thin ones, batches, and counts.
 -- Adds: functions search_my_knowledge_chunks, search_public_knowledge_chunks,
 -- match_knowledge_chunks, search_knowledge_chunks_fulltext, hybrid_search_knowledge_chunks_batch
 -- and count_matching_knowledge_chunks. Locks nothing that exists.
--- Written from supabase/schemas/core/10_searches.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/11_searches.sql by `make baseline`: edit that file.
 
 -- The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an
 -- unknown name and for a value of another type; the message begins with place and the name.
@@ -306,12 +306,11 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   plan constant knowledge_internal.search_plan :=
     knowledge_internal.planned_search(given, needs_question);
-  conditions constant text := (plan.scope).matching || case
-    when plan.collections is not null then ' and chunk.collection = any ($2)' else '' end;
   analysis knowledge_internal.query_analysis;
   has_strict boolean;
   asked knowledge_internal.query_analysis[] := '{}';
-  statement text;
+  ids uuid[];
+  document_ids uuid[];
 begin
   if plan.is_empty then
     return;
@@ -320,12 +319,13 @@ begin
     -- What is required is required no more where no chunk has it.
     has_strict := true;
     if analysis.relaxed_query is not null then
-      execute 'select exists (select from public.knowledge_chunks as chunk where ' || conditions
-        || ' and chunk.content_tsv @@ $3 and ($4 is null or chunk.content_tsv || '''' @@ $4))'
-        into has_strict using plan.scope, plan.collections,
-                              coalesce(analysis.indexed_query, analysis.matching_query),
-                              case when analysis.indexed_query is not null
-                                then analysis.matching_query end;
+      has_strict := exists (
+        select from knowledge_internal.some_rows(
+          plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
+          case when analysis.indexed_query is not null then analysis.matching_query end,
+          plan.collections
+        )
+      );
     end if;
     if not has_strict then
       analysis.matching_query := analysis.relaxed_query;
@@ -333,32 +333,20 @@ begin
     end if;
     asked := array_append(asked, analysis);
   end loop;
-  statement :=
-    'select chunk.id, chunk.document_id from unnest($3) as asked'
-    '  join public.knowledge_chunks as chunk'
-    '    on chunk.content_tsv @@ coalesce(asked.indexed_query, asked.matching_query)'
-    '   and (asked.indexed_query is null or chunk.content_tsv || '''' @@ asked.matching_query)'
-    ' where ' || conditions ||
-    ' union '
-    'select chunk.id, chunk.document_id from unnest($4) as asked'
-    '  join public.knowledge_chunks as chunk'
-    '    on 1 - (chunk.embedding operator(extensions.<=>) asked.embedding) >= $5'
-    ' where ' || conditions ||
-    ' union '
-    'select chunk.id, chunk.document_id from public.knowledge_chunks as chunk'
-    ' where $6 and ' || conditions;
-  if given.min_confidence is not null and plan.questions is not null then
-    statement :=
-      'with found as materialized (' || statement || '),'
-      'listed as (select array_agg(found.id) as ids, array_agg(found.document_id) as document_ids'
-      '             from found)'
-      'select rated.id, rated.document_id from listed cross join unnest('
-      '  listed.ids, listed.document_ids, knowledge_internal.answer_confidences($7, listed.ids)'
-      ') as rated (id, document_id, confidence) where (rated.confidence < $8) is not true';
-  end if;
-  return query execute statement
-    using plan.scope, plan.collections, asked, plan.questions, given.match_threshold,
-          plan.questions is null, plan, given.min_confidence;
+  select array_agg(chunk.id), array_agg(chunk.document_id)
+    into ids, document_ids
+    from knowledge_internal.matching_rows(
+           asked, array(select question.embedding from unnest(plan.questions) as question),
+           given.match_threshold, plan.questions is null, plan.collections, plan.scope
+         ) as chunk;
+  return query
+  select rated.id, rated.document_id
+    from unnest(
+           ids, document_ids,
+           case when given.min_confidence is not null and plan.questions is not null
+             then knowledge_internal.answer_confidences(plan, ids) end
+         ) as rated (id, document_id, confidence)
+   where (rated.confidence < given.min_confidence) is not true;
 end
 $$;
 

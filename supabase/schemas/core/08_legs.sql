@@ -1,7 +1,6 @@
--- 007_legs: the two legs: the rows that a question finds, ranked.
+-- 008_legs: the two legs: the rows that a question finds, ranked.
 -- Adds: types search_question, search_plan and ranked_list, and the functions that find rows by the
 -- vector index and by words, and rank them. Locks nothing that exists.
--- Written from supabase/schemas/core/07_legs.sql by `make baseline`: edit that file.
 
 -- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
 -- where on_bad_embedding allows that. is_inferred: its embedding is made of its best text hits.
@@ -16,14 +15,6 @@ create type knowledge_internal.search_question as (
 create type knowledge_internal.known_rows as (
   ids uuid[], left_out uuid[], embedding extensions.vector, lexemes text[],
   question knowledge_internal.search_question, analysis knowledge_internal.query_analysis
-);
-
--- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as
--- given; free_distance: offset; rate: from decay_to.
-create type knowledge_internal.boost as (
-  value_sql text, wanted knowledge_internal.chunk_filter, location jsonpath,
-  factor double precision, weight double precision, origin double precision,
-  scale double precision, free_distance double precision, rate double precision
 );
 
 -- What the fused list is arranged by; null for what was not asked. picks: the hits at its top that
@@ -553,89 +544,18 @@ begin
                  ),
                  0
                ) else 0 end as score
-        from unnest(candidates) as listed (id)
-       cross join lateral (
+        from (
                select found.id, found.content_tsv, found.bm25,
                       shortest + per_word * found.text_length as length_factor,
                       -(found.bm25 operator(extensions.<#>) length_dimension) as stored_factor
-                 from public.knowledge_chunks as found
-                where found.id = listed.id
+                 from knowledge_internal.rows_by_id(
+                        candidates, has_bm25 => true, has_lexemes => has_bonuses
+                      ) as found
                offset 0
              ) as chunk
        order by score desc, chunk.id
        limit pool
     ) as rated;
-end
-$$;
-
--- The rows that pass the filter and that the vector index finds nearest to an embedding, nearest
--- first.
-create function knowledge_internal.nearest_rows(
-  asked_embedding extensions.vector, collection text, plan knowledge_internal.search_plan,
-  out ids uuid[], out similarities float8[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  execute
-    'select array_agg(near.id order by near.distance, near.id),'
-    '       array_agg(1 - near.distance order by near.distance, near.id)'
-    '  from ('
-    '    select chunk.id, chunk.embedding operator(extensions.<=>) $2 as distance'
-    '      from knowledge_internal.searchable_chunks as chunk'
-    '     where ' || (plan.scope).matching ||
-    case when collection is not null then ' and chunk.collection = $5' else '' end ||
-    '       and chunk.embedding is not null'
-    '     order by chunk.indexed_embedding operator(extensions.<=>) $3'
-    '     limit $4'
-    '  ) as near'
-    into ids, similarities
-    -- The index has the first 4,000 dimensions, as in indexed_embedding.
-    using plan.scope, asked_embedding,
-          extensions.l2_normalize(extensions.subvector(asked_embedding, 1, 4000)),
-          plan.index_rows, collection;
-end
-$$;
-
--- Compares all rows that pass the filter, which its indexes find. near_ids: the nearest by
--- embedding_bits, empty without bits; text_ids: the best by the words of a query, empty without
--- one.
-create function knowledge_internal.compared_rows(
-  bits bit varying, analysis knowledge_internal.query_analysis, query tsquery, collection text,
-  plan knowledge_internal.search_plan, out near_ids uuid[], out text_ids uuid[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  execute
-    'with passing as '
-    -- Rows for one leg are not kept.
-    || case when bits is null or query is null then 'not ' else '' end || 'materialized ('
-    '  select chunk.id, chunk.embedding is not null as is_embedded,'
-    '         chunk.embedding_bits operator(extensions.<~>) $2 as distance,'
-    '         chunk.bm25 operator(extensions.<#>) $3 as product,'
-    '         case when not $4 then chunk.content_tsv end as content_tsv'
-    '    from public.knowledge_chunks as chunk'
-    '   where ' || (plan.scope).matching ||
-    case when collection is not null then ' and chunk.collection = $5' else '' end ||
-    '  offset 0' -- or each distance and product is computed twice
-    ')'
-    'select array('
-    '         select passing.id from passing'
-    '          where $2 is not null and passing.is_embedded'
-    '          order by passing.distance, passing.id'
-    '          limit $6'
-    '       ),'
-    '       array('
-    '         select passing.id from passing'
-    '          where $7 is not null and passing.product < 0'
-    '            and ($4 or passing.content_tsv @@ $7)'
-    '          order by passing.product, passing.id'
-    '          limit $8'
-    '       )'
-    into near_ids, text_ids
-    using plan.scope, bits, case when query is not null then analysis.weight_vector end,
-          -- A negative product shows that a row has a word.
-          analysis.is_optional is not false, collection, plan.compared_by_bits, query,
-          plan.scored_exactly;
 end
 $$;
 
@@ -650,15 +570,9 @@ begin
          array_agg(1 - near.distance order by near.distance, near.id)
     into ids, similarities
     from (
-      select chunk.id, chunk.embedding operator(extensions.<=>) asked_embedding as distance
-        from unnest(compared) as listed (id)
-       cross join lateral (
-               select stored.id, stored.embedding
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
-               offset 0
-             ) as chunk
-       order by distance, chunk.id
+      select row.id, row.distance
+        from knowledge_internal.rows_by_id(compared, asked_embedding => asked_embedding) as row
+       order by row.distance, row.id
        limit most_rows
     ) as near;
 end
@@ -701,30 +615,24 @@ begin
     if candidate_query is null then
       select compared.text_ids
         into ids
-        from knowledge_internal.compared_rows(null, analysis, query, collection, plan) as compared;
+        from knowledge_internal.compared_rows(
+               null, analysis.weight_vector,
+               -- A negative product shows that a row has a word.
+               case when analysis.is_optional is false then query end, collection, plan.scope,
+               0, plan.scored_exactly
+             ) as compared;
     else
-      execute
-        'select array('
-        '  select found.id'
-        '    from ('
-        '      select chunk.id, chunk.content_tsv,'
-        '             chunk.bm25 operator(extensions.<#>) $2 as product'
-        '        from public.knowledge_chunks as chunk'
-        '       where ' || (plan.scope).matching ||
-        -- Without a filter one index finds the rows, and estimating their number takes longer.
-        case when plan.is_filtered then ' and chunk.content_tsv @@ $3'
-          else ' and chunk.content_tsv @@ (select $3)' end ||
-        case when collection is not null then ' and chunk.collection = $4' else '' end ||
-        '      offset 0' -- or each product is computed twice
-        '    ) as found'
-        '   where $5 or found.content_tsv @@ $6'
-        '   order by found.product, found.id'
-        '   limit $7'
-        ')'
-        into ids
-        using plan.scope, analysis.weight_vector, candidate_query, collection,
-              analysis.is_optional or pass = 3 and analysis.indexed_query is null, query,
-              plan.scored_exactly;
+      ids := array(
+        select id
+          from knowledge_internal.worded_rows(
+                 analysis.weight_vector, candidate_query,
+                 case
+                   when (analysis.is_optional or pass = 3 and analysis.indexed_query is null)
+                        is not true then query
+                 end,
+                 collection, plan.scope, plan.scored_exactly, plan.is_filtered
+               ) as id
+      );
     end if;
     exit when pass = 4 or cardinality(ids) >= plan.pool
            or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
@@ -776,7 +684,8 @@ begin
          )
     into found
     from unnest(ids[:best_hits], scores[:best_hits]) as hit (id, score)
-    join public.knowledge_chunks as chunk on chunk.id = hit.id
+    join knowledge_internal.rows_by_id(ids[:best_hits], has_embedding => true) as chunk
+      on chunk.id = hit.id
    where hit.score > 0 and chunk.embedding is not null;
   return case when extensions.vector_norm(found) > 0.5 then found end;
 end
@@ -815,7 +724,9 @@ begin
   if asked_embedding is not null then
     list.vector_strategy := 'compared: few rows';
     if not is_narrow then
-      near := knowledge_internal.nearest_rows(asked_embedding, collection, plan);
+      near := knowledge_internal.nearest_rows(
+        asked_embedding, collection, plan.scope, plan.index_rows
+      );
       list.vector_strategy := case
         when cardinality(near.ids) >= plan.index_rows then 'index'
         else 'compared: the index stopped early'
@@ -823,13 +734,14 @@ begin
     end if;
   end if;
   if list.vector_strategy <> 'index' or compares_text then
-    -- In one statement, because finding the rows takes most of its time.
     found := knowledge_internal.compared_rows(
       case
         when list.vector_strategy <> 'index'
           then knowledge_internal.embedding_bits(asked_embedding)
       end,
-      analysis, case when compares_text then analysis.matching_query end, collection, plan
+      case when compares_text then analysis.weight_vector end,
+      case when analysis.is_optional is false then analysis.matching_query end,
+      collection, plan.scope, plan.compared_by_bits, plan.scored_exactly
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then

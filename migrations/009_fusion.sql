@@ -1,7 +1,7 @@
--- 008_fusion: the rows of the legs in one list, and how that list is arranged.
--- Adds: types fused_row, row_facts, row_measures and arranged_row, and the functions
+-- 009_fusion: the rows of the legs in one list, and how that list is arranged.
+-- Adds: types fused_row, row_facts and arranged_row, and the functions
 -- for scores of fused rows and for arranging them. Locks nothing that exists.
--- Written from supabase/schemas/core/08_fusion.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/09_fusion.sql by `make baseline`: edit that file.
 
 -- A row of the fused list. collections: with one_per_document, those of all rows of its document;
 -- factors: of each boost; duplicates: with merge_duplicates, how many rows it stands for beside
@@ -18,11 +18,6 @@ create type knowledge_internal.row_facts as (
   id uuid, document_id uuid, chunk_index integer, collection text, factors double precision[],
   order_value double precision, answer_confidence double precision, embedding extensions.vector,
   content_hash text, lexemes_hash text
-);
-
--- What boosts and order_by read of a row.
-create type knowledge_internal.row_measures as (
-  factors double precision[], order_value double precision
 );
 
 -- A row while the list is arranged. score, collections and duplicates: as they will be in the
@@ -109,14 +104,15 @@ begin
                )
              ) end
         from unnest(ids) with ordinality as listed (id, place)
-        left join lateral (
+        left join (
                -- Concatenated with nothing, a tsvector outside its row is fetched once.
                select stored.id, stored.content_tsv || ''::tsvector as lexemes,
-                      1 - (stored.embedding operator(extensions.<=>) asked_embedding) as cosine
-                 from public.knowledge_chunks as stored
-                where stored.id = listed.id
+                      1 - stored.distance as cosine
+                 from knowledge_internal.rows_by_id(
+                        ids, has_lexemes => true, asked_embedding => asked_embedding
+                      ) as stored
                offset 0
-             ) as chunk on true
+             ) as chunk on chunk.id = listed.id
        cross join lateral (
                -- Of the readings of a word, the best counts. The sum of all is read once.
                select coalesce(sum(word.weight), 0) / (
@@ -342,45 +338,22 @@ declare
   asked constant knowledge_internal.arrangement := plan.arrangement;
   confidences constant float8[] := case when is_sent or asked.min_confidence is not null
     then knowledge_internal.answer_confidences(plan, ids) end;
-  factors_sql constant text := case when asked.boosts is not null then (
-    select 'array[' || string_agg((asked.boosts[place]).value_sql, ', ' order by place) || ']'
-      from generate_subscripts(asked.boosts, 1) as place
-  ) end;
-  measures knowledge_internal.row_measures[];
 begin
-  if num_nonnulls(factors_sql, (asked.order_by).value_sql) > 0 then
-    execute format(
-      'select array('
-      '  select row(%s::float8[], %s)::knowledge_internal.row_measures'
-      '    from unnest($3) with ordinality as listed (id, place)'
-      '    left join public.knowledge_chunks as chunk on chunk.id = listed.id'
-      '   order by listed.place)',
-      coalesce(factors_sql, 'null'), coalesce((asked.order_by).value_sql, 'null')
-    )
-      into measures
-      using asked.boosts, asked.order_by, ids;
-  end if;
   return array(
     select row(
-             chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, listed.factors,
-             listed.order_value, listed.confidence,
-             case when asked.merge_duplicates or asked.diversity is not null
-               then chunk.embedding end,
+             chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, measure.factors,
+             measure.order_value, listed.confidence, chunk.embedding,
              case when asked.merge_duplicates then chunk.content_hash end,
              -- Impact levels have no position.
-             case when asked.merge_duplicates then
-               md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
-             end
+             md5(tsvectorsend(nullif(strip(ts_filter(chunk.content_tsv, '{a,b,c,d}')), '')))
            )::knowledge_internal.row_facts
-      from unnest(ids, measures, confidences) with ordinality
-             as listed (id, factors, order_value, confidence, place)
-      left join lateral (
-             select stored.id, stored.document_id, stored.chunk_index, stored.collection,
-                    stored.embedding, stored.content_hash, stored.content_tsv
-               from public.knowledge_chunks as stored
-              where stored.id = listed.id
-             offset 0
-           ) as chunk on true
+      from unnest(ids, confidences) with ordinality as listed (id, confidence, place)
+      left join knowledge_internal.rows_by_id(
+             ids, has_lexemes => asked.merge_duplicates,
+             has_embedding => asked.merge_duplicates or asked.diversity is not null
+           ) as chunk on chunk.id = listed.id
+      left join knowledge_internal.measured_rows(ids, asked.boosts, asked.order_by) as measure
+        on measure.id = listed.id
      order by listed.place
   );
 end
