@@ -243,6 +243,33 @@ they equal: a key is a column where one has its name. There, dates, times and ch
 a range: `{"document_date": {"from": …, "to": …}}`."""
 
 
+_OPERATORS_ELSEWHERE = {
+    **{f"${name}": name for name in ("eq", "ne", "gt", "gte", "lt", "lte", "in", "exists")},
+    "$between": "between",
+    "$nin": "not_in",
+    "$and": "the list itself",
+}
+
+REMEDY = (
+    'Give {"team": "search"}, or a list of conditions such as '
+    '[{"field": "metadata.page", "op": "in", "value": [1, 2]}].'
+)
+
+
+def refuse_operators(filters: Mapping[str, object], place: str = "filters") -> None:
+    """Refuse a dict with an operator of other stores, such as `$in`: no row would equal it.
+
+    Raises InvalidInputError, which names the operator that means the same.
+    """
+    for key, value in filters.items():
+        for name in (key, *(value if isinstance(value, Mapping) else ())):
+            if isinstance(name, str) and name and not name.startswith("$"):
+                continue
+            own = _OPERATORS_ELSEWHERE.get(str(name))
+            remedy = f"In a list of conditions it is {own}. {REMEDY}" if own else REMEDY
+            raise InvalidInputError(f"{place}: {name!r:.100} is no key of metadata", remedy=remedy)
+
+
 def conditions(filters: Filters | None, name: str = "filters") -> Any:
     """Return filters as the JSON that the database takes.
 
@@ -253,12 +280,9 @@ def conditions(filters: Filters | None, name: str = "filters") -> Any:
     if isinstance(filters, FilterExpression):
         filters = [filters]
     if isinstance(filters, Mapping):
-        refuse_operators(filters)
-    elif filters is not None and not isinstance(filters, list | tuple):
-        kind = type(filters).__name__
-        raise InvalidInputError(f"filters must be conditions or a dict, not {kind}", remedy=REMEDY)
-    if isinstance(filters, Mapping) and any(map(_is_converted, filters.items())):
-        return listed_conditions(filters)
+        refuse_operators(filters, name)
+        if any(map(_is_converted, filters.items())):
+            return listed_conditions(filters)
     if not isinstance(filters, list | tuple):
         return json_form(filters, name)
     return [

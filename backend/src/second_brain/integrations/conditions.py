@@ -57,7 +57,7 @@ def metadata_filters(given: Filters | None) -> Filters | None:
 def equals(key: str, value: Any) -> FilterExpression:
     """Return the condition that the metadata has this value under this key.
 
-    Raises InvalidInputError for a key that has no such condition, and for operators of other stores.
+    Raises InvalidInputError for a key without such a condition, and for operators of other stores.
     """
     refuse_operators({key: value})
     if "." not in key:

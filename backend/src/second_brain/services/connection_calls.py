@@ -7,6 +7,7 @@ import asyncio
 import math
 import socket
 import struct
+import sys
 import threading
 import time
 from array import array
@@ -60,21 +61,25 @@ _SET_TIMEOUT: LiteralString = """
 _RESET_TIMEOUT = "select pg_catalog.set_config('statement_timeout', %(earlier)s, true)"
 
 
-class _Vector(array[float]):
-    """The numbers of an embedding, as float32."""
+class _Vector:
+    """An embedding in pgvector's binary format: dimensions, two unused bytes, big-endian float32.
+
+    It has a fifth of the size of the text. pgvector's own package has the same, but an application
+    may need a version of it that excludes the newest.
+    """
+
+    def __init__(self, numbers: list[float]) -> None:
+        values = array("f", numbers)
+        if sys.byteorder == "little":
+            values.byteswap()
+        self.binary = struct.pack(">HH", len(values), 0) + values.tobytes()
 
 
 class _VectorDumper(Dumper):
-    """Writes pgvector's binary format: the dimensions, two unused bytes, big-endian float32.
-
-    It has a fifth of the size of the text. pgvector's own package has the same dumper, but its
-    versions exclude each other: an application may need an older one.
-    """
-
     format = Format.BINARY
 
     def dump(self, obj: _Vector) -> bytes:
-        return struct.pack(f">HH{len(obj)}f", len(obj), 0, *obj)
+        return obj.binary
 
 
 class ConnectionCall:
@@ -239,7 +244,7 @@ def _vector(embedding: object) -> _Vector:
             "allowed"
         )
     try:
-        return _Vector("f", embedding)
+        return _Vector(embedding)
     except (TypeError, OverflowError) as error:
         raise InvalidInputError(f"query_embedding must be a list of numbers: {error}") from error
 
