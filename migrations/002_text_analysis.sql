@@ -51,8 +51,59 @@ begin
 end
 $$;
 
+-- Characters that nobody sees, as the inside of a regular expression's brackets: those that Unicode
+-- lets a program ignore when it shows a text, and formats.
+create function knowledge_internal.invisible_characters() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return '\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180B-\u180F\u200B-\u200F\u202A-\u202E'
+    '\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFB\U0001BCA0-\U0001BCA3'
+    '\U0001D173-\U0001D17A\U000E0000-\U000E0FFF';
+end
+$$;
+
+-- A text without invisible characters, in which the signs that NFKC would make a part of the word
+-- or number before them (NVIDIATM, 20193, 21/2) stand apart from it: ™ is left out, 2019³ and x²
+-- become 2019^3 and x^2, 2½ becomes 2.5, №5 becomes No 5.
+create function knowledge_internal.without_glue(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  fractions constant text := '½¼¾⅛⅜⅝⅞⅕⅖⅗⅘';
+  decimals constant text[] := '{5,25,75,125,375,625,875,2,4,6,8}';
+begin
+  -- The zero-width non-joiner of Persian stands between the two words of a compound.
+  source := regexp_replace(source, '(?<=[\u0620-\u08FF])\u200C+(?=[\u0620-\u08FF])', '-', 'g');
+  source := regexp_replace(
+    source, '[' || knowledge_internal.invisible_characters() || ']+', '', 'g'
+  );
+  source := regexp_replace(
+    source, '[\u2120\u2122\U0001F16A-\U0001F16C]|\u1D40\u1D39', ' ', 'g'
+  );
+  source := regexp_replace(
+    source, '[\u207A\u207B]?[\u00B2\u00B3\u00B9\u2070\u2074-\u2079]+', '^\&', 'g'
+  );
+  for place in 1 .. cardinality(decimals) loop
+    source := regexp_replace(
+      source, '(?<=\d)' || substr(fractions, place, 1), '.' || decimals[place], 'g'
+    );
+  end loop;
+  source := regexp_replace(
+    source, '[\u00BC-\u00BE\u2116\u2150-\u215F\u2189\u2460-\u249B\u24EA-\u24FF\u3251-\u325F'
+      '\u32B1-\u32BF]|[\u24B6-\u24E9]+', ' \& ', 'g'
+  );
+  source := regexp_replace(source, '(?<=\d)[ªº]', '-\&', 'g');
+  source := regexp_replace(source, '[ªº](?=[[:alnum:]])', '\& ', 'g');
+  -- Spaces that keep the digits of one number together.
+  source := regexp_replace(source, '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g');
+  return translate(source, U&'\00B4\1FBD\1FBF\1FFD', '''''''''');
+end
+$$;
+
 -- The text in Unicode NFKC, so that characters which look the same have one code: full-width
--- letters, composed accents, ligatures; also hyphens.
+-- letters, composed accents, ligatures; also hyphens, apostrophes, the digits of other scripts and
+-- the final sigma. Without the points of Hebrew and Arabic, which most texts leave out.
 create function knowledge_internal.normalised(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -63,6 +114,14 @@ begin
   if octet_length(source) = length(source) then
     return source;
   end if;
+  if source ~ (
+    '[' || knowledge_internal.invisible_characters() || '\u00AA\u00B2-\u00B4\u00B9\u00BA'
+      '\u00BC-\u00BE\u1D40\u1FBD\u1FBF\u1FFD\u2070-\u2079\u2116\u2120\u2122\u2150-\u215F\u2189'
+      '\u2460-\u249B\u24B6-\u24FF\u3251-\u325F\u32B1-\u32BF\U0001F16A-\U0001F16C]'
+      '|\d[\u00A0\u2009\u202F]\d{3}'
+  ) then
+    source := knowledge_internal.without_glue(source);
+  end if;
   -- The time of normalize is quadratic in the number of marks on one letter, so at most 32 marks
   -- are kept.
   if source ~ (marks || '{32}') then
@@ -71,10 +130,29 @@ begin
   if source is not nfkc normalized then
     source := normalize(source, nfkc);
   end if;
-  -- Hyphens, dashes and the minus sign become one character. Soft hyphens, word joiners, byte order
-  -- marks and zero-width spaces are removed, because they are invisible and nobody types them.
-  if source ~ '[\u2010-\u2013\u2212\u00AD\u2060\uFEFF\u200B]' then
-    source := translate(source, U&'\2010\2011\2012\2013\2212\00AD\2060\FEFF\200B', '-----');
+  -- The vowel am of Thai and Lao stays one letter, as readers and snippets see it.
+  if source ~ '[\u0E4D\u0ECD]' then
+    source := regexp_replace(source, '\u0E4D([\u0E48-\u0E4B]?)\u0E32', '\1' || U&'\0E33', 'g');
+    source := regexp_replace(source, '\u0ECD([\u0EC8-\u0ECB]?)\u0EB2', '\1' || U&'\0EB3', 'g');
+  end if;
+  if source ~ '[\u0591-\u05C7\u0610-\u061A\u0640\u064B-\u065F\u0670\u06D6-\u06ED\u08D3-\u08FF]' then
+    source := regexp_replace(
+      source, '[\u0591-\u05BD\u05BF\u05C1\u05C2\u05C4\u05C5\u05C7\u0610-\u061A\u0640\u064B-\u0652'
+        '\u0656-\u065F\u0670\u06D6-\u06DC\u06DF-\u06E8\u06EA-\u06ED\u08D3-\u08FF]+', '', 'g'
+    );
+  end if;
+  if source ~ '[\u2010-\u2013\u2212\u05BE\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B'
+      '\u2032\uA78C\u2044\u03A3\u03C2\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
+    source := translate(
+      source,
+      U&'\2010\2011\2012\2013\2212\05BE\02B9\02BA\02BB\02BC\02BD\02BE\02BF\055A\05F3\07F4\07F5'
+        '\2018\2019\201B\2032\A78C\2044\03A3\03C2\066B\066C'
+        '\0660\0661\0662\0663\0664\0665\0666\0667\0668\0669'
+        '\06F0\06F1\06F2\06F3\06F4\06F5\06F6\06F7\06F8\06F9'
+        '\0966\0967\0968\0969\096A\096B\096C\096D\096E\096F'
+        '\0E50\0E51\0E52\0E53\0E54\0E55\0E56\0E57\0E58\0E59',
+      '------' || repeat('''', 16) || '/' || U&'\03C3\03C3' || '.,' || repeat('0123456789', 4)
+    );
   end if;
   return source;
 end
@@ -127,43 +205,78 @@ create function knowledge_internal.apart(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  return regexp_replace(knowledge_internal.separated(source), '[-_/.@:\\#+<>&''’]+', ' ', 'g');
+  source := knowledge_internal.separated(source);
+  if strpos(source, '^') > 0 then
+    -- A number that is written above a word is a note or a power, and no word of the sentence.
+    source := regexp_replace(source, '(?<=[[:alnum:]])\^-?\d+(?![[:alnum:]])', ' ', 'g');
+  end if;
+  return regexp_replace(source, '[-_/.@:\\#+<>&'']+', ' ', 'g');
 end
 $$;
 
--- The compounds in a text, each as one word: DS-7604 as DS7604, 1,000 as 1000, 3.11 as 3p11, .NET
--- as dotNET.
+-- Regular expressions for compounds: those that are usual, and further alternatives for those that
+-- most texts have not, each of which slows down the search: numbers with thousands (1,234.5,
+-- 1'234.5, 1.234,5), .NET, names with an apostrophe, powers.
+create function knowledge_internal.usual_compounds() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return '[[:alnum:]]+(?:(?:[-/.@:\\&]_*|_+|::|://)[[:alnum:]]+)+';
+end
+$$;
+
+create function knowledge_internal.rare_compounds() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return '(?:(?<=[[:alpha:]])\^-?\d+)?|[[:alnum:]]*[[:alpha:]]\^-?\d+|\d+\^-?\d+'
+    '|(?<![\d.,''])\d{1,3}'
+    '(?:(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:''\d{3})+(?:[.,]\d+)?)(?!\d)'
+    '|(?:\.\d{3})+,\d+(?!\.?\d))'
+    '|(?<![^\s(])\.[[:alpha:]]+'
+    '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
+end
+$$;
+
+-- The compounds in a text, each as one word: DS-7604 as DS7604, AT&T as ATT, O'Brien as OBrien,
+-- 1,000 as 1000, 3.11 as 3p11, .NET as dotNET.
 create function knowledge_internal.joined(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  compounds text := '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+';
+  compounds text := knowledge_internal.usual_compounds();
   found text;
 begin
   if octet_length(source) <> length(source) then
     source := knowledge_internal.normalised(source);
   end if;
-  -- 1,000 and .NET are rare, and each alternative slows down the search for all compounds.
-  if source ~ '\d,\d{3}|(?:^|[\s(])\.[[:alpha:]]' then
-    compounds := compounds || '|\d{1,3}(?:,\d{3})+|(?<![^\s(])\.[[:alpha:]]+';
+  if source ~ '\d[,'']\d{3}|\d\.\d{3},\d|(?:^|[\s(])\.[[:alpha:]]|\^'
+      '|[[:alpha:]]''[[:upper:]][[:alpha:]]{2}|[Oo]''[[:alpha:]]{2}' then
+    compounds := compounds || knowledge_internal.rare_compounds();
   end if;
   found := array_to_string(array(select (regexp_matches(source, compounds, 'g'))[1]), ' ');
-  -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1.
-  if found ~ '\d\.\d|(?:^| )\.' then
-    found := regexp_replace(found, '(?<=\d)\.(?=\d)', 'p', 'g');
+  -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1; so do the bar
+  -- of a fraction and what stands before a power.
+  if found ~ '\d[.,/''^]-?\d|(?:^| )\.' then
+    found := regexp_replace(found, '\.(?=(?:\d{3}\.)*\d{3},\d)|''', '', 'g');
+    found := regexp_replace(found, '(?<=\d)\.(?=\d)|(?<=\d{4}),(?=\d)', 'p', 'g');
+    found := regexp_replace(found, '(^| )(\d\d?)/(\d\d?)(?= |$)', '\1\2v\3', 'g');
+    found := regexp_replace(regexp_replace(found, '(?<=\d)\^-', 'hn', 'g'), '(?<=\d)\^', 'h', 'g');
     found := regexp_replace(found, '(^| )\.', '\1dot', 'g');
   end if;
-  return translate(found, '-/.@:\_,', '');
+  return translate(found, '-/.@:\_,&^''', '');
 end
 $$;
 
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
--- lruCache, AB and 12345 of AB12345. A single character is no piece.
+-- lruCache, AB and 12345 of AB12345, each word's after a line feed, or after a form feed if it is one
+-- word with digits or a letter (AB12345, HepB). A single character is no piece.
 create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
+  two_words constant text := '[[:lower:]]{2}[[:upper:]][[:alpha:]]';
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';
@@ -172,7 +285,10 @@ begin
   if source !~ mixed then
     return '';
   end if;
-  select string_agg(' ' || matched.parts[1], '')
+  select string_agg(
+           case when matched.parts[1] ~ two_words then E'\n ' else E'\f ' end || matched.parts[1],
+           ''
+         )
     into words
     from regexp_matches(source, '\m[[:alnum:]]*(?:' || mixed || ')[[:alnum:]]*', 'g')
          as matched (parts);
@@ -185,10 +301,20 @@ begin
 end
 $$;
 
+-- The letters, each of which is a word and is found inside a word, as the inside of a regular
+-- expression's brackets: Han and Hangul.
+create function knowledge_internal.letters_found_alone() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return '\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD';
+end
+$$;
+
 -- Words inside the words of a normalised text, which are indexed too: Han and Hangul characters,
 -- pieces, and the compounds inside compounds, each as one word: of functools.lru_cache lrucache and
--- functoolslru, of AB-12345/X AB12345, of 3.11.2 3p11. A query is not split this way, so that exact
--- words rank first.
+-- functoolslru, of AB-12345/X AB12345, of 3.11.2 3p11, of v3.11 3p11. Those on different lines are
+-- no phrase. A query is not split this way, so that exact words rank first.
 create function knowledge_internal.inner_words(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -202,45 +328,44 @@ begin
   else
     words := regexp_replace(
       regexp_replace(
-        source,
-        '[^\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]+',
-        '', 'g'
+        source, '[^' || knowledge_internal.letters_found_alone() || ']+', '', 'g'
       ),
       '.', ' \&', 'g'
     ) || knowledge_internal.pieces(source);
   end if;
   -- Much faster than the search for the compounds.
-  if source !~ '[[:alnum:]][-_/.@:\\]+[[:alnum:]]+[-_/.@:\\]+[[:alnum:]]' then
+  if source !~ '[[:alnum:]][-_/.@:\\&]+[[:alnum:]]+[-_/.@:\\&]+[[:alnum:]]'
+      '|[[:alpha:]]\d+\.\d|\d\.\d+[[:alpha:]]' then
     return words;
   end if;
   return words || (
-    select coalesce(string_agg(distinct ' ' || translate(inner_compound.word, '-_', ''), ''), '')
-      from regexp_matches(
-             source, '[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+){2,}', 'g'
-           ) as matched (parts)
+    select coalesce(
+             string_agg(distinct E'\n' || translate(inner_compound.word, '-_', ''), ''), ''
+           )
+      from regexp_matches(source, knowledge_internal.usual_compounds(), 'g') as matched (parts)
+           -- A version is one part.
+     cross join lateral regexp_replace(matched.parts[1], '(?<=\d)\.(?=\d)', 'p', 'g')
+             as compound (source)
      cross join lateral (
-             select matched.parts[1] ~ '\d\.\d' as has_version,
-                    -- A version is one part.
-                    regexp_replace(matched.parts[1], '(?<=\d)\.(?=\d)', 'p', 'g') as source
-             offset 0
-           ) as compound
-     cross join lateral (
-             select (regexp_split_to_array(compound.source, '[-_/.@:\\]+'))[:most_parts] as parts,
+             select (regexp_split_to_array(compound.source, '[-_/.@:\\&]+'))[:most_parts] as parts,
                     -- Of a path or a dotted name: pandas.read_csv has read_csv.
                     case
-                      when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\]'
-                        then (regexp_split_to_array(compound.source, '[/.@:\\]+'))[:most_parts]
+                      when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\&]'
+                        then (regexp_split_to_array(compound.source, '[/.@:\\&]+'))[:most_parts]
                     end as segments
              offset 0
            ) as split
      cross join lateral (
              -- A version that is not the whole compound, and its beginning.
-             select version.word
-               from regexp_split_to_table(compound.source, '[-_/.@:\\]+') as part
+             select replace(version.word, '.', 'p')
+               from regexp_matches(
+                      matched.parts[1], '(?<![\d.])\d+(?:\.\d+){1,4}(?![\d.]*\d)', 'g'
+                    ) as run
               cross join lateral (
-                      values (regexp_replace(part, 'p\d+$', '')), (nullif(part, compound.source))
+                      values (nullif(run[1], matched.parts[1])),
+                             (substring(run[1] from '^(.*\..*)\.'))
                     ) as version (word)
-              where compound.has_version and part ~ '^\d+(p\d+){1,4}$' and version.word ~ 'p'
+              where version.word is not null
              union all
              select split.parts[place - 1] || split.parts[place]
                from generate_series(2, cardinality(split.parts)) as place
@@ -257,12 +382,15 @@ end
 $$;
 
 -- Lexemes of a heading, its content and other texts with their positions. A heading counts as often
--- as its weight says. Inner words have label C, which keeps them out of the length of the text.
+-- as its weight says. Compounds as one word have label B, which keeps them out of phrases. Inner
+-- words are not counted in the length of the text. They have label C, and those of one word with
+-- digits or a letter label A: AB12345 and AB 12345 are the same, JavaScript is not Java.
 create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text, heading_weight integer default 2,
   others text[] default '{}'
 ) returns tsvector
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- A word that no text contains. ts_delete removes it and leaves a gap of 30 positions, so that no
   -- phrase matches across the boundary.
@@ -276,9 +404,8 @@ declare
       boundary
     )
   );
-  words text := concat_ws(
-    boundary, knowledge_internal.apart(source), knowledge_internal.joined(source)
-  );
+  words text := knowledge_internal.apart(source);
+  compounds text := knowledge_internal.joined(source);
   inner_words text := knowledge_internal.inner_words(source);
   distance constant tsvector := gap || ':30';
   part text;
@@ -290,13 +417,21 @@ begin
       foreach part in array string_to_array(words, boundary) loop
         found_lexemes := found_lexemes || to_tsvector(configuration, part) || distance;
       end loop;
-      return ts_delete(
-        found_lexemes || setweight(to_tsvector(configuration, inner_words), 'C'), gap
-      );
+      found_lexemes := found_lexemes
+        || setweight(to_tsvector(configuration, compounds), 'B') || distance;
+      if inner_words <> '' then
+        part := regexp_replace(inner_words, '[\n\f]', concat('\& ', gap, ' '), 'g');
+        found_lexemes := found_lexemes
+          || setweight(to_tsvector(configuration, regexp_replace(part, '\f[^\f\n]+', '', 'g')), 'C')
+          || distance
+          || setweight(to_tsvector(configuration, regexp_replace(part, '(^|\n)[^\f]+', '', 'g')), 'A');
+      end if;
+      return ts_delete(found_lexemes, gap);
     exception when program_limit_exceeded then
       -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its
       -- beginning stays searchable.
       words := left(words, length(words) / 2);
+      compounds := left(compounds, length(compounds) / 2);
       inner_words := left(inner_words, length(inner_words) / 2);
     end;
   end loop;
@@ -364,6 +499,16 @@ begin
 end
 $$;
 
+-- How often a word that a text has only inside other words (java of JavaScript) occurs in it, for
+-- BM25: a multiple of 1/4, as exact_scores reads it.
+create function knowledge_internal.inner_occurrences() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.25::float8;
+end
+$$;
+
 -- The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The
 -- weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the
 -- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009).
@@ -418,8 +563,9 @@ language plpgsql immutable security invoker set search_path = pg_catalog, pg_tem
 declare
   levels constant float8[] := knowledge_internal.impact_levels();
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
-  -- Inner words have label C.
-  words constant tsvector := ts_filter(content_tsv, '{a,b,d}');
+  inner_occurrences constant float8 := knowledge_internal.inner_occurrences();
+  -- Inner words have labels A and C.
+  words constant tsvector := ts_filter(content_tsv, '{b,d}');
   length_factor float8;
   elements text;
 begin
@@ -443,9 +589,11 @@ begin
       select posting.lexeme,
              (hashtextextended(posting.lexeme collate "C", 0) & 536870911) % 536870911 + 1
                as dimension,
-             cardinality(posting.positions) * most_weight
-               / (cardinality(posting.positions) + length_factor) as weight
+             counted.occurrences * most_weight / (counted.occurrences + length_factor) as weight
         from unnest(content_tsv) as posting
+       cross join greatest(
+               cardinality(array_remove(posting.weights, 'C')), inner_occurrences
+             ) as counted (occurrences)
       -- Without offset 0, each use of the weight would compute it again.
       offset 0
     ) as term;
@@ -456,13 +604,15 @@ begin
     select knowledge_internal.lexeme_vector(
              array_agg(posting.lexeme),
              array_agg(
-               cardinality(posting.positions) * most_weight
-                 / (cardinality(posting.positions) + length_factor)
+               counted.occurrences * most_weight / (counted.occurrences + length_factor)
              ),
              length_factor
            )
       into bm25
-      from unnest(content_tsv) as posting;
+      from unnest(content_tsv) as posting
+     cross join greatest(
+             cardinality(array_remove(posting.weights, 'C')), inner_occurrences
+           ) as counted (occurrences);
   end;
 end
 $$;

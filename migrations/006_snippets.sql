@@ -27,10 +27,12 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 declare
   -- Marks above, below or beside a letter and joiners between letters are part of the word.
-  letters constant text := '[:alnum:]\u00AD\u0300-\u036F\u0483-\u0489\u0591-\u05C7\u0610-\u061A'
-    '\u064B-\u0670\u06D6-\u06ED\u0900-\u0963\u0966-\u0DFF\u0E31-\u0EFF\u102B-\u109D\u17B4-\u17DD'
-    '\u200B-\u200D\u2060\u3099\u309A\uFEFF';
+  letters constant text := '[:alnum:]' || knowledge_internal.invisible_characters()
+    || '\u0300-\u036F\u0483-\u0489\u0591-\u05C7\u0610-\u061A\u0640\u064B-\u0670\u06D6-\u06ED'
+      '\u0900-\u0963\u0966-\u0DFF\u0E31-\u0EFF\u102B-\u109D\u17B4-\u17DD\u3099\u309A';
   punctuation constant text := '!"#$%&''()*+,-./:;<=>?@[\]^_`{|}~“”‘’';
+  joiners constant text := '[-_/.@:\\&^''’´\u02B9-\u02BF\u2010-\u2013\u2212\uFF0D]';
+  raised constant text := '[\u00B2\u00B3\u00B9\u00BC-\u00BE\u2070-\u207B\u2150-\u215F]';
 begin
   -- Each match includes the characters before the part, so that the sum of lengths gives its start.
   return query
@@ -43,9 +45,9 @@ begin
           values
             (
               'compound',
-              word ~ '[[:alnum:]][^[:alnum:]][[:alnum:]]',
-              '(?:[' || letters || ']+(?:[-_/.@:\\\u2010-\u2013\u2212\uFF0D][' || letters || ']+)*'
-                '|\d{1,3}(?:,\d{3})+)'
+              word ~ ('[[:alnum:]](?:[^[:alnum:]][[:alnum:]]|' || raised || ')'),
+              '(?:[' || letters || ']+(?:' || joiners || '[' || letters || ']+)*' || raised || '*'
+                '|\d{1,3}(?:[,.''’]\d{2,3})+(?:[,.]\d+)?)'
             ),
             ('word', true, '(?:\m[[:alpha:]](?:\+\+|#(?![[:alnum:]]))|[' || letters || ']+)'),
             (
@@ -112,7 +114,10 @@ declare
   compounds constant text := '[-_/\\@#+<>&]|[.:''’][[:alnum:]]'
       '|[[:alnum:]][]!"$%()*,;=?[^`{|}~“”…—]+[[:alnum:]]'
       '|[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]'
-    || case when source = knowledge_internal.normalised(source) then '' else '|[^\x01-\x7F]' end;
+    || case
+      when replace(source, '’', '''') = knowledge_internal.normalised(source) then ''
+      else '|[^\x01-\x7F]'
+    end;
   -- The letters that apart splits into pairs: Thai, Lao, Myanmar, Khmer, kana, Bopomofo, Han,
   -- Hangul.
   unspaced_letters constant text := '[\u0E01-\u0E4E\u0E81-\u0ECE\u0EDC-\u0EDF\u1000-\u103F'
@@ -120,14 +125,15 @@ declare
     '\u3105-\u312F\u31A0-\u31BF\u31F0-\u31FF\u3400-\u4DBF\u4E00-\u9FFF\uA9E0-\uA9EF\uA9FA-\uA9FE'
     '\uAA60-\uAA7F\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD]';
   -- Those that inner_words also indexes as single letters.
-  inner_letters constant text := '[\u3007\u3400-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF'
-    '\U00020000-\U0003FFFD]';
+  inner_letters constant text := '[' || knowledge_internal.letters_found_alone() || ']';
   marks constant text := knowledge_internal.combining_marks();
   spaced constant text := case
     when octet_length(source) = length(source) then source
     else regexp_replace(source, unspaced_letters, ' ', 'g')
   end;
   pairs text[] := '{}';
+  -- Thai and Lao write the vowel am as one character or as two.
+  has_am_apart constant boolean := source ~ '[\u0E4D\u0ECD]';
 begin
   if spaced <> source then
     pairs := array(
@@ -198,11 +204,17 @@ begin
         from word
         join part on part.word = word.word
       union all
-      select letter.start, letter.start + length(pair.lexeme) - 1,
+      select letter.start, letter.start + length(written.pair) - 1,
              array_position(lexemes, pair.lexeme)
         from letter
        cross join lateral (
                values (letter.character || letter.next), (letter.character)
+             ) as written (pair)
+       cross join lateral (
+               select case
+                        when has_am_apart then knowledge_internal.normalised(written.pair)
+                        else written.pair
+                      end
              ) as pair (lexeme)
        where pair.lexeme = any (pairs)
        order by start, finish

@@ -508,11 +508,11 @@ begin
     into ids, scores
     from (
       select chunk.id,
-             -- stored = tf * most_weight / (tf + stored_factor), solved for tf.
+             -- stored = tf * most_weight / (tf + stored_factor), solved for tf, in quarters.
              case
                when is_one_reading then (
-                 select sum(word.weight * most_weight / (1 + chunk.length_factor / round(
-                          chunk.stored_factor / (most_weight / nullif(
+                 select sum(word.weight * most_weight / (1 + 4 * chunk.length_factor / round(
+                          4 * chunk.stored_factor / (most_weight / nullif(
                             -(chunk.bm25 operator(extensions.<#>) word.vector), 0
                           ) - 1)
                         )))
@@ -522,8 +522,8 @@ begin
                  select sum(best.score order by best.reading)
                    from (
                      select word.reading,
-                            max(word.weight * most_weight / (1 + chunk.length_factor / round(
-                              chunk.stored_factor / (most_weight / nullif(
+                            max(word.weight * most_weight / (1 + 4 * chunk.length_factor / round(
+                              4 * chunk.stored_factor / (most_weight / nullif(
                                 -(chunk.bm25 operator(extensions.<#>) word.vector), 0
                               ) - 1)
                             ))) as score

@@ -42,7 +42,9 @@ comment on type public.knowledge_search_hit is
   'of an adopted table that the document is made of. confidence: the fused score over the highest '
   'possible one, 0 to 1; with boosts, over that of a row with the greatest factor in the list. '
   'notes: what the search did beside what was asked, null for nothing; '
-  'embedding: why the embedding was ignored; replaced: the words that no visible chunk has, and '
+  'embedding: why the embedding was ignored; relaxed: what was required and is required no more; '
+  'excluded: the words and phrases that hits must not have; dropped: required phrases that have '
+  'only stop words; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
   'well its hit with the best score fits the question; low for a question of another subject than '
@@ -296,9 +298,9 @@ declare
   shares float8[];
 begin
   with read as materialized (
-    -- Words of compounds have label C, and impact levels no position.
+    -- Words inside words have labels A and C, and impact levels no position.
     select coalesce(chunk.document_id, chunk.id) as unit,
-           ts_filter(chunk.content_tsv, '{a,b,d}') as words
+           ts_filter(chunk.content_tsv, '{b,d}') as words
       from knowledge_internal.rows_by_id((plan.known).ids, has_lexemes => true) as chunk
      order by chunk.chunk_index, chunk.id
      limit most_chunks
@@ -711,6 +713,7 @@ begin
   if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
      and not plan.questions[1].is_inferred and plan.analyses[1].replaced is null
      and lists[1].relaxed_parts is null
+     and num_nonnulls(plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts) = 0
   then
     return null;
   end if;
@@ -740,6 +743,16 @@ begin
           select jsonb_agg(distinct part.name)
             from unnest(lists) as list
            cross join unnest(list.relaxed_parts) as part (name)
+        ),
+        'excluded', (
+          select jsonb_agg(distinct part.name)
+            from unnest(plan.analyses) as read
+           cross join unnest(read.excluded_parts) as part (name)
+        ),
+        'dropped', (
+          select jsonb_agg(distinct part.name)
+            from unnest(plan.analyses) as read
+           cross join unnest(read.dropped_parts) as part (name)
         ),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)

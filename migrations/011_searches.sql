@@ -115,6 +115,8 @@ language plpgsql immutable security invoker set search_path = pg_catalog, pg_tem
 declare
   most_candidates constant integer := case when is_visitor then 750 else 2500 end;
   longest_texts constant integer := 8192; -- characters of all questions
+  longest_filters constant integer := 32768; -- characters
+  most_conditions constant integer := 32; -- each is compared with every row: 1 microsecond
   characters_read constant integer := 4096; -- of each question
   formulations constant jsonb := case jsonb_typeof(arguments.formulations)
     when 'array' then arguments.formulations else '[]' end;
@@ -125,6 +127,18 @@ begin
   select bound.argument, bound.given, bound.least, bound.most, bound.allowed
     into refused
     from (
+      select coalesce(sum(length(part.given::text)), 0) as characters,
+             coalesce(
+               sum(
+                 case jsonb_typeof(part.given)
+                   when 'array' then jsonb_array_length(part.given)
+                   when 'object' then (select count(*) from jsonb_object_keys(part.given))
+                 end
+               ), 0
+             ) as conditions
+        from unnest(array[arguments.filters, arguments.required_filters]) as part (given)
+    ) as filters
+   cross join lateral (
       values
         ('match_count', arguments.match_count::bigint, 1, 50, null, true),
         ('match_offset', arguments.match_offset, 0, 200, null, true),
@@ -143,10 +157,16 @@ begin
           'at most %s characters long for visitors', true
         ),
         (
-          'filters',
-          coalesce(length(arguments.filters::text), 0)
-            + coalesce(length(arguments.required_filters::text), 0),
-          0, 2000, 'at most %s characters of JSON for visitors, with required_filters', true
+          'filters', filters.characters, 0, 2000,
+          'at most %s characters of JSON for visitors', true
+        ),
+        (
+          'filters', filters.characters, 0, longest_filters,
+          'at most %s characters of JSON', false
+        ),
+        (
+          'filters', filters.conditions, 0, most_conditions,
+          'at most %s conditions', false
         ),
         (
           'boosts', coalesce(length(arguments.boosts::text), 0), 0, 2000,
@@ -241,10 +261,10 @@ comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
   'frequencies of BM25 are those of all chunks. Limits bound the cost of a call: pool_size (at '
-  'least match_count) times collections times questions 2,500, and 8,192 characters of all '
-  'questions and of boosts. source_row is null unless the role may select this column of '
-  'knowledge_documents. Raises 42501 if nobody is signed in or the user id is not a UUID, and '
-  '22023 for an argument out of bounds.';
+  'least match_count) times collections times questions 2,500, 8,192 characters of all questions '
+  'and of boosts, 32 conditions and 32,768 characters of filters. source_row is null unless the '
+  'role may select this column of knowledge_documents. Raises 42501 if nobody is signed in or the '
+  'user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
@@ -297,10 +317,10 @@ revoke all on function public.search_public_knowledge_chunks
 
 -- The chunks that a search would find if its pools had no bound: active chunks that pass the
 -- filters and have the words of query_text, or an embedding of at least match_threshold, and
--- min_confidence. Without a question, all that pass the filters, unless needs_question. Raises
--- 22023 as the search does.
+-- min_confidence. Without a question, all that pass the filters, unless needs_question. most_rated:
+-- how many chunks times questions min_confidence may compare. Raises 22023 as the search does.
 create function knowledge_internal.matching_chunks(
-  given knowledge_internal.search_arguments, needs_question boolean
+  given knowledge_internal.search_arguments, needs_question boolean, most_rated bigint default null
 ) returns table (id uuid, document_id uuid)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -339,13 +359,22 @@ begin
            asked, array(select question.embedding from unnest(plan.questions) as question),
            given.match_threshold, plan.questions is null, plan.collections, plan.scope
          ) as chunk;
+  if given.min_confidence is null or plan.questions is null or ids is null then
+    return query select * from unnest(ids, document_ids);
+    return;
+  end if;
+  perform knowledge_internal.check_range(
+            'min_confidence', cardinality(ids)::bigint * cardinality(plan.questions), 0, most_rated,
+            format(
+              'compared with at most %s matching chunks times questions: narrow the search with '
+              'filters, or leave it out', most_rated
+            )
+          )
+    where most_rated is not null;
   return query
   select rated.id, rated.document_id
-    from unnest(
-           ids, document_ids,
-           case when given.min_confidence is not null and plan.questions is not null
-             then knowledge_internal.answer_confidences(plan, ids) end
-         ) as rated (id, document_id, confidence)
+    from unnest(ids, document_ids, knowledge_internal.answer_confidences(plan, ids))
+         as rated (id, document_id, confidence)
    where (rated.confidence < given.min_confidence) is not true;
 end
 $$;

@@ -49,6 +49,7 @@ declare
   is_analysed boolean;
   mean_length float8;
   side record;
+  most_bytes constant integer := 500000; -- of the words, so that their impacts fit
 begin
   if new.allowed_groups is distinct from old.allowed_groups then
     new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
@@ -97,14 +98,20 @@ begin
   if is_analysed
      or new.collection <> old.collection
      or new.metadata is distinct from old.metadata
+     or new.owner_id is distinct from old.owner_id
+     or new.visibility <> old.visibility
+     or new.allowed_groups is distinct from old.allowed_groups
+     or new.sensitivity is distinct from old.sensitivity
   then
     fields := knowledge_internal.text_fields(
-      new.collection, new.heading, new.document_id, new.metadata
+      new.collection, new.heading, new.document_id, new.metadata, new.owner_id, new.visibility,
+      new.allowed_groups, new.sensitivity
     );
     is_analysed := is_analysed
       or fields.stamp is distinct from old.field_stamp
       or fields is distinct from knowledge_internal.text_fields(
-           new.collection, new.heading, new.document_id, old.metadata
+           new.collection, new.heading, new.document_id, old.metadata, old.owner_id,
+           old.visibility, old.allowed_groups, old.sensitivity
          );
   end if;
 
@@ -130,7 +137,10 @@ begin
     );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
-    new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
+    -- A tsvector has at most 1 MB.
+    if pg_column_size(new.content_tsv) < most_bytes then
+      new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
+    end if;
   else
     new.content_hash := old.content_hash;
     new.field_stamp := old.field_stamp;

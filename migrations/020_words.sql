@@ -6,6 +6,8 @@
 -- Written from supabase/schemas/modules/words/20_words.sql by `make baseline`: edit that file.
 
 create table public.knowledge_words (
+  -- Publications of all tables need it.
+  id bigint generated always as identity primary key,
   word text collate "C" not null,
   folded text collate "C" not null,
   chunk_id uuid not null
@@ -26,6 +28,8 @@ create index knowledge_words_chunk on public.knowledge_words (chunk_id);
 
 alter table public.knowledge_words enable row level security;
 revoke all on table public.knowledge_words from public, anon, authenticated, service_role;
+revoke all on sequence public.knowledge_words_id_seq
+  from public, anon, authenticated, service_role;
 
 -- The text without accents: café as cafe, Straße as Strasse, smørrebrød as smorrebrod.
 create function knowledge_internal.without_accents(source text) returns text

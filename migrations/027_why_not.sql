@@ -107,10 +107,9 @@ set client_min_messages = warning
 set standard_conforming_strings = on as $$
 declare
   words_read constant integer := 512;
-  characters_read constant integer := 4096;
   configurations constant regconfig[] := knowledge_internal.query_configurations();
   operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
-    left(translate(query_text, '“”„‟«»', '""""""'), characters_read), search_mode, words_read
+    query_text, search_mode, words_read
   );
 begin
   select array_agg(shown.operand order by listed.place) filter (

@@ -43,6 +43,7 @@ Row = dict[str, Any]
 TYPES: dict[str, LiteralString] = {
     "query_embedding": "::extensions.vector",
     "filters": "::jsonb",
+    "required_filters": "::jsonb",
     "formulations": "::jsonb",
     "boosts": "::jsonb",
     "queries": "::jsonb",

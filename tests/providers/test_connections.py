@@ -4,17 +4,13 @@
 """
 
 import asyncio
-import os
 import random
-import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -435,46 +431,6 @@ def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection
 
     answers = asyncio.run(many())
     assert [[hit.content for hit in hits] for hits, _ in answers] == [FOUND] * 3
-
-
-@pytest.fixture
-def pooler(shared_dsn: str, tmp_path: Path) -> Iterator[str]:
-    """The DSN of a pgbouncer that gives each transaction another server connection."""
-    binary = os.environ.get("PGBOUNCER_BIN") or shutil.which("pgbouncer")
-    if binary is None:
-        pytest.skip("PGBOUNCER_BIN names no pgbouncer, and there is none in the path")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    parts = conninfo_to_dict(shared_dsn)
-    configuration = tmp_path / "pgbouncer.ini"
-    configuration.write_text(
-        f"[databases]\n* = host={parts['host']} port={parts['port']}"
-        f" user={parts['user']} password={parts['password']}\n"
-        "[pgbouncer]\npool_mode = transaction\nauth_type = any\nserver_round_robin = 1\n"
-        "min_pool_size = 3\ndefault_pool_size = 3\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-    )
-    tmp_path.chmod(0o755)
-    command = [binary, str(configuration)]
-    if os.geteuid() == 0:
-        command[1:1] = ["-u", "nobody"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        try:
-            yield await_port(make_conninfo(shared_dsn, host="127.0.0.1", port=port), process)
-        finally:
-            process.terminate()
-
-
-def await_port(dsn: str, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            psycopg.connect(dsn).close()
-        except psycopg.OperationalError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise
-        else:
-            return dsn
 
 
 def test_searches_work_through_a_transaction_pooler(

@@ -262,7 +262,8 @@ def test_matched_terms_are_the_words_as_typed_in_the_order_of_the_query(
     [
         ("lru_cache", "a cache of rows", ["cache"]),
         ("lru_cache", "the lru_cache of rows", ["lru_cache"]),
-        ("lru_cache", "the cache is an LRU", ["lru_cache"]),
+        ("lru_cache", "the cache is an LRU", ["lru", "cache"]),
+        ("lru_cache", "the LRU cache", ["lru_cache"]),
         ("lru_cache Cache", "a cache of rows", ["Cache"]),
         ("E-1042 LRU_CACHE lru_cache", "E-2001 at the LRU", ["E", "LRU"]),
         ("red,green", "green", ["green"]),

@@ -1,4 +1,6 @@
-"""What a viewer may not see changes no answer: two databases, one without these rows, compared.
+"""What a search may not see changes no answer: two databases, one without these rows, compared.
+
+It may not see what is hidden from its viewer, and what the required_filters of a server leave out.
 
 Scores depend on all chunks on purpose, by the document frequencies and sizes that SECURITY.md
 lists. In these databases both are functions of the word alone, so that all else must be equal.
@@ -6,7 +8,7 @@ lists. In these databases both are functions of the word alone, so that all else
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +23,9 @@ from corpora import (
     GROUPS,
     TAGS,
     USERS,
+    Chunk,
     Corpus,
+    Document,
     Viewer,
     ask_groups_of_token,
     call,
@@ -71,7 +75,7 @@ returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'sel
 alter table public.knowledge_chunks set (autovacuum_enabled = false);
 """
 GRANTED = ("search_public_knowledge_chunks", "explain_public_empty_knowledge_search")
-WRITTEN = {"created_at", "updated_at"}  # when the test stored it
+WRITTEN = {"created_at", "updated_at", "milliseconds"}  # when the test stored or asked it
 
 Row = dict[str, Any]
 
@@ -345,6 +349,107 @@ def test_hidden_rows_change_no_answer(
         with_hidden, without = (side.ask(*one) for side in sides)
         assert with_hidden == without, f"{differences(with_hidden, without)} of {one}"
         answered += with_hidden not in ([], "")
+    assert answered > calls / 2
+
+
+def condition(field: str, op: str, value: object) -> Row:
+    return {"field": field, "op": op, "value": value}
+
+
+Scope = tuple[Row, Callable[[Chunk], bool]]
+SCOPES: list[Scope] = [
+    (condition("metadata.tag", "eq", "red"), lambda one: one.tag == "red"),
+    (condition("metadata.tag", "in", ["red", "blue"]), lambda one: one.tag != "green"),
+    (condition("metadata", "contains", {"tag": "blue"}), lambda one: one.tag == "blue"),
+    (condition("metadata.tag", "ne", "red"), lambda one: one.tag != "red"),
+    (condition("collection", "in", ["two", "three"]), lambda one: one.collection == "two"),
+    (condition("collection", "not_in", ["two"]), lambda one: one.collection == "one"),
+    (condition("sensitivity", "exists", False), lambda one: one.sensitivity is None),
+    (condition("owner_id", "eq", str(USERS[1])), lambda one: one.owner == USERS[1]),
+    (condition("visibility", "eq", "public"), lambda one: one.visibility == "public"),
+    (condition("document_date", "gte", "2025-01-01"), lambda one: (one.date or "") > "2025"),
+    (
+        condition("chunk_index", "between", [1, 4]),
+        lambda one: one.place is not None and 1 <= one.place <= 4,
+    ),
+]
+
+
+def documents_hidden_by(required: Row, rows: Corpus) -> list[UUID]:
+    """List the documents whose own columns do not meet a condition on access."""
+    meets: dict[str, Callable[[Document], bool]] = {
+        "sensitivity": lambda one: one.sensitivity is None,
+        "owner_id": lambda one: one.owner == USERS[1],
+        "visibility": lambda one: one.visibility == "public",
+    }
+    test = meets.get(required["field"])
+    return [one.id for one in rows.documents.values() if test is not None and not test(one)]
+
+
+def asked_by_a_server(
+    draw: random.Random, viewer: Viewer, rows: Corpus, modules: tuple[str, ...]
+) -> tuple[str, str, Row]:
+    """Draw a function that a server calls, and arguments; ids are of rows in the scope or not."""
+    arguments = searched(draw, modules)
+    document = {"document": UUID(int=10_000 + draw.randrange(8))}
+    words = {"query_text": question(draw)}
+    calls: list[tuple[str, Row]] = [
+        ("explain_missing_knowledge_chunk", arguments | {"chunk_id": known(draw)}),
+        ("explain_missing_knowledge_chunk", arguments | {"document_key": str(known(draw))}),
+        ("explain_hybrid_search", arguments),
+        ("count_pending_knowledge_embeddings", {}),
+        ("read_knowledge_document", document),
+        ("list_visible_knowledge_documents", {"page_size": draw.choice([2, 50])}),
+        ("match_knowledge_chunks", {"query_embedding": "[1, 0.5, 0.2]", "match_threshold": -1}),
+        ("search_knowledge_chunks_fulltext", words),
+        ("hybrid_search_knowledge_chunks_batch", {"queries": [arguments | shown(draw)] * 2}),
+    ]
+    name, given = draw.choice([one for one in calls if present([one[0]], modules)])
+    if draw.random() < 0.6:
+        role, name, given = "", "", {}
+        while role != "service_role":
+            role, name, given = asked(draw, viewer, rows, modules)
+    elif name != "hybrid_search_knowledge_chunks_batch":
+        given |= {
+            "viewer_id": viewer.user,
+            "viewer_groups": None if viewer.groups is None else sorted(viewer.groups),
+            "public_only": viewer.public_only,
+        }
+    return "service_role", name, given
+
+
+@pytest.mark.parametrize("calls", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("viewer", [Viewer(None), MEMBER], ids=["everybody", "member"])
+@pytest.mark.parametrize("scope", SCOPES, ids=[f"{one['field']} {one['op']}" for one, _ in SCOPES])
+def test_rows_that_a_server_leaves_out_change_no_answer(
+    sides: tuple[Side, Side], scope: Scope, viewer: Viewer, calls: int, modules: tuple[str, ...]
+) -> None:
+    required, is_in_scope = scope
+    draw = random.Random(f"server {viewer} {required}")
+    whole = corpus()
+    within = {number: one for number, one in whole.chunks.items() if is_in_scope(one)}
+    needed = {one.document for one in within.values()}
+    documents = {number: one for number, one in whole.documents.items() if number in needed}
+    small = Corpus(documents, within)
+    assert 10 < len(within) < len(whole.chunks) - 10
+    for side, rows in zip(sides, (whole, small), strict=True):
+        store(side.owner, rows)
+    sides[1].owner.execute(
+        "update public.knowledge_documents set title = 'other', source_url = 'other',"
+        " external_key = id::text where id = any (%s)",
+        [documents_hidden_by(required, small)],
+    )
+    answered = 0
+    for _ in range(calls):
+        role, function, given = asked_by_a_server(draw, viewer, small, modules)
+        if "queries" in given:
+            queries = [one | {"required_filters": [required]} for one in given["queries"]]
+            given = {"queries": queries}
+        else:
+            given = given | {"required_filters": [required]}
+        with_others, without = (side.ask(role, function, given) for side in sides)
+        assert with_others == without, f"{differences(with_others, without)} of {function} {given}"
+        answered += with_others not in ([], "")
     assert answered > calls / 2
 
 

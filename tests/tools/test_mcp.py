@@ -344,6 +344,17 @@ def test_a_named_collection_is_searched_only_where_the_server_shows_it(here: Her
     )
 
 
+def test_the_collections_of_a_server_bound_all_that_an_answer_tells(here: Here) -> None:
+    with here(Scope()) as everything:
+        (best, *_) = everything.ask("hybrid_search", query="rotated keys").content["results"]
+    with here(Scope(collections=("tickets",))) as assistant:
+        like = assistant.ask("hybrid_search", like_ids=[best["document_id"]])
+        told = assistant.ask("hybrid_search", query="keys", filters={"collection": "knowledg"})
+    assert "no visible chunk or document has the id" in like.text
+    assert "knowledge" not in told.text.replace("knowledge_type", "")
+    assert "tickets" in told.text
+
+
 def test_arguments_choose_and_order_the_results(here: Here) -> None:
     with here(Scope()) as assistant:
 

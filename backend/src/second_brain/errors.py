@@ -245,6 +245,8 @@ _INVALID_INPUT_CODES = (
 _UNAVAILABLE_CODES = (
     # PostgREST without its database, PostgreSQL stopping or starting.
     *("PGRST000", "PGRST001", "PGRST002", "PGRST003", "57P01", "57P02", "57P03"),
+    # Sessions that were idle for too long.
+    *("25P03", "57P05"),
     # The status of a gateway that had no answer to pass on.
     *("502", "503", "504", "520", "521", "522", "523", "524"),
 )
@@ -258,7 +260,7 @@ _CLASSES: dict[str, type[SecondBrainError]] = {
         ("PGRST300", "PGRST301", "PGRST302", "PGRST303", "28000", "28P01", "401", "403"),
         AuthenticationError,
     ),
-    "57014": SearchTimeoutError,
+    **dict.fromkeys(("57014", "25P04"), SearchTimeoutError),
     **dict.fromkeys(_UNAVAILABLE_CODES, UnavailableError),
     **dict.fromkeys(("23505", "40001", "40P01", "55P03"), ConflictError),
     "3D000": ConfigurationError,

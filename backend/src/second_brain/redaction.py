@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 MESSAGE_LIMIT = 300
 _READ_AT_MOST = 8_000
+# A shorter one stands in many words, which would be garbled and would tell its letters.
+_SHORTEST_SECRET = 4
 # psycopg, which looks hosts up itself, quotes them singly.
 QUOTED = re.compile(r""""[^"]*"|(?<=host )'[^']*'""")
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -78,7 +80,10 @@ def redacted(error: BaseException, *, secrets: Iterable[object] = ()) -> BaseExc
 
 
 def _without_secrets(text: str, secrets: Iterable[object]) -> str:
-    for secret in sorted({str(secret) for secret in secrets if secret}, key=len, reverse=True):
+    known = {str(secret) for secret in secrets if secret}
+    for secret in sorted(known, key=len, reverse=True):
+        if len(secret) < _SHORTEST_SECRET:
+            break
         text = text.replace(secret, "[secret]")
     if len(text) > _READ_AT_MOST:
         # The last word may be half a secret, which no pattern matches.

@@ -467,7 +467,8 @@ create type knowledge_internal.text_fields as (
 -- which improved nDCG on each of three test collections.
 create function knowledge_internal.text_fields(
   collection text, heading text default null, document_id uuid default null,
-  metadata jsonb default '{}'
+  metadata jsonb default '{}', owner_id uuid default null, visibility text default null,
+  allowed_groups text[] default null, sensitivity text default null
 ) returns knowledge_internal.text_fields
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin

@@ -498,9 +498,13 @@ begin
     foreach condition in array knowledge_internal.filter_conditions(filters, argument) loop
       compiled := knowledge_internal.with_condition(compiled, condition);
     end loop;
-    -- Callers exclude collections by habit. Without such chunks the search needs no filter.
-    compiled.excluded_collections := case when compiled.excluded_collections is not null
-      then nullif(knowledge_internal.stored_collections(compiled.excluded_collections), '{}') end;
+    -- Callers exclude collections by habit. Without such chunks the search needs no filter. What is
+    -- required stays: an answer must not depend on chunks that it leaves out.
+    compiled.excluded_collections := case
+      when argument = 'required_filters' then compiled.excluded_collections
+      when compiled.excluded_collections is not null
+        then nullif(knowledge_internal.stored_collections(compiled.excluded_collections), '{}')
+    end;
   end if;
   compiled.filter_type := filter_type;
   compiled.date_from := date_from;

@@ -24,7 +24,8 @@ create type knowledge_internal.query_bonuses as (
 -- rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has
 -- what is required, null when nothing can be relaxed; relaxed_parts: what is required no more;
 -- required_query: the words that a row must have, in any order; indexed_query: the same where words
--- must be near each other, whose many conditions take GIN long; candidate_query: the rows to score
+-- must be near each other, whose many conditions take GIN long; excluded_parts: what the question
+-- excludes; dropped_parts: required phrases of stop words only; candidate_query: the rows to score
 -- first; is_partial: candidate_query finds fewer rows than matching_query; is_optional: one word is
 -- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
 -- knowledge_search_hit.
@@ -33,8 +34,9 @@ create type knowledge_internal.query_analysis as (
   document_frequencies float8[], weights float8[], weight_vector extensions.sparsevec,
   scored_weights float8[], readings integer[], bonuses knowledge_internal.query_bonuses,
   relaxed_bonuses knowledge_internal.query_bonuses, matching_query tsquery, relaxed_query tsquery,
-  relaxed_parts text[], required_query tsquery, indexed_query tsquery, candidate_query tsquery,
-  is_partial boolean, is_optional boolean, document_count float8, mean_length float8, replaced jsonb
+  relaxed_parts text[], required_query tsquery, indexed_query tsquery, excluded_parts text[],
+  dropped_parts text[], candidate_query tsquery, is_partial boolean, is_optional boolean,
+  document_count float8, mean_length float8, replaced jsonb
 );
 
 -- The words of all questions of a search as typed, without stop words, and the parts of compounds
@@ -104,16 +106,28 @@ begin
 end
 $$;
 
--- The words and phrases of a query, up to words_read words. websearch: words are optional, "a
--- phrase" is required, -word and -"a phrase" are excluded, "a phrase"~5 has further 5, or joins
+-- The words and phrases of a query as typed, up to words_read words. websearch: words are optional,
+-- "a phrase" is required, -word and -"a phrase" are excluded, "a phrase"~5 has further 5, or joins
 -- alternatives; in prose all of them are optional words and phrases. simple: each word is required.
--- phrase: the text is one phrase.
+-- phrase: the text is one phrase. Only an ASCII hyphen excludes: other dashes and the minus sign
+-- are copied with a text. A quotation mark after a letter or digit (27", מנכ"ל) opens no phrase.
 create function knowledge_internal.query_operands(
   query_text text, search_mode text, words_read integer
 ) returns knowledge_internal.query_operand[]
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
+  characters_read constant integer := 4096;
+  phrases constant text := '(?<![[:alnum:]])-?"[^"]*"(?:~\d+(?![[:alnum:]]))?';
+  -- Phones and word processors replace straight quotation marks; other spaces and the marks of
+  -- directions are copied with a text.
+  typed constant text := translate(
+    left(query_text, characters_read),
+    '“”„‟«»＂' || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A'
+      '\2028\2029\202F\205F\3000'
+      '\200B\200E\200F\202A\202B\202C\202D\202E\2066\2067\2068\2069\FEFF',
+    repeat('"', 7) || repeat(' ', 18)
+  );
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
   longest_word constant integer := 60; -- letters
@@ -123,16 +137,16 @@ declare
   longest_near constant integer := 80; -- characters
   pairs integer;
   has_operators constant boolean := search_mode = 'websearch'
-    and query_text ~* '"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
+    and typed ~* '(?<![[:alnum:]])"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
     -- Prose ends in a question mark, or has many words beside quoted and excluded ones and or.
     and not (
-      query_text ~ '[?？؟]\s*$'
+      typed ~ '[?？؟]\s*$'
       or (
         select count(*)
           from regexp_matches(
                  knowledge_internal.separated(
                    regexp_replace(
-                     query_text, '-?"[^"]*"(?:~\d+)?|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi'
+                     typed, phrases || '|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi'
                    )
                  ),
                  '[^\s"]*[[:alnum:]][^\s"]*',
@@ -146,9 +160,9 @@ begin
   for source in
     select matched.parts[1]
       from regexp_matches(
-             query_text,
+             typed,
              case search_mode
-               when 'websearch' then '-?"[^"]*"(?:~\d+(?![[:alnum:]]))?|[^\s"]+'
+               when 'websearch' then phrases || '|[^\s"]+'
                when 'simple' then '\S+'
                else '.*\S.*'
              end,
@@ -194,24 +208,88 @@ begin
 end
 $$;
 
+-- The condition with labels: rows that have its lexemes with one of these.
+create function knowledge_internal.labelled(query tsquery, labels text) returns tsquery
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return regexp_replace(query::text, '(''(?:[^'']|'''')*'')', '\1:' || labels, 'g')::tsquery;
+end
+$$;
+
+-- The condition for words, which a word inside another one (label C: java of JavaScript) does not
+-- meet; a single letter of Han or Hangul does.
+create function knowledge_internal.whole_words(query tsquery) returns tsquery
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return case
+    when query::text ~ ('''[' || knowledge_internal.letters_found_alone() || ']''') then query
+    else knowledge_internal.labelled(query, 'ABD')
+  end;
+end
+$$;
+
 -- The rows that have the words of a phrase as they stand in it or, with further, in any order and
 -- within that many positions more than they take in it. A word that stands in it twice counts once.
+-- The words may be neighbours inside one word ("user name" of getUserName). A compound is found as
+-- one word too, in a longer phrase only where all its parts are stop words (AT&T).
 create function knowledge_internal.phrase_query(
-  configuration regconfig, phrase text, further integer
+  configuration regconfig, phrase text, further integer default null
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  words constant text := knowledge_internal.apart(phrase);
+  condition tsquery := phraseto_tsquery(configuration, words);
+  compound record;
+begin
+  condition := case
+    when numnode(condition) < 2 then knowledge_internal.whole_words(condition)
+    else knowledge_internal.labelled(
+      condition,
+      -- Where a stop word is left out, words of two compounds could match.
+      case when condition::text ~ ('<\d|''[' || knowledge_internal.letters_found_alone() || ']''')
+        then 'D' else 'ACD' end
+    )
+  end;
+  if further > 0 then
+    condition := condition || knowledge_internal.near_query(configuration, words, further);
+  end if;
+  for compound in
+    select knowledge_internal.whole_words(plainto_tsquery(configuration, listed.joined)) as query,
+           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts
+      from (
+        select split.word, knowledge_internal.joined(split.word) as joined
+          from regexp_split_to_table(phrase, '\s+') as split (word)
+         where split.word ~ '[^[:alpha:]]'
+        offset 0
+      ) as listed
+     where listed.joined <> ''
+  loop
+    condition := case
+      when btrim(phrase) !~ '\s' then condition || compound.query
+      when numnode(compound.parts) = 0 then condition && compound.query
+      else condition
+    end;
+  end loop;
+  return condition;
+end
+$$;
+
+-- The rows that have these words in any order and within that many positions more than they take.
+create function knowledge_internal.near_query(
+  configuration regconfig, words text, further integer
 ) returns tsquery
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  words constant text := knowledge_internal.apart(phrase);
   condition text;
 begin
-  if coalesce(further, 0) = 0 then
-    return phraseto_tsquery(configuration, words);
-  end if;
   with word as (
     select distinct placed.forms, placed.distance
       from (
-        select '(' || string_agg(knowledge_internal.quoted_lexeme(found.lexeme), ' | ') || ')'
-                 as forms,
+        select '(' || string_agg(knowledge_internal.quoted_lexeme(found.lexeme) || ':D', ' | ')
+                 || ')' as forms,
                max(position.place) over () - min(position.place) over () + further as distance
           from unnest(to_tsvector(configuration, words)) as found
          cross join unnest(found.positions) as position (place)
@@ -252,16 +330,20 @@ begin
   return (
     select string_agg(distinct knowledge_internal.quoted_lexeme(listed.lexeme), ' | ')::tsquery
       from unnest(expansions) as listed
-     where listed.typed = lower(word)
+     where listed.typed = lower(btrim(knowledge_internal.normalised(word)))
   );
 end
 $$;
 
 -- What a row must have and must not have, read in each configuration; empty for nothing.
+-- neighbours: a row that has the required words of a short text as neighbours inside one word (user
+-- name in getUserName) has what is required, too. excluded_parts: what is excluded, as typed;
+-- dropped_parts: the required phrases that have only stop words.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
   expansions knowledge_internal.expansion[], reads_distances boolean default true,
-  out required tsquery, out excluded tsquery
+  out required tsquery, out neighbours tsquery, out excluded tsquery, out excluded_parts text[],
+  out dropped_parts text[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -275,8 +357,17 @@ declare
   );
   alternatives tsquery;
   alternatives_group integer;
+  conditioned text[] := '{}';
+  most_neighbours constant integer := 4;
+  words constant text := (
+    select string_agg(listed.source, ' ' order by listed.ordinality)
+      from unnest(operands) with ordinality as listed
+    having bool_and(listed.is_required and not listed.is_phrase and not listed.is_excluded)
+       and count(*) between 2 and most_neighbours
+  );
 begin
   required := '';
+  neighbours := '';
   excluded := '';
   -- A word may be a stop word in one configuration and not in another, so each gives a condition
   -- of its own, and a row must meet one of them.
@@ -287,21 +378,27 @@ begin
     foreach operand in array operands loop
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
-        when operand.is_phrase then
+        when operand.is_phrase or operand.is_excluded
+             or knowledge_internal.joined(operand.source) <> '' then
           knowledge_internal.phrase_query(
             configuration, operand.source, case when reads_distances then operand.further end
           )
         else
-          plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
-            || plainto_tsquery(configuration, knowledge_internal.joined(operand.source))
-            || case
-              when operand.is_excluded then ''
-              else coalesce(knowledge_internal.expanded_query(operand.source, expansions), '')
-            end
+          knowledge_internal.whole_words(
+            plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
+          )
       end;
+      if numnode(operand_query) > 0 then
+        conditioned := conditioned || operand.source;
+      end if;
       if operand.is_excluded then
         excluded := excluded || operand_query;
         continue;
+      end if;
+      if not operand.is_phrase then
+        operand_query := operand_query || coalesce(
+          knowledge_internal.expanded_query(operand.source, expansions), ''
+        );
       end if;
       if operand.alternatives is distinct from alternatives_group then
         required_here := required_here && alternatives;
@@ -311,7 +408,19 @@ begin
       alternatives := alternatives || operand_query;
     end loop;
     required := required || (required_here && alternatives);
+    if words is not null then
+      neighbours := neighbours || knowledge_internal.phrase_query(configuration, words);
+    end if;
   end loop;
+  select array_agg(substr(listed.source, 2) order by listed.ordinality) filter (
+           where listed.is_excluded and listed.source = any (conditioned)
+         ),
+         array_agg(listed.source order by listed.ordinality) filter (
+           where listed.is_phrase and listed.is_required and not listed.is_excluded
+             and listed.source <> all (conditioned)
+         )
+    into excluded_parts, dropped_parts
+    from unnest(operands) with ordinality as listed;
 end
 $$;
 
@@ -328,7 +437,7 @@ declare
   most_readings constant integer := 600; -- of parts, each once in every configuration
 begin
   with typed as (
-    select distinct on (lower(trimmed.word)) trimmed.word, split.place,
+    select distinct on (lower(same.word)) trimmed.word, same.word as normalised, split.place,
            knowledge_internal.apart(trimmed.word) as apart,
            -- The dot before .NET is part of the word.
            knowledge_internal.joined(split.word) as joined,
@@ -336,7 +445,8 @@ begin
              and octet_length(trimmed.word) = length(trimmed.word) as is_simple
       from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
      cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
-     order by lower(trimmed.word), split.place
+     cross join lateral btrim(knowledge_internal.normalised(trimmed.word)) as same (word)
+     order by lower(same.word), split.place
   ),
   -- A row with one part of a compound is a hit, too.
   part as (
@@ -345,7 +455,7 @@ begin
      cross join lateral (
              select found.token, found.number, count(*) over () as parts
                from ts_parse(
-                      'default', typed.apart || knowledge_internal.pieces(typed.word)
+                      'default', typed.apart || knowledge_internal.pieces(typed.normalised)
                     ) with ordinality as found (tokid, token, number)
               where found.token ~ '[^[:space:][:punct:]]'
            ) as parsed
@@ -375,8 +485,13 @@ begin
            select string_agg(distinct '(' || alternative.query::text || ')', ' | ')::tsquery
                     as query
              from unnest(configurations) as language (configuration)
+            cross join plainto_tsquery(language.configuration, said.apart) as plain
             cross join lateral (
-                    select plainto_tsquery(language.configuration, said.apart)
+                    select case
+                             when numnode(plain) > 1 then
+                               knowledge_internal.phrase_query(language.configuration, said.word)
+                             else plain
+                           end
                     union all
                     select plainto_tsquery(language.configuration, said.joined)
                      where said.joined <> ''
@@ -401,9 +516,10 @@ returns table (
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  compounds constant text := '^(?:[[:alnum:]]+(?:(?:[-/.@:\\]_*|_+|::|://)[[:alnum:]]+)+'
-    '|\d{1,3}(?:,\d{3})+|\.[[:alpha:]]+'
-    '|[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*)$';
+  -- Not the French article before a name: l'Iran.
+  compounds constant text := '^(?![[:lower:]]{1,2}''[[:upper:]])(?:'
+    || knowledge_internal.usual_compounds() || knowledge_internal.rare_compounds()
+    || '|[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*)$';
   tokens text[];
   words text;
 begin
@@ -411,7 +527,9 @@ begin
     regexp_replace(
       regexp_replace(
         knowledge_internal.separated(wanted),
-        '(?<!\d),|,(?!\d)|[][(){}<>"''’`;!?=|&#+*~^%$…]+', ' ', 'g'
+        '(?<!\d),|,(?!\d)|[][(){}<>"`;!?=|#+*~%$…]+'
+          '|(?<![[:alnum:]])[&^'']+|[&^'']+(?![-[:alnum:]])',
+        ' ', 'g'
       ),
       '(?<!\S)(?:[-_/@:\\]+|\.(?![[:alpha:]]))+|[-_/.@:\\]+(?!\S)|\s+', ' ', 'g'
     ),
@@ -677,19 +795,21 @@ begin
       analysis.bonuses.phrase_queries := null; -- each row has them
       analysis.bonuses.phrase_bonuses := null;
     end if;
-    analysis.matching_query := conditions.required;
+    analysis.matching_query := conditions.required || conditions.neighbours;
     -- GIN finds the words of a phrase, in any order.
-    analysis.required_query := regexp_replace(
+    analysis.required_query := regexp_replace(regexp_replace(
       case
         when has_distances then (
           knowledge_internal.operand_conditions(operands, configurations, expansions, false)
         ).required
         else conditions.required
       end::text,
-      '<(-|\d+)>', '&', 'g'
-    )::tsquery;
+      ''':[A-D]+', '''', 'g'
+    ), '<(-|\d+)>', '&', 'g')::tsquery;
     analysis.indexed_query := case when has_distances then analysis.required_query end;
   end if;
+  analysis.excluded_parts := conditions.excluded_parts;
+  analysis.dropped_parts := case when search_mode = 'websearch' then conditions.dropped_parts end;
   -- Nothing excluded is an empty condition, and so is its negation.
   analysis.matching_query := analysis.matching_query && !!conditions.excluded;
   analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
@@ -716,25 +836,19 @@ create function knowledge_internal.full_reading(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  characters_read constant integer := 4096;
   most_words constant integer := 512;
   most_readings constant integer := 3000; -- of words, each once in every configuration
   most_lexemes constant integer := 256;
   candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
-    left(
-      -- Phones and word processors replace straight quotation marks.
-      knowledge_internal.normalised(
-        translate(left(query_text, characters_read), '“”„‟«»', '""""""')
-      ), characters_read
-    ),
-    search_mode, least(most_words, most_readings / cardinality(configurations))
+    query_text, search_mode, least(most_words, most_readings / cardinality(configurations))
   );
-  wanted constant text := (
+  typed constant text := (
     select string_agg(operand.source, ' ' order by operand.ordinality)
       from unnest(operands) with ordinality as operand
      where not operand.is_excluded
   );
+  wanted constant text := knowledge_internal.normalised(typed);
   corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
   expansions constant knowledge_internal.expansion[] := case
     when search_mode = 'phrase' then '{}'
@@ -749,11 +863,10 @@ declare
   analysis knowledge_internal.query_analysis;
 begin
   -- Few statements, because a connection keeps a plan for each.
-  select typed.words, typed.word_queries, typed.compounds, corpus.document_count,
-         corpus.mean_length
+  select read.words, read.word_queries, read.compounds, corpus.document_count, corpus.mean_length
     into analysis.words, analysis.word_queries, analysis.compounds, analysis.document_count,
          analysis.mean_length
-    from knowledge_internal.typed_words(wanted, configurations, expansions) as typed;
+    from knowledge_internal.typed_words(typed, configurations, expansions) as read;
   if analysis.words is null then
     return analysis;
   end if;

@@ -243,6 +243,12 @@ def _write(
                 f' psql "$SECOND_BRAIN_DSN" -1f {shlex.quote(str(file))}',
                 err=True,
             )
+        if is_new and (Path(file).parent.parent / "schemas").is_dir():
+            typer.echo(
+                "note: this project has declarative schemas: copy `create view` and `create "
+                "trigger` of this file into supabase/schemas, else the next diff drops them",
+                err=True,
+            )
     typer.echo(f"Then: second-brain adopt --backfill {choices.name}{more}", err=True)
     if choices.is_later:
         typer.echo(

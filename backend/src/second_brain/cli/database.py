@@ -24,7 +24,7 @@ from second_brain.cli.options import (
 from second_brain.cli.output import print_json, show
 from second_brain.cli.tables import number
 from second_brain.cli.target import STATE, dev_server, opened, resolve_dsn
-from second_brain.database import doctor, migrations, naming, pgvector, uninstall
+from second_brain.database import doctor, migrations, naming, pgvector, restored, uninstall
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
@@ -202,6 +202,14 @@ def migrate(
     as_json: JsonOption = False,
     all_installs: AllOption = None,
     stop: StopOption = False,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Record the migrations of an install without a history, as after a restore; apply "
+            "none.",
+        ),
+    ] = False,
 ) -> None:
     """Apply the migrations that the database does not have yet.
 
@@ -236,6 +244,11 @@ def migrate(
         for_all(all_installs, schema, migrate_one, stop=stop, as_json=as_json)
         return
     target = resolve_dsn(dsn)
+    if record:
+        found = restored.record(target, schema)
+        said = f"Recorded {len(found)} migrations, and applied none."
+        show({"recorded": [one.file_name for one in found]}, said, as_json=as_json)
+        return
     if prelude:
         with connect(target, autocommit=True) as connection:
             apply_prelude(connection)

@@ -11,7 +11,7 @@ import typer
 from second_brain.cli import configuration
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.errors import ConfigurationError
-from second_brain.services.connections import address, connect
+from second_brain.services.connections import address, connect, libpq
 from second_brain.services.install import Database, Install
 
 STATE = Path(".second-brain")
@@ -24,13 +24,13 @@ def resolve_dsn(dsn: str | None) -> str:
     database.
     """
     if dsn:
-        return dsn
+        return libpq(dsn)
     configured = configuration.load().values.get("dsn")
     if configured is not None:
         _print_database(configured.value, configured.source)
         if warning := configuration.warning_of_password(configured):
             typer.echo(f"warning: {warning}", err=True)
-        return str(configured.value)
+        return libpq(str(configured.value))
     server = dev_server()
     if server.status == "running":
         _print_database(server.dsn(), f"{STATE}/ of this folder")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming, pgvector, stored
+from second_brain.database import catalogue, migrations, naming, pgvector, restored, stored
 from second_brain.database.catalogue import Catalogue, Definition, Difference
 from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
 from second_brain.errors import SecondBrainError, safe_message
@@ -91,44 +91,55 @@ class Finding:
 
 
 def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding]:
-    """Run every check on an autocommit connection, preferably as the owner of the tables.
+    """Run every check, preferably as the owner of the tables.
 
-    If migrations are missing, the checks of their objects do not run.
+    Each check is a transaction, or a savepoint in the one that is open: nothing that it sets
+    outlives it, also on a connection of a pooler. If migrations are missing, the checks of their
+    objects do not run.
     """
     naming.check_schema(schema)
     findings = [
-        *_run("server", lambda: _server(connection)),
-        *_run("pgvector", lambda: _pgvector(connection)),
-        *_run("roles", lambda: _roles(connection)),
-        *_run("migrations", lambda: _migrations(connection, schema)),
+        *_run(connection, "server", lambda: _server(connection)),
+        *_run(connection, "pgvector", lambda: _pgvector(connection)),
+        *_run(connection, "roles", lambda: _roles(connection)),
+        *_run(connection, "migrations", lambda: _migrations(connection, schema)),
     ]
     if findings[-1].status == "error":
         return findings
     installed = migrations.installed_modules(connection, schema)
     findings += [
-        *_run("modules", lambda: _modules(connection, installed, schema)),
-        *_guarded("functions", lambda: _definitions(connection, installed, schema)),
-        *_run("functions", lambda: _viewer_groups(connection, schema)),
+        *_run(connection, "modules", lambda: _modules(connection, installed, schema)),
+        *_guarded(connection, "functions", lambda: _definitions(connection, installed, schema)),
+        *_run(connection, "functions", lambda: _viewer_groups(connection, schema)),
     ]
     if "insight" in installed:
-        findings += _guarded("health", lambda: _health(connection, schema))
-    findings += _run("embeddings", lambda: stored.unnamed(connection, schema))
-    findings += _run("embeddings", lambda: stored.equal_embeddings(connection, schema))
-    findings += _run("settings", lambda: stored.settings(connection, schema))
+        findings += _guarded(connection, "health", lambda: _health(connection, schema))
+    for name, stored_check in (
+        ("owners", stored.owners),
+        ("rows", stored.seeds),
+        ("embeddings", stored.unnamed),
+        ("embeddings", stored.equal_embeddings),
+        ("settings", stored.settings),
+    ):
+        findings += _run(connection, name, partial(stored_check, connection, schema))
     for module, check in _CHECKS_OF_MODULES.items():
         if module in installed and find_spec(f"second_brain.{module}"):
             found = import_module(f"second_brain.{module}.findings").findings
-            findings += _run(check, partial(found, connection, schema))
+            findings += _run(connection, check, partial(found, connection, schema))
     return findings
 
 
-def _run(name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
-    return _guarded(name, lambda: (Finding(name, *result) for result in check()))
+def _run(connection: Connection, name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
+    return _guarded(connection, name, lambda: (Finding(name, *result) for result in check()))
 
 
-def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _guarded(
+    connection: Connection, name: str, check: Callable[[], Iterator[Finding]]
+) -> Iterator[Finding]:
     try:
-        yield from check()
+        with connection.transaction():
+            found = list(check())
+        yield from found
     except psycopg.OperationalError:
         raise
     except SecondBrainError as exc:
@@ -198,6 +209,9 @@ def _roles(connection: Connection) -> Findings:
 
 
 def _migrations(connection: Connection, schema: str) -> Findings:
+    if restored.present(connection, schema):
+        yield "error", restored.WHAT.format(schema=schema), restored.REMEDY
+        return
     installed = migrations.installed_modules(connection, schema)
     expected = migrations.select(migrations.find(), (), installed)
     missing = migrations.pending(connection, expected, schema)

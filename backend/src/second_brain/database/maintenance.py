@@ -34,12 +34,15 @@ LOCK_PATIENCE = 600.0
 HOLDER_PATIENCE = 7.0
 """Seconds in which another session must end. After a kill, the server notices it in 5 seconds."""
 
+_NAME_SESSION = "select pg_backend_pid(), set_config('second_brain.session', %s, false)"
+# transaction_timeout is new in PostgreSQL 17.
 _SETTINGS = """
-select set_config('statement_timeout', '0', false),
-       set_config('lock_timeout', '0', false),
-       set_config('idle_in_transaction_session_timeout', '0', false),
-       set_config('idle_session_timeout', '0', false),
-       set_config('second_brain.session', %s, false)
+select set_config(setting.name, '0', false)
+  from pg_catalog.pg_settings as setting
+ where setting.name in (
+         'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout',
+         'idle_session_timeout', 'transaction_timeout'
+       )
 """
 # The server then cancels the statement of a killed client; not every platform supports it.
 _NOTICE_DEAD_CLIENT = "select set_config('client_connection_check_interval', '5s', false)"
@@ -101,7 +104,8 @@ def session(dsn: str, schema: str = SCHEMA) -> Iterator[Database]:
     """
     token = secrets.token_hex(8)
     with connect(dsn, autocommit=True, prepare_threshold=None) as connection:
-        connection.execute(_SETTINGS, [token])
+        _refuse_pooler(dsn, connection, token)
+        connection.execute(_SETTINGS)
         with contextlib.suppress(psycopg.errors.InvalidParameterValue):
             connection.execute(_NOTICE_DEAD_CLIENT)
         database = Database(connection, Install(schema, _schema_of_vector(connection)))
@@ -109,6 +113,22 @@ def session(dsn: str, schema: str = SCHEMA) -> Iterator[Database]:
         _become_the_only_one(database)
         check_session(database, token)
         yield database
+
+
+def _refuse_pooler(dsn: str, connection: psycopg.Connection[Any], token: str) -> None:
+    """Refuse a transaction pooler before anything is set that its other clients would have.
+
+    Behind a pooler, the process that answers is another one than the protocol names. While a second
+    connection holds one of its sessions, a transaction pooler shows it the first one's.
+    """
+    (pid, _) = connection.execute(_NAME_SESSION, [token]).fetchone() or (0, "")
+    if pid == connection.info.backend_pid:
+        return
+    with connect(dsn, prepare_threshold=None) as other:
+        shown = other.execute(_SESSION).fetchone()
+        (same,) = connection.execute("select pg_backend_pid()").fetchone() or (0,)
+        if same != pid or shown == (token,):
+            raise ConfigurationError("a transaction pooler is in between", remedy=DIRECT)
 
 
 def check_session(database: Database, token: str | None = None) -> str:

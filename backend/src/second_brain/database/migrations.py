@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import scalar_row
 
-from second_brain.database import naming, obstacles, pgvector
+from second_brain.database import naming, obstacles, pgvector, restored
 from second_brain.database.history import (
     CREATE_HISTORY,
     RECORD,
@@ -58,6 +58,14 @@ select attribute.atttypmod
    and attribute.attname = 'embedding'
    and not attribute.attisdropped
 """
+# Whose tables the install has, if they are of another role, and whether this one may act as it.
+_OTHER_OWNER = """
+select owner.rolname, pg_has_role(current_user, owner.oid, 'member')
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_roles as owner on owner.oid = class.relowner
+ where class.oid = to_regclass(%s)
+   and owner.rolname <> current_user
+"""
 # In a file from `init`, which may name another schema for pgvector.
 _RENDERED_DIMENSION = re.compile(r"\b(\w+)\.vector\((\d+)\)")
 FUSION: Fusion = "auto"
@@ -69,6 +77,8 @@ _STORE_FUSION = """
 -- The fusion of this install's searches that name none.
 insert into public.knowledge_settings (collection, fusion) values ('', '{fusion}');
 """
+# Supabase's declarative files hold no rows; the migrations insert them.
+_INSERTS = re.compile(r"^insert into [^;]*;\n+", re.MULTILINE)
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
 # After the head of the first file for another schema; Supabase does the same for public.
 _CREATE_SCHEMA = """
@@ -106,7 +116,7 @@ begin
   execute statements;
   insert into supabase_migrations.schema_migrations (version, name, statements)
   values (
-    to_char(now() at time zone 'utc' + place * interval '1 second', 'YYYYMMDDHH24MISS'),
+    to_char(now() at time zone 'utc' - place * interval '1 second', 'YYYYMMDDHH24MISS'),
     name,
     array[btrim(statements, e'\\n')]
   );
@@ -251,9 +261,21 @@ def _obstacles(
     connection: "psycopg.Connection[Any]", migrations: Sequence[Migration], schema: str
 ) -> list[Obstacle]:
     try:
+        if restored.present(connection, schema, migrations):
+            return [Obstacle(restored.WHAT.format(schema=schema), restored.REMEDY)]
         missing = pending(connection, migrations, schema)
     except MigrationError as error:
         return [Obstacle(str(error), error.remedy)]
+    if (owner := connection.execute(_OTHER_OWNER, [f"{schema}.knowledge_chunks"]).fetchone()) and (
+        not owner[1]
+    ):
+        return [
+            Obstacle(
+                f"the install in schema {schema} belongs to {owner[0]}, and this role may not act "
+                "as it",
+                f"Connect as {owner[0]}.",
+            )
+        ]
     versions = {one.version for one in missing}
     applied = [one.sql for one in migrations if one.version not in versions]
     return obstacles.find(connection, [one.sql for one in missing], applied, schema)
@@ -295,16 +317,20 @@ def init(
                 )
     vector_schema = vector_schema or written_vector_schema(into, schema)
     migrations = render(packaged, dimensions, schema, vector_schema, fusion)
-    names = {one.name for one in present}
-    moments = _moments_after([one.version for one in present])
+    # `supabase migration fetch` writes those of `migrate` under their own versions.
+    fetched = {(one.version, one.name) for one in packaged} if schema == naming.SCHEMA else set()
+    names = {
+        handed_out_name(one, schema) if (one.version, one.name) in fetched else one.name
+        for one in present
+    }
+    unwritten = [one for one in migrations if handed_out_name(one, schema) not in names]
+    moments = _moments_after([one.version for one in present], len(unwritten))
     written = []
     into.mkdir(parents=True, exist_ok=True)
-    for migration in migrations:
-        name = handed_out_name(migration, schema)
-        if name not in names:
-            file = into / f"{next(moments)}_{name}.sql"
-            file.write_text(migration.sql, "utf-8")
-            written.append(file)
+    for migration in unwritten:
+        file = into / f"{next(moments)}_{handed_out_name(migration, schema)}.sql"
+        file.write_text(migration.sql, "utf-8")
+        written.append(file)
     return written
 
 
@@ -357,7 +383,8 @@ def one_file(
     ]
     for place, one in enumerate(chosen):
         parts.append(
-            f"select pg_temp.apply_migration({place}, '{handed_out_name(one, schema)}', {_QUOTE}\n"
+            f"select pg_temp.apply_migration({len(chosen) - place}, "
+            f"'{handed_out_name(one, schema)}', {_QUOTE}\n"
             f"{one.sql.strip()}\n{_QUOTE});\n"
         )
     return "\n".join([*parts, _END_ONE_FILE])
@@ -380,7 +407,8 @@ def declare(
     """
     chosen = select(find_state(), modules, written_modules(into, schema))
     texts = {
-        f"{naming.handed_out_name(schema, f'{one.version}_{one.name}')}.sql": _DECLARED + one.sql
+        f"{naming.handed_out_name(schema, f'{one.version}_{one.name}')}.sql": _DECLARED
+        + _INSERTS.sub("", one.sql)
         for one in render(chosen, dimensions, schema, vector_schema)
     }
     into.mkdir(parents=True, exist_ok=True)
@@ -418,6 +446,7 @@ def _apply_next(
             return None
         if checked is not None and (found := _obstacles(connection, checked, schema)):
             raise ObstacleError(found)
+        owner = connection.execute(_OTHER_OWNER, [f"{schema}.knowledge_chunks"]).fetchone()
         migration = missing[0]
         if progress is not None:
             progress(migration)
@@ -425,19 +454,27 @@ def _apply_next(
             for create in CREATE_HISTORY:
                 connection.execute(sql.SQL(create).format(history=history))
         executed = []
+        if owner is not None:
+            # Objects of two owners could not read each other.
+            connection.execute(sql.SQL("set local role {}").format(sql.Identifier(owner[0])))
         for begin, statement in statements(migration.sql):
             try:
                 connection.execute(statement.encode())
             except psycopg.Error as exc:
                 raise failure(migration, begin, statement, exc) from exc
             executed.append(statement)
+        connection.execute("reset role")
         record = sql.SQL(RECORD).format(history=history)
         connection.execute(record, (migration.version, migration.name, executed))
         return migration
 
 
-def _moments_after(versions: Sequence[str]) -> Iterator[str]:
-    moment = datetime.now(UTC)
+def _moments_after(versions: Sequence[str], count: int = 1) -> Iterator[str]:
+    """Yield that many timestamps, the last one of the second before this one, if they can be.
+
+    Another tool would take a timestamp of the future for a migration of its own.
+    """
+    moment = datetime.now(UTC) - timedelta(seconds=count)
     # Supabase sorts versions as text.
     last = max(versions, default="")
     if last >= f"{moment:%Y%m%d%H%M%S}":

@@ -111,6 +111,20 @@ select 'function',
  order by function.proname, pg_get_function_identity_arguments(function.oid)
 """
 
+_NAMES = """
+with namespace as materialized (
+  select found.oid from pg_catalog.pg_namespace as found where found.nspname = %s
+)
+select class.relname::text from pg_catalog.pg_class as class
+  join namespace on namespace.oid = class.relnamespace
+union
+select type.typname::text from pg_catalog.pg_type as type
+  join namespace on namespace.oid = type.typnamespace
+union
+select function.proname::text from pg_catalog.pg_proc as function
+  join namespace on namespace.oid = function.pronamespace
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -151,11 +165,27 @@ def missing_roles(connection: psycopg.Connection[Any]) -> list[str]:
     return _column(connection, _MISSING_ROLES, [list(API_ROLES)])
 
 
+def names_created(text: str) -> set[str]:
+    """Return the names of what a migration creates in the schema of the install."""
+    return {name for kind, name in naming.created([text]) if kind != "schema"} - {_REPLACED}
+
+
+def names_of_objects(connection: psycopg.Connection[Any], schema: str) -> set[str]:
+    """Return the names of the relations, types and functions in a schema."""
+    return set(_column(connection, _NAMES, [schema]))
+
+
 def _server(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
     (major,) = connection.execute(_SERVER).fetchone() or (0,)
     if major < MINIMUM_SERVER:
         yield Obstacle(
             f"PostgreSQL {major} is too old", f"Upgrade it to {MINIMUM_SERVER} or later."
+        )
+    (encoding,) = connection.execute("show server_encoding").fetchone() or ("UTF8",)
+    if encoding != "UTF8":
+        yield Obstacle(
+            f"the encoding of the database is {encoding}, UTF8 is needed",
+            "Create a database with: create database NAME template template0 encoding 'UTF8'.",
         )
 
 

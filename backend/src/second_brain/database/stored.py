@@ -6,6 +6,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from second_brain.database import naming
+
 Findings = Iterator[tuple[Any, str, str | None]]
 
 MOST_EQUAL = 1000
@@ -55,6 +57,20 @@ select round(100 * count(*) / {share})::bigint as chunks, min(chunk.id::text)
 having count(*) > {most} * {share} / 100
  order by chunks desc, 2
  limit 1
+"""
+_OTHER_OWNERS = """
+select class.oid::regclass::text, class.relowner::regrole::text, chunks.relowner::regrole::text
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+  join pg_catalog.pg_class as chunks
+    on chunks.oid = to_regclass(quote_ident(%(schema)s) || '.knowledge_chunks')
+ where class.relkind in ('r', 'p')
+   and class.relowner <> chunks.relowner
+   and (
+     namespace.nspname = %(internals)s
+     or namespace.nspname = %(schema)s and starts_with(class.relname, 'knowledge_')
+   )
+ order by 1
 """
 
 
@@ -118,3 +134,35 @@ def settings(connection: psycopg.Connection[Any], schema: str) -> Findings:
                 "Tune again (`second-brain corpus tune --apply`), or embed the chunks with the"
                 " stored model (`second-brain corpus reembed`).",
             )
+
+
+def owners(connection: psycopg.Connection[Any], schema: str) -> Findings:
+    """Look for objects of another role: the functions could not read its tables."""
+    query = sql.SQL(_OTHER_OWNERS)
+    arguments = {"schema": schema, "internals": naming.internals(schema)}
+    rows = connection.execute(query, arguments).fetchall()
+    for name, owner, wanted in rows:
+        yield (
+            "error",
+            f"{name} belongs to {owner}, and the chunks to {wanted}",
+            f"Run: alter table {name} owner to {wanted}; then `second-brain migrate` as {wanted}.",
+        )
+    if not rows:
+        yield "ok", "all tables belong to one role", None
+
+
+def seeds(connection: psycopg.Connection[Any], schema: str) -> Findings:
+    """Look for the rows that the migrations insert; a dump of the schema alone has none."""
+    missing = False
+    for table in ("knowledge_types", "knowledge_source_origins"):
+        name = sql.Identifier(schema, table)
+        query = sql.SQL("select exists (select from {})").format(name)
+        if connection.execute(query).fetchone() != (True,):
+            missing = True
+            yield (
+                "error",
+                f"{schema}.{table} has no rows, so nothing can be stored",
+                f"Run the insert into {table} of 001_documents.sql again.",
+            )
+    if not missing:
+        yield "ok", "knowledge_types and knowledge_source_origins have theirs", None

@@ -26,6 +26,7 @@ from second_brain.errors import (
     ClientTimeoutError,
     ConnectionLostError,
     InvalidInputError,
+    SearchTimeoutError,
     redacted,
     translate,
 )
@@ -190,6 +191,9 @@ class ConnectionCall:
                 raise ClientTimeoutError("the database did not answer in time") from error
             if connection.closed:
                 known = translate(error)
+                if isinstance(known, SearchTimeoutError):
+                    # transaction_timeout ends the session; the call would be ended again.
+                    raise known from error
                 raise ConnectionLostError(
                     str(known), code=known.code, remedy=self._remedy_of_loss
                 ) from error

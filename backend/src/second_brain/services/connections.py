@@ -57,12 +57,18 @@ def address(dsn: str) -> Address:
     Raises ConfigurationError when the string is malformed, or when one of these parts may contain
     a part of the password. The message does not contain any part of the string.
     """
+    dsn = libpq(dsn)
     try:
         given = conninfo_to_dict(dsn)
     except (psycopg.Error, ValueError):
         given = None
     if given is None:
         # Not in the except block: the context would be libpq's error, which contains the string.
+        if unknown := _UNKNOWN_PARAMETER.search(dsn):
+            raise ConfigurationError(
+                f"the connection string has a parameter that libpq does not know: {unknown[1]}",
+                remedy="Remove it, or use one of libpq's, such as sslmode=require.",
+            )
         raise ConfigurationError("the connection string is malformed", remedy=_ESCAPE)
     own = {one.keyword.decode(): (one.val or b"").decode() for one in pq.Conninfo.get_defaults()}
 
@@ -90,10 +96,33 @@ _ESCAPE = (
 )
 
 
+def libpq(dsn: str) -> str:
+    """Return a connection string of Prisma or SQLAlchemy as libpq reads it; others as they are."""
+    scheme, found, rest = dsn.partition("://")
+    if not found or not re.fullmatch(r"postgres(ql)?(\+\w+)?", scheme):
+        return dsn
+    place, _, query = rest.rpartition("?") if "?" in rest else (rest, "", "")
+    if "@" in query:
+        place, query = rest, ""
+    kept = [one for one in query.split("&") if one and not _OF_OTHERS.match(one)]
+    return f"postgresql://{place}{'?' * bool(kept)}{'&'.join(kept)}"
+
+
+# What poolers and Prisma add, and the only schema that they may name.
+_OF_OTHERS = re.compile(
+    r"(?:pgbouncer|connection_limit|pool_timeout|socket_timeout|statement_cache_size|pool_mode"
+    r"|prepared_statements?|supa|workaround)=|schema=public$"
+)
+_NAMES = frozenset(one.keyword.decode() for one in pq.Conninfo.get_defaults())
+# Not in a password: no @ follows.
+_UNKNOWN_PARAMETER = re.compile(rf"[?&](?!(?:{'|'.join(sorted(_NAMES))})=)([a-z_]+)=[^@]*$")
+
+
 def connect(dsn: str, **options: Any) -> psycopg.Connection[Any]:
     """Open a connection; raises a SecondBrainError that names the wrong part of the address."""
     with explained(dsn):
-        return psycopg.connect(dsn, **options)
+        # Where the database is in SQL_ASCII, texts would be bytes.
+        return psycopg.connect(libpq(dsn), **{"client_encoding": "utf8", **options})
 
 
 @contextmanager
@@ -117,7 +146,7 @@ def explained(dsn: str) -> Iterator[None]:
 def secrets(dsn: str) -> tuple[str, ...]:
     """Return the texts that no message may contain: the connection string and its passwords."""
     try:
-        given = conninfo_to_dict(dsn)
+        given = conninfo_to_dict(libpq(dsn))
     except (psycopg.Error, ValueError):
         given = {}
     return dsn, *(str(given[name]) for name in ("password", "sslpassword") if given.get(name))
@@ -164,7 +193,7 @@ _POOL_CONNECTION = {"autocommit": True, "prepare_threshold": None}
 
 def _pool_conninfo(dsn: str) -> str:
     address(dsn)
-    return make_conninfo("", **{**POOL_DEFAULTS, **conninfo_to_dict(dsn)})
+    return make_conninfo("", **{**POOL_DEFAULTS, **conninfo_to_dict(libpq(dsn))})
 
 
 def _connection_failure(

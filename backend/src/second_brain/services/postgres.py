@@ -20,7 +20,7 @@ from second_brain.services.connection_calls import (
     connect_timeout,
     pool_wait,
 )
-from second_brain.services.connections import explained, secrets
+from second_brain.services.connections import explained, libpq, secrets
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.replicas import Fetch, Turn
@@ -110,7 +110,7 @@ class PostgresSearches(Searches, Generic[AnyDatabase]):
         elif isinstance(database, str):
             with explained(database):
                 opened = await self._awaited(self._connection_type).connect(
-                    database, autocommit=True, **_connect_timeout(timeout, turn)
+                    libpq(database), autocommit=True, **_connect_timeout(timeout, turn)
                 )
             async with self._awaited(opened):
                 yield self._awaited(opened)

@@ -18,7 +18,6 @@ _STATEMENT_TIMEOUT = "set local statement_timeout = '30s'"
 _ONLY_READS = """
     select pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean
 """
-_READ_ONLY = "set default_transaction_read_only = on; set statement_timeout = '30s'"
 
 
 class Connections:
@@ -74,13 +73,6 @@ class Connections:
                     remedy="Start the workbench with a connection that may write.",
                 )
             yield database
-
-    @contextmanager
-    def inspecting(self) -> Iterator[Database]:
-        """Lend a connection that only reads, without a transaction; it is closed afterwards."""
-        with self._opened() as connection:
-            connection.execute(_READ_ONLY)
-            yield Database(connection, self._install)
 
     def close(self) -> None:
         """Close the connections that no request uses."""

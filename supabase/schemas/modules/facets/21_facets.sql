@@ -7,7 +7,8 @@
 -- nulls and missing keys are not counted. Raises 22023 for facets that are not 1 to 20 names of
 -- columns or metadata paths, and for a limit out of bounds.
 create function knowledge_internal.facet_counts(
-  arguments knowledge_internal.search_arguments, facets text[], facet_limit integer
+  arguments knowledge_internal.search_arguments, facets text[], facet_limit integer,
+  most_rated bigint default null
 ) returns table (facet text, value jsonb, count bigint)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Under a custom plan, only one of the two ways to count is planned.
@@ -48,7 +49,7 @@ begin
   ),
   matching as materialized (
     select chunk.id, chunk.document_id
-      from knowledge_internal.matching_chunks(arguments, false) as chunk
+      from knowledge_internal.matching_chunks(arguments, false, most_rated) as chunk
   ),
   found as materialized (
     select coalesce(
@@ -156,17 +157,20 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
   given constant knowledge_internal.search_arguments :=
     knowledge_internal.own_arguments(search, 'facet_my_knowledge_chunks');
+  most_rated constant bigint := 20000; -- half a second
 begin
   perform knowledge_internal.check_cost(given);
   return query
-  select counted.* from knowledge_internal.facet_counts(given, facets, facet_limit) as counted;
+  select counted.*
+    from knowledge_internal.facet_counts(given, facets, facet_limit, most_rated) as counted;
 end
 $$;
 
 comment on function public.facet_my_knowledge_chunks is
   'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The limits are those '
-  'of search_my_knowledge_chunks. Raises 42501 if nobody is signed in or the user id is not a '
+  'of search_my_knowledge_chunks, and with min_confidence 20,000 matching chunks times questions. '
+  'Raises 42501 if nobody is signed in or the user id is not a '
   'UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;

@@ -27,11 +27,14 @@ begin
 end
 $$;
 
--- The title counts where the heading is neither the title itself nor a path that begins with it. Of
--- metadata keys, texts and lists of texts are searched, in the order of the keys.
+-- The title counts where the heading is neither the title itself nor a path that begins with it, and
+-- where the chunk has the permissions and metadata of its document: who sees one of them sees both,
+-- with every filter, or the title of a hidden document could be guessed letter by letter. Of metadata
+-- keys, texts and lists of texts are searched, in the order of the keys.
 create or replace function knowledge_internal.text_fields(
   collection text, heading text default null, document_id uuid default null,
-  metadata jsonb default '{}'
+  metadata jsonb default '{}', owner_id uuid default null, visibility text default null,
+  allowed_groups text[] default null, sensitivity text default null
 ) returns knowledge_internal.text_fields
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -43,6 +46,11 @@ begin
   if weights.title_weight > 0 then
     select parent.title into title from public.knowledge_documents as parent
      where parent.id = document_id
+       and (parent.owner_id, parent.visibility, parent.allowed_groups, parent.sensitivity)
+             is not distinct from
+           (text_fields.owner_id, text_fields.visibility, text_fields.allowed_groups,
+            text_fields.sensitivity)
+       and text_fields.metadata || parent.metadata = text_fields.metadata
        and starts_with(heading || ' > ', parent.title || ' > ') is not true;
   end if;
   if weights.text_keys <> '{}' then
@@ -61,8 +69,8 @@ begin
 end
 $$;
 
--- Runs after the title of a document was changed: analyses its chunks again where it is searched. A
--- definer, because roles that may write documents have no rights on the internal functions.
+-- Runs after the title of a document was changed, or what decides whether it is searched: analyses
+-- its chunks again. A definer, because roles that may write documents have no rights on the internal functions.
 create function knowledge_internal.pass_title_on() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- The plan is made when the table is small, and used when it is large.
@@ -79,7 +87,13 @@ $$;
 
 create trigger pass_title_on
   after update on public.knowledge_documents
-  for each row when (old.title is distinct from new.title)
+  for each row when (
+    (
+      old.title, old.owner_id, old.visibility, old.allowed_groups, old.sensitivity, old.metadata
+    ) is distinct from (
+      new.title, new.owner_id, new.visibility, new.allowed_groups, new.sensitivity, new.metadata
+    )
+  )
   execute function knowledge_internal.pass_title_on();
 
 create function public.set_knowledge_fields(

@@ -141,7 +141,7 @@ def show_queries(request: Request) -> Response:
 def show_checks(request: Request) -> Response:
     """Show what `second-brain doctor` finds, as a page of its own or as a part of one."""
     connections = workbench_of(request).connections
-    with connections.inspecting() as database:
+    with connections.reading() as database:
         findings = doctor.examine(database.connection, connections.schema)
     return render(
         request, _whole_or_part(request, "corpus_checks"), {"findings": findings}, page="corpus"

@@ -1,0 +1,234 @@
+"""Installs beside other tools: dumps, projects, other roles, other encodings, other connections."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from conftest import Server
+from second_brain import errors
+from second_brain.database import doctor, migrations, restored
+from second_brain.database.history import recorded
+from second_brain.errors import ConfigurationError, translate
+from second_brain.redaction import safe_message
+from second_brain.services.connections import address, libpq
+
+
+def run(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def findings(dsn: str, check: str) -> list[doctor.Finding]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return [one for one in doctor.examine(connection) if one.check == check]
+
+
+@pytest.mark.parametrize("modules", [(), ("facets",), ("facets", "words")])
+def test_an_install_without_a_history_is_recognised_and_recorded(
+    plain_dsn: str, modules: tuple[str, ...]
+) -> None:
+    applied = migrations.apply(plain_dsn, dimensions=3, modules=modules)
+    run(plain_dsn, "drop schema supabase_migrations cascade")
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        (obstacle,) = migrations.find_obstacles(connection)
+    assert "has no history" in obstacle.what
+    assert "migrate --record" in obstacle.remedy
+    assert "drop" not in obstacle.remedy
+    assert "uninstall" not in obstacle.remedy
+    (finding,) = findings(plain_dsn, "migrations")
+    assert (finding.status, finding.remedy) == ("error", obstacle.remedy)
+    with pytest.raises(migrations.ObstacleError, match="has no history"):
+        migrations.apply(plain_dsn, dimensions=3)
+    named = [(one.version, one.name) for one in restored.record(plain_dsn)]
+    assert named == [(one.version, one.name) for one in applied]
+    assert migrations.apply(plain_dsn, dimensions=3, modules=modules) == []
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        assert [(one.version, one.name) for one in recorded(connection)] == named
+    with pytest.raises(ConfigurationError, match="no whole install without a history"):
+        restored.record(plain_dsn)
+
+
+@pytest.mark.parametrize("missing", ["function public.upsert_knowledge_document", "type x"])
+def test_what_is_only_a_part_of_an_install_is_not_recorded(plain_dsn: str, missing: str) -> None:
+    if missing == "type x":
+        run(plain_dsn, "create schema knowledge_internal")
+    else:
+        migrations.apply(plain_dsn, dimensions=3, modules=())
+        run(plain_dsn, "drop schema supabase_migrations cascade", f"drop {missing} cascade")
+    with pytest.raises(ConfigurationError, match="no whole install"):
+        restored.record(plain_dsn)
+
+
+def test_the_timestamps_of_init_are_not_of_the_future(tmp_path: Path) -> None:
+    for modules in ((), ("facets",), ("words", "insight")):
+        written = migrations.init(tmp_path, 3, modules=modules)
+        now = f"{datetime.now(UTC):%Y%m%d%H%M%S}"
+        versions = [file.name.partition("_")[0] for file in written]
+        assert versions == sorted(versions)
+        # Those of a second call in the same second follow the first ones.
+        assert modules or versions[-1] < now
+    assert len({file.name[:14] for file in tmp_path.iterdir()}) == len(list(tmp_path.iterdir()))
+
+
+def test_fetched_migrations_are_those_of_migrate(plain_dsn: str, tmp_path: Path) -> None:
+    migrations.apply(plain_dsn, dimensions=3, modules=("facets",))
+    with psycopg.connect(plain_dsn) as connection:
+        for one in recorded(connection):
+            (tmp_path / f"{one.version}_{one.name}.sql").write_text(one.sql)
+    assert migrations.init(tmp_path, 3, modules=("facets",)) == []
+    (added,) = migrations.init(tmp_path, 3, modules=("facets", "words"))
+    assert "words" in added.name
+
+
+@pytest.mark.parametrize("schema", ["public", "knowledge_de"])
+def test_declared_files_insert_no_rows(tmp_path: Path, schema: str) -> None:
+    files = migrations.declare(tmp_path, 3, schema=schema, modules=tuple(migrations.modules()))
+    assert len(files) > 10
+    for file in files:
+        outside = re.sub(r"\$(\w*)\$.*?\$\1\$", "", file.read_text(), flags=re.DOTALL)
+        assert not re.search(r"^\s*(insert|update|delete|copy)\b", outside, re.MULTILINE), file.name
+
+
+def test_a_module_is_added_as_the_owner_of_the_install(plain_dsn: str, server: Server) -> None:
+    migrations.apply(plain_dsn, dimensions=3, modules=())
+    owner = str(conninfo_to_dict(plain_dsn)["user"])
+    for name, may in (("deploys", True), ("strangers", False)):
+        role = f"{name}_{abs(hash(plain_dsn))}"
+        with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
+            admin.execute(sql.SQL("create role {} login password 'x'").format(sql.Identifier(role)))
+        try:
+            if may:
+                run(server.admin_dsn(), f'grant {owner} to "{role}"')
+                run(plain_dsn, f'grant all on schema supabase_migrations to "{role}"')
+                run(plain_dsn, f'grant all on all tables in schema supabase_migrations to "{role}"')
+            other = make_conninfo(plain_dsn, user=role, password="x")
+            if may:
+                migrations.apply(other, dimensions=3, modules=("words",))
+                run(
+                    plain_dsn,
+                    "select public.upsert_knowledge_document("
+                    """'{"external_key": "a"}', '[{"content": "keys"}]')""",
+                    "select * from public.hybrid_search_knowledge_chunks(query_text => 'keys')",
+                )
+                assert [one.status for one in findings(plain_dsn, "owners")] == ["ok"]
+            else:
+                run(plain_dsn, f'grant usage on schema supabase_migrations to "{role}"')
+                run(
+                    plain_dsn,
+                    f'grant select on all tables in schema supabase_migrations to "{role}"',
+                )
+                with pytest.raises(migrations.ObstacleError, match=f"belongs to {owner}"):
+                    migrations.apply(other, dimensions=3, modules=("words", "facets"))
+        finally:
+            run(
+                make_conninfo(server.admin_dsn(), dbname=conninfo_to_dict(plain_dsn)["dbname"]),
+                f'drop owned by "{role}"',
+            )
+            run(server.admin_dsn(), f'drop role "{role}"')
+
+
+def test_the_doctor_names_a_table_of_another_owner(dsn: str, server: Server) -> None:
+    admin = make_conninfo(server.admin_dsn(), dbname=conninfo_to_dict(dsn)["dbname"])
+    run(admin, "alter table public.knowledge_types owner to service_role")
+    (found,) = findings(dsn, "owners")
+    assert (found.status, "knowledge_types belongs to service_role" in found.message) == (
+        "error",
+        True,
+    )
+
+
+@pytest.mark.parametrize("table", ["knowledge_types", "knowledge_source_origins"])
+def test_the_doctor_names_missing_rows(dsn: str, table: str) -> None:
+    assert [one.status for one in findings(dsn, "rows")] == ["ok"]
+    run(dsn, f"delete from public.{table}")
+    (found,) = findings(dsn, "rows")
+    assert (found.status, table in found.message) == ("error", True)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP", "WIN1252", "KOI8R"])
+def test_another_encoding_is_an_obstacle(server: Server, plain_dsn: str, encoding: str) -> None:
+    name = f"encoded_{encoding.lower()}"
+    run(
+        server.admin_dsn(),
+        f"create database {name} template template0 encoding '{encoding}' locale 'C'",
+    )
+    try:
+        target = make_conninfo(server.admin_dsn(), dbname=name)
+        with pytest.raises(migrations.ObstacleError, match=f"{encoding}, UTF8 is needed"):
+            migrations.apply(target, dimensions=3)
+        with psycopg.connect(target) as connection:
+            history = connection.execute("select to_regnamespace('supabase_migrations') is null")
+            assert history.fetchone() == (True,)
+    finally:
+        run(server.admin_dsn(), f"drop database {name} with (force)")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (
+            "postgresql://u:p@h:6543/d?pgbouncer=true&connection_limit=1",
+            "postgresql://u:p@h:6543/d",
+        ),
+        ("postgres://u@h/d?sslmode=require&pgbouncer=true", "postgresql://u@h/d?sslmode=require"),
+        ("postgresql+psycopg://u@h/d", "postgresql://u@h/d"),
+        ("postgresql+asyncpg://u@h/d?schema=public", "postgresql://u@h/d"),
+        ("postgresql://u:a?pgbouncer=b@h/d", "postgresql://u:a?pgbouncer=b@h/d"),
+        ("host=h dbname=d", "host=h dbname=d"),
+        ("mysql://u@h/d?pgbouncer=true", "mysql://u@h/d?pgbouncer=true"),
+    ],
+)
+def test_connection_strings_of_other_tools_are_understood(given: str, meant: str) -> None:
+    assert libpq(given) == meant
+
+
+@pytest.mark.parametrize("parameter", ["schema=app", "sslmod=require", "foo=1", "charset=utf8"])
+def test_an_unknown_parameter_is_named_and_not_dropped(parameter: str) -> None:
+    name = parameter.partition("=")[0]
+    with pytest.raises(ConfigurationError, match=f"libpq does not know: {name}"):
+        address(f"postgresql://ana:rosebud@h/d?{parameter}")
+    assert address(f"postgresql://ana:rose?{parameter}@h/d").host == "h"
+
+
+@pytest.mark.parametrize("secret", ["p", "ss", "pas"])
+def test_a_short_secret_does_not_garble_a_message(secret: str) -> None:
+    text = "the host, port or database seems to contain a part of the password"
+    assert safe_message(text, secrets=[secret]) == text
+    assert "rosebud" not in safe_message("rosebud in it", secrets=[secret, "rosebud"])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("25P04", errors.SearchTimeoutError),
+        ("57014", errors.SearchTimeoutError),
+        ("25P03", errors.UnavailableError),
+        ("57P05", errors.UnavailableError),
+        ("57P01", errors.UnavailableError),
+    ],
+)
+def test_timeouts_that_end_a_session_are_known(code: str, kind: type[Exception]) -> None:
+    assert isinstance(translate(psycopg.errors.lookup(code)("ended")), kind)
+
+
+@pytest.mark.module("words")
+def test_words_are_written_where_all_tables_are_published(dsn: str, server: Server) -> None:
+    admin = make_conninfo(server.admin_dsn(), dbname=conninfo_to_dict(dsn)["dbname"])
+    run(admin, "create publication everything for all tables")
+    upsert = """select public.upsert_knowledge_document('{"external_key": "%s"}',
+                                                        '[{"content": "one two"}]')"""
+    run(
+        dsn,
+        upsert % "a",
+        upsert % "b",
+        "analyze public.knowledge_chunks",
+        "select public.delete_knowledge_document('a')",
+        upsert % "c",
+        "select public.delete_knowledge_document('b')",
+    )
