@@ -116,6 +116,13 @@ class Served:
         self.log = ""
 
 
+def unquoted(passage: str) -> str:
+    """Return a passage without the mark that begins each line."""
+    lines = passage.split("\n")
+    assert all(line.startswith("> ") for line in lines), passage
+    return "\n".join(line.removeprefix("> ") for line in lines)
+
+
 class Answer(NamedTuple):
     """What a tool answered: its text, its structured content and whether it is an error."""
 
@@ -127,7 +134,7 @@ class Answer(NamedTuple):
     def contents(self) -> set[str]:
         """Return the passages found, by the structured content."""
         assert not self.is_error, self.text
-        return {hit["content"] for hit in self.content["results"]}
+        return {unquoted(hit["content"]) for hit in self.content["results"]}
 
 
 class Assistant:
