@@ -82,7 +82,7 @@ function passage(hit: SearchHit, excerpt: number) {
       );
     text = part.length <= excerpt ? part : `${part.slice(0, excerpt).trimEnd()} …`;
   }
-  const lines = text.slice(0, ANSWER_BOUND / 2).split(/\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/);
+  const lines = text.slice(0, ANSWER_BOUND / 2).split(/\r\n|[\n\r\v\f\u0085\u2028\u2029]/);
   const columns = Object.fromEntries(PASSAGE_COLUMNS.map((one) => [one, hit[one]]));
   return {
     ...columns as Pick<SearchHit, typeof PASSAGE_COLUMNS[number]>,
