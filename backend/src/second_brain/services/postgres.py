@@ -94,7 +94,7 @@ class PostgresSearches(Searches, Generic[AnyDatabase]):
     async def _connection(self, database: Any, wait: float | None) -> AsyncIterator[Any]:
         """Yield a connection whose methods are awaited."""
         if isinstance(database, psycopg.BaseConnection):
-            async with self._alone(database, timeout):
+            async with self._alone(database, wait):
                 yield self._awaited(database)
         elif isinstance(database, str):
             with explained(database):
