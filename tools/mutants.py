@@ -41,7 +41,9 @@ class Mutant:
             return [root / "backend" / "src" / "second_brain" / self.file]
         place = Path(self.file)
         number, _, subject = place.name.partition("_")
-        folder = root.joinpath("migrations", *place.parts[1:-1] if place.parts[0] == "modules" else ())
+        folder = root.joinpath(
+            "migrations", *place.parts[1:-1] if place.parts[0] == "modules" else ()
+        )
         return [root / "supabase" / "schemas" / place, folder / f"{int(number):03}_{subject}"]
 
     def apply(self, root: Path) -> None:
