@@ -19,7 +19,7 @@ from benchmarks.corpus import Corpus, EmbeddingSpace, Library, Query
 
 NATURAL, COMMON = "natural question", "common words"
 SPACE_SEED, QUERY_SEED, CORPUS_SEED = 5, 6, 7
-TENTH, THOUSANDTH, MOST = "task", "playbook", "note"
+TENTH, THOUSANDTH, MOST = "task", "transcript", "note"
 STOP_WORDS = frozenset(
     re.findall(
         r"\w+",

@@ -8,7 +8,7 @@
 -- The first axis is money, the second hardware, the third access.
 
 select public.upsert_knowledge_document(
-  document => '{"external_key": "handbook/invoices.md", "title": "Invoices", "knowledge_type": "playbook",
+  document => '{"external_key": "handbook/invoices.md", "title": "Invoices", "knowledge_type": "document",
                 "visibility": "public", "source_url": "https://example.org/handbook/invoices",
                 "metadata": {"team": "finance", "tags": ["billing"]}}',
   chunks => '[

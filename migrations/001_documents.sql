@@ -65,12 +65,11 @@ comment on table public.knowledge_source_origins is
   'use cannot be deleted.';
 
 insert into public.knowledge_types (name)
-values ('note'), ('document'), ('decision'), ('conversation'), ('task'), ('signal'), ('playbook'),
-       ('case_study'), ('transcript');
+values ('note'), ('document'), ('decision'), ('conversation'), ('task'), ('transcript');
 
 insert into public.knowledge_source_origins (name)
 values ('notion'), ('obsidian'), ('email'), ('manual'), ('youtube'), ('web'), ('zoom'), ('json'),
-       ('text'), ('leadworks'), ('other');
+       ('text'), ('other');
 
 -- The signed-in user, which the policies compare with owner_id; null if nobody is signed in.
 create function knowledge_internal.current_viewer() returns uuid
@@ -474,9 +473,7 @@ create index knowledge_chunks_document
   on public.knowledge_chunks (document_id, status, chunk_index);
 -- A b-tree of these texts takes four times the space.
 create index knowledge_chunks_content_hash on public.knowledge_chunks using hash (content_hash);
--- The queue of embeddings: chunks without one, and the models of the others.
-create index knowledge_chunks_unembedded on public.knowledge_chunks (collection)
-  where status = 'active' and embedding is null;
+-- Which models the corpus has (knowledge_embedding_models).
 create index knowledge_chunks_embedding_model
   on public.knowledge_chunks (coalesce(embedding_model, ''), collection)
   where status = 'active' and embedding is not null;

@@ -51,7 +51,8 @@ create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
 returns knowledge_internal.search_plan
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if not (plan.known is null) then
+  -- Nothing was added to the plan of a search that can find no row.
+  if not (plan.known is null) and plan.is_empty is not true then
     plan.questions[1] := (plan.known).question;
     plan.analyses[1] := (plan.known).analysis;
   end if;

@@ -265,12 +265,14 @@ def write_baseline(checkout: Checkout, databases: Databases) -> list[Path]:
         name = f"{int(match[1]):03}_{match[2]}"
         source = file.read_text("utf-8")
         one = migrations.Migration(match[1], match[2], source)
-        # `supabase db push` takes all files of the folder: what few databases can run is apart.
-        place = f"{one.module}/{name}.sql" if one.needs else f"{name}.sql"
+        # `supabase db push` takes the files of the folder: core, as `init` without modules writes.
+        place = f"{one.module}/{name}.sql" if one.module else f"{name}.sql"
         wanted[place] = _from_state(file.relative_to(checkout.state).as_posix(), name, source)
-    for orphan in checkout.path.rglob("*.sql"):
+    for orphan in [*checkout.path.rglob("*.sql")]:
         if orphan.relative_to(checkout.path).as_posix() not in wanted:
             orphan.unlink()
+            if orphan.parent != checkout.path and not any(orphan.parent.iterdir()):
+                orphan.parent.rmdir()
     written = []
     for place, text in wanted.items():
         target = checkout.path / place
@@ -372,7 +374,8 @@ def _write_part(
         return Written([], [])
     number = 1 + max((int(one.version) for one in migrations.find(checkout.path)), default=0)
     stem = "_".join([f"{number:03}", name, *modules])
-    file = checkout.path / f"{stem}.sql"
+    file = checkout.path.joinpath(*modules) / f"{stem}.sql"
+    file.parent.mkdir(exist_ok=True)
     header = _header(stem, purpose, module, before, wanted)
     first = "\n\n".join([header, *statements]) + "\n"
     file.write_text(first, "utf-8")

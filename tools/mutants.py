@@ -39,11 +39,12 @@ class Mutant:
         """The source, and the migration that is written from it."""
         if self.file.endswith(".py"):
             return [root / "backend" / "src" / "second_brain" / self.file]
-        number, _, subject = Path(self.file).name.partition("_")
-        return [
-            root / "supabase" / "schemas" / self.file,
-            root / "migrations" / f"{int(number):03}_{subject}",
-        ]
+        place = Path(self.file)
+        number, _, subject = place.name.partition("_")
+        folder = root.joinpath(
+            "migrations", *place.parts[1:-1] if place.parts[0] == "modules" else ()
+        )
+        return [root / "supabase" / "schemas" / place, folder / f"{int(number):03}_{subject}"]
 
     def apply(self, root: Path) -> None:
         """Replace the text in the checkout; ValueError unless it occurs exactly once."""

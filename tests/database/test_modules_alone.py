@@ -112,6 +112,7 @@ CALLS = {
     "batch": (
         """hybrid_search_knowledge_chunks_batch('[{"query_text": "a"}, {"query_text": "b"}]')""",
     ),
+    "like": (f"hybrid_search_knowledge_chunks(like_ids => array[{ZEBRAS}])",),
     "field_weights": ("set_knowledge_fields(title_weight => 2)", "rewrite_knowledge_chunks()"),
 }
 # After the calls of each module, which takes part in these.

@@ -98,7 +98,7 @@ OF_THE_EMBEDDINGS = ("01_documents.sql", "03_corpus.sql", "23_embedding_queue.sq
 @pytest.mark.parametrize(
     ("pattern", "homes"),
     [
-        pytest.param(r"'case_study'", ("01_documents.sql",), id="types"),
+        pytest.param(r"'transcript'", ("01_documents.sql",), id="types"),
         pytest.param(r"'obsidian'", ("01_documents.sql",), id="origins"),
         pytest.param(r"\b1\.2::float8", TEXT, id="k1"),
         pytest.param(r"(?:return|:=) 0\.75\b", TEXT, id="b"),
@@ -115,7 +115,7 @@ def test_shared_constants_are_defined_once(pattern: str, homes: tuple[str, ...])
 
 def test_no_list_of_python_repeats_the_knowledge_types() -> None:
     sources = (Path(__file__).parents[2] / "backend" / "src").rglob("*.py")
-    assert [file.name for file in sources if "case_study" in file.read_text("utf-8")] == []
+    assert [file.name for file in sources if "transcript" in file.read_text("utf-8")] == []
 
 
 def test_the_reason_stands_beside_each_definer() -> None:

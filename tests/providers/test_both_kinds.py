@@ -128,6 +128,7 @@ def test_the_methods_of_both_kinds_take_the_same() -> None:
             assert one == other, name
 
 
+@pytest.mark.module("like")
 def test_known_chunks_alone_find_related_ones(side: Side, shared_dsn: str) -> None:
     connection = side.connect(shared_dsn, autocommit=True)
     provider = side.provider(connection, on_error="raise")

@@ -25,7 +25,7 @@ INVOICE = "An invoice is cancelled by a credit note."
 RRF_ROW = {
     "id": "chunk-001",
     "content": "Rotate the signing keys.",
-    "knowledge_type": "playbook",
+    "knowledge_type": "document",
     "document_id": "doc-001",
     "chunk_index": 0,
     "source_origin": "notion",
@@ -163,6 +163,10 @@ def test_an_unknown_search_mode_means_websearch(provider: PostgresProvider) -> N
 @pytest.mark.parametrize("origin", ["zoom", "json", "text", "leadworks"])
 def test_source_origins_zoom_json_text_leadworks(dsn: str, origin: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into public.knowledge_source_origins values (%s) on conflict do nothing",
+            [origin],
+        )
         KnowledgeWriter(connection).upsert_document(
             {"external_key": origin, "source_origin": origin}, [{"content": "A kiwi."}]
         )

@@ -112,6 +112,7 @@ def zoo(kind: Kind, shared_service: Connection) -> SearchProvider:
     return kind(shared_service)
 
 
+@pytest.mark.module("like")
 def test_both_providers_return_the_same(shared_service: Connection) -> None:
     calls: list[Callable[[SearchProvider], Any]] = [
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),

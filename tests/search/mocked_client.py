@@ -8,7 +8,7 @@ from second_brain.services.results import HitMetadata
 ROW: dict[str, Any] = {
     "id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0001",
     "content": "How to rotate the signing keys.",
-    "knowledge_type": "playbook",
+    "knowledge_type": "document",
     "document_id": "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f0002",
     "chunk_index": 3,
     "source_origin": "notion",

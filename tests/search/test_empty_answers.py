@@ -59,7 +59,7 @@ def test_a_search_with_hits_needs_no_reason(corpus: Connection) -> None:
     [
         ({"collections": ["guide"]}, "collection", 'did you mean "guides"?'),
         ({"collections": ["x"]}, "collection", 'they have "guides", "payroll"'),
-        ({"filter_type": "playbook"}, "filter", "knowledge_type"),
+        ({"filter_type": "transcript"}, "filter", "knowledge_type"),
         (
             {"filters": {"tem": "search"}},
             "filter",

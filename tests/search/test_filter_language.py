@@ -153,7 +153,7 @@ def test_a_list_of_short_forms_passes_what_each_passes(
 @pytest.mark.parametrize(
     ("filters", "argument"),
     [
-        ({"artifact_type": "playbook"}, "filters.artifact_type"),
+        ({"artifact_type": "transcript"}, "filters.artifact_type"),
         ([{"team": "search", "source_file": "b.md"}], "filters[0].source_file"),
         (
             [{"team": "search"}, {"document_date": {"from": "2027-01-01"}}],

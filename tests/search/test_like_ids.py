@@ -13,6 +13,8 @@ from test_exact_total import COUNT
 
 from conftest import Connection
 
+pytestmark = pytest.mark.module("like")
+
 MINE, OTHER = uuid4(), uuid4()
 CATS, STONES = UUID(int=1001), UUID(int=1002)
 CORPUS: tuple[dict[str, Any], ...] = (

@@ -85,13 +85,13 @@ def test_a_long_order_is_refused_before_it_is_read(knowledge: Connection) -> Non
         ("vector_weight", 1e30),
         ("rrf_k", 1e-9),
         ("filter_type", None),
-        ("filter_type", "case_study"),
+        ("filter_type", "transcript"),
     ],
 )
 def test_an_argument_on_its_bound_is_taken(
     knowledge: Connection, argument: str, value: Any, fusion: str
 ) -> None:
-    store(knowledge, {"content": "cat", "embedding": NORTH, "knowledge_type": "case_study"})
+    store(knowledge, {"content": "cat", "embedding": NORTH, "knowledge_type": "transcript"})
     arguments = {"query_embedding": NORTH, "query_text": "cat", "fusion": fusion, argument: value}
     rows = search(knowledge, **arguments)
     assert numbers(rows) == [1]

@@ -198,6 +198,7 @@ def test_a_stop_word_is_not_misspelt_in_another_language(
     assert hit["content"].startswith("The refund policy")
 
 
+@pytest.mark.module("like")
 @pytest.mark.parametrize("language", ["nl", "pl", "eng", "de", "xx"])
 def test_more_like_a_mislabelled_chunk_goes_by_its_content(
     knowledge: Connection, language: str

@@ -130,6 +130,7 @@ def changes(connection: Connection) -> list[list[str]]:
     return [row["changes"] for row in call(connection, "list_knowledge_settings")]
 
 
+@pytest.mark.module("insight")
 def test_settings_that_were_measured_tell_what_has_changed_since(corpus: Connection) -> None:
     corpus.execute("update public.knowledge_chunks set embedding_model = 'one'")
     keep(corpus, fusion="auto", measured_on="20 judged questions")
@@ -175,7 +176,7 @@ def test_the_version_of_the_ranking_was_looked_at_when_a_formula_changed() -> No
     """
     functions = [
         one.definition
-        for file in schema_files.core(schema_files.read())
+        for file in schema_files.read()
         for one in file.functions
         if one.function and one.function.split(".")[-1] in RANKS
     ]

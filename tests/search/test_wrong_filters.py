@@ -137,8 +137,8 @@ def nested(depth: int) -> Any:
         ),
         (
             one("source_origin", "eq", "fax"),
-            "filters[0].value for source_origin must be one of email, json, leadworks, manual,"
-            ' notion, obsidian, other, text, web, youtube, zoom, not "fax"',
+            "filters[0].value for source_origin must be one of email, json, manual, notion,"
+            ' obsidian, other, text, web, youtube, zoom, not "fax"',
         ),
         (
             one("document_id", "in", [str(ME), "me"]),
@@ -239,8 +239,8 @@ def nested(depth: int) -> Any:
         ),
         (
             {"artifact_type": "poem"},
-            "filters.artifact_type.value for knowledge_type must be one of case_study,"
-            " conversation, decision, document, note, playbook, signal, task, transcript,"
+            "filters.artifact_type.value for knowledge_type must be one of"
+            " conversation, decision, document, note, task, transcript,"
             ' not "poem"',
         ),
         (

@@ -219,11 +219,13 @@ def searched(draw: random.Random, modules: tuple[str, ...]) -> Row:
         "formulations": draw.choice([None, None, [{"query_text": question(draw)}]]),
         "one_per_document": draw.random() < 0.2,
         "embedding_from_text": draw.random() < 0.4,
-        # Of all rows, so hidden ones too.
-        "like_ids": draw.choice([None, None, None, [known(draw)], [known(draw), known(draw)]]),
         "min_confidence": draw.choice([None, None, None, 0.1, 0.6]),
         "max_per_document": draw.choice([None, None, None, 1, 2]),
     }
+    if "like" in modules:
+        # Of all rows, so hidden ones too.
+        likes = [None, None, None, [known(draw)], [known(draw), known(draw)]]
+        arguments["like_ids"] = draw.choice(likes)
     return {name: value for name, value in arguments.items() if value is not None}
 
 

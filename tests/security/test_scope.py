@@ -94,6 +94,7 @@ def test_an_empty_answer_names_nothing_that_a_server_leaves_out(
         assert "merger" not in answer
 
 
+@pytest.mark.module("like")
 @pytest.mark.parametrize(
     "function", [SEARCH, "count_matching_knowledge_chunks", "search_my_knowledge_chunks"]
 )

@@ -81,7 +81,7 @@ def fill(dsn: str, model: str | None = "by-hand", dimensions: int = 3) -> None:
                 "external_key": "handbook/invoices",
                 "title": "Invoices",
                 "source_url": "https://example.org/invoices",
-                "knowledge_type": "playbook",
+                "knowledge_type": "document",
                 "visibility": "public",
                 "metadata": {"team": "finance", "tags": ["billing"]},
             },

@@ -53,7 +53,7 @@ EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 
 @pytest.fixture(scope="module")
 def library(shared_dsn: str) -> str:
-    """Return the DSN of Ana's decision about keys, from a file of a wiki, and a public playbook."""
+    """Return the DSN of Ana's decision about keys, from a file of a wiki, and a public document."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
         connection.execute(
             "select public.set_knowledge_settings(fusion => 'auto')"
@@ -78,7 +78,7 @@ def library(shared_dsn: str) -> str:
             (
                 {
                     "external_key": "invoices",
-                    "knowledge_type": "playbook",
+                    "knowledge_type": "document",
                     "document_date": date(2024, 1, 1),
                     "visibility": "public",
                 },
@@ -288,7 +288,7 @@ def test_a_category_that_is_no_type_is_the_source_category(
     assert texts(service.search("leaked key", mode=mode, **asked)) == []
     assert texts(service.search("leaked key", mode=mode, category="product_docs")) == []
     for blank in ("", " "):
-        with pytest.raises(InvalidInputError, match="category must be one of case_study"):
+        with pytest.raises(InvalidInputError, match="category must be one of conversation"):
             service.search("leaked key", mode=mode, category=blank)
 
 
@@ -315,7 +315,7 @@ def test_add_category_on_a_type_that_nobody_declared(dsn: str, names: list[str])
     api = SearchAPI(RetrievalService(PostgresProvider(dsn), EMBEDDER))
     insert = "insert into public.knowledge_types (name) values ('product_docs')"
     filters = FilterBuilder().add_category(*names)
-    with pytest.raises(InvalidInputError, match="case_study, conversation") as raised:
+    with pytest.raises(InvalidInputError, match="conversation, decision") as raised:
         api.search("key", filters=filters)
     assert "product_docs" in str(raised.value)
     assert insert in raised.value.remedy

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -60,6 +61,7 @@ def test_methods_of_an_absent_module_name_it(core_dsn: str) -> None:
     ("module", "argument", "value"),
     [
         ("words", "prefix_last", True),
+        ("like", "like_ids", [UUID(int=1)]),
         ("arrange", "boosts", [{"filters": {}, "factor": 2}]),
         ("arrange", "order_by", "document_date"),
         ("arrange", "diversity", 0.5),

@@ -259,7 +259,7 @@ def test_the_page_has_every_argument_with_its_default() -> None:
 
 def test_what_only_the_database_can_judge_is_its_refusal(make: Make, corpus: str) -> None:
     with pytest.raises(
-        InvalidInputError, match="knowledge_type must be one of case_study"
+        InvalidInputError, match="knowledge_type must be one of conversation"
     ) as refused:
         make(corpus)("key", filters={"knowledge_type": "poem"})
     assert refused.value.code == "22023"

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="the Supabase CLI is absent: npm install, or set SUPABASE_CLI"
 )
 
-# What a push from the checkout installs.
 ALL = migrations.modules()
-PUSHED = migrations.select(migrations.find(), ALL)
+# What a push from the checkout installs: core, as `init` without modules writes.
+PUSHED = migrations.select(migrations.find(), ())
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -99,16 +99,22 @@ def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
     supabase: Cli, plain_dsn: str
 ) -> None:
     succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn, modules=ALL) == []
+    assert migrations.apply(plain_dsn) == []
     assert "up to date" in succeeded(supabase("db", "push"))
+
+
+def test_a_checkout_pushes_what_init_writes(tmp_path: Path) -> None:
+    pushed = sorted((ROOT / "supabase" / "migrations").glob("*.sql"))
+    written = migrations.init(tmp_path, 1024)
+    assert [one.read_text("utf-8") for one in written] == [one.read_text("utf-8") for one in pushed]
 
 
 def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
     supabase: Cli, plain_dsn: str
 ) -> None:
-    migrations.apply(plain_dsn, modules=ALL)
+    migrations.apply(plain_dsn)
     assert "up to date" in succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn, modules=ALL) == []
+    assert migrations.apply(plain_dsn) == []
 
 
 def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
@@ -117,14 +123,14 @@ def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_p
     migrations.apply(plain_dsn, directory=tmp_path)
     said = succeeded(supabase("db", "push"))
     assert said.count("Applying migration") == len(PUSHED) - 4
-    assert migrations.apply(plain_dsn, modules=ALL) == []
+    assert migrations.apply(plain_dsn) == []
 
 
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:
     ours = [one.version for one in PUSHED]
     before = versions(supabase("migration", "list", "--output-format=json"))
     assert before == [(version, "") for version in ours]
-    migrations.apply(plain_dsn, modules=ALL)
+    migrations.apply(plain_dsn)
     after = versions(supabase("migration", "list", "--output-format=json"))
     assert after == [(version, version) for version in ours]
 

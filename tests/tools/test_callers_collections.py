@@ -289,7 +289,7 @@ def test_filters_artifact_type_sensitivity_and_time_range(
 
 def test_an_artifact_type_that_nobody_declared(service: RetrievalService) -> None:
     # Differs: it is refused.
-    with pytest.raises(InvalidInputError, match="one of case_study, conversation"):
+    with pytest.raises(InvalidInputError, match="one of conversation, decision"):
         service.search("leaked key", filters={"artifact_type": "poem"})
 
 

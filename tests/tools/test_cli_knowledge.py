@@ -26,7 +26,7 @@ def dimensions() -> int:
     [
         (["ingest"], "--python-stdlib"),
         (["ingest", "missing.md"], "missing.md"),
-        (["ingest", "docs", "--knowledge-type", "poem"], "case_study"),
+        (["ingest", "docs", "--knowledge-type", "poem"], "conversation"),
         (["search", "x", "--mode", "best"], "hybrid"),
         (["search", "x", "--limit", "0"], "--limit"),
     ],

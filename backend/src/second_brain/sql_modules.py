@@ -21,6 +21,7 @@ MODULES: Mapping[str, str] = {
     "snippets": "excerpts in whole sentences; marks compounds and text without spaces",
     "visitors": "a search of public rows that visitors may call, within narrow limits",
     "batch": "several searches in one call",
+    "like": "like_ids: hits like known chunks or documents",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
     "citus": "one corpus over the workers of a Citus cluster; needs the extension citus",
 }

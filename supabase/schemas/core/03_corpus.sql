@@ -528,78 +528,15 @@ begin
 end
 $$;
 
--- Raised when a change of a formula changes the best fusion or weights of a corpus.
-create function knowledge_internal.ranking_version() returns integer
-language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
-  select 1
-$$;
-
--- What the best fusion and weights of a collection ('' for all) depend on: its active chunks, the
--- models of their embeddings, its fields, and the version of the formulas.
-create function knowledge_internal.ranked_corpus(name text) returns jsonb
+-- Extension point: what the best fusion and weights of a collection ('' for all) depend on, and
+-- what of it has changed since it was measured, a sentence for each.
+create function knowledge_internal.changes_since(
+  name text, measured jsonb default null, out ranked jsonb, out changes text[]
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_counted constant integer := 100000; -- chunks
 begin
-  return (
-    select jsonb_build_object(
-             'chunks', count(*),
-             'models', coalesce(
-               jsonb_agg(distinct coalesce(counted.embedding_model, 'unnamed'))
-                 filter (where counted.is_embedded),
-               '[]'
-             ),
-             'fields', (knowledge_internal.text_fields(name)).stamp,
-             'formulas', knowledge_internal.ranking_version()
-           )
-      from (
-             select chunk.embedding_model, chunk.embedding is not null as is_embedded
-               from public.knowledge_chunks as chunk
-              where chunk.status = 'active'
-                and (name = '' or chunk.collection = name)
-              limit most_counted
-           ) as counted
-  );
-end
-$$;
-
--- What has changed since the settings of a collection were measured, a sentence for each; empty
--- where nothing has, and for settings that were not measured.
-create function knowledge_internal.changes_since(name text, measured jsonb) returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  least_share constant float8 := 0.1; -- of the chunks
-  now_ranked jsonb;
-  chunks_then bigint;
-  chunks_now bigint;
-begin
-  if measured is null then
-    return '{}';
-  end if;
-  now_ranked := knowledge_internal.ranked_corpus(name);
-  chunks_then := measured ->> 'chunks';
-  chunks_now := now_ranked ->> 'chunks';
-  return array(
-    select change.sentence
-      from (
-        values
-          (abs(chunks_now - chunks_then) > least_share * chunks_then,
-           format('the corpus had %s chunks and has %s', chunks_then, chunks_now)),
-          (now_ranked -> 'models' <> measured -> 'models',
-           format(
-             'the embeddings were of %s and are of %s',
-             (select coalesce(string_agg(model, ', '), 'no model')
-                from jsonb_array_elements_text(measured -> 'models') as then_used (model)),
-             (select coalesce(string_agg(model, ', '), 'no model')
-                from jsonb_array_elements_text(now_ranked -> 'models') as used (model))
-           )),
-          (now_ranked -> 'fields' <> measured -> 'fields',
-           'the weights of heading, title and metadata are others'),
-          (now_ranked -> 'formulas' <> measured -> 'formulas',
-           'a newer version ranks by other formulas')
-      ) as change (is_real, sentence)
-     where change.is_real
-  );
+  ranked := '{}';
+  changes := '{}';
 end
 $$;
 
@@ -663,7 +600,7 @@ begin
     set_knowledge_settings.embedding_model,
     case when measured_on is not null then
       jsonb_build_object('on', measured_on, 'at', now())
-        || knowledge_internal.ranked_corpus(set_knowledge_settings.collection)
+        || (knowledge_internal.changes_since(set_knowledge_settings.collection)).ranked
     end
   )
       on conflict on constraint knowledge_settings_pkey do update
@@ -699,7 +636,10 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select settings.collection, settings.fusion, settings.vector_weight, settings.text_weight,
          settings.embedding_model, settings.heading_weight, settings.title_weight,
          settings.text_keys, settings.updated_at, settings.measured,
-         knowledge_internal.changes_since(settings.collection, settings.measured)
+         case
+           when settings.measured is null then '{}'
+           else (knowledge_internal.changes_since(settings.collection, settings.measured)).changes
+         end
     from public.knowledge_settings as settings
    order by settings.collection
 $$;
@@ -707,8 +647,8 @@ $$;
 comment on function public.list_knowledge_settings() is
   'The settings that are stored, in the order of their collections. changes: what has changed '
   'since they were measured (a tenth of the chunks, counted up to 100,000; the models of the '
-  'embeddings; the field weights; the formulas), a sentence for each; measure again where it is '
-  'not empty.';
+  'embeddings; the field weights; the formulas), a sentence for each, with the module insight; '
+  'measure again where it is not empty.';
 revoke all on function public.list_knowledge_settings() from public, anon, authenticated;
 grant execute on function public.list_knowledge_settings() to service_role;
 

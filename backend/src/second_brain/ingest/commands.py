@@ -144,7 +144,7 @@ def _ingest(
     ] = DEFAULT_CHUNKING.overlap,
     collection: Annotated[str | None, typer.Option(help="Collection to store in.")] = None,
     knowledge_type: Annotated[
-        str | None, typer.Option(help="note, document, decision, playbook, transcript, ...")
+        str | None, typer.Option(help="note, document, decision, task, ...")
     ] = None,
     source_origin: Annotated[
         str | None, typer.Option(help="manual, obsidian, notion, email, web, ...")

@@ -1,7 +1,8 @@
 -- 028_judgments: which hits are right, for measuring and tuning on the live corpus.
 -- Module: insight.
 -- Adds: table knowledge_judgments, functions set_knowledge_judgments, list_knowledge_judgments,
--- delete_knowledge_judgments, and triggers that delete judgments with what they judge.
+-- delete_knowledge_judgments, and triggers that delete judgments with what they judge. Replaces
+-- changes_since.
 -- Locks knowledge_documents and knowledge_chunks against writing until it commits.
 
 create table public.knowledge_judgments (
@@ -294,6 +295,79 @@ comment on function public.delete_knowledge_judgments is
   'not: those that fit all that is given. Returns their number. Raises 22023 if nothing is given.';
 revoke all on function public.delete_knowledge_judgments from public, anon, authenticated;
 grant execute on function public.delete_knowledge_judgments to service_role;
+
+-- Raised when a change of a formula changes the best fusion or weights of a corpus.
+create function knowledge_internal.ranking_version() returns integer
+language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+  select 1
+$$;
+
+-- What the best fusion and weights of a collection ('' for all) depend on: its active chunks, the
+-- models of their embeddings, its fields, and the version of the formulas.
+create function knowledge_internal.ranked_corpus(name text) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_counted constant integer := 100000; -- chunks
+begin
+  return (
+    select jsonb_build_object(
+             'chunks', count(*),
+             'models', coalesce(
+               jsonb_agg(distinct coalesce(counted.embedding_model, 'unnamed'))
+                 filter (where counted.is_embedded),
+               '[]'
+             ),
+             'fields', (knowledge_internal.text_fields(name)).stamp,
+             'formulas', knowledge_internal.ranking_version()
+           )
+      from (
+             select chunk.embedding_model, chunk.embedding is not null as is_embedded
+               from public.knowledge_chunks as chunk
+              where chunk.status = 'active'
+                and (name = '' or chunk.collection = name)
+              limit most_counted
+           ) as counted
+  );
+end
+$$;
+
+-- What the best fusion and weights of a collection ('' for all) depend on, and what of it has changed
+-- since it was measured, a sentence for each; nothing for settings that were not measured.
+create or replace function knowledge_internal.changes_since(
+  name text, measured jsonb default null, out ranked jsonb, out changes text[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  least_share constant float8 := 0.1; -- of the chunks
+begin
+  ranked := knowledge_internal.ranked_corpus(name);
+  changes := array(
+    select change.sentence
+      from (
+        select (measured ->> 'chunks')::bigint as chunks_then,
+               (ranked ->> 'chunks')::bigint as chunks_now
+      ) as size
+     cross join lateral (
+        values
+          (abs(size.chunks_now - size.chunks_then) > least_share * size.chunks_then,
+           format('the corpus had %s chunks and has %s', size.chunks_then, size.chunks_now)),
+          (ranked -> 'models' <> measured -> 'models',
+           format(
+             'the embeddings were of %s and are of %s',
+             (select coalesce(string_agg(model, ', '), 'no model')
+                from jsonb_array_elements_text(measured -> 'models') as then_used (model)),
+             (select coalesce(string_agg(model, ', '), 'no model')
+                from jsonb_array_elements_text(ranked -> 'models') as used (model))
+           )),
+          (ranked -> 'fields' <> measured -> 'fields',
+           'the weights of heading, title and metadata are others'),
+          (ranked -> 'formulas' <> measured -> 'formulas',
+           'a newer version ranks by other formulas')
+      ) as change (is_real, sentence)
+     where change.is_real
+  );
+end
+$$;
 
 revoke all on all functions in schema knowledge_internal from public;
 

@@ -1,8 +1,12 @@
 -- 023_embedding_queue: the chunks that wait for an embedding.
 -- Module: embedding_queue.
 -- Adds: table knowledge_embedding_claims, functions claim_, store_, pending_, failed_, retry_ and
--- count_pending_knowledge_embeddings. Locks nothing that exists.
+-- count_pending_knowledge_embeddings, and an index of knowledge_chunks, against whose writes it
+-- locks them until it commits.
 -- Written from supabase/schemas/modules/embedding_queue/23_embedding_queue.sql by `make baseline`: edit that file.
+
+create index knowledge_chunks_unembedded on public.knowledge_chunks (collection)
+  where status = 'active' and embedding is null;
 
 -- The column that embeddings of a model are written to: embedding_next (is_next) while a
 -- re-embedding changes the corpus to this model, else embedding. The comment on embedding_next

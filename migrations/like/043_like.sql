@@ -1,0 +1,212 @@
+-- 043_like: like_ids, hits like known chunks or documents.
+-- Module: like.
+-- Adds: functions find_known and with_known_words. Replaces with_known. Locks nothing that exists.
+-- Written from supabase/schemas/modules/like/43_like.sql by `make baseline`: edit that file.
+
+-- The known_rows of ids, the words aside: the chunks with these ids and in these documents, if a
+-- viewer may see them. Of many chunks the first are read. Raises 22023 for an id without any.
+create function knowledge_internal.find_known(like_ids uuid[], scope knowledge_internal.row_scope)
+returns knowledge_internal.known_rows
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_chunks constant integer := 100; -- of all ids together
+  known knowledge_internal.known_rows;
+  missing uuid;
+begin
+  with stored as materialized (
+    select row.* from knowledge_internal.rows_of(like_ids, scope) as row
+  ),
+  found as materialized (
+    select given.id as given_id, chunk.id, chunk.document_id
+      from (select distinct unnest(like_ids) as id) as given
+      left join lateral (
+             select stored.id, stored.document_id from stored
+              where stored.id = given.id or stored.document_id = given.id
+              order by stored.chunk_index, stored.id limit most_chunks / cardinality(like_ids)
+           ) as chunk on true
+  ),
+  direction as (
+    -- Ordered, or the rounding would depend on where the rows lie.
+    select extensions.l2_normalize(
+             extensions.avg(extensions.l2_normalize(chunk.embedding) order by chunk.id)
+           ) as mean, found.given_id
+      from found
+      join knowledge_internal.rows_by_id(
+             array(select found.id from found), has_embedding => true
+           ) as chunk on chunk.id = found.id
+     where chunk.embedding is not null
+     group by found.given_id
+  )
+  select array(select distinct found.id from found),
+         array(select found.id from found union select found.document_id from found),
+         (
+           select extensions.l2_normalize(
+                    extensions.avg(direction.mean order by direction.given_id)
+                  )
+             from direction
+         ),
+         (select min(found.given_id::text)::uuid from found where found.id is null)
+    into known.ids, known.left_out, known.embedding, missing;
+  if missing is not null then
+    raise exception 'like_ids: no visible chunk or document has the id %', missing
+      using errcode = '22023', hint = 'Give the id or the document_id of a hit.';
+  end if;
+  known.left_out := array_remove(known.left_out, null);
+  if (extensions.vector_norm(known.embedding) > 0.5) is not true then
+    known.embedding := null;
+  end if;
+  return known;
+end
+$$;
+
+-- The plan with the words that tell most of its known rows, by frequency and idf. A question keeps
+-- its words, with a part of the weight, and what it requires.
+create function knowledge_internal.with_known_words(plan knowledge_internal.search_plan)
+returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_chunks constant integer := 40;
+  most_rated constant integer := 300; -- lexemes
+  known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
+  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
+  analysis knowledge_internal.query_analysis :=
+    knowledge_internal.with_candidates(plan.analyses[1]);
+  -- Alone, more words find no better rows, and read many more.
+  most_words constant integer := case when analysis.lexemes is null then 20 else 50 end;
+  lexemes text[];
+  chunks bigint[];
+  shares float8[];
+begin
+  with read as materialized (
+    -- Words inside words have labels A and C, and impact levels no position.
+    select coalesce(chunk.document_id, chunk.id) as unit,
+           ts_filter(chunk.content_tsv, '{b,d}') as words
+      from knowledge_internal.rows_by_id((plan.known).ids, has_lexemes => true) as chunk
+     order by chunk.chunk_index, chunk.id
+     limit most_chunks
+  ),
+  posting as (
+    select read.unit, word.lexeme, sum(cardinality(word.positions)) as occurrences,
+           count(*) as chunks
+      from read
+     cross join unnest(read.words) as word
+     group by read.unit, word.lexeme
+  ),
+  kept as (
+    select share.lexeme, sum(share.of_unit) as share, sum(share.chunks)::bigint as chunks
+      from (
+        select posting.*, posting.occurrences::float8
+                 / sum(posting.occurrences) over (partition by posting.unit) as of_unit
+          from posting
+      ) as share
+     group by share.lexeme
+     order by share desc, share.lexeme
+     limit most_rated
+  )
+  select array_agg(kept.lexeme), array_agg(kept.share), array_agg(kept.chunks)
+    into lexemes, shares, chunks
+    from kept;
+  if lexemes is null then
+    return plan;
+  end if;
+  with telling as (
+    select word.lexeme, word.document_frequency,
+           row_number() over (order by word.weight desc, word.lexeme) as place,
+           word.weight * coalesce(
+             known_share * (
+               -- Of the readings of a word, the best counts.
+               select sum(best.weight)
+                 from (
+                   select max(asked.weight) as weight
+                     from unnest(analysis.scored_weights, analysis.readings)
+                          as asked (weight, reading)
+                    group by asked.reading
+                 ) as best
+             ) / sum(word.weight) over (), 1
+           ) as weight
+      from (
+        select listed.lexeme, listed.document_frequency,
+               listed.share / max(listed.share) over ()
+                 * knowledge_internal.weight_of_word(
+                     corpus.document_count, listed.document_frequency, listed.stop_word_in,
+                     1 - listed.stop_word_in / corpus.document_count
+                   ) as weight
+          from unnest(
+                 lexemes, knowledge_internal.document_frequencies(lexemes, corpus), shares, chunks,
+                 knowledge_internal.stop_word_chunks(lexemes, corpus)
+               ) as listed (lexeme, document_frequency, share, chunks, stop_word_in)
+         -- Others must have it.
+         where listed.document_frequency > listed.chunks
+         order by weight desc, listed.lexeme
+         limit most_words
+      ) as word
+  ),
+  both_words as (
+    select lexeme, coalesce(asked.document_frequency, telling.document_frequency)
+             as document_frequency,
+           knowledge_internal.quoted_lexeme(lexeme)::tsquery as query,
+           coalesce((1 - known_share) * asked.scored, 0) + coalesce(telling.weight, 0) as scored,
+           coalesce(asked.candidate - asked.scored, 0) as beside,
+           -- A word of its own.
+           coalesce(asked.reading, 1000000 + telling.place) as reading
+      from unnest(
+             analysis.lexemes, analysis.document_frequencies, analysis.scored_weights,
+             analysis.weights, analysis.readings
+           ) as asked (lexeme, document_frequency, scored, candidate, reading)
+      full join telling using (lexeme)
+     order by document_frequency, lexeme
+  )
+  select array_agg(word.lexeme), array_agg(word.query), array_agg(word.document_frequency),
+         array_agg(word.scored), array_agg(word.scored + word.beside), array_agg(word.reading),
+         (select array_agg(telling.lexeme) from telling),
+         -- A row must still match the question, if there is one.
+         coalesce(analysis.matching_query, string_agg(word.query::text, ' | ')::tsquery),
+         analysis.matching_query is null
+    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
+         analysis.scored_weights, analysis.weights, analysis.readings, lexemes,
+         analysis.matching_query, analysis.is_optional
+    from both_words as word;
+  plan.known.lexemes := lexemes;
+  analysis.document_count := corpus.document_count;
+  analysis.mean_length := corpus.mean_length;
+  analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+  plan.analyses[1] := knowledge_internal.with_candidates(analysis);
+  return plan;
+end
+$$;
+
+-- The plan of a search with like_ids. With ids, before its questions are there: known and the scope
+-- leave these chunks and documents out. Without, after they are read: the known rows add to the
+-- first question. Raises 22023 for an id that the viewer may not see.
+create or replace function knowledge_internal.with_known(
+  plan knowledge_internal.search_plan, like_ids uuid[] default null
+) returns knowledge_internal.search_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if like_ids is not null then
+    plan.known := knowledge_internal.find_known(like_ids, plan.scope);
+    plan.scope.left_out := (plan.known).left_out;
+    plan.scope.matching := (plan.scope).matching || ' and chunk.id <> all (($1).left_out)'
+      ' and (chunk.document_id = any (($1).left_out)) is not true';
+    return plan;
+  end if;
+  plan.known.question := plan.questions[1];
+  plan.known.analysis := plan.analyses[1];
+  if (plan.known).embedding is not null and plan.vector_weight > 0 then
+    plan.questions[1].embedding := coalesce(
+      extensions.l2_normalize(plan.questions[1].embedding)
+        operator(extensions.+) (plan.known).embedding,
+      (plan.known).embedding
+    );
+    plan.questions[1].is_inferred := false;
+  end if;
+  if plan.text_weight > 0 then
+    plan := knowledge_internal.with_known_words(plan);
+  end if;
+  return plan;
+end
+$$;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';
