@@ -6,18 +6,21 @@ The connection is psycopg's, for threads or for an event loop.
 import asyncio
 import math
 import socket
+import struct
+import sys
 import threading
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, Generic, LiteralString, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 import psycopg
-from pgvector import Vector
-from pgvector.psycopg.vector import VectorBinaryDumper
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
+from psycopg.types.string import BytesBinaryDumper
 
 from second_brain.errors import (
     ClientTimeoutError,
@@ -67,6 +70,19 @@ _SET_TIMEOUT: LiteralString = """
 _RESET_TIMEOUT = "select pg_catalog.set_config('statement_timeout', %(earlier)s, true)"
 
 
+class _Vector(bytes):
+    """An embedding in pgvector's binary format: dimensions, two unused bytes, big-endian float32.
+
+    It has a fifth of the size of the text. pgvector's own package has the same, but an application
+    may need a version of it that excludes the newest.
+    """
+
+
+class _VectorDumper(BytesBinaryDumper):
+    # The function's argument gives the type.
+    oid = 0
+
+
 class ConnectionCall:
     """One call: its statement, its deadline, and the answer in its rows.
 
@@ -97,11 +113,15 @@ class ConnectionCall:
             if not isinstance(embedding, list) or len(embedding) > MAX_DIMENSIONS:
                 raise _wrong_embedding(embedding)
             try:
-                self.values["query_embedding"] = Vector(embedding)
-            except ValueError as error:
+                numbers = array("f", embedding)
+            except (TypeError, OverflowError) as error:
                 raise InvalidInputError(
                     f"query_embedding must be a list of numbers: {error}"
                 ) from error
+            if sys.byteorder == "little":
+                numbers.byteswap()
+            packed_numbers = struct.pack(">HH", len(numbers), 0) + numbers.tobytes()
+            self.values["query_embedding"] = _Vector(packed_numbers)
         self._remedy_of_loss = remedy_of_loss
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -122,9 +142,7 @@ class ConnectionCall:
             # Without a transaction it holds until the end of the pipeline, which is one.
             before.append((_SET_TIMEOUT, self._milliseconds()))
         cursor = connection.cursor(row_factory=dict_row)
-        # A vector's binary format has a fifth of the size of its text. The function's argument
-        # gives the type, so no query for its oid is necessary.
-        cursor.adapters.register_dumper(Vector, VectorBinaryDumper)
+        cursor.adapters.register_dumper(_Vector, _VectorDumper)
         set_json_loads(read_json, cursor)
         try:
             async with entered(connection.pipeline()) if before else nullcontext():
@@ -244,8 +262,9 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
         """Call on a connection to the database, and wait for the connection at most so long."""
         database = self._database if database is None else database
         call = kind_of_call(function, arguments, timeout, self._install, self._remedy_of_loss)
+        wait = timeout if wait is None else wait
         is_callers = isinstance(database, psycopg.BaseConnection)
-        opening = nullcontext(database) if is_callers else self._opened(database, wait or timeout)
+        opening = held(database, wait) if is_callers else self._opened(database, wait)
         try:
             async with opening as connection:
                 with call.guarded(connection):
@@ -310,6 +329,47 @@ def _wrong_embedding(embedding: object) -> InvalidInputError:
     return InvalidInputError(
         f"query_embedding has {len(embedding)} dimensions, but at most {MAX_DIMENSIONS} are allowed"
     )
+
+
+_LOCKS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_GUARD = threading.Lock()
+
+
+def lock_of(connection: Any) -> Any:
+    """Return the lock of a connection, which all of its calls hold: a call has several statements.
+
+    That of a connection for threads can be held twice, because a store calls a writer in a
+    transaction of its own.
+    """
+    kind: Callable[[], Any] = threading.RLock
+    if isinstance(connection, psycopg.AsyncConnection):
+        kind = asyncio.Lock
+    with _GUARD:
+        return _LOCKS.setdefault(connection, kind())
+
+
+@asynccontextmanager
+async def held(connection: Any, timeout: float | None = None) -> AsyncIterator[Any]:
+    """Keep other calls from a connection.
+
+    Raises ClientTimeoutError if one of them has the connection for `timeout` seconds.
+    """
+    lock, is_taken = lock_of(connection), False
+    if isinstance(lock, asyncio.Lock):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(lock.acquire(), timeout)
+            is_taken = True
+    else:
+        is_taken = lock.acquire(timeout=-1 if timeout is None else timeout)
+    if not is_taken:
+        raise ClientTimeoutError(
+            "the connection was in use by another call for the whole timeout",
+            remedy="Give a pool, `connection_pool(...)`, so that calls do not wait for each other.",
+        )
+    try:
+        yield connection
+    finally:
+        lock.release()
 
 
 class Cut:

@@ -20,9 +20,10 @@ class PostgresProvider(OverPsycopg[Database], SearchProvider):
     """Search over a psycopg connection, a pool, or a connection string.
 
     The provider does not commit or close a connection of the caller, does not leave its open
-    transaction in a failed state, and restores all settings after a call. A connection can be used
-    by one thread at a time; a service should use a pool. With a connection string, each call opens
-    and closes its own connection. A lost connection of the caller is not opened again.
+    transaction in a failed state, and restores all settings after a call. On one connection, the
+    calls of several threads wait for each other; a service should use a pool. With a connection
+    string, each call opens and closes its own connection. A lost connection of the caller is not
+    opened again.
 
     `schema` is the schema of the install. `timeout` becomes the statement_timeout, unless the role
     has a shorter one. If the server does not cancel the statement, the connection is closed half a

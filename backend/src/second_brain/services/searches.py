@@ -85,7 +85,7 @@ async def search(
     client: Client,
     method: Method,
     function: str,
-    arguments: Mapping[str, Any],
+    given: Mapping[str, Any],
     caller: str,
     *,
     without: Collection[str] = (),
@@ -93,12 +93,37 @@ async def search(
     is_raised: bool | None = None,
 ) -> Results:
     """Search; when that fails, raise, or return no hits and the failure in the details."""
-    if is_raised is None:
-        is_raised = client._on_error == "raise"
+    is_raised = client._on_error == "raise" if is_raised is None else is_raised
+    options = dict(given)
+    exact_total = options.pop("exact_total", False)
     try:
-        return await _search(
-            client, method, function, arguments, caller, without, is_filled, is_raised
-        )
+        arguments, timeout = bound(options, caller, without=without, filled=is_filled)
+        if client._multi_tenant and function not in (MINE, PUBLIC):
+            require_viewer(client, arguments)
+        deadline = Deadline(timeout, client._timeout)
+        rows = first = await client._call(function, arguments, deadline)
+        found = hits(rows, method=method, source=client.name, limit=arguments["match_count"])
+        offset = arguments.get("match_offset") or 0
+        offset = offset if type(offset) is int else integer(offset) or 0
+        if not rows and offset > 0:
+            # No row of an empty page has the length of the list.
+            first = await client._call(function, _first_hit(arguments), deadline)
+        listing = listing_of(first)
+        if not first and _may_ignore(arguments):
+            notes = await _ignored(client, function, _strictly(arguments), deadline)
+            listing = listing._replace(notes=notes)
+        details = _details(client, method, rows, listing)
+        if listing.has_full_pool and offset + len(rows) >= (listing.total_count or 0):
+            details["pool_ended"] = True
+            details.setdefault("remedy", _remedy_of_pool(arguments))
+        if exact_total:
+            details["exact_total"] = await client._read(int, COUNT, arguments, deadline.left())
+        if not rows and listing.total_count:
+            details["empty"] = past_end(listing.total_count, offset)
+        elif not rows:
+            why = await _why_empty(client, function, arguments, deadline, is_raised=is_raised)
+            if reason := _reason(why):
+                details["empty"] = reason
     except UnknownArgumentError:
         raise
     except Exception as error:
@@ -109,52 +134,10 @@ async def search(
         failure.remedy = _remedy(function, failure)
         if failure is error:
             raise
+    else:
+        return found, details
     # Not in the except block: the context would be the original error with its secrets.
     raise failure from cause
-
-
-async def _search(
-    client: Client,
-    method: Method,
-    function: str,
-    given: Mapping[str, Any],
-    caller: str,
-    without: Collection[str],
-    is_filled: bool,
-    is_raised: bool,
-) -> Results:
-    options = dict(given)
-    exact_total = options.pop("exact_total", False)
-    arguments, timeout = bound(options, caller, without=without, filled=is_filled)
-    if client._multi_tenant and function not in (MINE, PUBLIC):
-        require_viewer(client, arguments)
-    deadline = Deadline(timeout, client._timeout)
-    rows = first = await client._call(function, arguments, deadline)
-    found = hits(rows, method=method, source=client.name, limit=arguments["match_count"])
-    offset = arguments.get("match_offset") or 0
-    offset = offset if type(offset) is int else integer(offset) or 0
-    if not rows and offset > 0:
-        # No row of an empty page has the length of the list.
-        first = await client._call(function, _first_hit(arguments), deadline)
-    listing = listing_of(first)
-    if not first and _may_ignore(arguments):
-        listing = listing._replace(
-            notes=await _ignored(client, function, _strictly(arguments), deadline)
-        )
-    details = _details(client, method, rows, listing)
-    if listing.has_full_pool and offset + len(rows) >= (listing.total_count or 0):
-        details["pool_ended"] = True
-        details.setdefault("remedy", _remedy_of_pool(arguments))
-    if exact_total:
-        details["exact_total"] = await client._read(int, COUNT, arguments, deadline.left())
-    if not rows:
-        if listing.total_count:
-            details["empty"] = past_end(listing.total_count, offset)
-        elif reason := _reason(
-            await _why_empty(client, function, arguments, deadline, is_raised=is_raised)
-        ):
-            details["empty"] = reason
-    return found, details
 
 
 async def batch(
@@ -306,7 +289,7 @@ def listing_of(rows: Sequence[object]) -> Listing:
     total, confidence = first.get("total_count"), first.get("answer_confidence")
     return Listing(
         total if type(total) is int else integer(total),
-        None if confidence is None else number(confidence),
+        confidence if type(confidence) is float else number(confidence),
         dict(notes) if isinstance(notes, Mapping) and notes else None,
         first.get("pool_ended") is True,
     )

@@ -10,7 +10,7 @@ from psycopg.rows import scalar_row
 from second_brain.errors import SecondBrainError, documented
 from second_brain.services.blocking import blocking, entered, settled
 from second_brain.services.calls import Client, is_rolled_back
-from second_brain.services.connection_calls import ConnectionCall
+from second_brain.services.connection_calls import ConnectionCall, held
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.writing import AsyncWrites, DeletedCounts, UpsertCounts, Writes
 
@@ -55,10 +55,11 @@ class _OnConnection(Client, Generic[AnyConnection]):
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
         call = ConnectionCall(function, arguments, timeout, self._install)
-        if timeout is None:
-            return await call.write(self._connection)
-        with call.guarded(self._connection):
-            return await call.write(self._connection)
+        async with held(self._connection, timeout):
+            if timeout is None:
+                return await call.write(self._connection)
+            with call.guarded(self._connection):
+                return await call.write(self._connection)
 
     def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
         # In a transaction of the caller's, only the caller can repeat what the transaction did.
@@ -67,7 +68,7 @@ class _OnConnection(Client, Generic[AnyConnection]):
 
     async def _position(self) -> str:
         cursor = self._connection.cursor(row_factory=scalar_row)
-        async with entered(self._connection.transaction()):
+        async with held(self._connection), entered(self._connection.transaction()):
             await settled(cursor.execute(_WAL_POSITION, prepare=False))
             return str(await settled(cursor.fetchone()))
 
