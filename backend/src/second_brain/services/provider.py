@@ -74,6 +74,11 @@ class AsyncSearchProvider(Client):
 
     _pause = staticmethod(asyncio.sleep)
 
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time."""
+        return True
+
     async def hybrid_search(
         self,
         query_embedding: Embedding | None,
@@ -522,6 +527,7 @@ class AsyncSearchProvider(Client):
 class SearchProvider(Client):
     """The searches of `AsyncSearchProvider`, for threads."""
 
+    is_concurrent = AsyncSearchProvider.is_concurrent
     hybrid_search = blocking(AsyncSearchProvider.hybrid_search)
     find = blocking(AsyncSearchProvider.find)
     search_pages = blocking_iterator(AsyncSearchProvider.search_pages)
