@@ -7,7 +7,7 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Unpack
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError, documented
@@ -44,7 +44,6 @@ from second_brain.services.searches import (
     PUBLIC,
     batch,
     for_viewer,
-    of_one,
     require_viewer,
     search,
 )
@@ -283,42 +282,17 @@ class AsyncSearchProvider(Client):
         function = "search_knowledge_chunks_fulltext"
         return await search(self, "fulltext", function, arguments, "", is_filled=False)
 
-    @overload
     async def hybrid_search_batch(
-        self,
-        queries: Sequence[BatchQuery],
-        *,
-        fuse: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> BatchResults: ...
-
-    @overload
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: Literal[True], timeout: float | None = None
-    ) -> Results: ...
-
-    @overload
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: bool, timeout: float | None = None
-    ) -> BatchResults | Results: ...
-
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: bool = False, timeout: float | None = None
-    ) -> BatchResults | Results:
+        self, queries: Sequence[BatchQuery], *, timeout: float | None = None
+    ) -> BatchResults:
         """Search for up to 50 queries in one round trip; return one list of hits for each.
 
         A query is a dict with the argument names of `hybrid_search`. All queries together return
         at most 1,000 hits. In the details, `total_count` and `answer_confidence` are lists with
         an entry for each query. If one query is rejected, the whole batch is, and every list is
         empty.
-
-        With `fuse=True`, the queries are formulations of one query and the result is one list. The
-        first query may have all arguments, the others only query_text and query_embedding.
         """
-        hits, details = await batch(self, queries, fuse=fuse, timeout=timeout)
-        if fuse:
-            return (hits[0] if hits else []), of_one(details)
-        return hits, details
+        return await batch(self, queries, timeout)
 
     async def explain_hybrid_search(
         self,
@@ -527,7 +501,11 @@ class AsyncSearchProvider(Client):
 class SearchProvider(Client):
     """The searches of `AsyncSearchProvider`, for threads."""
 
-    is_concurrent = AsyncSearchProvider.is_concurrent
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time."""
+        return True
+
     hybrid_search = blocking(AsyncSearchProvider.hybrid_search)
     find = blocking(AsyncSearchProvider.find)
     search_pages = blocking_iterator(AsyncSearchProvider.search_pages)

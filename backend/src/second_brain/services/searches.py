@@ -30,6 +30,7 @@ from second_brain.services.arguments import (
 from second_brain.services.calls import Client, Deadline
 from second_brain.services.results import (
     BatchDetails,
+    BatchResults,
     CutRows,
     Details,
     EmptyReason,
@@ -141,19 +142,19 @@ async def search(
 
 
 async def batch(
-    client: Client, queries: Sequence[BatchQuery], *, fuse: bool, timeout: float | None
-) -> tuple[list[list[MemorySearchResult]], BatchDetails]:
-    """Return the hits of each query, and details with an entry for each; with `fuse`, of one."""
-    asked = list[BatchQuery]()
+    client: Client, queries: Sequence[BatchQuery], timeout: float | None
+) -> BatchResults:
+    """Return the hits of each query, and details with an entry for each; a failure as `search`."""
     is_raised = client._on_error == "raise"
+    known = list[BatchQuery]()
     try:
-        asked = list(queries)
-        return await _batch(client, asked, fuse, Deadline(timeout, client._timeout), is_raised)
+        known = list(queries)
+        return await _batch(client, known, Deadline(timeout, client._timeout), is_raised=is_raised)
     # The older contract: every failure becomes details, not an exception.
     except Exception as error:
         if not is_raised:
             failed: Any = {**_details(client, "hybrid"), **_failure(client, BATCH, error)}
-            return [[] for _ in asked], failed
+            return [[] for _ in known], failed
         if isinstance(error, UnknownArgumentError):
             raise
         failure, cause = client._safe(error)
@@ -163,35 +164,26 @@ async def batch(
 
 
 async def _batch(
-    client: Client,
-    queries: Sequence[BatchQuery],
-    fuse: bool,
-    deadline: Deadline,
-    is_raised: bool,
-) -> tuple[list[list[MemorySearchResult]], BatchDetails]:
+    client: Client, queries: Sequence[BatchQuery], deadline: Deadline, *, is_raised: bool
+) -> BatchResults:
     sent = list[dict[str, Any]]()
     for place, query in enumerate(queries):
-        # With fuse, queries after the first have the arguments of the first, not defaults.
-        is_filled = not (fuse and place)
-        values, _ = bound(query, f"queries[{place}]", without=("timeout",), filled=is_filled)
-        sent.append(without_defaults(values))
-    for place, arguments in enumerate(sent[:1] if fuse else sent):
+        arguments, _ = bound(query, f"queries[{place}]", without=("timeout",))
         require_viewer(client, arguments, f"queries[{place}]: ")
-    rows = await client._call(BATCH, {"queries": sent, "fuse": fuse}, deadline)
-    answers = _by_query(rows, 1 if fuse else len(sent))
+        sent.append(without_defaults(arguments))
+    rows = await client._call(BATCH, {"queries": sent}, deadline)
+    answers = _by_query(rows, len(sent))
     lists = list(map(listing_of, answers))
     empty = [place for place, answer in enumerate(answers) if not answer]
     for place in empty:
         if _may_ignore(sent[place]):
-            strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
-            notes = await _ignored(client, BATCH, {"queries": strict, "fuse": fuse}, deadline)
+            strict = {"queries": [_strictly(sent[place])]}
+            notes = await _ignored(client, BATCH, strict, deadline)
             lists[place] = lists[place]._replace(notes=notes)
     reasons: list[EmptyReason | None] = [None] * len(answers)
     if empty:
-        searches = [{**sent[0], "formulations": sent[1:]}] if fuse else [sent[at] for at in empty]
-        answer = await _why_empty(
-            client, BATCH, {"search": searches}, deadline, is_raised=is_raised
-        )
+        asked = {"search": [sent[place] for place in empty]}
+        answer = await _why_empty(client, BATCH, asked, deadline, is_raised=is_raised)
         for place, reason in zip(empty, answer if isinstance(answer, list) else (), strict=False):
             reasons[place] = _reason(reason)
     details = cast(BatchDetails, _details(client, "hybrid", rows))
@@ -204,19 +196,9 @@ async def _batch(
         details["empty"] = reasons
     found = [
         hits(answer, method="hybrid", source=client.name, limit=arguments["match_count"])
-        for arguments, answer in zip(sent, answers, strict=False)
+        for arguments, answer in zip(sent, answers, strict=True)
     ]
     return found, details
-
-
-def of_one(details: BatchDetails) -> Details:
-    """Return the details of a batch whose queries are formulations of one query."""
-    lists = ("total_count", "answer_confidence", "notes", "empty")
-    single = {
-        name: value[0] if name in lists and isinstance(value, list) else value
-        for name, value in details.items()
-    }
-    return cast(Details, single)
 
 
 async def _why_empty(
