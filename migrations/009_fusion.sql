@@ -8,8 +8,8 @@
 -- run `make baseline`. Nothing else in the SQL names one.
 
 -- How the rows of one list get their scores; list: its number. A leg adds its weight / (rrf_k +
--- rank) if is_by_rank, else its weight times (its score - zero) / unit, and its weight times missing
--- for a row that it missed. best: the highest of these, without the weight. A row with a BM25 score
+-- rank) if is_by_rank, else its weight times (its score - zero) / unit; for a row that it missed,
+-- its weight times missing. best: the highest of these, without the weight. A row with a BM25 score
 -- of at least identifier_bonus comes before all others.
 create type knowledge_internal.fusion_rule as (
   fusion text, is_by_rank boolean,
@@ -526,3 +526,5 @@ begin
            as listed;
 end
 $$;
+
+notify pgrst, 'reload schema';
