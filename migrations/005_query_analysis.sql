@@ -1231,3 +1231,41 @@ begin
   return matched;
 end
 $$;
+
+-- A text as HTML shows it: no character of it is markup.
+create function knowledge_internal.escaped_html(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return replace(replace(replace(replace(replace(
+    source, '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '"', '&quot;'), '''', '&#39;');
+end
+$$;
+
+-- Extension point: the excerpt of a chunk for the questions of a search, as HTML with their words
+-- in <mark>: of up to `fragments` passages, or the beginning of a content without these words.
+create function knowledge_internal.marked_snippet(
+  content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words,
+  fragments integer
+) returns text
+language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  characters_read constant integer := 20000; -- a content can have megabytes, each hit is parsed
+  shown_whole constant integer := 240; -- characters
+  source constant text :=
+    btrim(regexp_replace(left(content, characters_read), '[[:space:][:cntrl:]]+', ' ', 'g'));
+begin
+  return ts_headline(
+    knowledge_internal.text_configuration(language),
+    -- Escaped before the words are marked: ts_headline removes tags of the content.
+    knowledge_internal.escaped_html(source),
+    array_to_string(
+      array(select knowledge_internal.quoted_lexeme(word) from unnest(asked.lexemes) as word), ' | '
+    )::tsquery,
+    'StartSel=<mark>, StopSel=</mark>, FragmentDelimiter=" … ", ' || case
+      when length(source) <= shown_whole then 'HighlightAll=true'
+      else format('MaxFragments=%s', fragments)
+    end
+  );
+end
+$$;

@@ -216,7 +216,7 @@ SEARCH = [
     ),
     Mutant(
         "a snippet has the tags of the content",
-        "core/06_snippets.sql",
+        "core/05_query_analysis.sql",
         "'<', '&lt;'), '>'",
         "'<', '<'), '>'",
         "tests/search/test_snippets.py",

@@ -46,7 +46,7 @@ select public.upsert_knowledge_document(
 """
 SEARCH = """search => '{"query_text": "zebra"}'"""
 ZEBRAS = "(select id from public.knowledge_documents where external_key = 'zebras')"
-# What callers use of each module; of words and adoption, no function of their own.
+# What callers use of each module; not all have functions of their own.
 CALLS = {
     "words": (
         "hybrid_search_knowledge_chunks(query_text => 'zeb', prefix_last => true)",
@@ -98,6 +98,9 @@ CALLS = {
         "knowledge_corpus_overview()",
         "sample_knowledge_embeddings()",
         f"estimate_hybrid_search({SEARCH})",
+    ),
+    "snippets": (
+        "hybrid_search_knowledge_chunks(query_text => 'zebra', snippet => true, snippets => 2)",
     ),
     "field_weights": ("set_knowledge_fields(title_weight => 2)", "rewrite_knowledge_chunks()"),
 }

@@ -155,7 +155,7 @@ def test_the_page_has_the_http_status_of_every_kind() -> None:
         "models.hosted",
         "ingest.loading",
         "evaluation.collection",
-        "services.replicas",
+        "replicas.choice",
     ):
         import_module(f"second_brain.{module}")
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")

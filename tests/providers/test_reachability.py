@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from second_brain.services import reachability
-from second_brain.services.reachability import Reachability
+from second_brain.replicas import reachability
+from second_brain.replicas.reachability import Reachability
 
 Clock = Callable[[float], None]
 

@@ -234,6 +234,7 @@ def test_inner_words_do_not_lengthen_a_chunk(knowledge: Connection) -> None:
     assert length == 6  # functools lru cache functoolslrucache AB12345 parseHTTPResponse
 
 
+@pytest.mark.module("snippets")
 def test_a_snippet_marks_an_identifier_in_another_spelling(knowledge: Connection) -> None:
     store(knowledge, "order AB-12345/X today")
     (row,) = search(knowledge, query_text="AB12345", snippet=True)

@@ -197,6 +197,7 @@ def test_points_digits_and_the_last_letter_make_no_other_word(
         "\u0e84\u0eb3",
     ],
 )
+@pytest.mark.module("snippets")
 @pytest.mark.parametrize("language", ["english", "simple", "th"])
 def test_the_vowel_am_is_found_and_marked(knowledge: Connection, word: str, language: str) -> None:
     apart = unicodedata.normalize("NFKD", word)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from conftest import Connection
 
+pytestmark = pytest.mark.module("snippets")
+
 LONGEST = 240
 """Characters of an excerpt without its tags and ellipses, marks of the last letter aside."""
 

@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from conftest import Connect, Connection, Server
 from postgrest_server import PostgREST, provider_of
+from second_brain.database.corpus_overview import QueryReport
 from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
@@ -26,7 +27,6 @@ from second_brain.retrieval.service import AsyncRetrievalService, RetrievalServi
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Watch
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.query_log import QueryReport
 from second_brain.services.write import KnowledgeWriter
 from waiting import await_locks
 

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from conftest import Connection
 from opened_workbench import SCRIPT
-from second_brain.services.corpus_overview import corpus_overview
+from second_brain.database.corpus_overview import corpus_overview
 from second_brain.services.install import Database
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench import embedding_map

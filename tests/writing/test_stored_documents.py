@@ -6,9 +6,9 @@ import pytest
 from stored import upsert
 
 from conftest import Connect, Connection
+from second_brain.database.stored_documents import describe_document, list_documents
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import Database
-from second_brain.services.stored_documents import describe_document, list_documents
 
 pytestmark = pytest.mark.module("insight")
 

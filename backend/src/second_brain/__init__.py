@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from second_brain.errors import SecondBrainError
     from second_brain.filters import FilterBuilder, FilterExpression
+    from second_brain.replicas.provider import AsyncReplicaProvider, ReplicaProvider
     from second_brain.retrieval import (
         AsyncRetrievalService,
         RetrievalService,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     )
     from second_brain.services.connections import async_connection_pool, connection_pool
     from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-    from second_brain.services.replica_provider import AsyncReplicaProvider, ReplicaProvider
     from second_brain.services.results import MemorySearchResult
     from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
     from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
@@ -60,7 +60,7 @@ _MODULES = {
     ),
     "services.connections": ("async_connection_pool", "connection_pool"),
     "services.postgres": ("AsyncPostgresProvider", "PostgresProvider"),
-    "services.replica_provider": ("AsyncReplicaProvider", "ReplicaProvider"),
+    "replicas.provider": ("AsyncReplicaProvider", "ReplicaProvider"),
     "services.results": ("MemorySearchResult",),
     "services.supabase": ("AsyncSupabaseProvider", "SupabaseProvider"),
     "services.write": ("AsyncKnowledgeWriter", "KnowledgeWriter"),

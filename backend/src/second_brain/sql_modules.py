@@ -17,6 +17,7 @@ MODULES: Mapping[str, str] = {
     "adoption": "documents made of the rows of your own table",
     "insight": "monitoring, explanations, judgments, query log, corpus overview, estimates",
     "field_weights": "how often heading and title count; metadata keys that are searched",
+    "snippets": "excerpts in whole sentences; marks compounds and text without spaces",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
     "citus": "one corpus over the workers of a Citus cluster; needs the extension citus",
 }

@@ -15,9 +15,7 @@ from second_brain.cli.options import CollectionOption, DsnOption, JsonOption, Sc
 from second_brain.cli.output import notes_to_stderr, print_json
 from second_brain.cli.tables import new_console, number, printable, size_of, visible
 from second_brain.cli.target import opened
-from second_brain.errors import InvalidInputError
-from second_brain.services.install import SCHEMA, Database
-from second_brain.services.stored_documents import (
+from second_brain.database.stored_documents import (
     DocumentDetail,
     DocumentState,
     DocumentSummary,
@@ -26,6 +24,8 @@ from second_brain.services.stored_documents import (
     describe_document,
     list_documents,
 )
+from second_brain.errors import InvalidInputError
+from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
 
 _LIST_EXAMPLES = """\b

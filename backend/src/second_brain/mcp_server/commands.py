@@ -32,6 +32,7 @@ from second_brain.cli.options import (
 )
 from second_brain.cli.target import is_rest_configured, listen, resolve_dsn
 from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.mcp_server.viewer_groups import viewer_groups as groups_of
 from second_brain.models import EMBEDDER_NAMES
 from second_brain.retrieval.service import AsyncRetrievalService
 from second_brain.services.connections import async_connection_pool, explained
@@ -39,7 +40,6 @@ from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import AsyncPostgresProvider
 from second_brain.services.provider import AsyncSearchProvider
 from second_brain.services.supabase import AsyncSupabaseProvider
-from second_brain.services.viewer_groups import viewer_groups as groups_of
 from second_brain.services.write import AsyncKnowledgeWriter
 
 if TYPE_CHECKING:

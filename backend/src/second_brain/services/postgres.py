@@ -4,12 +4,11 @@ It does not need session state, so it also works through a transaction pooler.
 """
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, nullcontext
-from typing import Any, ClassVar, Generic, LiteralString, TypeAlias, TypeVar, Unpack
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Unpack
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import scalar_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from second_brain.errors import ConnectionLostError
@@ -23,7 +22,6 @@ from second_brain.services.connection_calls import (
 from second_brain.services.connections import explained, libpq, secrets
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.replicas import Fetch, Turn
 from second_brain.services.results import Source
 from second_brain.services.searches import ProviderOptions, Searches
 
@@ -79,18 +77,11 @@ class PostgresSearches(Searches, Generic[AnyDatabase]):
         call = ConnectionCall(function, arguments, timeout, self._install, self._remedy_of_loss)
         return await self._on(self._database, call, timeout)
 
-    async def _on(
-        self, database: Any, call: ConnectionCall, timeout: float | None, turn: Turn | None = None
-    ) -> object:
-        """Run one call on a connection to this database."""
+    async def _on(self, database: Any, call: ConnectionCall, wait: float | None) -> object:
+        """Run a call on a connection to this database, and wait so long for the connection."""
         try:
-            async with self._connection(database, timeout, turn) as connection:
-                with (
-                    nullcontext() if turn is None else turn.server.connected(),
-                    call.guarded(connection, self._later),
-                ):
-                    if turn is not None:
-                        await turn.check(_fetch(connection), self._wait)
+            async with self._connection(database, wait) as connection:
+                with call.guarded(connection, self._later):
                     return await call.read(connection)
         except ConnectionLostError:
             if isinstance(database, self._pool_type):
@@ -99,22 +90,20 @@ class PostgresSearches(Searches, Generic[AnyDatabase]):
             raise
 
     @asynccontextmanager
-    async def _connection(
-        self, database: Any, timeout: float | None, turn: Turn | None
-    ) -> AsyncIterator[Any]:
+    async def _connection(self, database: Any, wait: float | None) -> AsyncIterator[Any]:
         """Yield a connection whose methods are awaited."""
         if isinstance(database, psycopg.BaseConnection):
             yield self._awaited(database)
         elif isinstance(database, str):
             with explained(database):
                 opened = await self._awaited(self._connection_type).connect(
-                    libpq(database), autocommit=True, **_connect_timeout(timeout, turn)
+                    libpq(database), autocommit=True, **connect_timeout(wait)
                 )
             async with self._awaited(opened):
                 yield self._awaited(opened)
         else:
-            wait = _pool_wait(timeout, database.timeout, turn)
-            async with self._awaited(database).connection(wait) as lent:
+            pools_wait = pool_wait(wait, database.timeout)
+            async with self._awaited(database).connection(pools_wait) as lent:
                 # Only this call uses the connection, and it needs no transaction.
                 connection = self._awaited(lent)
                 as_it_was = connection.autocommit
@@ -127,15 +116,6 @@ class PostgresSearches(Searches, Generic[AnyDatabase]):
 
     def _secrets(self) -> Iterable[object]:
         return secrets(self._database) if isinstance(self._database, str) else ()
-
-
-def _fetch(connection: Any) -> Fetch:
-    async def fetch(statement: LiteralString, values: dict[str, object]) -> Any:
-        cursor = connection.cursor(row_factory=scalar_row)
-        await cursor.execute(statement, values, prepare=False)
-        return await cursor.fetchone()
-
-    return fetch
 
 
 class PostgresProvider(Threaded, PostgresSearches[Database], SearchProvider):
@@ -160,14 +140,3 @@ class AsyncPostgresProvider(Looped, PostgresSearches[AsyncDatabase], AsyncSearch
 
     name: ClassVar[Source] = "postgres"
     _pool_type = AsyncConnectionPool
-
-
-def _pool_wait(timeout: float | None, pools_own: float, turn: Turn | None) -> float:
-    wait = pool_wait(timeout, pools_own)
-    return wait if turn is None else min(wait, turn.connection_wait or wait)
-
-
-def _connect_timeout(timeout: float | None, turn: Turn | None) -> dict[str, Any]:
-    if turn is None or turn.connection_wait is None:
-        return connect_timeout(timeout)
-    return connect_timeout(min(turn.connection_wait, timeout or turn.connection_wait))

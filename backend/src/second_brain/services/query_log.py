@@ -1,9 +1,5 @@
-"""The query log of a corpus: what a line of it has, and a report about its lines.
+"""A line of the query log: `retrieval/query_log.py` collects them, `record_queries` writes them."""
 
-`retrieval/query_log.py` collects the lines, and `record_queries` of the providers writes them.
-"""
-
-from datetime import datetime
 from uuid import UUID
 
 from second_brain.frozen import Frozen
@@ -31,40 +27,3 @@ class LoggedQuery(Frozen):
     degraded: str | None = None
     error_kind: str | None = None
     viewer_id: UUID | None = None
-
-
-class AskedQuestion(Frozen):
-    """A question of the log and its searches; the times are of answered, uncached ones.
-
-    `confidence` is the mean over its searches of the highest confidence of a result.
-    """
-
-    question: str
-    collections: list[str] | None
-    searches: int
-    empty: int
-    failed: int
-    degraded: int
-    confidence: float | None
-    p50_ms: float | None
-    p95_ms: float | None
-    last_asked: datetime
-
-
-class QueryReport(Frozen):
-    """The numbers of the log's searches, and its questions in four orders."""
-
-    searches: int
-    questions: int
-    empty: int
-    failed: int
-    degraded: int
-    cached: int
-    p50_ms: float | None
-    p95_ms: float | None
-    first_asked: datetime | None
-    last_asked: datetime | None
-    frequent: list[AskedQuestion]
-    slow: list[AskedQuestion]
-    without_hits: list[AskedQuestion]
-    unsure: list[AskedQuestion]

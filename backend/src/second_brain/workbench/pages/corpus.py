@@ -14,10 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from second_brain.database import doctor
+from second_brain.database.corpus_overview import (
+    AskedQuestion,
+    corpus_overview,
+    query_report,
+    search_health,
+)
 from second_brain.errors import ConfigurationError, safe_message
 from second_brain.models import embed_query
-from second_brain.services.corpus_overview import corpus_overview, query_report, search_health
-from second_brain.services.query_log import AskedQuestion
 from second_brain.workbench import embedding_map
 from second_brain.workbench.frame import Page, link, render, workbench_of
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from second_brain.services.stored_documents import (
+from second_brain.database.stored_documents import (
     DocumentState,
     describe_document,
     list_documents,

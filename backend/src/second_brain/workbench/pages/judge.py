@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from second_brain.database.corpus_overview import query_report
 from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.evaluation import known_items, tuning
 from second_brain.evaluation.collection import CollectionError
 from second_brain.evaluation.judging import agreement, candidates
 from second_brain.retrieval.answer import SearchResult
-from second_brain.services.corpus_overview import query_report
 from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 from second_brain.workbench.asking import why_no_vector

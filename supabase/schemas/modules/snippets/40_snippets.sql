@@ -1,7 +1,7 @@
--- 006_snippets: the excerpt of a hit, with its matching words marked.
+-- 040_snippets: excerpts cut at sentences, with words marked as the search reads them.
+-- Module: snippets.
 -- Adds: functions searchable_lexemes, matched_parts, combining_marks, lexeme_occurrences,
--- best_passage, excerpt_around, snippet, marked_snippet. Locks nothing that exists.
--- Written from supabase/schemas/core/06_snippets.sql by `make baseline`: edit that file.
+-- best_passage, excerpt_around and snippet. Replaces marked_snippet. Locks nothing that exists.
 
 -- The lexemes of a text without a heading, as in content_tsv.
 create function knowledge_internal.searchable_lexemes(configuration regconfig, source text)
@@ -445,11 +445,11 @@ begin
              select string_agg(
                       format(
                         piece.form,
-                        replace(replace(replace(replace(replace(
+                        knowledge_internal.escaped_html(
                           substr(
                             source, lower(piece.range), upper(piece.range) - lower(piece.range)
-                          ),
-                          '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '"', '&quot;'), '''', '&#39;')
+                          )
+                        )
                       ),
                       '' order by piece.range
                     ) as html
@@ -467,7 +467,7 @@ $$;
 -- The snippet of a chunk for the questions of a search. A letter or a number of up to three digits
 -- that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that has all
 -- parts of the compound and not the compound as one word.
-create function knowledge_internal.marked_snippet(
+create or replace function knowledge_internal.marked_snippet(
   content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words,
   fragments integer
 ) returns text
@@ -500,3 +500,5 @@ begin
   return knowledge_internal.snippet(content, configuration, marked, fragments);
 end
 $$;
+
+notify pgrst, 'reload schema';

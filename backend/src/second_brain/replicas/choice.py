@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 
 from second_brain.errors import InvalidInputError, UnavailableError, translate
+from second_brain.replicas.reachability import PROBE_WAIT, Reachability
 from second_brain.services.calls import SERIALIZATION_FAILURE
-from second_brain.services.reachability import PROBE_WAIT, Reachability
 
 logger = logging.getLogger(__name__)
 

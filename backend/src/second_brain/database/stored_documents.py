@@ -1,7 +1,8 @@
 """The stored documents, whoever owns them: listed page by page, and described with their chunks.
 
 For people who are responsible for the corpus, over psycopg as a role that may call the functions:
-the owner or `service_role`. What a user may see of the own documents is in `own_documents.py`.
+the owner or `service_role`. What a user may see of the own documents is in
+`services/own_documents.py`.
 """
 
 from datetime import date, datetime

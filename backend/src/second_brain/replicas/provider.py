@@ -1,12 +1,23 @@
 """Providers that search on hot standbys of one primary."""
 
 import copy
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Generic, LiteralString, Self, TypeAlias, TypeVar, Unpack
 
 import psycopg
+from psycopg.rows import scalar_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from second_brain.replicas.choice import (
+    MAX_LAG,
+    WAIT,
+    Replicas,
+    ReplicaState,
+    Server,
+    Turn,
+    checked_position,
+    is_for_the_next,
+)
 from second_brain.services.calls import Deadline
 from second_brain.services.connection_calls import ConnectionCall
 from second_brain.services.connections import address, secrets
@@ -19,20 +30,30 @@ from second_brain.services.postgres import (
     PostgresProvider,
     PostgresSearches,
 )
-from second_brain.services.replicas import (
-    MAX_LAG,
-    WAIT,
-    Replicas,
-    ReplicaState,
-    Server,
-    checked_position,
-    is_for_the_next,
-)
 from second_brain.services.searches import ProviderOptions
 
 Replica: TypeAlias = str | ConnectionPool[Any]
 AsyncReplica: TypeAlias = str | AsyncConnectionPool[Any]
 AnyReplica = TypeVar("AnyReplica")
+
+
+class _CallInTurn(ConnectionCall):
+    """A call that first checks the replica that it is sent to."""
+
+    turn: Turn
+    sleep: Callable[[float], Awaitable[object]]
+
+    async def read(self, connection: Any) -> object:
+        """Check the replica, and call."""
+
+        async def fetch(statement: LiteralString, values: dict[str, object]) -> Any:
+            cursor = connection.cursor(row_factory=scalar_row)
+            await cursor.execute(statement, values, prepare=False)
+            return await cursor.fetchone()
+
+        with self.turn.server.connected():
+            await self.turn.check(fetch, self.sleep)
+            return await super().read(connection)
 
 
 class _OnReplicas(PostgresSearches[AnyDatabase], Generic[AnyDatabase, AnyReplica]):
@@ -90,10 +111,12 @@ class _OnReplicas(PostgresSearches[AnyDatabase], Generic[AnyDatabase, AnyReplica
         failure: Exception | None = None
         for turn in self._replicas.turns(self._position):
             left = deadline.left()
-            call = ConnectionCall(function, arguments, left, self._install)
+            call = _CallInTurn(function, arguments, left, self._install)
+            call.turn, call.sleep = turn, self._wait
+            waits = [one for one in (left, turn.connection_wait) if one is not None]
             try:
                 with self._replicas.using(turn):
-                    return await self._on(turn.server.database, call, left, turn)
+                    return await self._on(turn.server.database, call, min(waits, default=None))
             except Exception as error:
                 if not is_for_the_next(error):
                     raise

@@ -7,9 +7,46 @@ the owner or `service_role`. Problems and their remedies are in `knowledge_searc
 from datetime import datetime
 from typing import Any
 
+from second_brain.frozen import Frozen
 from second_brain.services.connection_calls import ask
 from second_brain.services.install import Database
-from second_brain.services.query_log import QueryReport
+
+
+class AskedQuestion(Frozen):
+    """A question of the log and its searches; the times are of answered, uncached ones.
+
+    `confidence` is the mean over its searches of the highest confidence of a result.
+    """
+
+    question: str
+    collections: list[str] | None
+    searches: int
+    empty: int
+    failed: int
+    degraded: int
+    confidence: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    last_asked: datetime
+
+
+class QueryReport(Frozen):
+    """The numbers of the log's searches, and its questions in four orders."""
+
+    searches: int
+    questions: int
+    empty: int
+    failed: int
+    degraded: int
+    cached: int
+    p50_ms: float | None
+    p95_ms: float | None
+    first_asked: datetime | None
+    last_asked: datetime | None
+    frequent: list[AskedQuestion]
+    slow: list[AskedQuestion]
+    without_hits: list[AskedQuestion]
+    unsure: list[AskedQuestion]
 
 
 def corpus_overview(database: Database) -> dict[str, Any]:

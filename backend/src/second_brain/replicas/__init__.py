@@ -1,0 +1,1 @@
+"""Providers that search on hot standbys of one primary."""
