@@ -107,16 +107,12 @@ begin
     when cardinality(given.like_ids) > 20 or array_ndims(given.like_ids) > 1
       or to_jsonb(given.like_ids) @> '[null]'
       then 'like_ids must be at most 20 ids of chunks or documents, not %s'
-    when (given.diversity between 0 and 1) is not true
-      then 'diversity must be between 0 and 1, not %s'
     when given.max_per_document not between 1 and 1000
       then 'max_per_document must be between 1 and 1000, not %s'
     when given.min_confidence not between 0 and 1
       then 'min_confidence must be between 0 and 1, not %s'
     when (given.snippets between 1 and 3) is not true
       then 'snippets must be between 1 and 3, not %s'
-    when length(given.order_by) > 1000 -- reading it takes the square of its length
-      then 'order_by must be at most 1,000 characters long, not %s'
     when num_nulls(
       given.public_only, given.one_per_document, given.snippet, given.prefix_last,
       given.embedding_from_text, given.merge_duplicates
@@ -432,21 +428,21 @@ begin
 end
 $$;
 
--- What the fused list of a search is arranged by. Raises 22023.
-create function knowledge_internal.compiled_arrangement(given knowledge_internal.search_arguments)
-returns knowledge_internal.arrangement
+-- Extension point: what else the fused list of a search is arranged by, as arranged_rows reads it;
+-- null for nothing. It is called where one of these arguments is given. Raises 22023.
+create function knowledge_internal.further_arrangement(given knowledge_internal.search_arguments)
+returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return row(
-    nullif(given.one_per_document, false), given.max_per_document,
-    nullif(given.merge_duplicates, false), nullif(given.diversity, 0),
-    case when given.diversity > 0 then given.match_offset + given.match_count end,
-    given.min_confidence,
-    case when num_nonnulls(given.boosts, given.recency_half_life) > 0
-      then knowledge_internal.compiled_boosts(given.boosts, given.recency_half_life) end,
-    case when given.order_by is not null
-      then knowledge_internal.compiled_order(given.order_by) end
-  )::knowledge_internal.arrangement;
+  raise exception '% needs the module arrange, which is not installed',
+                  case
+                    when given.boosts is not null then 'boosts'
+                    when given.order_by is not null then 'order_by'
+                    when given.merge_duplicates then 'merge_duplicates'
+                    else 'diversity'
+                  end
+    using errcode = '0A000',
+          hint = 'Install the module arrange: second-brain migrate --with arrange';
 end
 $$;
 
@@ -600,7 +596,15 @@ begin
   if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
     plan.text_weight := given.text_weight;
   end if;
-  plan.arrangement := knowledge_internal.compiled_arrangement(given);
+  plan.arrangement := row(
+    nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
+    given.recency_half_life,
+    case
+      when given.diversity = 0 and not given.merge_duplicates
+        and num_nonnulls(given.boosts, given.order_by) = 0 then null
+      else knowledge_internal.further_arrangement(given)
+    end
+  )::knowledge_internal.arrangement;
   if given.like_ids <> '{}' then
     plan.known := knowledge_internal.find_known(given.like_ids, plan.scope);
     plan.scope.left_out := (plan.known).left_out;
@@ -996,7 +1000,7 @@ begin
     into rows
     from scored;
   if not (plan.arrangement is null) then
-    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_boost, 1)
+    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
       into rows, merged, best, best_score
       from knowledge_internal.arranged_rows(rows, plan) as found;
   end if;

@@ -1,14 +1,14 @@
 """A tenant on a real Citus cluster: the same answers, and a move to another node under load."""
 
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from nodes import Cluster, needs_citus, running
+from under_load import CHUNKS, DIMENSIONS, WORDS, document, under_load, vector
 
 from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
 from second_brain.database import migrations
@@ -16,8 +16,6 @@ from second_brain.database import migrations
 pytestmark = needs_citus
 
 DISTRIBUTE = (Path(__file__).parents[2] / "docs" / "citus.sql").read_text()
-DIMENSIONS = 8
-WORDS = [first + last for first in ("al", "be", "ga", "de", "ep", "ze") for last in ("na", "ro")]
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +59,6 @@ def install(cluster: Cluster) -> None:
             )
             assert refreshed.fetchone() == (True,)
     share_samples(coordinator, cluster.dsn(holder(cluster)))
-
-
-def document(draw: random.Random, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    chunks = [
-        {
-            "content": " ".join(draw.choices(WORDS, k=draw.randint(5, 25))),
-            "embedding": vector(draw),
-            "embedding_model": "random",
-        }
-        for _ in range(5)
-    ]
-    return {"external_key": key, "title": f"Title of {key}"}, chunks
-
-
-def vector(draw: random.Random) -> list[float]:
-    return [draw.gauss(0, 1) for _ in range(DIMENSIONS)]
 
 
 def copy_rows(source: str, target: str) -> None:
@@ -192,61 +174,12 @@ def test_a_moved_tenant_is_found_again_and_no_write_is_lost(cluster: Cluster) ->
     """Clients ask where the tenant is when a node says that it has it no more."""
     before = holder(cluster)
     target = next(port for port in cluster.ports[1:] if port != before)
-    ended = threading.Event()
-    failures: list[str] = []
-    written: list[str] = []
-
-    def again_elsewhere(work: Callable[[psycopg.Connection[Any]], None]) -> None:
-        for _ in range(100):
-            try:
-                with psycopg.connect(cluster.dsn(holder(cluster))) as connection:
-                    work(connection)
-            except psycopg.errors.ObjectNotInPrerequisiteState:
-                continue
-            return
-        failures.append("the tenant was not found")
-
-    def search(connection: psycopg.Connection[Any]) -> None:
-        found = connection.execute(
-            "select count(*)"
-            "  from tenant_a.hybrid_search_knowledge_chunks(query_text => 'alna bero')"
-        ).fetchone()
-        if found != (10,):
-            failures.append(f"{found} hits")
-
-    def write(connection: psycopg.Connection[Any]) -> None:
-        key = f"moving {len(written)}"
-        KnowledgeWriter(connection, schema="tenant_a").upsert_document(
-            *document(random.Random(key), key)
-        )
-        connection.commit()
-        written.append(key)
-
-    def repeat(work: Callable[[psycopg.Connection[Any]], None]) -> None:
-        try:
-            while not ended.is_set():
-                again_elsewhere(work)
-        except Exception as error:  # noqa: BLE001
-            failures.append(repr(error))
-
-    threads = [threading.Thread(target=repeat, args=(work,)) for work in (search, write)]
-    for thread in threads:
-        thread.start()
-    try:
-        with psycopg.connect(cluster.dsn(cluster.ports[0]), autocommit=True) as coordinator:
+    with under_load(lambda: psycopg.connect(cluster.dsn(holder(cluster))), "tenant_a") as load:
+        with psycopg.connect(cluster.coordinator, autocommit=True) as coordinator:
             coordinator.execute(
                 "select citus_schema_move('tenant_a', '127.0.0.1', %s, 'force_logical')", [target]
             )
         assert holder(cluster) == target
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
-    assert written
-    with psycopg.connect(cluster.dsn(target)) as connection:
-        stored = connection.execute(
-            "select external_key from tenant_a.knowledge_documents"
-            " where external_key like 'moving %'"
-        )
-        assert {key for (key,) in stored} == set(written)
+    assert [one for one in load.refused if "are on another node" not in one] == []
+    assert {*load.hits} == {10}
+    assert load.chunks() == dict.fromkeys(load.written, CHUNKS)

@@ -1,38 +1,21 @@
 """Module citus: one corpus on two workers answers and is written as one database is."""
 
+import json
 import random
-import threading
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 from nodes import Cluster, needs_citus, running
+from under_load import CHUNKS, DIMENSIONS, WORDS, document, vector
 
+from command_line import Run
 from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
 from second_brain.database import migrations
-from second_brain.errors import SecondBrainError
 
 pytestmark = needs_citus
-
-DIMENSIONS = 8
-WORDS = [first + last for first in ("al", "be", "ga", "de", "ep", "ze") for last in ("na", "ro")]
-
-
-def document(draw: random.Random, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    chunks = [
-        {
-            "content": " ".join(draw.choices(WORDS, k=draw.randint(5, 25))),
-            "embedding": vector(draw),
-            "embedding_model": "random",
-        }
-        for _ in range(5)
-    ]
-    return {"external_key": key, "title": f"Title of {key}"}, chunks
-
-
-def vector(draw: random.Random) -> list[float]:
-    return [draw.gauss(0, 1) for _ in range(DIMENSIONS)]
 
 
 @pytest.fixture(scope="module")
@@ -143,73 +126,18 @@ def test_writes_reach_the_shards(cluster: Cluster) -> None:
         assert connection.execute("select public.purge_knowledge_chunks('0')").fetchall() == [(0,)]
 
 
-def test_rows_move_to_another_worker_while_searches_and_writes_go_on(cluster: Cluster) -> None:
-    ended = threading.Event()
-    failures: list[str] = []
-    written: list[str] = []
-
-    def search() -> None:
-        with psycopg.connect(cluster.coordinator, autocommit=True) as connection:
-            while not ended.is_set():
-                rows = connection.execute(
-                    "select from public.hybrid_search_knowledge_chunks(query_text => 'alna bero')"
-                ).fetchall()
-                if len(rows) != 10:
-                    failures.append(f"{len(rows)} hits")
-
-    def write() -> None:
-        with psycopg.connect(cluster.coordinator, autocommit=True) as connection:
-            while not ended.is_set():
-                key = f"moving {len(written)}"
-                KnowledgeWriter(connection).upsert_document(*document(random.Random(key), key))
-                written.append(key)
-
-    def guarded(work: Any) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001
-            failures.append(repr(error))
-
-    threads = [threading.Thread(target=guarded, args=[work]) for work in (search, write)]
-    for thread in threads:
-        thread.start()
-    try:
-        with psycopg.connect(cluster.coordinator, autocommit=True) as connection:
-            ((shard, host, port),) = connection.execute(
-                "select shardid, nodename, nodeport from citus_shards"
-                " where table_name = 'public.knowledge_chunks'::regclass limit 1"
-            ).fetchall()
-            target = next(one for one in cluster.ports[1:] if one != port)
-            connection.execute(
-                "select citus_move_shard_placement(%s, %s, %s, '127.0.0.1', %s, 'force_logical')",
-                [shard, host, port, target],
-            )
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
-    with psycopg.connect(cluster.coordinator) as connection:
-        found = connection.execute(
-            "select count(distinct document.id) from public.knowledge_documents as document"
-            "  join public.knowledge_chunks as chunk on chunk.document_id = document.id"
-            " where document.external_key like 'moving %%'"
-        ).fetchone()
-    assert found == (len(written),) != (0,)
-
-
-def test_without_a_worker_a_search_fails_by_name_and_is_back_with_it(cluster: Cluster) -> None:
-    provider = PostgresProvider(cluster.coordinator)
-    before = ids(provider.find(None, "alna")[0])
-    with psycopg.connect(cluster.coordinator) as connection:
-        ((port,),) = connection.execute(
-            "select nodeport from citus_shards"
-            " where table_name = 'public.knowledge_chunks'::regclass limit 1"
-        ).fetchall()
-    cluster.stop(port)
-    try:
-        with pytest.raises(SecondBrainError, match=f"127.0.0.1:{port}"):
-            provider.find(None, "alna")
-    finally:
-        cluster.start(port)
-    assert ids(provider.find(None, "alna")[0]) == before
+def test_the_job_of_server_schedule_keeps_the_statistics(cluster: Cluster, run: Run) -> None:
+    """Without pg_cron the command prints its jobs as lines of a crontab; status 1."""
+    printed = run("server", "schedule", "--dsn", cluster.coordinator, "--json")
+    assert printed.code == 1
+    jobs = [re.findall(r'-qXAtc "(.*)" >', line)[0] for line in json.loads(printed.out)]
+    assert len(jobs) == 2
+    count = "select document_count from public.knowledge_corpus_statistics"
+    with psycopg.connect(cluster.coordinator, autocommit=True) as connection:
+        ((before,),) = connection.execute(count).fetchall()
+        KnowledgeWriter(connection).upsert_document(*document(random.Random(5), "counted"))
+        connection.execute("analyze public.knowledge_chunks")  # as the workers do themselves
+        for job in jobs:
+            connection.execute(job.encode())
+        assert connection.execute(count).fetchall() == [(before + CHUNKS,)]
+        connection.execute("select public.delete_knowledge_document('counted')")

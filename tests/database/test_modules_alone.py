@@ -99,6 +99,12 @@ CALLS = {
         "sample_knowledge_embeddings()",
         f"estimate_hybrid_search({SEARCH})",
     ),
+    "arrange": (
+        """hybrid_search_knowledge_chunks(
+             query_text => 'zebra', order_by => 'document_date', diversity => 0.5,
+             boosts => '[{"field": "chunk_index", "modifier": "log1p", "weight": 1}]'
+           )""",
+    ),
     "snippets": (
         "hybrid_search_knowledge_chunks(query_text => 'zebra', snippet => true, snippets => 2)",
     ),

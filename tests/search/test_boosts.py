@@ -12,6 +12,8 @@ from searching import NORTH, Row, call, chunk, numbers, refused, search, store
 
 from conftest import Connect, Connection
 
+pytestmark = pytest.mark.module("arrange")
+
 RPC = "hybrid_search_knowledge_chunks"
 TODAY = datetime.now(UTC).date()
 LIKES: list[Any] = [None, 0, 3, 250, -7, 0.5, 1e300, "12", True, [5], {"a": 1}]

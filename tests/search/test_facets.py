@@ -107,6 +107,7 @@ def test_with_one_per_document_facets_count_documents(knowledge: Connection) -> 
     assert counted == {"language": Counter({'"english"': 2})}
 
 
+@pytest.mark.module("arrange")
 def test_hits_that_are_merged_or_bounded_count_in_facets(knowledge: Connection) -> None:
     document = UUID(int=9)
     knowledge.execute(

@@ -206,6 +206,7 @@ def test_a_missing_chunk_is_explained_by_the_part_that_leaves_it_out(
     assert causes == [(argument, reason)]
 
 
+@pytest.mark.module("arrange")
 @pytest.mark.parametrize("names", list(product(["op", "operator"], ["md", "markdown"])))
 def test_boosts_read_the_same_language(rows: Connection, names: tuple[str, str]) -> None:
     key, value = names

@@ -24,7 +24,7 @@ from conftest import Connect, Connection
 
 # What is refused.
 
-BAD_ARGUMENTS: list[tuple[str, Any]] = [
+BAD_ARGUMENTS: list[Any] = [
     *[("match_count", value) for value in (0, -1, 1001, None)],
     *[("pool_size", value) for value in (0, -5, 1001, None)],
     *[("match_threshold", value) for value in (-1.01, 1.01, math.nan, math.inf, None)],
@@ -35,7 +35,10 @@ BAD_ARGUMENTS: list[tuple[str, Any]] = [
     *[("filter_type", value) for value in ("", "recipe", "Note")],
     *[("fusion", value) for value in ("", "average", "RRF")],
     *[("on_bad_embedding", value) for value in ("", "ignore", None)],
-    *[("diversity", value) for value in (-0.1, 1.1, math.nan, None)],
+    *[
+        pytest.param("diversity", value, marks=pytest.mark.module("arrange"))
+        for value in (-0.1, 1.1, math.nan, None)
+    ],
     *[("max_per_document", value) for value in (0, 1001)],
     *[("min_confidence", value) for value in (-0.1, 1.1, math.nan)],
     *[("snippets", value) for value in (0, 4, None)],
@@ -60,6 +63,7 @@ def test_an_argument_out_of_bounds_is_refused_by_name(
     ).lower().removesuffix(".0") in message.lower()
 
 
+@pytest.mark.module("arrange")
 def test_a_long_order_is_refused_before_it_is_read(knowledge: Connection) -> None:
     function, order = "hybrid_search_knowledge_chunks", "a" + " " * 1_000_000 + "x"
     said = refused(knowledge, function, query_text="text", order_by=order)

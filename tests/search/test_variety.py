@@ -79,6 +79,7 @@ def varied(hits: Sequence[Row], embeddings: dict[UUID, Any], diversity: float) -
     return taken
 
 
+@pytest.mark.module("arrange")
 @given(seed=seeds, diversity=st.sampled_from([0.1, 0.5, 0.9, 1.0]))
 @few
 def test_diversity_is_maximal_marginal_relevance(
@@ -104,7 +105,7 @@ ARRANGEMENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.module("insight")
+@pytest.mark.module("arrange", "insight")
 @pytest.mark.parametrize("arranged", ARRANGEMENTS, ids=str)
 @given(seed=seeds)
 @few
@@ -200,6 +201,7 @@ def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(knowledge: 
     assert len(search(knowledge, **asked, min_confidence=best - 0.01)) == 1
 
 
+@pytest.mark.module("arrange")
 @pytest.mark.parametrize("missed", [{"min_confidence": 1}, {"query_text": "nothing"}], ids=str)
 def test_an_empty_list_stays_empty(knowledge: Connection, missed: dict[str, Any]) -> None:
     store(knowledge, "alpha gamma", "alpha delta")
@@ -220,6 +222,7 @@ TEXTS = (
 )
 
 
+@pytest.mark.module("arrange")
 @pytest.mark.parametrize("fusion", ["rrf", "auto"])
 def test_near_duplicates_are_shown_once_with_their_number(
     knowledge: Connection, fusion: str
@@ -234,6 +237,7 @@ def test_near_duplicates_are_shown_once_with_their_number(
     assert numbers(hits) == [number for number in numbers(plain) if number not in (2, 3)]
 
 
+@pytest.mark.module("arrange")
 def test_a_heading_is_part_of_the_text_and_its_weight_is_not(knowledge: Connection) -> None:
     store(
         knowledge,
@@ -245,6 +249,7 @@ def test_a_heading_is_part_of_the_text_and_its_weight_is_not(knowledge: Connecti
     assert {row["id"].int: row["duplicates"] for row in hits} == {1: 1, 3: 0}
 
 
+@pytest.mark.module("arrange")
 def test_every_document_twice_is_every_document_once(knowledge: Connection) -> None:
     draw = random.Random(3)
     rows = [
@@ -262,6 +267,7 @@ def test_every_document_twice_is_every_document_once(knowledge: Connection) -> N
     assert len({row["content"] for row in search(knowledge, **asked, match_count=10)}) < 10
 
 
+@pytest.mark.module("arrange")
 def test_a_duplicate_that_the_viewer_may_not_see_is_not_counted(knowledge: Connection) -> None:
     private = {"visibility": "private", "owner_id": UUID(int=7)}
     store(knowledge, *({"content": "alpha", **more} for more in ({}, {}, private)))
@@ -273,7 +279,7 @@ def test_a_duplicate_that_the_viewer_may_not_see_is_not_counted(knowledge: Conne
         assert hit["duplicates"] == others
 
 
-@pytest.mark.module("insight")
+@pytest.mark.module("arrange", "insight")
 @pytest.mark.parametrize(
     ("arguments", "cause", "argument"),
     [
@@ -326,6 +332,7 @@ def test_why_not_names_the_argument(
     assert {name: found["causes"][0][name] for name in other} == other
 
 
+@pytest.mark.module("arrange")
 def test_beyond_a_hundred_rows_the_order_is_that_of_the_scores(knowledge: Connection) -> None:
     fill(knowledge, 5, count=160)
     asked = {"query_text": " ".join(WORDS), "match_count": 160}

@@ -231,7 +231,9 @@ def known(draw: random.Random) -> UUID:
     return UUID(int=draw.choice([10_000 + draw.randrange(8), 20_000 + draw.randrange(CHUNKS)]))
 
 
-def arranged(draw: random.Random) -> Row:
+def arranged(draw: random.Random, modules: tuple[str, ...]) -> Row:
+    if "arrange" not in modules:
+        return {}
     boosts = [
         {"filters": {"owner_id": str(draw.choice(USERS))}, "factor": 9},
         {"filters": {"sensitivity": "high"}, "factor": 0.1},
@@ -244,11 +246,10 @@ def arranged(draw: random.Random) -> Row:
         "diversity": draw.choice([0, 0, 0.5, 1]),
         "merge_duplicates": draw.random() < 0.3,
         "order_by": draw.choice([None, None, None, "document_date desc", "chunk_index asc"]),
-        "snippets": draw.choice([1, 3]),
     }
 
 
-def shown(draw: random.Random) -> Row:
+def shown(draw: random.Random, modules: tuple[str, ...]) -> Row:
     return {
         "match_count": draw.choice([1, 5, 50]),
         "pool_size": draw.choice([5, 50, 100]),
@@ -256,7 +257,8 @@ def shown(draw: random.Random) -> Row:
         "neighbor_window": draw.choice([0, 2]),
         "snippet": draw.random() < 0.5,
         "match_offset": draw.choice([0, 0, 2]),
-        **arranged(draw),
+        "snippets": draw.choice([1, 3]),
+        **arranged(draw, modules),
     }
 
 
@@ -294,14 +296,14 @@ def asked(
     if viewer.public_only and draw.random() < 0.5:
         if draw.random() < 0.3 and "insight" in modules:
             return "anon", "explain_public_empty_knowledge_search", arguments | mistaken(draw)
-        return "anon", "search_public_knowledge_chunks", arguments | shown(draw)
+        return "anon", "search_public_knowledge_chunks", arguments | shown(draw, modules)
     if viewer.user is not None and draw.random() < 0.5:
         document = {"document": UUID(int=10_000 + draw.randrange(8))}
         listing = {"include_public": True, "include_groups": True}
         return "authenticated", *one_of(
             [
-                ("search_my_knowledge_chunks", arguments | shown(draw)),
-                ("search_my_knowledge_chunks", arguments | shown(draw)),
+                ("search_my_knowledge_chunks", arguments | shown(draw, modules)),
+                ("search_my_knowledge_chunks", arguments | shown(draw, modules)),
                 ("facet_my_knowledge_chunks", arguments | facets),
                 ("count_my_pending_knowledge_embeddings", {}),
                 ("explain_my_empty_knowledge_search", arguments | mistaken(draw)),
@@ -317,8 +319,8 @@ def asked(
     one = draw.choice(rows.seen(viewer))
     function, given = one_of(
         [
-            ("hybrid_search_knowledge_chunks", arguments | shown(draw)),
-            ("hybrid_search_knowledge_chunks", arguments | shown(draw)),
+            ("hybrid_search_knowledge_chunks", arguments | shown(draw, modules)),
+            ("hybrid_search_knowledge_chunks", arguments | shown(draw, modules)),
             ("count_matching_knowledge_chunks", arguments),
             ("explain_empty_knowledge_search", arguments | mistaken(draw)),
             ("facet_knowledge_chunks", arguments | facets),
@@ -402,7 +404,10 @@ def asked_by_a_server(
         ("list_visible_knowledge_documents", {"page_size": draw.choice([2, 50])}),
         ("match_knowledge_chunks", {"query_embedding": "[1, 0.5, 0.2]", "match_threshold": -1}),
         ("search_knowledge_chunks_fulltext", words),
-        ("hybrid_search_knowledge_chunks_batch", {"queries": [arguments | shown(draw)] * 2}),
+        (
+            "hybrid_search_knowledge_chunks_batch",
+            {"queries": [arguments | shown(draw, modules)] * 2},
+        ),
     ]
     name, given = draw.choice([one for one in calls if present([one[0]], modules)])
     if draw.random() < 0.6:

@@ -286,6 +286,8 @@ def check_an_answer(
 ) -> None:
     of, stored = corpus
     arguments = request["arguments"]
+    if "arrange" not in modules:
+        arguments = {name: arguments[name] for name in arguments.keys() - {"boosts", "order_by"}}
     visible = [
         one
         for one in stored

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -53,6 +54,26 @@ def test_methods_of_an_absent_module_name_it(core_dsn: str) -> None:
                 call()
             assert missing.value.module == module
             assert f"second-brain migrate --with {module}" in missing.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("module", "argument", "value"),
+    [
+        ("words", "prefix_last", True),
+        ("arrange", "boosts", [{"filters": {}, "factor": 2}]),
+        ("arrange", "order_by", "document_date"),
+        ("arrange", "diversity", 0.5),
+        ("arrange", "merge_duplicates", True),
+    ],
+)
+def test_an_argument_of_an_absent_module_is_refused_by_name(
+    core_dsn: str, module: str, argument: str, value: object
+) -> None:
+    given: dict[str, Any] = {argument: value}
+    with pytest.raises(ModuleMissingError, match=argument) as missing:
+        PostgresProvider(core_dsn).find([1, 0, 0], "leaked key", **given)
+    assert missing.value.module == module
+    assert f"second-brain migrate --with {module}" in missing.value.remedy
 
 
 def test_a_model_change_is_refused_before_it_begins(core_dsn: str) -> None:

@@ -297,6 +297,7 @@ _REMEDIES: dict[str, str] = {
 # A function, a relation or a type does not exist, as PostgreSQL and PostgREST say it.
 _NO_SUCH_OBJECT = ("42883", "42P01", "42704", "PGRST202", "PGRST205")
 _NAMED = re.compile(r"""\b(?:function|relation|table|type) ["']?(?:\w+\.)?(\w+)""")
+_NEEDED_MODULE = re.compile(r"second-brain migrate --with (\w+)")
 _LONG_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\)){40,}\)")
 _DIMENSIONS = re.compile(r"different vector dimensions|expected \d+ dimensions|\d+ dimensions")
 _UNKNOWN_ROLE = re.compile(r'^role ".*" does not exist')
@@ -452,6 +453,8 @@ def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBra
         return DimensionMismatchError(text, code=code)
     if code is None and _GATEWAY_REFUSAL.search(message):
         return AuthenticationError(text)
+    if code == "0A000" and (wanted := _NEEDED_MODULE.search(hint or "")):
+        return ModuleMissingError(message, module=wanted[1], code=code)
     if (module := _missing_module(code, message)) is not None:
         return ModuleMissingError(text, module=module, code=code)
     found = _CLASSES.get(code or "") or _STATE_CLASSES.get((code or "")[:2], SecondBrainError)

@@ -16,6 +16,7 @@ MODULES: Mapping[str, str] = {
     "embedding_queue": "chunks wait for their embeddings; `corpus embed` and `corpus reembed`",
     "adoption": "documents made of the rows of your own table",
     "insight": "monitoring, explanations, judgments, query log, corpus overview, estimates",
+    "arrange": "boosts, order_by, diversity, duplicates merged",
     "field_weights": "how often heading and title count; metadata keys that are searched",
     "snippets": "excerpts in whole sentences; marks compounds and text without spaces",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",

@@ -64,7 +64,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 begin
   if prefix is not null then
     raise exception 'prefix_last needs a dictionary of the words of the chunks, there is none'
-      using errcode = '0A000', hint = 'Install the module words: second-brain init --with words';
+      using errcode = '0A000', hint = 'Install the module words: second-brain migrate --with words';
   end if;
   return '{}';
 end

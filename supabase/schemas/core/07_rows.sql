@@ -1,5 +1,5 @@
 -- 007_rows: the only statements by which a search, and the modules, read the rows of chunks.
--- Adds: types chunk_row, page_row and boost, and the functions that read rows by ids, in
+-- Adds: types chunk_row and page_row, and the functions that read rows by ids, in
 -- documents, by the indexes and in samples. Locks nothing that exists.
 
 -- Each function makes one plain statement about each table: no lateral or outer join and no
@@ -19,14 +19,6 @@ create type knowledge_internal.page_row as (
   id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,
   source_id uuid, source_origin text, metadata jsonb, content_tsv tsvector, collection text,
   document_date date, language text, heading text, sensitivity text
-);
-
--- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as
--- given; free_distance: offset; rate: from decay_to.
-create type knowledge_internal.boost as (
-  value_sql text, wanted knowledge_internal.chunk_filter, location jsonpath,
-  factor double precision, weight double precision, origin double precision,
-  scale double precision, free_distance double precision, rate double precision
 );
 
 create function knowledge_internal.rows_by_id(
@@ -57,31 +49,6 @@ begin
          chunk.document_date, chunk.language, chunk.heading, chunk.sensitivity
     from public.knowledge_chunks as chunk
    where chunk.id = any (ids);
-end
-$$;
-
--- What boosts and order_by read of rows; none where neither is asked for.
-create function knowledge_internal.measured_rows(
-  ids uuid[], boosts knowledge_internal.boost[], order_by knowledge_internal.boost
-) returns table (id uuid, factors double precision[], order_value double precision)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if num_nonnulls(boosts, order_by.value_sql) = 0 then
-    return;
-  end if;
-  return query execute format(
-    'select chunk.id, %s::float8[], (%s)::float8'
-    '  from public.knowledge_chunks as chunk where chunk.id = any ($3)',
-    coalesce(
-      (
-        select 'array[' || string_agg((boosts[place]).value_sql, ', ' order by place) || ']'
-          from generate_subscripts(boosts, 1) as place
-      ),
-      'null'
-    ),
-    coalesce(order_by.value_sql, 'null')
-  )
-    using boosts, order_by, ids;
 end
 $$;
 

@@ -17,12 +17,11 @@ create type knowledge_internal.known_rows as (
   question knowledge_internal.search_question, analysis knowledge_internal.query_analysis
 );
 
--- What the fused list is arranged by; null for what was not asked. picks: the hits at its top that
--- diversity orders. boosts: with recency_half_life, which is the last.
+-- What the fused list is arranged by; null for what was not asked. further: as further_arrangement
+-- returns it.
 create type knowledge_internal.arrangement as (
-  one_per_document boolean, max_per_document integer, merge_duplicates boolean,
-  diversity double precision, picks integer, min_confidence double precision,
-  boosts knowledge_internal.boost[], order_by knowledge_internal.boost
+  one_per_document boolean, max_per_document integer, min_confidence double precision,
+  recency_half_life double precision, further jsonb
 );
 
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
