@@ -219,13 +219,10 @@ def value_of(row: dict[str, Any], path: list[str]) -> Any:
 
 def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
     if "field" not in condition:
+        groups = {"any": any, "all": all, "not": lambda held: not any(held)}
         return all(
-            {
-                "any": lambda parts: any(holds(row, part) for part in parts),
-                "all": lambda parts: all(holds(row, part) for part in parts),
-                "not": lambda part: not holds(row, part),
-            }[key](value)
-            for key, value in condition.items()
+            bool(groups[op](holds(row, part) for part in ([of] if op == "not" else of)))
+            for op, of in condition.items()
         )
     field = condition["field"]
     path = field.split(".")
