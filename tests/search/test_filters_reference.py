@@ -1,5 +1,6 @@
 """Filters against a reference in Python: random conditions on random rows."""
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
@@ -219,9 +220,10 @@ def value_of(row: dict[str, Any], path: list[str]) -> Any:
 
 def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
     if "field" not in condition:
+        groups: dict[str, Callable[[Iterable[bool]], bool]]
         groups = {"any": any, "all": all, "not": lambda held: not any(held)}
         return all(
-            bool(groups[op](holds(row, part) for part in ([of] if op == "not" else of)))
+            groups[op](holds(row, part) for part in ([of] if op == "not" else of))
             for op, of in condition.items()
         )
     field = condition["field"]

@@ -281,11 +281,11 @@ begin
 end
 $$;
 
--- The conditions of filters: an array of conditions, or an object, which is a short form of values
--- that columns and keys of metadata equal, of ranges, and of groups. An object in the array without
--- a key of a condition is a short form, too. place: such as filters[2]; part: the same as a path in
--- filters. path: of a key of metadata in a short form. level, parts: as in filter_condition.
--- argument: what has them.
+-- The conditions of filters: an array of conditions, one condition, or an object, which is a short
+-- form of values that columns and keys of metadata equal, of ranges, and of groups. An object in the
+-- array without a key of a condition is a short form, too. place: such as filters[2]; part: the
+-- same as a path in filters. path: of a key of metadata in a short form. level, parts: as in
+-- filter_condition. argument: what has them.
 create function knowledge_internal.listed_conditions(
   filters jsonb, argument text default 'filters', of_level integer default 0
 ) returns table (
@@ -443,6 +443,9 @@ set datestyle = 'ISO' as $$
 declare
   -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
   longest constant integer := 100000; -- characters
+  operators constant jsonpath :=
+    'strict $.** ? (@.type() == "object").keyvalue().key ? (@ like_regex "^[$][A-Za-z]+$")';
+  foreign_operator text;
   value_count integer := 0;
   written record;
   value jsonb;
@@ -532,6 +535,19 @@ begin
                )
           from jsonb_array_elements(elements) with ordinality as listed (element)
       );
+    end if;
+    -- As a value, {"$in": [1]} would equal no row. Metadata with such keys is found by contains.
+    foreign_operator := case
+      when written.path[1] ~ '^[$][A-Za-z]+$' then written.path[1]
+      when condition.kind = 'json' and condition.op in ('in', 'not_in')
+        then jsonb_path_query_first(elements, operators) #>> '{}'
+    end;
+    if foreign_operator is not null then
+      raise exception '% has %, which is no operator here',
+                      concat(written.place, case when written.path is null then '.value' end),
+                      left(foreign_operator, 100)
+        using errcode = '22023', hint = 'Give a list of conditions, such as '
+          '[{"field": "metadata.page", "op": "in", "value": [1, 2]}].';
     end if;
     if condition.field = 'external_key' then
       -- A key that no document has is left out, as an unknown name of a source is.
