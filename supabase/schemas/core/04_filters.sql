@@ -431,6 +431,38 @@ begin
 end
 $$;
 
+-- The elements with ids for the names of sources or the keys of documents. A name that is not
+-- stored is left out, so it matches no row, as an unknown id does: an error would tell a viewer
+-- which sources and documents exist.
+create function knowledge_internal.known_ids(field text, elements jsonb) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select coalesce(
+             jsonb_agg(
+               coalesce(to_jsonb(source.id), to_jsonb(document.id), listed.element)
+               order by listed.ordinality
+             ),
+             '[]'
+           )
+      from jsonb_array_elements(elements) with ordinality as listed (element)
+     cross join lateral (
+             select case
+                      when jsonb_typeof(listed.element) = 'string' and not (
+                        field = 'source_id'
+                        and knowledge_internal.is_input(listed.element #>> '{}', 'uuid')
+                      ) then listed.element #>> '{}'
+                    end as name
+           ) as read
+      left join public.knowledge_sources as source
+        on field = 'source_id' and source.name = read.name
+      left join public.knowledge_documents as document
+        on field = 'external_key' and document.external_key = read.name
+     where read.name is null or source.id is not null or document.id is not null
+  );
+end
+$$;
+
 -- The conditions of filters (see listed_conditions), checked. Raises 22023; the message contains
 -- the place, such as filters[2].op. argument: what has them.
 create function knowledge_internal.filter_conditions(
@@ -549,30 +581,8 @@ begin
         using errcode = '22023', hint = 'Give a list of conditions, such as '
           '[{"field": "metadata.page", "op": "in", "value": [1, 2]}].';
     end if;
-    if condition.field = 'external_key' then
-      -- A key that no document has is left out, as an unknown name of a source is.
-      elements := (
-        select coalesce(jsonb_agg(coalesce(to_jsonb(document.id), element)), '[]')
-          from jsonb_array_elements(elements) as element
-          left join public.knowledge_documents as document
-            on document.external_key = case jsonb_typeof(element) when 'string'
-                                         then element #>> '{}' end
-         where jsonb_typeof(element) <> 'string' or document.id is not null
-      );
-    elsif condition.field = 'source_id' then
-      -- Names of sources become their ids. An unknown name is left out, so it matches no row, as an
-      -- unknown id does: an error would tell a viewer which sources exist.
-      elements := (
-        select coalesce(jsonb_agg(coalesce(to_jsonb(stored.id), element) order by ordinality), '[]')
-          from jsonb_array_elements(elements) with ordinality as listed (element)
-          left join lateral (
-                 select element #>> '{}' as name
-                  where jsonb_typeof(element) = 'string'
-                    and not knowledge_internal.is_input(element #>> '{}', 'uuid')
-               ) as read on true
-          left join public.knowledge_sources as stored on stored.name = read.name
-         where read.name is null or stored.id is not null
-      );
+    if condition.field in ('source_id', 'external_key') then
+      elements := knowledge_internal.known_ids(condition.field, elements);
     end if;
     value_count := value_count + jsonb_array_length(elements);
     if value_count > 2000 then
