@@ -52,6 +52,9 @@ export type Searches = {
   >;
 };
 
+/** How both legs are fused. */
+export type Fusion = "rrf" | "relative_score" | "auto";
+
 /** What `upsert_knowledge_document` did. */
 export type Upserted = {
   chunks_added: number;

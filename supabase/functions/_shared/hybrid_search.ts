@@ -7,6 +7,7 @@ import type {
   ArgumentSchema,
   ErrorKind,
   FILTER_COLUMNS,
+  Fusion,
   HitColumns,
   Json,
   Searches,
@@ -73,7 +74,7 @@ type Typed = {
   boosts?: Boost[] | null;
   filters?: Filters | null;
   formulations?: { query_text?: string; query_embedding?: number[] }[];
-  fusion?: "rrf" | "relative_score" | "auto";
+  fusion?: Fusion;
   on_bad_embedding?: "error" | "text" | "from_text";
   search_mode?: "websearch" | "simple" | "phrase";
 };
