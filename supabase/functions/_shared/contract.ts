@@ -233,6 +233,8 @@ export const FILTER_COLUMNS = [
   "document_date",
   "document_id",
   "embedding_model",
+  "external_key",
+  "id",
   "knowledge_type",
   "language",
   "owner_id",
