@@ -68,24 +68,6 @@ comment on function public.prepare_knowledge_cluster() is
 revoke all on function public.prepare_knowledge_cluster()
   from public, anon, authenticated, service_role;
 
--- All rows of the cluster, by the statistics.
-create or replace function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  facts knowledge_internal.chunk_table;
-begin
-  select attribute.attrelid, 0, coalesce(corpus.document_count, 0), corpus.document_count,
-         corpus.analysed_rows, nullif(attribute.atttypmod, -1)
-    into facts.relation, facts.pages, facts.estimated_rows, facts.stored_rows,
-         facts.analysed_rows, facts.dimensions
-    from pg_catalog.pg_attribute as attribute
-    left join public.knowledge_corpus_statistics as corpus on true
-   where attribute.attrelid = 'public.knowledge_chunks'::regclass
-     and attribute.attname = 'embedding';
-  return facts;
-end
-$$;
-
 -- What a command says of each shard, %1$s in it, as objects. Raises the error of a shard.
 create function knowledge_internal.facts_of_shards(command text) returns setof jsonb
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
