@@ -350,7 +350,8 @@ $$;
 -- What a row must have and must not have, read in each configuration; empty for nothing.
 -- neighbours: a row that has the required words of a short text as neighbours inside one word (user
 -- name in getUserName) has what is required, too. excluded_parts: what is excluded, as typed;
--- dropped_parts: the required phrases that have only stop words.
+-- dropped_parts: the required phrases that have only stop words. A quoted or excluded part that is
+-- stop words in the languages of most chunks has no condition in the others either.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
   expansions knowledge_internal.expansion[], reads_distances boolean default true,
@@ -370,6 +371,25 @@ declare
   alternatives tsquery;
   alternatives_group integer;
   conditioned text[] := '{}';
+  dropped constant text[] := case when cardinality(configurations) > 1 then array(
+    select listed.source
+      from unnest(operands) as listed
+     where (listed.is_excluded or (listed.is_required and listed.source ~ '^"'))
+       and (
+         select sum(greatest(language.chunks, 1) * case
+                  when numnode(
+                    knowledge_internal.phrase_query(language.configuration, listed.source)
+                  ) = 0 then -1
+                  else 1
+                end)
+           from unnest(
+                  configurations,
+                  knowledge_internal.chunks_of_configurations(
+                    configurations, knowledge_internal.corpus_figures()
+                  )
+                ) as language (configuration, chunks)
+       ) < 0
+  ) else '{}' end;
   most_neighbours constant integer := 4;
   words constant text := (
     select string_agg(listed.source, ' ' order by listed.ordinality)
@@ -388,7 +408,8 @@ begin
     alternatives := '';
     alternatives_group := null;
     foreach operand in array operands loop
-      continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
+      continue when operand.source = any (dropped)
+        or not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase or operand.is_excluded
              or knowledge_internal.joined(operand.source) <> '' then

@@ -225,21 +225,35 @@ $$;
 -- The answer for a question that finds none of the rows that pass the filters.
 create function knowledge_internal.unmatched_question(plan knowledge_internal.search_plan)
 returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning as $$
 declare
   threshold constant double precision := plan.match_threshold;
   matching knowledge_internal.row_scope := plan.scope;
+  configurations regconfig[];
   best double precision;
   words text;
   reason text;
   message text;
 begin
   matching.visible := matching.matching;
+  execute
+    'select array_agg(distinct knowledge_internal.text_configuration(listed.language))'
+    '  from (select distinct chunk.language from '
+    || knowledge_internal.shown_rows(matching, plan.collections, false) || ') as listed'
+    into configurations using matching, plan.collections;
   words := (
     select string_agg(distinct to_json(left(word, 60))::text, ', ')
       from (
         select word
-          from unnest(plan.analyses) as analysis cross join unnest(analysis.words) as word limit 10
+          from unnest(plan.analyses) as analysis cross join unnest(analysis.words) as word
+         -- Rows have it as a stop word of their language.
+         where knowledge_internal.joined(word) <> '' or not exists (
+                 select from unnest(configurations) as language (configuration)
+                  where numnode(plainto_tsquery(language.configuration, word)) = 0
+               )
+         limit 10
       ) as listed
   );
   if not (plan.known is null)

@@ -38,7 +38,22 @@ def test_a_chunk_that_both_legs_find_is_first(knowledge: Connection) -> None:
     assert rows[2]["rrf_score"] == 1 / (60 + 1)
 
 
-def test_ties_go_to_the_better_single_rank_then_to_the_lower_id(knowledge: Connection) -> None:
+@pytest.mark.parametrize(
+    "arranged",
+    [
+        {},
+        {"max_per_document": 4},
+        {"one_per_document": True},
+        {"min_confidence": 0.001},
+        {"boosts": Jsonb([{"filters": {"status": "active"}, "factor": 1}])},
+        {"order_by": "document_date"},
+        {"order_by": "metadata.year asc", "max_per_document": 4},
+    ],
+    ids=str,
+)
+def test_ties_go_to_the_better_single_rank_then_to_the_lower_id(
+    knowledge: Connection, arranged: dict[str, Any]
+) -> None:
     # With rrf_k 2: 1/3 + 1/6 = 1/4 + 1/4. Four words each, so more cats is a better text rank.
     store(
         knowledge,
@@ -47,7 +62,7 @@ def test_ties_go_to_the_better_single_rank_then_to_the_lower_id(knowledge: Conne
         {"content": "cat cat cat cat", "embedding": [0.5, 0.5, 0]},  # vector 4, text 1
         {"content": "cat cat dog dog", "embedding": [0.8, 0.3, 0]},  # vector 3, text 3
     )
-    rows = search(knowledge, query_embedding=NORTH, query_text="cat", rrf_k=2)
+    rows = search(knowledge, query_embedding=NORTH, query_text="cat", rrf_k=2, **arranged)
     assert [(row["vector_rank"], row["text_rank"]) for row in rows] == [
         (1, 4),
         (4, 1),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 from searching import Row, call, search, store
 
 from conftest import Connection
@@ -212,3 +213,70 @@ def test_more_like_a_mislabelled_chunk_goes_by_its_content(
     ).fetchall()
     hit = call(knowledge, "hybrid_search_knowledge_chunks", like_ids=[known], match_count=1)[0]
     assert hit["content"] == "A marmot lives in burrows"
+
+
+PHRASES = {
+    "english": ("refund", ["what is the", "it is", "in what"]),
+    "german": ("Rechnung", ["was ist", "die der", "in der"]),
+    "french": ("facture", ["qui est", "dans la", "pour nous"]),
+    "spanish": ("factura", ["es la", "por qué", "en la"]),
+    "russian": ("счёт", ["что был", "она в", "и не"]),
+}
+
+
+@pytest.mark.parametrize("language", PHRASES)
+def test_a_phrase_that_most_chunks_drop_requires_nothing_of_the_others(
+    knowledge: Connection, language: str
+) -> None:
+    word, phrases = PHRASES[language]
+    rows = [{"content": f"{word} {number}", "language": language} for number in range(20)]
+    store(knowledge, *rows, {"content": f"a b c {' '.join(phrases)}", "language": "pl"})
+    for phrase in phrases:
+        hits = search(knowledge, query_text=f'{word} "{phrase}"', match_count=100)
+        assert len(hits) == 21
+        assert hits[0]["content"].startswith(word)
+        assert hits[0]["notes"] == {"dropped": [f'"{phrase}"']}
+        hits = search(knowledge, query_text=f'{word} -"{phrase}"', match_count=100)
+        assert {hit["content"].split()[0] for hit in hits} >= {word}
+        assert hits[0]["notes"] is None
+
+
+def test_a_word_that_few_chunks_drop_is_required_and_excluded(knowledge: Connection) -> None:
+    letters = ("The son came home", "The father came home", "A letter came home")
+    store(knowledge, *letters, {"content": "La lettre est chez son père", "language": "french"})
+    (hit,) = search(knowledge, query_text='home "son"')
+    assert hit["content"] == letters[0]
+    hits = search(knowledge, query_text="home -son")
+    assert {hit["content"] for hit in hits} == set(letters[1:])
+    assert hits[0]["notes"] == {"excluded": ["son"]}
+
+
+@pytest.mark.module("insight")
+@pytest.mark.parametrize("language", PHRASES)
+def test_words_that_rows_have_as_stop_words_are_not_named_as_missing(
+    knowledge: Connection, language: str
+) -> None:
+    word, phrases = PHRASES[language]
+    store(
+        knowledge,
+        {"content": f"{word} {' '.join(phrases)}", "language": language, "collection": "one"},
+        {"content": "Dziękujemy", "language": "pl", "collection": "two"},
+    )
+
+    def why(query_text: str, *collections: str) -> Any:
+        asked = {"query_text": query_text, "collections": list(collections) or None}
+        row = knowledge.execute(
+            "select public.explain_empty_knowledge_search(%s)", [Jsonb(asked)]
+        ).fetchone()
+        assert row is not None
+        return row[0]
+
+    for phrase in phrases:
+        said = why(f"{phrase} zzqx")
+        assert (said["reason"], 'a word of the question: "zzqx".' in said["message"]) == (
+            "no_words",
+            True,
+        )
+        assert why(phrase)["reason"] == "no_searchable_words"
+        # No row of the other collection has them.
+        assert f'"{phrase.split()[0]}"' in why(phrase, "two")["message"]

@@ -788,33 +788,21 @@ begin
 end
 $$;
 
--- What a viewer may see around those hits that are in a document: how many chunks the document has
--- and whether it is visible itself; with a window, the chunks around the hit.
-create function knowledge_internal.around(
-  hits knowledge_internal.page_row[], neighbor_window integer, scope knowledge_internal.row_scope
-) returns table (id uuid, document_chunks integer, shows_document boolean, context text)
+-- Those of the documents that a viewer may see.
+create function knowledge_internal.visible_documents(
+  documents uuid[], scope knowledge_internal.row_scope
+) returns uuid[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  documents constant uuid[] := array(
-    select distinct hit.document_id from unnest(hits) as hit where hit.document_id is not null
-  );
-  visible uuid[] := documents;
 begin
   if scope.is_restricted then
     execute
       'select array('
       '  select document.id from public.knowledge_documents as document'
       '   where document.id = any ($2) and ' || knowledge_internal.document_condition(scope) || ')'
-      into visible
+      into documents
       using scope, documents;
   end if;
-  return query
-  select hit.id, size.placed::integer, hit.document_id = any (visible), near.context
-    from unnest(hits) as hit
-    left join knowledge_internal.sizes_of_documents(documents, scope) as size
-      on size.document_id = hit.document_id
-    left join knowledge_internal.surroundings(hits, neighbor_window, scope) as near
-      on near.id = hit.id;
+  return documents;
 end
 $$;
 
@@ -879,7 +867,6 @@ declare
   best uuid; -- by its score
   first_confidence double precision;
   rows_found bigint;
-  shown knowledge_internal.page_row[];
 begin
   plan := knowledge_internal.planned_search(
     row(
@@ -912,7 +899,7 @@ begin
   -- Each question is ranked by itself in each collection.
   list as materialized (
     select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
-           rule
+           rule.*
       from (
         select listed.*, last.similarity, last.text_score,
                -- A collection without a vector leg has the least of the others.
@@ -938,21 +925,20 @@ begin
            ) as rule
   ),
   vector_results as (
-    select list.list_id, list.rule, hit.id, hit.similarity, hit.vector_rank
+    select list.list_id, hit.id, hit.similarity, hit.vector_rank
       from list
      cross join lateral unnest(list.vector_ids, list.similarities)
              with ordinality as hit (id, similarity, vector_rank)
   ),
   text_results as (
-    select list.list_id, list.rule, hit.id, hit.text_score, hit.text_rank
+    select list.list_id, hit.id, hit.text_score, hit.text_rank
       from list
      cross join lateral unnest(list.text_ids, list.text_scores)
              with ordinality as hit (id, text_score, text_rank)
   ),
   combined as (
     select list_id, id, vector_results.vector_rank, text_results.text_rank,
-           vector_results.similarity, text_results.text_score,
-           coalesce(vector_results.rule, text_results.rule) as rule
+           vector_results.similarity, text_results.text_score
       from vector_results
       full outer join text_results using (list_id, id)
   ),
@@ -963,27 +949,28 @@ begin
            sum(share.of_vector + share.of_text) as rrf_score,
            sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
       from combined
+      join list using (list_id)
      cross join lateral (
              select case
-                      when (rule).is_by_rank then
+                      when list.is_by_rank then
                         coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
                       else plan.vector_weight * coalesce(
-                        (combined.similarity - (rule).vector_zero) / (rule).vector_unit,
-                        (rule).vector_missing
+                        (combined.similarity - list.vector_zero) / list.vector_unit,
+                        list.vector_missing
                       )
                     end as of_vector,
                     case
-                      when (rule).is_by_rank then
+                      when list.is_by_rank then
                         coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
                       else plan.text_weight * coalesce(
-                        (combined.text_score - (rule).text_zero) / (rule).text_unit,
-                        (rule).text_missing
+                        (combined.text_score - list.text_zero) / list.text_unit,
+                        list.text_missing
                       )
                     end
                     -- A row with an identifier that was asked for has more than others can have.
-                    + case when combined.text_score >= (rule).identifier_bonus
-                        then 2 * plan.vector_weight * (rule).vector_best
-                          + plan.text_weight * (rule).text_best
+                    + case when combined.text_score >= list.identifier_bonus
+                        then 2 * plan.vector_weight * list.vector_best
+                          + plan.text_weight * list.text_best
                         else 0 end as of_text
            ) as share
      group by combined.id
@@ -1008,11 +995,17 @@ begin
   first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
   rows_found := cardinality(rows);
   rows := rows[match_offset + 1:match_offset + match_count];
-  shown := array(
-    select chunk
-      from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit)) as chunk
-  );
   return query
+  with chunk as materialized (
+    select * from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit))
+  ),
+  near as materialized (
+    select around.*
+      from knowledge_internal.surroundings(
+             array(select row(chunk.*)::knowledge_internal.page_row from chunk), neighbor_window,
+             plan.scope
+           ) as around
+  )
   select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
          chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
          page.similarity, page.text_score,
@@ -1026,7 +1019,7 @@ begin
            )
          end,
          case when neighbor_window > 0
-           then coalesce(around.context, chunk.content) end,
+           then coalesce((select context from near where near.id = page.id), chunk.content) end,
          rows_found,
          plan.pool in (
            select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
@@ -1034,7 +1027,7 @@ begin
          ),
          chunk.heading, chunk.sensitivity,
          case when one_per_document then page.collections else array[chunk.collection] end,
-         coalesce(around.document_chunks, 0),
+         coalesce(size.placed, 0)::integer,
          document.external_key, document.source_row,
          greatest(0, least(1, page.score / best_score)),
          case when merged > 0 or ranked_lists ? 'shares' then
@@ -1049,11 +1042,17 @@ begin
            id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
            collections, factors, duplicates, place
          )
-    left join unnest(shown) as chunk on chunk.id = page.id
-    left join knowledge_internal.around(shown, neighbor_window, plan.scope) as around
-      on around.id = page.id
+    left join chunk on chunk.id = page.id
+    left join knowledge_internal.sizes_of_documents(
+           array(select chunk.document_id from chunk), plan.scope
+         ) as size on size.document_id = chunk.document_id
     left join public.knowledge_documents as document
-      on document.id = chunk.document_id and around.shows_document
+      on document.id = chunk.document_id
+     and document.id = any ((
+           select knowledge_internal.visible_documents(
+                    array(select chunk.document_id from chunk), plan.scope
+                  )
+         )::uuid[])
    order by page.place;
 end
 $$;
