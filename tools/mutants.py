@@ -180,7 +180,7 @@ SEARCH = [
     ),
     Mutant(
         "anybody may search for visitors",
-        "core/11_searches.sql",
+        "modules/visitors/41_visitors.sql",
         "revoke all on function public.search_public_knowledge_chunks\n"
         "  from public, anon, authenticated, service_role;",
         "",
