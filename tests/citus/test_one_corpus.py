@@ -17,7 +17,7 @@ from second_brain.database import migrations
 
 pytestmark = needs_citus
 
-MODULES = ["citus", "arrange", "snippets", "facets", "own_documents"]
+MODULES = ["citus", "arrange", "batch", "facets", "own_documents", "snippets", "visitors"]
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def test_a_builder_collects_conditions_in_order() -> None:
         .build()
     )
     assert built[0] == FilterExpression("knowledge_type", "eq", "note")
-    assert [one.condition() for one in built] == [
+    assert conditions(built) == [
         condition("knowledge_type", "eq", "note"),
         condition("metadata.category", "eq", "billing"),
         condition("source_origin", "in", ["notion", "web"]),

@@ -83,7 +83,7 @@ def close(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
 
 
-CASES = [pytest.param(25, id="few"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
+CASES = [pytest.param(12, id="few"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
 PAGES = "select pg_relation_size('public.knowledge_chunks') / 8192"
 Check = Callable[..., None]
 

@@ -187,39 +187,6 @@ begin
 end
 $$;
 
--- Those that the statistics do not list are counted together, in one look at each shard.
-create or replace function knowledge_internal.document_frequencies(
-  lexemes text[], corpus knowledge_internal.corpus_figures
-) returns float8[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  frequencies float8[];
-  rare text[];
-  counted record;
-begin
-  select array_agg(coalesce(listed.frequency * corpus.document_count, 0) order by asked.place),
-         array_agg(asked.lexeme) filter (where listed.lexeme is null)
-    into frequencies, rare
-    from unnest(lexemes) with ordinality as asked (lexeme, place)
-    left join public.knowledge_lexeme_statistics as listed
-      on listed.lexeme = asked.lexeme
-     and corpus.frequencies_from <> 'count';
-  for counted in
-    select asked.lexeme, count(chunk.id) as chunks
-      from (
-             select listed.lexeme, knowledge_internal.quoted_lexeme(listed.lexeme)::tsquery as query
-               from unnest(rare) as listed (lexeme)
-           ) as asked
-      join public.knowledge_chunks as chunk on chunk.content_tsv @@ asked.query
-     where chunk.status = 'active'
-     group by asked.lexeme
-  loop
-    frequencies[array_position(lexemes, counted.lexeme)] := counted.chunks;
-  end loop;
-  return coalesce(frequencies, '{}');
-end
-$$;
-
 -- Two statements: of a WITH query, Citus would bring all rows that pass to the coordinator.
 create or replace function knowledge_internal.compared_rows(
   bits bit varying, weights extensions.sparsevec, query tsquery, collection text,
