@@ -377,9 +377,9 @@ PYTHON = [
     ),
     Mutant(
         "a whole document looks like its first chunk",
-        "services/results.py",
-        '(integer(row.get("chunk_index")) or 0) if is_chunk else None',
-        'integer(row.get("chunk_index")) or 0',
+        "services/searches.py",
+        '"is_chunk": row.get("chunk_index", 0) is not None,',
+        '"is_chunk": True,',
         "tests/search/test_normalized_rows.py",
     ),
 ]
