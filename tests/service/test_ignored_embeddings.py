@@ -3,7 +3,7 @@
 import pytest
 from retrieving import ALICE, BY_HAND, LEAK, REMINDER, ROTATION, fill, out_of_order
 
-from second_brain.mcp_server.text import as_text
+from second_brain.mcp_server.text import as_text, found
 from second_brain.retrieval import RetrievalService
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import OFF_SUBJECT, off_subject_note
@@ -116,7 +116,11 @@ def test_the_service_warns_of_hits_that_are_off_the_subject(corpus: str) -> None
     assert 0 < (off.answer_confidence or 0) < OFF_SUBJECT
     note = off_subject_note(off.answer_confidence)
     assert note is not None
-    assert (note in as_text(off), "off the subject" in as_text(apt)) == (True, False)
+    texts = [as_text(found(one), one) for one in (off, apt)]
+    assert [("off the subject" in text, note in text) for text in texts] == [
+        (True, True),
+        (False, False),
+    ]
 
 
 def test_the_note_names_a_confidence_below_the_bound_only() -> None:

@@ -192,7 +192,7 @@ def test_a_document_is_read_by_who_may_see_it(assistant: Assistant, running: Run
 
 
 def test_a_long_document_comes_in_parts(assistant: Assistant, running: Running) -> None:
-    texts = ["a " * 30_000, "b " * 30_000, "c"]
+    texts = ["a " * 30_000, "b " * 10_000, "c"]
     document = {"external_key": "long", "title": "long", "owner_id": str(ANA)}
     with psycopg.connect(running[1].dsn, autocommit=True) as owner:
         ((stored,),) = owner.execute(

@@ -106,7 +106,7 @@ def callers(database: Connection, server: Server, dsn: str, run: Run) -> Iterato
             "command line": on_the_command_line,
             "MCP": lambda: str(
                 assistant.ask("hybrid_search", query=QUESTION).content["results"][0]["content"]
-            ).split()[0],
+            ).split()[1],
             "LangChain": lambda: str(retriever.invoke(QUESTION)[0].metadata["external_key"]),
             "workbench": in_the_workbench,
         }

@@ -165,3 +165,30 @@ def test_a_skipped_document_keeps_what_is_stored(store: SecondBrainDocumentStore
     assert (kept["keys"], kept["new"]) == (KEYS, "New.")
     with pytest.raises(ValueError, match="must have text"):
         store.write_documents([Document("empty")])
+
+
+def test_a_filter_by_id_finds_the_documents_of_these_ids(store: SecondBrainDocumentStore) -> None:
+    retriever = SecondBrainHybridRetriever(store)
+
+    def ids(operator: str, value: object) -> list[str]:
+        given = {"field": "id", "operator": operator, "value": value}
+        answer = retriever.run(query="key", query_embedding=[0, 0, 1], filters=given)
+        assert sorted(found(answer)) == sorted(one.id for one in store.filter_documents(given))
+        return sorted(found(answer))
+
+    assert ids("==", "leaked") == ["leaked"]
+    assert ids("in", ["leaked", "keys", "nothing"]) == ["keys", "leaked"]
+    assert ids("!=", "keys") == ["invoice", "leaked"]
+    assert ids("not in", ["keys", "leaked"]) == ["invoice"]
+    assert ids("==", "nothing") == []
+    assert ids("!=", "nothing") == ["invoice", "keys", "leaked"]
+
+
+@pytest.mark.parametrize("field", ["id", "content", "embedding", "score", "blob", "meta"])
+def test_other_fields_of_a_document_are_no_metadata(
+    store: SecondBrainDocumentStore, field: str
+) -> None:
+    condition = {"field": field, "operator": ">" if field == "id" else "==", "value": "a"}
+    for given in (condition, {"operator": "NOT", "conditions": [condition]}):
+        with pytest.raises(FilterError, match=rf"{field} .* meta\.<key>"):
+            SecondBrainHybridRetriever(store).run(query="key", filters=given)

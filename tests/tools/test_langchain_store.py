@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import (
     RetrieversIntegrationTests,
@@ -15,7 +16,7 @@ from langchain_tests.integration_tests.vectorstores import EMBEDDING_SIZE
 
 from conftest import Server, copy_of
 from second_brain import connection_pool
-from second_brain.errors import InvalidInputError
+from second_brain.errors import InvalidInputError, UnexpectedAnswerError
 from second_brain.integrations.langchain import SecondBrainVectorStore
 from second_brain.integrations.store import TextStore
 
@@ -224,3 +225,62 @@ def test_wrong_arguments_are_refused_by_name(emptied_dsn: str) -> None:
         store.add_texts(["a"], batch=3)
     with pytest.raises(InvalidInputError, match="fields must not have 'metadata'"):
         TextStore(emptied_dsn, embedding_model="x", fields={"metadata": {}})
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_indexing_api_adds_and_deletes(emptied_dsn: str, is_async: bool) -> None:
+    store = SecondBrainVectorStore(emptied_dsn, AxisEmbeddings())
+    records = InMemoryRecordManager("n")
+    records.create_schema()
+
+    async def indexed(*texts: str) -> tuple[int, int]:
+        documents = [Document(text, metadata={"source": "a"}) for text in texts]
+        given: dict[str, Any] = {"cleanup": "incremental", "source_id_key": "source"}
+        given["key_encoder"] = "sha256"
+        if is_async:
+            done = await aindex(documents, records, store, **given)
+        else:
+            done = index(documents, records, store, **given)
+        return done["num_added"], done["num_deleted"]
+
+    assert await indexed(KEYS, LEAKED) == (2, 0)
+    assert await indexed(KEYS, INVOICE) == (1, 1)
+    assert {one.page_content for one in store.similarity_search("key", k=9)} == {KEYS, INVOICE}
+
+
+def test_a_filter_that_would_match_nothing_or_everything_is_refused(emptied_dsn: str) -> None:
+    store = filled(emptied_dsn)
+    wrong: list[Any] = [
+        {"page": {"$regex": "a"}},
+        {"page": {"$in": [1], "at": 2}},
+        {"page": {"deep": {"$in": [1]}}},
+        {"page": [{"$in": [1]}]},
+        {"$in": {"page": [1]}},
+        {"$nor": [{"team": "a"}]},
+        {"$and": "team"},
+        {"a.b": {"c": 1}},
+        {"a.b": {"$in": [1]}},
+        {"a.b": None},
+        {"": 1},
+        [{"page": {"$in": [1]}}],
+        lambda rpc: rpc,
+        "team = 'a'",
+        7,
+        {"a", "b"},
+    ]
+    for one in wrong:
+        for search in (store.similarity_search, store.max_marginal_relevance_search):
+            with pytest.raises(InvalidInputError, match="filters") as refused:
+                search("key", filter=one)
+            assert refused.value.remedy
+
+
+def test_a_model_that_gives_another_number_of_embeddings_is_refused(emptied_dsn: str) -> None:
+    class Short(AxisEmbeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return super().embed_documents(texts[:1])
+
+    store = SecondBrainVectorStore(emptied_dsn, Short())
+    with pytest.raises(UnexpectedAnswerError, match="1 embeddings for 3 texts"):
+        store.add_texts(TEXTS)
+    assert store.similarity_search("key") == []

@@ -86,7 +86,7 @@ def test_a_hit_reads_with_what_a_model_needs_to_judge_it(assistant: Assistant) -
         f"id: {best['document_id']}; source: manual; evidence: https://example.org/keys",
         f"> {KEYS}",
     ]
-    assert (best["rank"], best["content"], best["collection"]) == (1, KEYS, "knowledge")
+    assert (best["rank"], best["content"], best["collection"]) == (1, f"> {KEYS}", "knowledge")
     assert (best["vector_rank"], best["text_rank"], best["title"]) == (1, 1, "API keys")
 
 
@@ -141,7 +141,7 @@ def test_memories_are_left_out_and_every_other_collection_is_searched(
 
 def test_memories_are_searched_when_they_are_asked_for(assistant: Assistant) -> None:
     found = assistant.ask("hybrid_search", query="keys rotated on Mondays", include_memory=True)
-    assert found.content["results"][0]["content"] == PREFERENCE
+    assert found.content["results"][0]["content"] == f"> {PREFERENCE}"
     assert "collection: memory" in found.text
     assert KEYS in found.contents()
 
@@ -267,14 +267,59 @@ def test_expanding_neighbors_shows_each_hit_with_the_passages_around_it(
         assert KEYS not in assistant.ask("hybrid_search", **asked, expand_neighbors=expand).text
 
 
-def test_of_a_long_passage_the_text_has_an_excerpt_and_the_json_everything(
-    assistant: Assistant,
-) -> None:
-    found = assistant.ask("search_knowledge_base", query="kumquats", match_count=1)
-    assert "> Kumquats ripen late." in found.text
-    assert "<mark>" not in found.text
-    assert len(found.text) < 1000
-    assert found.contents() == {LONG}
+def test_text_and_json_have_the_same_excerpt_of_a_long_passage(assistant: Assistant) -> None:
+    for tool, bound in (("search_knowledge_base", 1000), ("hybrid_search", 200)):
+        found = assistant.ask(tool, query="kumquats", **{COUNTS[tool]: 1})
+        (shown,) = (hit["content"] for hit in found.content["results"])
+        assert shown.startswith("> Kumquats ripen late.")
+        assert found.text.endswith(f"\n{shown}")
+        assert "<mark>" not in shown
+        assert len(shown) <= len("> ") + bound + len(" …")
+
+
+def test_an_answer_is_bounded_in_text_and_json(here: Here, corpus: str) -> None:
+    with psycopg.connect(corpus, autocommit=True) as connection:
+        writer = KnowledgeWriter(connection)
+        for number in range(30):
+            chunks = [{"content": f"quokka {number}. " + "Dry leaves. " * 500}] * 3
+            writer.upsert_document({"external_key": f"quokka-{number}"}, chunks)
+    try:
+        with here(Scope()) as assistant:
+            asked = {"query": "quokka", "limit": 30, "expand_neighbors": 5}
+            found = assistant.ask("hybrid_search", **asked)
+    finally:
+        with psycopg.connect(corpus, autocommit=True) as connection:
+            for number in range(30):
+                KnowledgeWriter(connection).delete_document(f"quokka-{number}")
+    number = len(found.content["results"])
+    assert 0 < number < 30
+    assert max(len(found.text), len(json.dumps(found.content))) < 70_000
+    assert found.content["truncated"]
+    assert f"{30 - number} further results do not fit" in found.text
+    assert found.content["hints"][-1] in found.text
+
+
+def test_a_document_that_fills_the_pools_does_not_hide_the_others(here: Here, corpus: str) -> None:
+    def write(key: str, *texts: str) -> None:
+        with psycopg.connect(corpus, autocommit=True) as connection:
+            chunks = [{"content": text} for text in texts]
+            KnowledgeWriter(connection).upsert_document({"external_key": key}, chunks)
+
+    keys = ["wombat", *(f"wombat-{number}" for number in range(9))]
+    write(keys[0], *(f"wombat wombat {number}" for number in range(60)))
+    for key in keys[1:]:
+        write(key, f"In the evening {key} leaves its burrow.")
+    try:
+        with here(Scope()) as assistant:
+            for tool in ("hybrid_search", "search_knowledge_base"):
+                found = assistant.ask(tool, query="wombat", **{COUNTS[tool]: 10})
+                assert len(found.content["results"]) == 10
+                assert not found.content["pool_ended"]
+            assert len(assistant.ask("search", query="wombat").content["results"]) == 10
+    finally:
+        with psycopg.connect(corpus, autocommit=True) as connection:
+            for key in keys:
+                KnowledgeWriter(connection).delete_document(key)
 
 
 def test_the_hybrid_search_shows_200_characters_and_fetch_the_rest(assistant: Assistant) -> None:

@@ -8,7 +8,17 @@ import psycopg
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from mcp_clients import ANA, BEN, PREFERENCE, Assistant, Broken, Here, connected, over_stdio
+from mcp_clients import (
+    ANA,
+    BEN,
+    PREFERENCE,
+    Assistant,
+    Broken,
+    Here,
+    connected,
+    over_stdio,
+    unquoted,
+)
 from second_brain.errors import ConfigurationError
 from second_brain.mcp_server import Scope
 
@@ -37,7 +47,11 @@ def stored(corpus: str) -> Iterator[psycopg.Connection[Any]]:
 
 def memories(assistant: Assistant, query: str = "answers in French") -> set[str]:
     found = assistant.ask("hybrid_search", query=query, include_memory=True, limit=50)
-    return {hit["content"] for hit in found.content["results"] if hit["collection"] == "memory"}
+    return {
+        unquoted(hit["content"])
+        for hit in found.content["results"]
+        if hit["collection"] == "memory"
+    }
 
 
 def test_a_note_is_private_to_its_viewer_and_found_on_request(

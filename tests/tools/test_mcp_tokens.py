@@ -20,6 +20,7 @@ from mcp_clients import (
     call_by_hand,
     connected,
     http_server,
+    unquoted,
     with_token,
 )
 from mcp_users import KEY, SECRET, Project, project
@@ -144,7 +145,7 @@ def test_calls_at_the_same_time_keep_to_their_viewers(served: Served, tokens: To
         for is_ana, call in calls:
             content = call.result().structured_content
             assert content is not None
-            found = {hit["content"] for hit in content["results"]}
+            found = {unquoted(hit["content"]) for hit in content["results"]}
             assert (RECORDER in found, {HOSTILE, LONG} <= found) == (is_ana, not is_ana)
 
 

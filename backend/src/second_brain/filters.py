@@ -13,8 +13,6 @@ from enum import Enum
 from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
-from pgvector import HalfVector, Vector
-
 from second_brain.errors import InvalidInputError
 
 Value = TypeVar("Value")
@@ -269,7 +267,7 @@ def json_default(value: object) -> Any:
     """Return what `json.dumps` writes for a value of another type (`default=`)."""
     if hasattr(value, "tolist"):  # numpy's and other libraries' arrays and numbers
         return value.tolist()
-    if isinstance(value, Vector | HalfVector):
+    if hasattr(value, "to_list"):  # pgvector's
         return value.to_list()
     if isinstance(value, date):
         return value.isoformat()

@@ -15,7 +15,10 @@ import {
 } from "./index.ts";
 
 /** The arguments that a model may set; who asks is never one of them. */
-export type ModelArgument = Exclude<keyof typeof ARGUMENTS, "query_text">;
+export type ModelArgument = Exclude<
+  keyof typeof ARGUMENTS,
+  "query_text" | "required_filters"
+>;
 
 export interface SearchToolOptions<F extends SearchFunction> {
   /** What the corpus is about, for the model. */
@@ -26,7 +29,7 @@ export interface SearchToolOptions<F extends SearchFunction> {
   options?: SearchOptions<F>;
 }
 
-const { query_text: query, ...OTHERS } = ARGUMENTS;
+const { query_text: query, required_filters: _server, ...OTHERS } = ARGUMENTS;
 const OFFERED: Record<ModelArgument, ArgumentSchema> = {
   ...OTHERS,
   // More would not fit into the context of a model.
@@ -55,6 +58,7 @@ export type Found = {
   next_offset: number | null;
   answer_confidence: number | null;
   notes: Json | null;
+  degraded: string | null;
 };
 
 /** A value, or what a text has as JSON, where the argument is no text: models send both. */
@@ -134,14 +138,15 @@ export function searchTool<F extends SearchFunction>(
     // It checks again, because nobody else does if it is called directly.
     execute: async (input, { abortSignal }): Promise<Found> => {
       const { query = "", ...asked } = checked(input);
-      const { hits, total_count, next_offset, answer_confidence, notes } = await search.search(
-        query,
-        { ...options, ...asked, signal: abortSignal } as unknown as SearchOptions<F>,
-      );
+      const { hits, total_count, next_offset, answer_confidence, notes, degraded } = await search
+        .search(
+          query,
+          { ...options, ...asked, signal: abortSignal } as unknown as SearchOptions<F>,
+        );
       const results = hits.map((hit) =>
         Object.fromEntries(SHOWN.map((column) => [column, hit[column]])) as Found["results"][number]
       );
-      return { results, total_count, next_offset, answer_confidence, notes };
+      return { results, total_count, next_offset, answer_confidence, notes, degraded };
     },
   });
 }

@@ -10,12 +10,14 @@ import {
   InvalidInputError,
   type Json,
   type Question,
-  questionArguments,
+  searchArguments,
   type SearchClient,
   type SearchFunction,
   type SearchOptions,
   type SearchPage,
   searchPages,
+  SecondBrainError,
+  UnavailableError,
   UnexpectedAnswerError,
 } from "../../../supabase/functions/_shared/hybrid_search.ts";
 
@@ -99,8 +101,8 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     question: Question,
     options?: SearchOptions<G>,
   ): Promise<SearchPage> {
-    const given = this.#options(options);
-    return hybridSearch<G>(this.client, await this.#embedded(question), given);
+    const { degraded, ...asked } = await this.#embedded<G>(question, this.#options(options));
+    return { ...await hybridSearch<G>(this.client, asked.question, asked.options), degraded };
   }
 
   /** Search as the user of the client's token: own rows, rows of the user's groups, public ones. */
@@ -124,8 +126,10 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     question: Question,
     options?: SearchOptions<G>,
   ): AsyncGenerator<SearchPage, void, undefined> {
-    const given = this.#options(options);
-    yield* searchPages<G>(this.client, await this.#embedded(question), given);
+    const { degraded, ...asked } = await this.#embedded<G>(question, this.#options(options));
+    for await (const page of searchPages<G>(this.client, asked.question, asked.options)) {
+      yield { ...page, degraded };
+    }
   }
 
   /**
@@ -182,20 +186,35 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     return await callFunction(this.client, "delete_knowledge_document", given, call) as number;
   }
 
-  /** Embed texts with `embed`. */
+  /** Embed texts with `embed`: one embedding for each, or a SecondBrainError. */
   async embeddings(
     texts: string[],
     purpose: "query" | "document",
   ): Promise<ArrayLike<number>[]> {
     const { embed } = this.setup;
     if (!embed) throw new ConfigurationError("createSearch() got no embed");
-    if (typeof embed === "function") return await embed(texts, purpose);
-    const found: ArrayLike<number>[] = [];
-    // The runtime of Edge Functions runs one at a time.
-    for (const text of texts) {
-      found.push(await embed.run(text, { mean_pool: true, normalize: true }) as number[]);
+    let found: unknown[] = [];
+    try {
+      if (typeof embed === "function") found = await embed(texts, purpose);
+      else {
+        // The runtime of Edge Functions runs one at a time.
+        for (const text of texts) {
+          found.push(await embed.run(text, { mean_pool: true, normalize: true }));
+        }
+      }
+    } catch (error) {
+      if (error instanceof SecondBrainError) throw error;
+      const failed = new UnavailableError(`embed failed: ${(error as Error)?.message ?? error}`);
+      throw Object.assign(failed, { cause: error });
     }
-    return found;
+    const isWhole = Array.isArray(found) && found.length === texts.length;
+    if (!isWhole || found.some((one) => typeof (one as number[])?.length !== "number")) {
+      throw new UnexpectedAnswerError(
+        `embed must resolve to one array of numbers for each of the ${texts.length} texts`,
+        { remedy: "Return the embeddings in the order of the texts." },
+      );
+    }
+    return found as ArrayLike<number>[];
   }
 
   #call(): CallOptions {
@@ -207,21 +226,33 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     return { function: this.setup.function, ...this.#call(), ...options } as O;
   }
 
-  /** Add the embedding of a text; `embedding: null` searches by the text alone. */
-  async #embedded(question: Question): Promise<Question> {
+  /**
+   * Add the embedding of a text; `embedding: null` searches by the text alone. If `embed` fails,
+   * the database makes one of the best text hits.
+   */
+  async #embedded<G extends SearchFunction>(question: Question, options: SearchOptions<G>) {
     const { text, embedding } = typeof question === "string"
       ? { text: question, embedding: undefined }
       : question;
-    if (!this.setup.embed || embedding !== undefined || !text?.trim()) return question;
-    const [found] = await this.embeddings([text], "query");
-    return { text, embedding: found };
+    if (!this.setup.embed || embedding !== undefined || !text?.trim()) {
+      return { question, options, degraded: null };
+    }
+    try {
+      const [found] = await this.embeddings([text], "query");
+      return { question: { text, embedding: found }, options, degraded: null };
+    } catch (error) {
+      options.signal?.throwIfAborted();
+      const degraded = `${(error as Error).message}; the best text hits gave the embedding`;
+      return { question: text, options: { embedding_from_text: true, ...options }, degraded };
+    }
   }
 
   /** A search as one object, as functions take it that count or explain searches. */
-  async #described<G extends SearchFunction>(question: Question, options: SearchOptions<G>) {
-    const { function: name = "search_my_knowledge_chunks" as G, signal, timeout, ...given } =
+  async #described<G extends SearchFunction>(asked: Question, given: SearchOptions<G>) {
+    const { question, options } = await this.#embedded(asked, given);
+    const { function: name = "search_my_knowledge_chunks" as G, signal, timeout, ...others } =
       options;
-    const search = { ...given, ...questionArguments(await this.#embedded(question)) };
+    const search = searchArguments(question, others);
     return { name: name as SearchFunction, search, call: { signal, timeout } };
   }
 

@@ -5,6 +5,7 @@ import type { EmbeddingsInterface } from "@langchain/core/embeddings";
 import { BaseRetriever, type BaseRetrieverInput } from "@langchain/core/retrievers";
 import { VectorStore } from "@langchain/core/vectorstores";
 import {
+  checkFilters,
   createSearch,
   type FilterCondition,
   type Filters,
@@ -242,13 +243,22 @@ export class SecondBrainRetriever<F extends SearchFunction = "search_my_knowledg
   override async _getRelevantDocuments(query: string): Promise<Document[]> {
     const { search, k, options } = this.#config;
     const given = { ...options, ...(k === undefined ? {} : { match_count: k }) };
-    const { hits, answer_confidence } = await search.search(query, given as SearchOptions<F>);
+    const { hits, answer_confidence, degraded } = await search.search(
+      query,
+      given as SearchOptions<F>,
+    );
     return hits.map((hit, place) => {
       const { id, content, metadata, ...columns } = hit;
       return new Document({
         id,
         pageContent: hit.context ?? content,
-        metadata: { ...metadata as object, ...columns, rank: place + 1, answer_confidence },
+        metadata: {
+          ...metadata as object,
+          ...columns,
+          rank: place + 1,
+          answer_confidence,
+          degraded,
+        },
       });
     });
   }
@@ -256,13 +266,22 @@ export class SecondBrainRetriever<F extends SearchFunction = "search_my_knowledg
 
 /** An object of metadata keys as conditions: a key with the name of a column is metadata, too. */
 function conditions(filter: Filters | undefined): Filters | undefined {
-  if (!filter || Array.isArray(filter)) return filter;
-  return Object.entries(filter).map(([key, value = null]): FilterCondition =>
+  checkFilters(filter);
+  if (!filter || Array.isArray(filter) || ("field" in filter && "op" in filter)) return filter;
+  return Object.entries(filter).map(([key, value = null]): FilterCondition => {
+    if (!/[.]|^[$]/.test(key)) return { field: `metadata.${key}`, op: "eq", value };
+    if (key.startsWith("$") || value === null || typeof value === "object") {
+      throw new InvalidInputError(
+        `filters: ${key} is no key with a text, a number or a boolean`,
+        {
+          remedy: "For operators and paths of keys, give a list of conditions, such as " +
+            '[{ field: "metadata.page", op: "in", value: [1, 2] }].',
+        },
+      );
+    }
     // In a field, the dot is a path. Containment of a scalar is equality.
-    key.includes(".") && typeof value !== "object"
-      ? { field: "metadata", op: "contains", value: { [key]: value } }
-      : { field: `metadata.${key}`, op: "eq", value }
-  );
+    return { field: "metadata", op: "contains", value: { [key]: value } };
+  });
 }
 
 function documentOf(hit: SearchHit): Document {

@@ -167,6 +167,31 @@ describe("the vector store of LangChain.js", () => {
     );
   });
 
+  test("a filter that would match nothing or everything is refused", async () => {
+    await filled();
+    const wrong = [
+      (rpc) => rpc.filter("metadata->>team", "eq", "finance"),
+      new Map([["team", "finance"]]),
+      { page: { $in: [1] } },
+      { page: { deep: [{ $gte: 1 }] } },
+      { $and: [{ team: "finance" }] },
+      { team: undefined },
+      { "a.b": { c: 1 } },
+      { "a.b": null },
+      "team",
+    ];
+    for (const filter of wrong) {
+      const calls = [store.similaritySearch("key", 4, filter)];
+      calls.push(store.asRetriever({ k: 4, filter }).invoke("key"));
+      for (const call of calls) {
+        await assert.rejects(call, (error) => {
+          assert.ok(error instanceof InvalidInputError, String(error));
+          return /^filters/.test(error.message) && /Give|give/.test(error.message + error.remedy);
+        });
+      }
+    }
+  });
+
   test("a store leaves the documents of other collections", async () => {
     await filled();
     const other = storeOf({ collection: "other" });

@@ -110,6 +110,77 @@ describe("the search", () => {
     assert.deepEqual(asked, [["money that people owe", { mean_pool: true, normalize: true }]]);
   });
 
+  test("if embed fails, the best text hits give the embedding, and the answer says so", async () => {
+    const wrong = [
+      () => Promise.reject(new Error("model down")),
+      () => {
+        throw new TypeError("model down");
+      },
+      () => Promise.resolve([]),
+      () => Promise.resolve([embedding(1), embedding(1)]),
+      () => Promise.resolve([undefined]),
+      () => Promise.resolve(undefined),
+    ];
+    for (const failing of wrong) {
+      const search = asUser(database, ANA, { embed: failing });
+      const page = await search.search("invoice");
+      assert.deepEqual(titles(page)[0], "billing");
+      assert.match(page.degraded, /^embed .*; the best text hits gave the embedding$/);
+      for await (const { degraded } of search.pages("invoice")) assert.ok(degraded);
+      assert.ok(await search.explainEmpty("nothing"));
+      const stored = asService(database, { embed: failing, model: "m" })
+        .upsert({ external_key: "new", owner_id: ANA }, [{ content: "a" }]);
+      await assert.rejects(stored, (error) => error instanceof SecondBrainError);
+    }
+    const working = await asUser(database, ANA, { embed }).search("invoice");
+    assert.equal(working.degraded, null);
+    const signal = AbortSignal.abort(new Error("stopped"));
+    const aborted = asUser(database, ANA, { embed: wrong[0] }).search("invoice", { signal });
+    await assert.rejects(aborted, /stopped/);
+  });
+
+  test("filters that JSON would change, or of other stores, are refused with a remedy", async () => {
+    const wrong = [
+      () => 1,
+      (rpc) => rpc.filter("metadata->>team", "eq", "a"),
+      new Map([["team", "a"]]),
+      new Set(["a"]),
+      "team = 'a'",
+      7,
+      Symbol("a"),
+      { team: undefined },
+      { team: () => 1 },
+      { team: NaN },
+      { team: 1n },
+      { team: new Map() },
+      { page: { $in: [1] } },
+      { $or: [{ team: "a" }] },
+      [{ field: "metadata.team", op: "eq", value: undefined }],
+      [{ field: "metadata.team", op: "in", value: [undefined] }],
+      [{ $and: [] }],
+      [{ field: "metadata.page", op: "ne", value: { $eq: 1 } }],
+      [() => 1],
+    ];
+    const search = asUser(database, ANA);
+    for (const filters of wrong) {
+      const calls = [
+        search.search("invoice", { filters }),
+        search.facets("invoice", ["collection"], { filters }),
+        search.search("invoice", { required_filters: filters }),
+      ];
+      for (const call of calls) {
+        await assert.rejects(call, (error) => {
+          assert.ok(error instanceof InvalidInputError, String(error));
+          assert.match(error.message, /^(required_)?filters/);
+          assert.match(error.message + error.remedy, /list of conditions/);
+          return true;
+        });
+      }
+    }
+    const { hits } = await search.search("invoice", { filters: { document_date: null } });
+    assert.ok(hits.length > 0);
+  });
+
   test("every option of a search is passed on under its name", async () => {
     const ana = asUser(database, ANA);
     const page = await ana.search("invoice", {

@@ -115,6 +115,8 @@ export interface SearchPage {
   answer_confidence: number | null;
   /** What the search did beside what was asked, such as an ignored embedding. */
   notes: Json | null;
+  /** Why the best text hits gave the embedding of the question: `embed` failed. */
+  degraded: string | null;
 }
 
 const DEFAULT_FUNCTION = "search_my_knowledge_chunks";
@@ -224,15 +226,41 @@ export async function callFunction(
   return data;
 }
 
-/** Return a question as the SQL functions take it. Throws an InvalidInputError. */
-export function questionArguments(question: Question): {
-  query_text?: string;
-  query_embedding?: string;
-} {
+/** Throw an InvalidInputError for filters that JSON would change, such as a Map or a function. */
+export function checkFilters(filters: unknown, name = "filters"): void {
+  const check = (value: unknown, path: string) => {
+    const kind = Object.prototype.toString.call(value).slice(8, -1);
+    if (kind === "Array" || kind === "Object") {
+      for (const [key, inner] of Object.entries(value as object)) {
+        check(inner, kind === "Array" ? `${path}[${key}]` : `${path}.${key}`);
+      }
+    } else if (
+      path === name ||
+      !(["String", "Boolean", "Null", "Date"].includes(kind) || Number.isFinite(value))
+    ) {
+      const found = kind === "Number" ? value : kind;
+      throw new InvalidInputError(`${path} must be conditions in JSON, not ${found}`, {
+        remedy: 'Give { team: "search" }, or a list of conditions such as ' +
+          '[{ field: "metadata.page", op: "in", value: [1, 2] }].',
+      });
+    }
+  };
+  if (filters != null) check(filters, name);
+}
+
+/** Return a search as the SQL functions take it. Throws an InvalidInputError. */
+export function searchArguments<Options extends object>(
+  question: Question,
+  options: Options,
+): Options & { query_text?: string; query_embedding?: string } {
+  const { filters, required_filters } = options as Record<string, unknown>;
+  checkFilters(filters);
+  checkFilters(required_filters, "required_filters");
   const { text, embedding } = typeof question === "string"
     ? { text: question, embedding: undefined }
     : question;
-  return { query_text: text, query_embedding: embedding ? vector(embedding) : undefined };
+  const query_embedding = embedding ? vector(embedding) : undefined;
+  return { ...options, query_text: text, query_embedding };
 }
 
 /** Search once, and return the page at `match_offset`. Rejects with a SecondBrainError. */
@@ -242,7 +270,7 @@ export async function hybridSearch<F extends SearchFunction = "search_my_knowled
   options: SearchOptions<F> = {} as SearchOptions<F>,
 ): Promise<SearchPage> {
   const { function: name = DEFAULT_FUNCTION, signal, timeout, ...given } = options;
-  const asked = { ...given, ...questionArguments(question) };
+  const asked = searchArguments(question, given);
   const data = await callFunction(client, name, asked, { signal, timeout });
   return page(data, given, BOUNDS[name]);
 }
@@ -271,6 +299,7 @@ function page(
     truncated: hits.length < Math.min(match_count, (total ?? 0) - match_offset),
     answer_confidence: first?.answer_confidence ?? null,
     notes: first?.notes ?? null,
+    degraded: null,
   };
 }
 

@@ -254,8 +254,32 @@ export const INSTRUCTIONS =
 export const [MEMORY, HISTORY] = ["memory", "history"];
 
 /** What the tool fetch reads at once. */
-export const MOST_CHARACTERS = 100000;
+export const MOST_CHARACTERS = 40000;
 export const MOST_CHUNKS = 500;
+/** A result as a model reads it, and what an answer may have. */
+export const PASSAGE_COLUMNS = [
+  "id",
+  "document_id",
+  "title",
+  "heading",
+  "content",
+  "knowledge_type",
+  "collection",
+  "sensitivity",
+  "document_date",
+  "source_origin",
+  "source_url",
+  "external_key",
+  "confidence",
+  "match_type",
+  "vector_rank",
+  "text_rank",
+  "matched_terms",
+  "duplicates",
+] as const;
+export const ANSWER_BOUND = 60000;
+export const EXCERPTS = { "search_knowledge_base": 1000, "hybrid_search": 200 };
+export const MORE = "More documents may match than are listed: do not say that these are all.";
 export const METADATA_COLUMNS = [
   "external_key",
   "knowledge_type",

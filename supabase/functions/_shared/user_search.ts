@@ -10,7 +10,7 @@ import {
   argumentFault,
   callFunction,
   hybridSearch,
-  questionArguments,
+  searchArguments,
   SearchError,
   type SearchErrorKind,
   type SearchOptions,
@@ -209,7 +209,7 @@ export async function search(authorization: string, asked: SearchRequest) {
     .catch((error) => {
       throw refusal(error);
     });
-  const missed = { search: { ...options, ...questionArguments(question) } };
+  const missed = { search: searchArguments(question, options) };
   return {
     results: hits,
     ...page,

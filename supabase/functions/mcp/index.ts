@@ -14,14 +14,18 @@ import {
 } from "@modelcontextprotocol/server";
 import { createClient } from "@supabase/supabase-js";
 import { type Json, OFF_SUBJECT, REMEDIES } from "../_shared/contract.ts";
-import type { Filters, FilterValues, SearchOptions } from "../_shared/hybrid_search.ts";
+import type { Filters, FilterValues, SearchHit, SearchOptions } from "../_shared/hybrid_search.ts";
 import {
+  ANSWER_BOUND,
+  EXCERPTS,
   HISTORY,
   INSTRUCTIONS,
   MEMORY,
   METADATA_COLUMNS,
+  MORE,
   MOST_CHARACTERS,
   MOST_CHUNKS,
+  PASSAGE_COLUMNS,
   type Tool,
   TOOLS,
 } from "../_shared/tools.ts";
@@ -65,11 +69,65 @@ interface Asked extends SearchOptions {
   expand_neighbors?: boolean | number;
 }
 
+const ENTITIES: Record<string, string> = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'" };
+
+/** A result as a model reads it: each line of its passage is quoted, and may be an excerpt. */
+function passage(hit: SearchHit, excerpt: number) {
+  let text = hit.context ?? hit.content;
+  if (hit.context === null && text.length > excerpt) {
+    const part = (hit.snippet?.replaceAll(/<\/?mark>/g, "") ?? text)
+      .replaceAll(
+        /&(amp|lt|gt|quot|#39);/g,
+        (entity, name) => hit.snippet ? ENTITIES[name] : entity,
+      );
+    text = part.length <= excerpt ? part : `${part.slice(0, excerpt).trimEnd()} …`;
+  }
+  const lines = text.slice(0, ANSWER_BOUND / 2).split(/\r\n|[\n\r\v\f\u0085\u2028\u2029]/);
+  const columns = Object.fromEntries(PASSAGE_COLUMNS.map((one) => [one, hit[one]]));
+  return {
+    ...columns as Pick<SearchHit, typeof PASSAGE_COLUMNS[number]>,
+    content: lines.map((line) => `> ${line}`).join("\n"),
+  };
+}
+
+/** Search, and return what fits into an answer, with hints about the whole. */
+async function found(
+  token: string,
+  asked: Asked,
+  legs = "hybrid",
+  excerpt = EXCERPTS.hybrid_search,
+) {
+  let answer = await searched(token, asked, legs);
+  if (answer.pool_ended && answer.results.length < (asked.limit ?? 5)) {
+    // The chunks of few documents filled the pools.
+    answer = await searched(token, { pool_size: LARGEST_POOL, ...asked }, legs);
+  }
+  const results: ReturnType<typeof passage>[] = [];
+  let length = 0;
+  for (const hit of answer.results) {
+    const shown = passage(hit, excerpt);
+    length += JSON.stringify(shown).length;
+    if (results.length > 0 && length > ANSWER_BOUND) break;
+    results.push(shown);
+  }
+  const left = answer.results.length - results.length;
+  const hints = [
+    ...(answer.degraded ? [`${answer.degraded}.`] : []),
+    ...(answer.pool_ended ? [MORE] : []),
+    ...(left > 0
+      ? [`${left} further results do not fit into an answer: ask for fewer, with fewer neighbours.`]
+      : []),
+  ];
+  return { ...answer, results, hints, truncated: answer.truncated || left > 0 };
+}
+
+const LARGEST_POOL = 1000;
+
 /** Search; memory and history only if the call asks for them. */
-function found(
+function searched(
   token: string,
   { query, limit = 5, filters, include_memory, expand_neighbors, ...options }: Asked,
-  legs = "hybrid",
+  legs: string,
 ) {
   const conditions = [filters ?? []].flat() as FilterValues[];
   // In the short form, the collection is a key.
@@ -138,7 +196,8 @@ const CALLS: Record<keyof typeof TOOLS, (token: string, asked: Arguments) => Pro
   hybrid_search: (token, asked: Asked) => found(token, asked),
   search_knowledge_base: (token, { query, match_count = 10, source_id, search_type }) => {
     const filters = source_id ? [{ field: "source_id", op: "eq", value: source_id }] : [];
-    return found(token, { query, limit: match_count, filters } as Asked, search_type);
+    const asked = { query, limit: match_count, filters } as Asked;
+    return found(token, asked, search_type, EXCERPTS.search_knowledge_base);
   },
   search: async (token, { query }) => {
     const { results } = await found(token, { query, limit: 10 });

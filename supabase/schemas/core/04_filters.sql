@@ -269,9 +269,9 @@ begin
 end
 $$;
 
--- The conditions of filters: an array of conditions, or an object, which is a short form of values
--- that columns and keys of metadata equal, or of ranges. An object in the array without a key of a
--- condition is a short form, too. place: such as filters[2]; part: the same as a path in filters.
+-- The conditions of filters: an array of conditions, one condition, or an object, which is a short
+-- form of values that columns and keys of metadata equal, or of ranges. An object in the array
+-- without a key of a condition is a short form, too. place: such as filters[2]; part: the same as a path in filters.
 -- path: of a key of metadata in a short form. argument: what has them.
 create function knowledge_internal.listed_conditions(
   filters jsonb, argument text default 'filters'
@@ -294,7 +294,8 @@ begin
          case when other_names ? (written.condition ->> 'field')
            then knowledge_internal.own_condition(written.condition) else written.condition end
     from (
-      select filters as given, null as index, true as is_short
+      select filters as given, null as index,
+             not (filters ? 'field' and filters ?| '{op,operator}') as is_short
        where jsonb_typeof(filters) = 'object'
        union all
       select listed.given, (listed.number - 1)::text,
@@ -351,6 +352,9 @@ set datestyle = 'ISO' as $$
 declare
   -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
   longest constant integer := 100000; -- characters
+  operators constant jsonpath :=
+    'strict $.** ? (@.type() == "object").keyvalue().key ? (@ like_regex "^[$][A-Za-z]+$")';
+  foreign_operator text;
   value_count integer := 0;
   written record;
   value jsonb;
@@ -408,6 +412,19 @@ begin
       when condition.op in ('ne', 'exists') then 'not_in'
       else condition.op
     end;
+    -- As a value, {"$in": [1]} would equal no row. Metadata with such keys is found by contains.
+    foreign_operator := case
+      when written.path[1] ~ '^[$][A-Za-z]+$' then written.path[1]
+      when condition.kind = 'json' and condition.op in ('in', 'not_in')
+        then jsonb_path_query_first(elements, operators) #>> '{}'
+    end;
+    if foreign_operator is not null then
+      raise exception '% has %, which is no operator here',
+                      concat(written.place, case when written.path is null then '.value' end),
+                      left(foreign_operator, 100)
+        using errcode = '22023', hint = 'Give a list of conditions, such as '
+          '[{"field": "metadata.page", "op": "in", "value": [1, 2]}].';
+    end if;
     if condition.field = 'source_id' then
       -- Names of sources become their ids. An unknown name is left out, so it matches no row, as an
       -- unknown id does: an error would tell a viewer which sources exist.

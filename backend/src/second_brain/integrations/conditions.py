@@ -45,7 +45,7 @@ class Group:
 
 def metadata_filters(given: Filters | None) -> Filters | None:
     """Return filters in which the keys of a dict are keys of metadata, never columns."""
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping) or {"field", "op"} <= given.keys():
         return given
     return all_of(_tree(given))
 
@@ -53,7 +53,7 @@ def metadata_filters(given: Filters | None) -> Filters | None:
 def _tree(given: Mapping[str, Any]) -> Group:
     """Read a dict of keys of metadata, with the `$` operators of LangChain's other stores."""
     members: list[Group | FilterExpression] = []
-    for key, value in given.items():
+    for key, value in ((str(key), value) for key, value in given.items()):
         if key in ("$and", "$or", "$not"):
             parts = [value] if isinstance(value, Mapping) else value
             if not isinstance(parts, list | tuple) or not all(
@@ -68,13 +68,9 @@ def _tree(given: Mapping[str, Any]) -> Group:
             for name, operand in value.items():
                 if name not in _DOLLAR:
                     raise _unknown(str(name))
-                members.append(
-                    equals(key, operand)
-                    if name == "$eq"
-                    else FilterExpression(f"metadata.{key}", _DOLLAR[name], operand)
-                )
+                members.append(condition(key, _DOLLAR[name], operand))
         else:
-            members.append(equals(key, value))
+            members.append(condition(key, "eq", value))
     return Group("and", members)
 
 
@@ -85,12 +81,21 @@ def _unknown(name: str) -> InvalidInputError:
     )
 
 
-def equals(key: str, value: Any) -> FilterExpression:
-    """Return the condition that the metadata has this value under this key."""
-    if "." in key and isinstance(value, str | int | float):
-        # In a field, the dot is a path. Containment of a scalar is equality.
+def condition(key: str, operator: Operator, value: Any) -> FilterExpression:
+    """Return the condition on the value of the metadata under this key.
+
+    Raises InvalidInputError for a key with a dot, which a condition reads as a path of keys.
+    """
+    if "." not in key:
+        return FilterExpression(f"metadata.{key}", operator, value)
+    # Containment of a scalar is equality.
+    if operator == "eq" and isinstance(value, str | int | float):
         return FilterExpression("metadata", "contains", {key: value})
-    return FilterExpression(f"metadata.{key}", "eq", value)
+    raise InvalidInputError(
+        f"filters: {key!r:.100} has a dot, so it can only equal a text, a number or a boolean",
+        remedy="Where the dot stands for a path of keys, give a list of conditions: "
+        '[{"field": "metadata.a.b", "op": "in", "value": [1, 2]}].',
+    )
 
 
 def all_of(tree: Group | FilterExpression) -> list[FilterExpression]:

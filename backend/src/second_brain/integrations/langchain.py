@@ -18,7 +18,7 @@ from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from pydantic import ConfigDict, Field, model_validator
 
-from second_brain.errors import InvalidInputError
+from second_brain.errors import InvalidInputError, UnexpectedAnswerError
 from second_brain.filters import Filters
 from second_brain.integrations import described, text
 from second_brain.integrations.conditions import metadata_filters
@@ -164,15 +164,17 @@ class SecondBrainVectorStore(VectorStore):
         metadatas: Sequence[Mapping[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
+        batch_size: int | None = None,
         **kwargs: Any,
     ) -> list[str]:
         """Embed and store texts in one transaction; return their ids.
 
-        A text without an id gets a UUID. A text replaces the stored one with its id.
+        A text without an id gets a UUID. A text replaces the stored one with its id. LangChain's
+        `index()` gives `batch_size`: the most texts that are embedded at once, by default all.
         """
         _refuse(kwargs, "add_texts()")
         contents = list(texts)
-        labels = metadatas or [{}] * len(contents)
+        labels = [one or {} for one in metadatas or [{}] * len(contents)]
         keys = [given or str(uuid4()) for given in ids or [None] * len(contents)]
         for name, given in (("metadatas", labels), ("ids", keys)):
             if len(given) != len(contents):
@@ -182,7 +184,17 @@ class SecondBrainVectorStore(VectorStore):
                 )
         if not contents:
             return []
-        vectors = self._embedding.embed_documents(contents)
+        step = batch_size or len(contents)
+        vectors = [
+            vector
+            for start in range(0, len(contents), step)
+            for vector in self._embedding.embed_documents(contents[start : start + step])
+        ]
+        if len(vectors) != len(contents):
+            raise UnexpectedAnswerError(
+                f"the model gave {len(vectors)} embeddings for {len(contents)} texts",
+                remedy="Use a model that gives one embedding for each text, in their order.",
+            )
         self._store.write([Text(*one) for one in zip(keys, contents, labels, vectors, strict=True)])
         return keys
 

@@ -36,7 +36,7 @@ from llama_index.core.vector_stores.utils import (
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterExpression, Operator
 from second_brain.integrations import described, score, text
-from second_brain.integrations.conditions import Group, all_of, equals
+from second_brain.integrations.conditions import Group, all_of, condition
 from second_brain.integrations.store import Mode, Stored, Text, TextStore, questions
 from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
 from second_brain.retrieval.answer import SearchResponse
@@ -55,6 +55,7 @@ _MODES: Mapping[VectorStoreQueryMode, Mode] = {
 }
 
 _OPERATORS: Mapping[FilterOperator, Operator] = {
+    FilterOperator.EQ: "eq",
     FilterOperator.NE: "ne",
     FilterOperator.GT: "gt",
     FilterOperator.GTE: "gte",
@@ -318,6 +319,11 @@ def _node(stored: Stored) -> BaseNode:
 
 
 def _tree(filters: MetadataFilters) -> Group:
+    if not isinstance(filters, MetadataFilters):
+        raise InvalidInputError(
+            f"filters must be MetadataFilters, not {type(filters).__name__}",
+            remedy="Give MetadataFilters(filters=[MetadataFilter(key=..., value=...)]).",
+        )
     members = [
         _tree(one) if isinstance(one, MetadataFilters) else _condition(one)
         for one in filters.filters
@@ -329,11 +335,8 @@ def _tree(filters: MetadataFilters) -> Group:
 
 
 def _condition(given: MetadataFilter) -> Group | FilterExpression:
-    if given.operator == FilterOperator.EQ:
-        return equals(given.key, given.value)
-    field = f"metadata.{given.key}"
     if given.operator == FilterOperator.IS_EMPTY:
-        return FilterExpression(field, "in", [None, "", []])
+        return condition(given.key, "in", [None, "", []])
     if given.operator not in _OPERATORS:
         raise InvalidInputError(
             f"filters: {given.operator.value} of {given.key!r:.100} cannot be searched",
@@ -342,4 +345,4 @@ def _condition(given: MetadataFilter) -> Group | FilterExpression:
     value: Any = given.value
     if given.operator == FilterOperator.CONTAINS:
         value = [value]
-    return FilterExpression(field, _OPERATORS[given.operator], value)
+    return condition(given.key, _OPERATORS[given.operator], value)

@@ -15,8 +15,8 @@ from second_brain.mcp_server.text import one_line
 from second_brain.mcp_server.tools import Answer, Context, Tool
 from second_brain.services.own_documents import OwnDocument, OwnDocumentContent
 
-DOCUMENT_BOUND = 100_000
-"""Characters of a document in one answer; a larger document is read in several."""
+DOCUMENT_BOUND = 40_000
+"""Characters of a document in one answer, which has it twice; a longer one is read in parts."""
 
 MOST_CHUNKS = 500
 

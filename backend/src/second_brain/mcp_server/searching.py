@@ -20,9 +20,16 @@ from pydantic import (
 from second_brain.filters import listed
 from second_brain.mcp_server.documents import document_link
 from second_brain.mcp_server.scope import Scope
-from second_brain.mcp_server.text import PASSAGE_BOUND, as_text, document_id, one_line
+from second_brain.mcp_server.text import (
+    PASSAGE_BOUND,
+    Found,
+    as_text,
+    document_id,
+    found,
+    one_line,
+)
 from second_brain.mcp_server.tools import Answer, Context, Tool
-from second_brain.retrieval.answer import SearchResponse, SearchResult
+from second_brain.retrieval.answer import SearchResult
 from second_brain.retrieval.query import (
     QUESTION_BOUND,
     SearchQuery,
@@ -33,7 +40,7 @@ from second_brain.retrieval.query import (
 from second_brain.retrieval.settings import ModeField, SearchSettings
 
 EXCERPT_BOUND = 200
-"""Characters of a passage in the text of hybrid_search; `fetch` reads the rest."""
+"""Characters of a passage in hybrid_search; `fetch` reads the rest."""
 
 MOST_RESULTS = 50
 
@@ -77,7 +84,7 @@ _BOOSTS = _no_text("a list of objects")
 class _Search(Tool):
     """A tool that searches: its arguments become one SearchQuery."""
 
-    output: ClassVar[type[BaseModel]] = SearchResponse
+    output: ClassVar[type[BaseModel]] = Found
     excerpt: ClassVar[int] = PASSAGE_BOUND
 
     query: Text = Field(description=_QUERY)
@@ -89,8 +96,10 @@ class _Search(Tool):
     async def answer(self, context: Context) -> Answer:
         """Return the hits, with links to their documents."""
         response = await context.search(self.asked(context.scope, context.service.settings))
-        links = _links(response.results) if context.protocol_version >= _LINKS_SINCE else ()
-        return Answer(as_text(response, self.excerpt), response, links)
+        shown = found(response, self.excerpt)
+        has_links = context.protocol_version >= _LINKS_SINCE
+        links = _links(response.results[: len(shown.results)]) if has_links else ()
+        return Answer(as_text(shown, response), shown, links)
 
 
 class SearchKnowledgeBase(_Search):
@@ -271,7 +280,7 @@ class FindDocuments(_Search):
     async def answer(self, context: Context) -> Answer:
         """Return the documents, as JSON in the text too, without anything else beside it."""
         response = await context.search(self.asked(context.scope, context.service.settings))
-        found = FoundDocuments(
+        documents = FoundDocuments(
             results=[
                 FoundDocument(
                     id=document_id(hit), title=one_line(hit.title or ""), url=hit.source_url or ""
@@ -280,7 +289,7 @@ class FindDocuments(_Search):
                 if hit.document_id is not None
             ]
         )
-        return Answer(found.model_dump_json(), found)
+        return Answer(documents.model_dump_json(), documents)
 
 
 def _links(hits: Sequence[SearchResult]) -> tuple[types.ResourceLink, ...]:

@@ -1,43 +1,139 @@
-"""The text of an answer, for a model to read: each hit with its ranks, and quoted passages."""
+"""The answer of a search for a model to read: results with quoted passages, as text and as JSON.
+
+Both say the same and are bounded: some assistants show a model only the JSON.
+"""
 
 import html
 import re
+from datetime import date
+from typing import Any
 
-from second_brain.retrieval.answer import FROM_TEXT, SearchResponse, SearchResult
-from second_brain.services.results import off_subject_note, pending_note
+from pydantic import BaseModel
+
+from second_brain.retrieval.answer import (
+    FROM_TEXT,
+    Degraded,
+    EmptyAnswer,
+    SearchResponse,
+    SearchResult,
+)
+from second_brain.retrieval.settings import Mode
+from second_brain.services.results import Notes, off_subject_note, pending_note
 
 PASSAGE_BOUND = 1000
-"""Characters. The text shows an excerpt of a longer passage; the JSON has all of it."""
+"""Characters of a passage; `fetch` reads the rest."""
+
+ANSWER_BOUND = 60_000
+"""Characters of an answer's JSON, about 20,000 tokens; the text is shorter."""
+
+_MORE = "More documents may match than are listed: do not say that these are all."
 
 
-def as_text(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> str:
-    """Return the response as text for a model: failed parts, then the hits, or why there are none.
+class Passage(BaseModel):
+    """A result. Each line of `content` begins with `> `: it is quoted, and may be an excerpt."""
 
-    A passage of more than `excerpt` characters is shown in part. Every line of a passage begins
-    with `> `, so that a passage cannot imitate another hit.
+    rank: int
+    id: str
+    document_id: str | None
+    title: str | None
+    heading: str | None
+    content: str
+    knowledge_type: str
+    collection: str | None
+    sensitivity: str | None
+    document_date: date | None
+    source_origin: str
+    source_url: str | None
+    external_key: str | None
+    confidence: float
+    match_type: str | None
+    vector_rank: int | None
+    text_rank: int | None
+    matched_terms: list[str]
+    rerank_score: float | None
+    original_rank: int | None
+    duplicates: int | None
+
+
+class Found(BaseModel):
+    """The answer of a search, with the keys of a SearchResponse.
+
+    `hints` says what a model should know of the whole answer. `truncated`: results are missing.
     """
-    notes = []
+
+    results: list[Passage]
+    hints: list[str]
+    total_count: int | None
+    answer_confidence: float | None
+    mode: Mode
+    mode_used: Mode
+    limit: int
+    offset: int
+    applied_filters: dict[str, Any]
+    degraded: Degraded | None
+    pool_ended: bool
+    truncated: bool
+    remedy: str | None
+    notes: Notes | None
+    pending_embeddings: int | None
+    empty: EmptyAnswer | None
+
+
+def found(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> Found:
+    """Return the response for a model: of a passage at most `excerpt` characters, quoted.
+
+    Results that do not fit into ANSWER_BOUND are left out, and `hints` says so.
+    """
+    results: list[Passage] = []
+    length = 0
+    for hit in response.results:
+        columns = hit.model_dump(include=Passage.model_fields.keys() - {"content"})
+        content = _quoted(_passage(hit, excerpt)[: ANSWER_BOUND // 2])
+        passage = Passage(content=content, **columns)
+        length += len(passage.model_dump_json())
+        if results and length > ANSWER_BOUND:
+            break
+        results.append(passage)
+    same = response.model_dump(include=Found.model_fields.keys() - {"results", "hints"})
+    left_out = len(response.results) - len(results)
+    hints = _hints(response)
+    if left_out:
+        same["truncated"] = True
+        hints.append(
+            f"{left_out} further results do not fit into an answer: ask for fewer, with fewer "
+            "neighbours."
+        )
+    return Found(results=results, hints=hints, **same)
+
+
+def _hints(response: SearchResponse) -> list[str]:
+    hints = []
     failed = response.degraded
     while failed is not None:
         effect = f"Degraded to {response.mode_used} search: {failed.part} failed ({failed.kind})."
         if failed.part == "embed" and response.is_inferred:
             effect = f"The embedding of the question is {FROM_TEXT}."
-        notes.append(f"{effect} {sentence(failed.message)} {failed.remedy}")
+        hints.append(f"{effect} {sentence(failed.message)} {failed.remedy}")
         failed = failed.also
     said = pending_note(response.pending_embeddings), off_subject_note(response.answer_confidence)
-    notes += (note for note in said if note is not None)
-    if not response.results:
-        why = f" {one_line(response.empty.message)}" if response.empty else ""
-        return "\n".join([*notes, f"No results found.{why}"])
-    found = len(response.results)
-    total = response.total_count if response.total_count is not None else found
-    counted = f"{found} result{'s'[: found > 1]}"
-    if total > found:
+    hints += (note for note in said if note is not None)
+    return [*hints, _MORE] if response.pool_ended else hints
+
+
+def as_text(answer: Found, response: SearchResponse) -> str:
+    """Return the answer as text: the hints, then the results, or why there are none."""
+    if not answer.results:
+        why = f" {one_line(answer.empty.message)}" if answer.empty else ""
+        return "\n".join([*answer.hints, f"No results found.{why}"])
+    number = len(answer.results)
+    total = answer.total_count if answer.total_count is not None else number
+    counted = f"{number} result{'s'[: number > 1]}"
+    if total > number:
         counted += f" of {total}"
     return "\n\n".join(
         [
-            "\n".join([*notes, f"{counted}, {response.mode_used} search:"]),
-            *(_hit_text(hit, excerpt) for hit in response.results),
+            "\n".join([*answer.hints, f"{counted}, {answer.mode_used} search:"]),
+            *map(_hit_text, response.results, answer.results),
         ]
     )
 
@@ -47,7 +143,7 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def _hit_text(hit: SearchResult, excerpt: int) -> str:
+def _hit_text(hit: SearchResult, passage: Passage) -> str:
     name = " > ".join(str(part) for part in (hit.title, hit.metadata.get("section")) if part)
     because = [f"score {hit.score:.4f}"]
     if hit.rerank_score is not None:
@@ -71,9 +167,13 @@ def _hit_text(hit: SearchResult, excerpt: int) -> str:
                 "; ".join(f"{label}: {one_line(value)}" for label, value in one.items() if value)
                 for one in (kind, origin)
             ),
-            *(f"> {line}" for line in _passage(hit, excerpt).splitlines()),
+            passage.content,
         ]
     )
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
 
 
 def document_id(hit: SearchResult) -> str:

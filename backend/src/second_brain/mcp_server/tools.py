@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -47,9 +47,14 @@ class Context:
         mode = query.mode or self.service.settings.default_mode
         # Without a question, only like_ids, there is nothing to embed or to rerank.
         total = _STEPS[mode] if query.query else 1
-        return await self.service.search(
+        response = await self.service.search(
             query, on_part=lambda part: self.begin(part, total), **self.scope.access
         )
+        if response.pool_ended and len(response.results) < response.limit:
+            # The chunks of few documents filled the pools: pages are made with the largest ones.
+            async with aclosing(self.service.search_pages(query, **self.scope.access)) as pages:
+                return await anext(pages, response)
+        return response
 
 
 @dataclass(frozen=True)

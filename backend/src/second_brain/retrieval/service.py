@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -109,7 +109,7 @@ class AsyncRetrievalService(Retrieval):
         *,
         timeout: float | None = None,
         **options: Unpack[QueryOptions],
-    ) -> AsyncIterator[SearchResponse]:
+    ) -> AsyncGenerator[SearchResponse, None]:
         """Yield page after page of `limit` results, to the end of the list.
 
         The arguments are those of `search`. All pages cut one list, made with the largest pool; the

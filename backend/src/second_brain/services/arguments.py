@@ -19,8 +19,6 @@ from typing import (
 )
 from uuid import UUID
 
-from pgvector import HalfVector, Vector
-
 from second_brain.errors import InvalidInputError, UnknownArgumentError
 from second_brain.filters import Filters, conditions, json_form
 
@@ -50,7 +48,14 @@ class SupportsToList(Protocol):
         """Return the values as Python's own numbers."""
 
 
-Embedding: TypeAlias = Sequence[float] | SupportsToList | Vector | str
+class PgVector(Protocol):
+    """A `pgvector.Vector`, of any version of pgvector's package."""
+
+    def to_list(self) -> list[float]:
+        """Return the numbers."""
+
+
+Embedding: TypeAlias = Sequence[float] | SupportsToList | PgVector | str
 
 
 class Formulation(TypedDict, total=False):
@@ -369,10 +374,9 @@ def _plain(value: object) -> Any:
 
     The database rejects invalid vectors, with a better message than one about JSON.
     """
-    if isinstance(value, Vector | HalfVector):
-        return value.to_list()
-    if hasattr(value, "tolist"):
-        return value.tolist()
+    for method in ("tolist", "to_list"):
+        if hasattr(value, method):
+            return getattr(value, method)()
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value

@@ -6,16 +6,19 @@ The connection's methods are awaited: a blocking one is in an `Awaited`.
 import asyncio
 import math
 import socket
+import struct
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, LiteralString, Protocol
+from weakref import WeakKeyDictionary
 
 import psycopg
-from pgvector import Vector
-from pgvector.psycopg.vector import VectorBinaryDumper
-from psycopg.pq import TransactionStatus
+from psycopg.adapt import Dumper
+from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 
@@ -57,6 +60,27 @@ _SET_TIMEOUT: LiteralString = """
     )
 """
 _RESET_TIMEOUT = "select pg_catalog.set_config('statement_timeout', %(earlier)s, true)"
+
+
+class _Vector:
+    """An embedding in pgvector's binary format: dimensions, two unused bytes, big-endian float32.
+
+    It has a fifth of the size of the text. pgvector's own package has the same, but an application
+    may need a version of it that excludes the newest.
+    """
+
+    def __init__(self, numbers: list[float]) -> None:
+        values = array("f", numbers)
+        if sys.byteorder == "little":
+            values.byteswap()
+        self.binary = struct.pack(">HH", len(values), 0) + values.tobytes()
+
+
+class _VectorDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: _Vector) -> bytes:
+        return obj.binary
 
 
 class ConnectionCall:
@@ -197,11 +221,10 @@ def ask(database: Database, function: str, **arguments: Any) -> Any:
 def _cursor(connection: Any) -> Any:
     """Return a cursor that sends vectors in binary, and reads JSON that Python can read.
 
-    A vector's binary format has a fifth of the size of its text. The function's argument gives the
-    type, so no query for its oid is necessary.
+    The function's argument gives the type of a vector, so no query for its oid is necessary.
     """
     cursor = connection.cursor(row_factory=dict_row)
-    cursor.adapters.register_dumper(Vector, VectorBinaryDumper)
+    cursor.adapters.register_dumper(_Vector, _VectorDumper)
     set_json_loads(read_json, cursor)
     return cursor
 
@@ -214,7 +237,7 @@ def _answer(function: str, rows: list[dict[str, Any]]) -> object:
     return rows[0] if returns == "row" else next(iter(rows[0].values()))
 
 
-def _vector(embedding: object) -> Vector:
+def _vector(embedding: object) -> _Vector:
     if not isinstance(embedding, list):
         raise InvalidInputError(
             f"query_embedding must be a list of numbers, not {type(embedding).__name__}"
@@ -225,8 +248,8 @@ def _vector(embedding: object) -> Vector:
             "allowed"
         )
     try:
-        return Vector(embedding)
-    except ValueError as error:
+        return _Vector(embedding)
+    except (TypeError, OverflowError) as error:
         raise InvalidInputError(f"query_embedding must be a list of numbers: {error}") from error
 
 
@@ -265,12 +288,45 @@ class Cancellable(Protocol):
         """Stop the timer."""
 
 
+_LOCKS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_GUARD = threading.Lock()
+_IN_USE = "the connection was in use by another call for the whole timeout"
+_REMEDY_IN_USE = "Give a pool, `connection_pool(...)`, so that calls do not wait for each other."
+
+
+def _lock_of(connection: Any, new: Callable[[], Any]) -> Any:
+    with _GUARD:
+        return _LOCKS.setdefault(connection, new())
+
+
+@contextmanager
+def alone(connection: Any, timeout: float | None = None) -> Iterator[None]:
+    """Keep the calls of other threads from a connection: a call has several statements.
+
+    Raises ClientTimeoutError if one of them has the connection for `timeout` seconds.
+    """
+    # Reentrant, because a store calls a writer in a transaction of its own.
+    lock = _lock_of(connection, threading.RLock)
+    if not lock.acquire(timeout=-1 if timeout is None else timeout):
+        raise ClientTimeoutError(_IN_USE, remedy=_REMEDY_IN_USE)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class Threaded:
     """What a class for threads does with psycopg's objects: see `Looped`."""
 
     _connection_type = psycopg.Connection
     _pause = staticmethod(time.sleep)
     _awaited = Awaited
+
+    @staticmethod
+    @asynccontextmanager
+    async def _alone(connection: Any, timeout: float | None = None) -> AsyncIterator[None]:
+        with alone(connection, timeout):
+            yield
 
     @staticmethod
     def _later(seconds: float, function: Callable[[], None]) -> Cancellable:
@@ -289,6 +345,20 @@ class Looped:
     @staticmethod
     def _awaited(given: Any) -> Any:
         return given
+
+    @staticmethod
+    @asynccontextmanager
+    async def _alone(connection: Any, timeout: float | None = None) -> AsyncIterator[None]:
+        """Keep the calls of other tasks from a connection; raises as `alone`."""
+        lock = _lock_of(connection, asyncio.Lock)
+        try:
+            await asyncio.wait_for(lock.acquire(), timeout)
+        except TimeoutError:
+            raise ClientTimeoutError(_IN_USE, remedy=_REMEDY_IN_USE) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     @staticmethod
     def _later(seconds: float, function: Callable[[], None]) -> Cancellable:

@@ -41,6 +41,7 @@ class PostgresSearches(Searches, Generic[AnyDatabase]):
     _pool_type: type[Any]
     _connection_type: type[Any]
     _awaited: Any
+    _alone: Any
     _later: Any
     _remedy_of_loss: str | None = None
 
@@ -93,7 +94,8 @@ class PostgresSearches(Searches, Generic[AnyDatabase]):
     async def _connection(self, database: Any, wait: float | None) -> AsyncIterator[Any]:
         """Yield a connection whose methods are awaited."""
         if isinstance(database, psycopg.BaseConnection):
-            yield self._awaited(database)
+            async with self._alone(database, wait):
+                yield self._awaited(database)
         elif isinstance(database, str):
             with explained(database):
                 opened = await self._awaited(self._connection_type).connect(
@@ -122,9 +124,10 @@ class PostgresProvider(Threaded, PostgresSearches[Database], SearchProvider):
     """Search over a psycopg connection, a pool, or a connection string.
 
     The provider does not commit or close a connection of the caller, does not leave its open
-    transaction in a failed state, and restores all settings after a call. A connection can be used
-    by one thread at a time; a service should use a pool. With a connection string, each call opens
-    and closes its own connection. A lost connection of the caller is not opened again.
+    transaction in a failed state, and restores all settings after a call. On one connection, the
+    calls of several threads wait for each other; a service should use a pool. With a connection
+    string, each call opens and closes its own connection. A lost connection of the caller is not
+    opened again.
 
     `schema` is the schema of the install. `timeout` becomes the statement_timeout, unless the role
     has a shorter one. If the server does not cancel the statement, the connection is closed half a

@@ -34,6 +34,7 @@ select case
 class _OnConnection(Calls, Generic[AnyConnection]):
     _connection_type: type[Any]
     _awaited: Any
+    _alone: Any
     _later: Any
 
     def __init__(
@@ -58,10 +59,11 @@ class _OnConnection(Calls, Generic[AnyConnection]):
     ) -> object:
         call = ConnectionCall(function, arguments, timeout, self._install)
         connection = self._awaited(self._connection)
-        if timeout is None:
-            return await call.write(connection)
-        with call.guarded(connection, self._later):
-            return await call.write(connection)
+        async with self._alone(self._connection, timeout):
+            if timeout is None:
+                return await call.write(connection)
+            with call.guarded(connection, self._later):
+                return await call.write(connection)
 
     def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
         # In a transaction of the caller's, only the caller can repeat what the transaction did.
@@ -71,7 +73,7 @@ class _OnConnection(Calls, Generic[AnyConnection]):
     async def _position(self) -> str:
         connection = self._awaited(self._connection)
         cursor = connection.cursor(row_factory=scalar_row)
-        async with connection.transaction():
+        async with self._alone(self._connection), connection.transaction():
             await cursor.execute(_WAL_POSITION, prepare=False)
             return str(await cursor.fetchone())
 
