@@ -73,7 +73,7 @@ _CALLS: st.SearchStrategy[Asked] = st.one_of(
     st.tuples(
         st.just("hybrid_search_batch"),
         st.tuples(_QUERIES),
-        st.fixed_dictionaries({"fuse": st.booleans()}),
+        st.just({}),
     ),
 )
 

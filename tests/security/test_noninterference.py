@@ -298,7 +298,8 @@ def asked(
     if viewer.public_only and draw.random() < 0.5:
         if draw.random() < 0.3 and "insight" in modules:
             return "anon", "explain_public_empty_knowledge_search", arguments | mistaken(draw)
-        return "anon", "search_public_knowledge_chunks", arguments | shown(draw, modules)
+        if "visitors" in modules:
+            return "anon", "search_public_knowledge_chunks", arguments | shown(draw, modules)
     if viewer.user is not None and draw.random() < 0.5:
         document = {"document": UUID(int=10_000 + draw.randrange(8))}
         listing = {"include_public": True, "include_groups": True}

@@ -902,3 +902,20 @@ begin
   return knowledge_internal.without_relaxed(lists);
 end
 $$;
+
+-- The rows of one leg, vector or text: the number of the list, the score and the rank of each.
+create function knowledge_internal.leg_rows(lists knowledge_internal.ranked_list[], leg text)
+returns table (list bigint, id uuid, score double precision, rank bigint)
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  for place in 1 .. cardinality(lists) loop
+    return query
+    select place::bigint, hit.*
+      from unnest(
+             case leg when 'vector' then lists[place].vector_ids else lists[place].text_ids end,
+             case leg when 'vector' then lists[place].similarities
+               else lists[place].text_scores end
+           ) with ordinality as hit;
+  end loop;
+end
+$$;

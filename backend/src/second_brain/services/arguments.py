@@ -21,15 +21,10 @@ from uuid import UUID
 
 from second_brain.errors import InvalidInputError, UnknownArgumentError
 from second_brain.filters import Filters, conditions, json_form
+from second_brain.services.fusions import Fusion as Fusion
 
 Leg = Literal["hybrid", "vector", "text"]
 """The legs that a search runs: one leg, or both with fusion."""
-
-Fusion = Literal["rrf", "relative_score", "auto"]
-"""How both legs are fused; a search that names none uses that stored for the corpus, else `rrf`.
-
-`knowledge_internal.fusions()` has the same list.
-"""
 
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 

@@ -7,7 +7,7 @@ Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Unpack, cast
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError, documented
@@ -281,42 +281,20 @@ class AsyncSearchProvider(AsyncReading):
             "fulltext", "search_knowledge_chunks_fulltext", arguments, timeout
         )
 
-    @overload
     async def hybrid_search_batch(
-        self,
-        queries: Sequence[BatchQuery],
-        *,
-        fuse: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> BatchResults: ...
-
-    @overload
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: Literal[True], timeout: float | None = None
-    ) -> Results: ...
-
-    @overload
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: bool, timeout: float | None = None
-    ) -> BatchResults | Results: ...
-
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: bool = False, timeout: float | None = None
-    ) -> BatchResults | Results:
+        self, queries: Sequence[BatchQuery], *, timeout: float | None = None
+    ) -> BatchResults:
         """Search for up to 50 queries in one round trip; return one list of hits for each.
 
         A query is a dict with the argument names of `hybrid_search`. All queries together return
         at most 1,000 hits. In the details, `total_count` and `answer_confidence` are lists with
         an entry for each query. If one query is rejected, the whole batch is, and every list is
         empty.
-
-        With `fuse=True`, the queries are formulations of one query and the result is one list. The
-        first query may have all arguments, the others only query_text and query_embedding.
         """
         asked = list[BatchQuery]()
         try:
             asked = list(queries)
-            answer = self._batch(asked, fuse, timeout)
+            answer = self._batch(asked, timeout)
             if self._on_error == "raise":
                 answer = self._raising(answer)
             hits, listings, reasons, rows = await answer
@@ -325,21 +303,9 @@ class AsyncSearchProvider(AsyncReading):
             if self._on_error == "raise":
                 raise
             failed: Details = {**self._details("hybrid"), **self._failure(BATCH, error)}
-            if fuse:
-                return [], failed
             no_hits: list[list[MemorySearchResult]] = [[] for _ in asked]
             return no_hits, cast(BatchDetails, failed)
-        details = self._details("hybrid", rows)
-        if fuse:
-            details["total_count"] = listings[0].total_count
-            if listings[0].answer_confidence is not None:
-                details["answer_confidence"] = listings[0].answer_confidence
-            if listings[0].notes is not None:
-                details["notes"] = listings[0].notes
-            if reasons[0] is not None:
-                details["empty"] = reasons[0]
-            return hits[0], details
-        batch_details = cast(BatchDetails, details)
+        batch_details = cast(BatchDetails, self._details("hybrid", rows))
         batch_details["total_count"] = [one.total_count for one in listings]
         if any(one.answer_confidence is not None for one in listings):
             batch_details["answer_confidence"] = [one.answer_confidence for one in listings]

@@ -211,20 +211,18 @@ class Searches(Calls):
             raise
 
     async def _batch(
-        self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
+        self, queries: Sequence[BatchQuery], timeout: float | None
     ) -> tuple[list[Any], list[Listing], list[EmptyReason | None], Sequence[object]]:
         """Return the hits of each query, what they say of their list or why there are none."""
         deadline = Deadline(self._timeout if timeout is None else timeout)
         sent = list[dict[str, Any]]()
         for place, query in enumerate(queries):
-            # With fuse, queries after the first have the arguments of the first, not defaults.
-            is_filled = not (fuse and place)
-            given, _ = named(query, f"queries[{place}]", without=("timeout",), filled=is_filled)
+            given, _ = named(query, f"queries[{place}]", without=("timeout",))
             sent.append(without_defaults(converted(given)))
-        for place, arguments in enumerate(sent[:1] if fuse else sent):
+        for place, arguments in enumerate(sent):
             self._require_viewer(arguments, f"queries[{place}]: ")
-        rows = await self._call(BATCH, {"queries": sent, "fuse": fuse}, timeout)
-        answers = _by_query(rows, 1 if fuse else len(sent))
+        rows = await self._call(BATCH, {"queries": sent}, timeout)
+        answers = _by_query(rows, len(sent))
         hits = [
             normalize_rows(
                 answer, method="hybrid", source=self.name, limit=arguments["match_count"]
@@ -234,17 +232,16 @@ class Searches(Calls):
         listings = [listing_of(answer) for answer in answers]
         for place, answer in enumerate(answers):
             if not answer and _may_ignore(sent[place]):
-                strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
-                noted = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
+                strict = {"queries": [_strictly(sent[place])]}
+                noted = await self._ignored(BATCH, strict, timeout)
                 listings[place] = listings[place]._replace(notes=noted)
-        reasons = await self._why_each_empty(sent, answers, fuse, deadline)
+        reasons = await self._why_each_empty(sent, answers, deadline)
         return hits, listings, reasons, rows
 
     async def _why_each_empty(
         self,
         sent: Sequence[dict[str, Any]],
         answers: Sequence[Sequence[object]],
-        fuse: bool,
         deadline: Deadline,
     ) -> list[EmptyReason | None]:
         """Return why each query without hits has none."""
@@ -252,8 +249,6 @@ class Searches(Calls):
         places = [place for place, answer in enumerate(answers) if not answer]
         if places:
             asked = [sent[place] for place in places]
-            if fuse:
-                asked = [{**sent[0], "formulations": [*sent[1:]]}]
             is_raised = self._on_error == "raise"
             told = await self._why_empty(BATCH, {"search": asked}, deadline, is_raised)
             for place, reason in zip(places, told if isinstance(told, list) else (), strict=False):
