@@ -278,7 +278,9 @@ create type knowledge_internal.corpus_figures as (
 
 -- From refresh_knowledge_statistics. Computed here before its first run, while there are at most
 -- small_corpus_limit() chunks, and while the table has a fifth more or fewer rows than at the copy.
-create function knowledge_internal.corpus_figures() returns knowledge_internal.corpus_figures
+create function knowledge_internal.corpus_figures(
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
+) returns knowledge_internal.corpus_figures
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
 set enable_seqscan = on as $$
@@ -287,7 +289,6 @@ declare
   most_counted constant integer := 1001; -- chunks
   counted_exactly constant integer := 20000; -- chunks, as in counted_chunks
   tolerance constant float8 := 0.2; -- of the rows
-  facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   copied public.knowledge_corpus_statistics;
   is_current boolean;
   figures knowledge_internal.corpus_figures;
