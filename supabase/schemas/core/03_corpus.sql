@@ -21,7 +21,7 @@ create type knowledge_internal.chunk_table as (
   least_rows float8, analysed_at timestamptz, dimensions integer
 );
 
--- Extension point: what the system catalogues say of the table of chunks, with one query.
+-- What the system catalogues say of the table of chunks, with one query.
 create function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -60,6 +60,13 @@ begin
   facts.stored_rows := facts.pages * rows_on_a_page;
   if facts.analysed_at is null then
     facts.least_rows := null;
+  end if;
+  if facts.pages = 0 then
+    -- No rows, or rows on other machines: then the last refresh has counted them.
+    facts.least_rows := null;
+    facts.estimated_rows := coalesce(
+      (select corpus.document_count from public.knowledge_corpus_statistics as corpus), 0
+    );
   end if;
   return facts;
 end
@@ -330,8 +337,8 @@ begin
 end
 $$;
 
--- Extension point: the number of chunks with each lexeme, in the order of the lexemes. A lexeme
--- that ANALYZE did not list is rare: counting its chunks is cheap, as always in a small corpus.
+-- The number of chunks with each lexeme, in the order of the lexemes. A lexeme that ANALYZE did not
+-- list is rare: counting its chunks is cheap, as always in a small corpus.
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus knowledge_internal.corpus_figures
 ) returns float8[]
