@@ -197,9 +197,9 @@ begin
     end if;
     query_text := case when plan.text_weight > 0 and query_text ~ '\S' then query_text end;
     problem := case
-      when extensions.vector_dims(embedding) <> plan.dimensions then format(
+      when extensions.vector_dims(embedding) <> (plan.stored).dimensions then format(
         '%s has %s dimensions, the stored embeddings have %s',
-        argument, extensions.vector_dims(embedding), plan.dimensions
+        argument, extensions.vector_dims(embedding), (plan.stored).dimensions
       )
       when embedding is not null
         and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
@@ -416,7 +416,7 @@ begin
     -- A small corpus has no sample of its own.
     array(select chunk.id from knowledge_internal.some_rows(everything, sample_size) as chunk)
   );
-  plan.sample_weight := plan.chunk_count / nullif(cardinality(sample), 0);
+  plan.sample_weight := (plan.stored).estimated_rows / nullif(cardinality(sample), 0);
   plan.sampled_collections := array(
     select chunk.collection from knowledge_internal.rows_in_scope(sample, plan.scope) as chunk
   );
@@ -508,7 +508,7 @@ begin
     perform set_config('plan_cache_mode', 'force_custom_plan', true);
   end if;
   -- One statement, because a connection keeps a plan for each assignment.
-  select chunk_count, stored.dimensions, is_small_corpus,
+  select stored, is_small_corpus,
          is_bounded or wanted.bounds_rows is true
            or wanted.excluded_collections is not null
              -- More than half of the chunks, by the sample of the statistics.
@@ -553,7 +553,7 @@ begin
          ),
          given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight,
          settled.cosine_scale
-    into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
+    into plan.stored, plan.is_small_corpus, plan.is_filtered,
          plan.is_indexed, plan.pool, plan.scored_exactly, plan.most_read_by_filter,
          plan.index_rows, plan.ef_search, plan.scan_tuples, plan.most_compared,
          plan.compared_exactly, plan.compared_by_bits, plan.scope,
@@ -661,7 +661,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope
+    query_text, given.search_mode, named, given.prefix_last, plan.scope, plan.stored
   );
   if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
@@ -690,7 +690,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope
+      query_text, given.search_mode, named, given.prefix_last, plan.scope, plan.stored
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
