@@ -283,8 +283,8 @@ end
 $$;
 
 -- The conditions of filters: an array of conditions, one condition, or an object, which is a short
--- form of values that columns and keys of metadata equal, of ranges, and of groups. An object in the
--- array without a key of a condition is a short form, too. place: such as filters[2]; part: the
+-- form of values that columns and keys of metadata equal, of ranges, and of groups. An object in
+-- the array without a key of a condition is a short form, too. place: such as filters[2]; part: the
 -- same as a path in filters. path: of a key of metadata in a short form. level, parts: as in
 -- filter_condition. argument: what has them.
 create function knowledge_internal.listed_conditions(

@@ -332,8 +332,8 @@ begin
 end
 $$;
 
--- What the best fusion and weights of a collection ('' for all) depend on, and what of it has changed
--- since it was measured, a sentence for each; nothing for settings that were not measured.
+-- What the best fusion and weights of a collection ('' for all) depend on, and what of it has
+-- changed since it was measured, a sentence for each; nothing for settings that were not measured.
 create or replace function knowledge_internal.changes_since(
   name text, measured jsonb default null, out ranked jsonb, out changes text[]
 )
