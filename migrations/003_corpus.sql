@@ -22,7 +22,7 @@ create type knowledge_internal.chunk_table as (
   least_rows float8, analysed_at timestamptz, dimensions integer
 );
 
--- Extension point: what the system catalogues say of the table of chunks, with one query.
+-- What the system catalogues say of the table of chunks, with one query.
 create function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -61,6 +61,13 @@ begin
   facts.stored_rows := facts.pages * rows_on_a_page;
   if facts.analysed_at is null then
     facts.least_rows := null;
+  end if;
+  if facts.pages = 0 then
+    -- No rows, or rows on other machines: then the last refresh has counted them.
+    facts.least_rows := null;
+    facts.estimated_rows := coalesce(
+      (select corpus.document_count from public.knowledge_corpus_statistics as corpus), 0
+    );
   end if;
   return facts;
 end
@@ -271,7 +278,9 @@ create type knowledge_internal.corpus_figures as (
 
 -- From refresh_knowledge_statistics. Computed here before its first run, while there are at most
 -- small_corpus_limit() chunks, and while the table has a fifth more or fewer rows than at the copy.
-create function knowledge_internal.corpus_figures() returns knowledge_internal.corpus_figures
+create function knowledge_internal.corpus_figures(
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
+) returns knowledge_internal.corpus_figures
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
 set enable_seqscan = on as $$
@@ -280,7 +289,6 @@ declare
   most_counted constant integer := 1001; -- chunks
   counted_exactly constant integer := 20000; -- chunks, as in counted_chunks
   tolerance constant float8 := 0.2; -- of the rows
-  facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   copied public.knowledge_corpus_statistics;
   is_current boolean;
   figures knowledge_internal.corpus_figures;
@@ -330,8 +338,8 @@ begin
 end
 $$;
 
--- Extension point: the number of chunks with each lexeme, in the order of the lexemes. A lexeme
--- that ANALYZE did not list is rare: counting its chunks is cheap, as always in a small corpus.
+-- The number of chunks with each lexeme, in the order of the lexemes. A lexeme that ANALYZE did not
+-- list is rare: counting its chunks is cheap, as always in a small corpus.
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus knowledge_internal.corpus_figures
 ) returns float8[]

@@ -257,7 +257,7 @@ begin
   else
     read_rows := ceil(1.5 * wanted * greatest(
       1, coalesce(
-        (plan.reading).chunk_count
+        ((plan.reading).stored).estimated_rows
           / nullif(knowledge_internal.estimated_chunks(plan, collection), 0), 1
       )
     ));

@@ -63,7 +63,9 @@ returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
   select array_agg(1.0 + length(asked.lexeme) order by asked.place)
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
-create or replace function knowledge_internal.corpus_figures()
+create or replace function knowledge_internal.corpus_figures(
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
+)
 returns knowledge_internal.corpus_figures
 language sql stable set search_path = pg_catalog, pg_temp as
   'select row(100, 5, true)::knowledge_internal.corpus_figures';

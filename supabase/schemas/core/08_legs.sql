@@ -27,15 +27,15 @@ create type knowledge_internal.arrangement as (
 -- How a search reads its rows. is_filtered: not every active row may be returned (for excluded
 -- collections only, where they have most chunks); is_indexed: an index finds the rows that may.
 -- Vector leg: index_rows are asked of the index, with ef_search and scan_tuples as pgvector's
--- settings; with at most most_compared matching rows (of chunk_count) the index is not used:
+-- settings; with at most most_compared matching rows (of those stored) the index is not used:
 -- compared_by_bits rows are chosen by embedding_bits (null: all), and compared_exactly of them
 -- returned. Text leg: scored_exactly candidates get their exact BM25; with at most
 -- most_read_by_filter matching rows (most_compared, where the vector leg compares them too) all of
 -- them are candidates. sampled_collections: the collections of those rows of a sample that match,
 -- each for sample_weight chunks.
 create type knowledge_internal.reading_plan as (
-  is_filtered boolean, is_indexed boolean, is_small_corpus boolean, chunk_count double precision,
-  dimensions integer, index_rows integer, ef_search integer, scan_tuples integer,
+  is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
+  stored knowledge_internal.chunk_table, index_rows integer, ef_search integer, scan_tuples integer,
   most_compared double precision, compared_by_bits integer, compared_exactly integer,
   scored_exactly integer, most_read_by_filter double precision, sample_weight double precision,
   sampled_collections text[]

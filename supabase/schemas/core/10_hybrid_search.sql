@@ -196,9 +196,9 @@ begin
     end if;
     query_text := case when plan.text_weight > 0 and query_text ~ '\S' then query_text end;
     problem := case
-      when extensions.vector_dims(embedding) <> (plan.reading).dimensions then format(
+      when extensions.vector_dims(embedding) <> ((plan.reading).stored).dimensions then format(
         '%s has %s dimensions, the stored embeddings have %s',
-        argument, extensions.vector_dims(embedding), (plan.reading).dimensions
+        argument, extensions.vector_dims(embedding), ((plan.reading).stored).dimensions
       )
       when embedding is not null
         and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
@@ -415,7 +415,8 @@ begin
     -- A small corpus has no sample of its own.
     array(select chunk.id from knowledge_internal.some_rows(everything, sample_size) as chunk)
   );
-  plan.reading.sample_weight := (plan.reading).chunk_count / nullif(cardinality(sample), 0);
+  plan.reading.sample_weight :=
+    ((plan.reading).stored).estimated_rows / nullif(cardinality(sample), 0);
   plan.reading.sampled_collections := array(
     select chunk.collection from knowledge_internal.rows_in_scope(sample, plan.scope) as chunk
   );
@@ -518,7 +519,7 @@ begin
                    from public.knowledge_corpus_statistics as corpus
                   cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
                ) is true, -- is_filtered
-           is_indexed, is_small_corpus, chunk_count, stored.dimensions, index_rows,
+           is_indexed, is_small_corpus, stored, index_rows,
            -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
            least(
              1000,
@@ -659,7 +660,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope
+    query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
   );
   if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
@@ -688,7 +689,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope
+      query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
