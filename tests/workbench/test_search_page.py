@@ -344,7 +344,7 @@ def test_a_search_without_a_hit_says_why(library: TestClient) -> None:
 
 def test_texts_of_the_corpus_have_their_own_direction(library: TestClient) -> None:
     page = _page(library, q="zebra")
-    texts = page.select('input[name="q"], .hit h3, .hit .excerpt, .hit .content')
+    texts = page.select('input[type="search"], .hit h3, .hit .excerpt, .hit .content')
     assert len(texts) > 3
     assert {one.get("dir") for one in texts} == {"auto"}
     (document,) = {str(one["href"]) for one in page.select(".hit a[href^='/document/']")[:1]}

@@ -48,10 +48,11 @@ select distinct coalesce(function.proname, type.typname, class.opcname)
    and coalesce(function.proname, type.typname, class.opcname) is not null
 """
 _NAMED = """
-select (regexp_match(function.prosrc, '"?(\\w+)"?[.]vector\\M'))[1]
+select namespace.nspname
   from pg_catalog.pg_proc as function
+ cross join lateral regexp_matches(function.prosrc, '"?(\\w+)"?[.]vector\\M', 'g') as found (parts)
+  join pg_catalog.pg_namespace as namespace on namespace.nspname = found.parts[1]
  where function.pronamespace = to_regnamespace(%s)
-   and function.prosrc ~ '\\w"?[.]vector\\M'
  limit 1
 """
 
