@@ -79,8 +79,8 @@ test-slow: $(INSTALLED) ## what takes minutes
 test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
 	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
 
-test-mutants: $(INSTALLED) ## half an hour: break SQL and Python in 45 places, each of which a suite must notice; ONLY='words of names'
-	$(BIN)/python -m tools.mutants $(ONLY)
+test-mutants: $(INSTALLED) ## break SQL and Python at N places that SEED draws, each of which tests must notice; N=15 SEED=47
+	$(BIN)/python -m tools.mutants --number $(or $(N),15) --seed $(or $(SEED),47)
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)
 	$(BIN)/pytest --postgres-image $${POSTGRES_IMAGE:-supabase/postgres:17.4.1.054}
@@ -119,6 +119,7 @@ format: $(INSTALLED) ## format the Python code
 	$(BIN)/ruff format .
 
 baseline: $(INSTALLED) ## before 0.1.0: write migrations/ anew from supabase/schemas/
+	$(BIN)/python -m tools.fusions
 	$(BIN)/python -m tools.migrations baseline
 
 migration: $(INSTALLED) node_modules/.bin/supabase ## write the next migration: NAME=what_it_does

@@ -22,7 +22,7 @@ create type knowledge_internal.chunk_table as (
   least_rows float8, analysed_at timestamptz, dimensions integer
 );
 
--- Extension point: what the system catalogues say of the table of chunks, with one query.
+-- What the system catalogues say of the table of chunks, with one query.
 create function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -61,6 +61,13 @@ begin
   facts.stored_rows := facts.pages * rows_on_a_page;
   if facts.analysed_at is null then
     facts.least_rows := null;
+  end if;
+  if facts.pages = 0 then
+    -- No rows, or rows on other machines: then the last refresh has counted them.
+    facts.least_rows := null;
+    facts.estimated_rows := coalesce(
+      (select corpus.document_count from public.knowledge_corpus_statistics as corpus), 0
+    );
   end if;
   return facts;
 end
@@ -271,7 +278,9 @@ create type knowledge_internal.corpus_figures as (
 
 -- From refresh_knowledge_statistics. Computed here before its first run, while there are at most
 -- small_corpus_limit() chunks, and while the table has a fifth more or fewer rows than at the copy.
-create function knowledge_internal.corpus_figures() returns knowledge_internal.corpus_figures
+create function knowledge_internal.corpus_figures(
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
+) returns knowledge_internal.corpus_figures
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
 set enable_seqscan = on as $$
@@ -280,7 +289,6 @@ declare
   most_counted constant integer := 1001; -- chunks
   counted_exactly constant integer := 20000; -- chunks, as in counted_chunks
   tolerance constant float8 := 0.2; -- of the rows
-  facts constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   copied public.knowledge_corpus_statistics;
   is_current boolean;
   figures knowledge_internal.corpus_figures;
@@ -330,8 +338,8 @@ begin
 end
 $$;
 
--- Extension point: the number of chunks with each lexeme, in the order of the lexemes. A lexeme
--- that ANALYZE did not list is rare: counting its chunks is cheap, as always in a small corpus.
+-- The number of chunks with each lexeme, in the order of the lexemes. A lexeme that ANALYZE did not
+-- list is rare: counting its chunks is cheap, as always in a small corpus.
 create function knowledge_internal.document_frequencies(
   lexemes text[], corpus knowledge_internal.corpus_figures
 ) returns float8[]
@@ -421,70 +429,9 @@ begin
 end
 $$;
 
--- How a fusion scores the rows of a list (see ranked_list). A leg adds its weight / (rrf_k + rank)
--- if is_by_rank, else its weight times (its score - zero) / unit, and for a row that it missed its
--- weight times missing. best: the highest of these, without the weight. A row with a BM25 score of
--- at least identifier_bonus comes before all others.
-create type knowledge_internal.fusion_rule as (
-  fusion text, is_by_rank boolean,
-  vector_zero double precision, vector_unit double precision, vector_missing double precision,
-  vector_best double precision,
-  text_zero double precision, text_unit double precision, text_missing double precision,
-  text_best double precision, identifier_bonus double precision
-);
-
--- The fusions: each is a row here, with its rule for a list with these scores. wanted: one of them,
--- null for all. text_zero: the BM25 score that relative_score scales to 0. missing_score: the BM25
--- score of a row that the text leg missed. Raises 22023 for an unknown fusion.
-create function knowledge_internal.fusion_rules(
-  wanted text, rrf_k double precision, cosine_scale double precision,
-  least_similarity double precision, best_similarity double precision,
-  text_zero double precision, missing_score double precision, best_score double precision,
-  identifier_bonus double precision
-) returns setof knowledge_internal.fusion_rule
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  -- Where all scores of a leg are equal, relative_score scales them to 1.
-  zero_similarity constant float8 :=
-    least_similarity - (least_similarity = best_similarity)::integer;
-  zero_score constant float8 := text_zero - (text_zero = best_score)::integer;
-  text_scale constant float8 := coalesce(nullif(best_score, 0), 1);
-begin
-  return query
-  select rule.*
-    from (
-      values
-        ('rrf', true, null::float8, null::float8, 0::float8, 1 / (rrf_k + 1), null::float8,
-         null::float8, 0::float8, 1 / (rrf_k + 1), null::float8),
-        ('relative_score', false, zero_similarity, best_similarity - zero_similarity, 0, 1,
-         zero_score, best_score - zero_score, 0, 1, null),
-        ('auto', false, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
-         1 / cosine_scale, 0, text_scale, missing_score / text_scale, 1, identifier_bonus)
-    ) as rule (
-      fusion, is_by_rank, vector_zero, vector_unit, vector_missing, vector_best, text_zero,
-      text_unit, text_missing, text_best, identifier_bonus
-    )
-   where rule.fusion = wanted or wanted is null;
-  if not found then
-    raise exception 'fusion must be one of %, not %',
-                    array_to_string(knowledge_internal.fusions(), ', '), left(wanted, 100)
-      using errcode = '22023';
-  end if;
-end
-$$;
-
--- The names of the fusions.
-create function knowledge_internal.fusions() returns text[]
-language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-  select array_agg(rule.fusion)
-    from knowledge_internal.fusion_rules(
-           null, null, null, null, null, null, null, null, null
-         ) as rule
-$$;
-
 create table public.knowledge_settings (
   collection text primary key default '' check (length(collection) <= 200),
-  fusion text check (fusion in ('rrf', 'relative_score', 'auto')),
+  fusion text,
   vector_weight double precision not null default 1
     check (vector_weight = 0 or vector_weight between 1e-15 and 1e15),
   text_weight double precision not null default 1
@@ -604,91 +551,6 @@ begin
 end
 $$;
 
-create function public.set_knowledge_settings(
-  collection text default '',
-  fusion text default null,
-  vector_weight double precision default 1,
-  text_weight double precision default 1,
-  embedding_model text default null,
-  dimensions integer default null,
-  measured_on text default null
-) returns public.knowledge_settings
--- definer: service_role has no rights on the internal schema.
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  fusions constant text[] := knowledge_internal.fusions();
-  stored_dimensions constant integer := (
-    select stored.dimensions from knowledge_internal.chunk_table() as stored
-  );
-  settings public.knowledge_settings;
-  problem constant text := case
-    when (length(collection) <= 200) is not true
-      then 'collection must be a name of at most 200 characters, or '''' for all others'
-    when fusion <> all (fusions)
-      then format(
-        'fusion must be one of %s, or null, not %s',
-        array_to_string(fusions, ', '), left(fusion, 100)
-      )
-    when (vector_weight = 0 or vector_weight between 1e-15 and 1e15) is not true
-      then format(
-        'vector_weight must be 0 or between 1e-15 and 1e15, not %s',
-        coalesce(vector_weight::text, 'null')
-      )
-    when (text_weight = 0 or text_weight between 1e-15 and 1e15) is not true
-      then format(
-        'text_weight must be 0 or between 1e-15 and 1e15, not %s',
-        coalesce(text_weight::text, 'null')
-      )
-    when vector_weight = 0 and text_weight = 0
-      then 'vector_weight and text_weight are both 0, one must be above'
-    when length(embedding_model) not between 1 and 200
-      then 'embedding_model must be a name of 1 to 200 characters'
-    when length(measured_on) not between 1 and 200
-      then 'measured_on must say in 1 to 200 characters on what the settings were measured'
-    when dimensions <> stored_dimensions
-      then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
-  end;
-begin
-  if problem is not null then
-    raise exception '%', problem
-      using errcode = '22023',
-            hint = case when problem like 'dimensions%'
-              then 'Change the model of the corpus with second-brain corpus reembed.' else '' end;
-  end if;
-  insert into public.knowledge_settings as stored (
-    collection, fusion, vector_weight, text_weight, embedding_model, measured
-  )
-  values (
-    set_knowledge_settings.collection, set_knowledge_settings.fusion,
-    set_knowledge_settings.vector_weight, set_knowledge_settings.text_weight,
-    set_knowledge_settings.embedding_model,
-    case when measured_on is not null then
-      jsonb_build_object('on', measured_on, 'at', now())
-        || knowledge_internal.ranked_corpus(set_knowledge_settings.collection)
-    end
-  )
-      on conflict on constraint knowledge_settings_pkey do update
-     set fusion = excluded.fusion,
-         vector_weight = excluded.vector_weight,
-         text_weight = excluded.text_weight,
-         embedding_model = excluded.embedding_model,
-         measured = excluded.measured,
-         updated_at = now()
-  returning stored.* into settings;
-  return settings;
-end
-$$;
-
-comment on function public.set_knowledge_settings is
-  'Stores how a collection ('''' for all others) is searched where a caller gives no fusion: '
-  'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
-  'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
-  'the stored embeddings. measured_on says on what fusion and weights were measured: '
-  'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of '
-  'bounds.';
-revoke all on function public.set_knowledge_settings from public, anon, authenticated;
-grant execute on function public.set_knowledge_settings to service_role;
-
 create function public.list_knowledge_settings()
 returns table (
   collection text, fusion text, vector_weight double precision, text_weight double precision,
@@ -727,47 +589,6 @@ comment on function public.reset_knowledge_settings(text) is
   'without them. Returns whether there were any.';
 revoke all on function public.reset_knowledge_settings(text) from public, anon, authenticated;
 grant execute on function public.reset_knowledge_settings(text) to service_role;
-
--- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
--- weights. For null, the settings stored for the one collection searched, else those stored for
--- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
--- rrf.
-create function knowledge_internal.settled_fusion(
-  inout fusion text, inout vector_weight double precision, inout text_weight double precision,
-  collections text[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  -- Several collections are ranked in one list of scores, so they have one fusion.
-  searched constant text := case
-    when collections[1] = all (collections) then collections[1] else '' end;
-  stored public.knowledge_settings;
-begin
-  if fusion is not null then
-    return;
-  end if;
-  select settings.* into stored
-    from public.knowledge_settings as settings
-   where settings.collection in (searched, '')
-   order by settings.collection = '', settings.collection
-   limit 1;
-  fusion := coalesce(
-    stored.fusion,
-    (
-      select settings.fusion from public.knowledge_settings as settings
-       where settings.collection = ''
-    ),
-    'rrf'
-  );
-  vector_weight := vector_weight * coalesce(stored.vector_weight, 1);
-  text_weight := text_weight * coalesce(stored.text_weight, 1);
-  if vector_weight = 0 and text_weight = 0 then
-    raise exception 'vector_weight and text_weight are both 0 after they are multiplied by the '
-                    'stored weights, one must be above'
-      using errcode = '22023', hint = 'Give a fusion, or change knowledge_settings.';
-  end if;
-end
-$$;
 
 -- The model whose embeddings a collection should have: its own setting, else that for all others.
 create function knowledge_internal.model_of_collection(name text) returns text

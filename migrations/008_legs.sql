@@ -30,7 +30,7 @@ create type knowledge_internal.arrangement as (
 -- only, where they have most chunks); is_indexed: an index finds the rows that may; is_empty: there
 -- is none. pool: rows that each leg returns. Vector leg: index_rows are asked of the index, with
 -- ef_search and scan_tuples as pgvector's settings; with at most most_compared matching rows (of
--- chunk_count) the index is not used: compared_by_bits rows are chosen by embedding_bits (null:
+-- those stored) the index is not used: compared_by_bits rows are chosen by embedding_bits (null:
 -- all), and compared_exactly of them returned. Text leg: scored_exactly candidates get their exact
 -- BM25; with at most most_read_by_filter matching rows (most_compared, where the vector leg
 -- compares them too) all of them are candidates. apart: beside a list of all other rows, each of
@@ -43,7 +43,7 @@ create type knowledge_internal.search_plan as (
   vector_weight double precision, text_weight double precision, match_threshold double precision,
   cosine_scale double precision, is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
   is_empty boolean, pool integer, index_rows integer, ef_search integer, scan_tuples integer,
-  chunk_count double precision, dimensions integer, most_compared double precision,
+  stored knowledge_internal.chunk_table, most_compared double precision,
   compared_by_bits integer, compared_exactly integer, scored_exactly integer,
   most_read_by_filter double precision, sample_weight double precision, sampled_collections text[],
   arrangement knowledge_internal.arrangement, known knowledge_internal.known_rows
@@ -901,5 +901,22 @@ begin
           set_config('hnsw.iterative_scan', callers[2], true),
           set_config('hnsw.max_scan_tuples', callers[3], true);
   return knowledge_internal.without_relaxed(lists);
+end
+$$;
+
+-- The rows of one leg, vector or text: the number of the list, the score and the rank of each.
+create function knowledge_internal.leg_rows(lists knowledge_internal.ranked_list[], leg text)
+returns table (list bigint, id uuid, score double precision, rank bigint)
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  for place in 1 .. cardinality(lists) loop
+    return query
+    select place::bigint, hit.*
+      from unnest(
+             case leg when 'vector' then lists[place].vector_ids else lists[place].text_ids end,
+             case leg when 'vector' then lists[place].similarities
+               else lists[place].text_scores end
+           ) with ordinality as hit;
+  end loop;
 end
 $$;

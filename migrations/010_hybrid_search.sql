@@ -93,7 +93,7 @@ begin
       then 'pool_size must be between 1 and 1000, not %s'
     when (given.rrf_k between 1e-30 and 1e30) is not true
       then 'rrf_k must be above 0 and at most 1e30, not %s'
-    when given.fusion <> all (knowledge_internal.fusions())
+    when given.fusion is not null and given.fusion <> all (knowledge_internal.fusions())
       then 'fusion must be one of ' || array_to_string(knowledge_internal.fusions(), ', ')
         || ', not %s'
     when (given.neighbor_window between 0 and 5) is not true
@@ -197,9 +197,9 @@ begin
     end if;
     query_text := case when plan.text_weight > 0 and query_text ~ '\S' then query_text end;
     problem := case
-      when extensions.vector_dims(embedding) <> plan.dimensions then format(
+      when extensions.vector_dims(embedding) <> (plan.stored).dimensions then format(
         '%s has %s dimensions, the stored embeddings have %s',
-        argument, extensions.vector_dims(embedding), plan.dimensions
+        argument, extensions.vector_dims(embedding), (plan.stored).dimensions
       )
       when embedding is not null
         and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
@@ -416,7 +416,7 @@ begin
     -- A small corpus has no sample of its own.
     array(select chunk.id from knowledge_internal.some_rows(everything, sample_size) as chunk)
   );
-  plan.sample_weight := plan.chunk_count / nullif(cardinality(sample), 0);
+  plan.sample_weight := (plan.stored).estimated_rows / nullif(cardinality(sample), 0);
   plan.sampled_collections := array(
     select chunk.collection from knowledge_internal.rows_in_scope(sample, plan.scope) as chunk
   );
@@ -508,7 +508,7 @@ begin
     perform set_config('plan_cache_mode', 'force_custom_plan', true);
   end if;
   -- One statement, because a connection keeps a plan for each assignment.
-  select chunk_count, stored.dimensions, is_small_corpus,
+  select stored, is_small_corpus,
          is_bounded or wanted.bounds_rows is true
            or wanted.excluded_collections is not null
              -- More than half of the chunks, by the sample of the statistics.
@@ -551,12 +551,14 @@ begin
          knowledge_internal.row_scope(
            wanted, given.viewer_id, given.viewer_groups, given.public_only, required
          ),
-         given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight
-    into plan.chunk_count, plan.dimensions, plan.is_small_corpus, plan.is_filtered,
+         given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight,
+         settled.cosine_scale
+    into plan.stored, plan.is_small_corpus, plan.is_filtered,
          plan.is_indexed, plan.pool, plan.scored_exactly, plan.most_read_by_filter,
          plan.index_rows, plan.ef_search, plan.scan_tuples, plan.most_compared,
          plan.compared_exactly, plan.compared_by_bits, plan.scope,
-         plan.match_threshold, plan.fusion, plan.vector_weight, plan.text_weight
+         plan.match_threshold, plan.fusion, plan.vector_weight, plan.text_weight,
+         plan.cosine_scale
     from (
       select 50 as fewest_compared, -- rows of the vector leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
@@ -588,7 +590,7 @@ begin
                       * compared_exactly
                   ) as index_rows
          ) as reading
-   cross join knowledge_internal.settled_fusion(
+   cross join knowledge_internal.effective_fusion(
            given.fusion, given.vector_weight, given.text_weight,
            coalesce(given.collections, wanted.collections, required.collections)
          ) as settled;
@@ -659,7 +661,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope
+    query_text, given.search_mode, named, given.prefix_last, plan.scope, plan.stored
   );
   if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
@@ -688,7 +690,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope
+      query_text, given.search_mode, named, given.prefix_last, plan.scope, plan.stored
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
@@ -702,7 +704,6 @@ create function knowledge_internal.planned_search(
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  deviations constant float8 := 3; -- of the cosine of random pairs; docs/ranking.md measures it
   plan knowledge_internal.search_plan := knowledge_internal.plan_search(given, needs_question);
 begin
   if plan.is_empty then
@@ -718,9 +719,6 @@ begin
     if plan.text_weight > 0 then
       plan := knowledge_internal.with_known_words(plan);
     end if;
-  end if;
-  if plan.fusion = 'auto' then
-    plan.cosine_scale := deviations * knowledge_internal.cosine_spread();
   end if;
   return plan;
 end
@@ -892,56 +890,25 @@ begin
     return;
   end if;
   notes := knowledge_internal.search_notes(plan, lists);
-  best_score := knowledge_internal.best_fused_score(plan, rrf_k);
+  best_score := knowledge_internal.highest_score(plan, rrf_k);
   plan := knowledge_internal.as_asked(plan);
   asked := knowledge_internal.asked_words(plan.analyses);
 
   with
-  -- Each question is ranked by itself in each collection.
-  list as materialized (
-    select found.list_id, found.vector_ids, found.similarities, found.text_ids, found.text_scores,
-           rule.*
-      from (
-        select listed.*, last.similarity, last.text_score,
-               -- A collection without a vector leg has the least of the others.
-               coalesce(
-                 last.similarity, min(last.similarity) over (partition by listed.formulation)
-               ) as least_similarity
-          from unnest(lists) with ordinality as listed (
-                 formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
-                 text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
-                 text_milliseconds, list_id
-               )
-         cross join lateral (
-                 select listed.similarities[cardinality(listed.similarities)] as similarity,
-                        listed.text_scores[cardinality(listed.text_scores)] as text_score
-               ) as last
-      ) as found
-     cross join lateral knowledge_internal.fusion_rules(
-             plan.fusion, rrf_k, plan.cosine_scale, found.least_similarity, found.similarities[1],
-             -- In a text leg alone, the least is no word found.
-             case when found.similarity is not null then found.text_score else 0 end,
-             case when cardinality(found.text_scores) = plan.pool then found.text_score else 0 end,
-             found.text_scores[1], found.identifier_bonus
-           ) as rule
-  ),
+  -- Each question is ranked by itself in each collection; list is the number of such a list.
   vector_results as (
-    select list.list_id, hit.id, hit.similarity, hit.vector_rank
-      from list
-     cross join lateral unnest(list.vector_ids, list.similarities)
-             with ordinality as hit (id, similarity, vector_rank)
+    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
+      from knowledge_internal.leg_rows(lists, 'vector') as leg
   ),
   text_results as (
-    select list.list_id, hit.id, hit.text_score, hit.text_rank
-      from list
-     cross join lateral unnest(list.text_ids, list.text_scores)
-             with ordinality as hit (id, text_score, text_rank)
+    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
+      from knowledge_internal.leg_rows(lists, 'text') as leg
   ),
   combined as (
-    select list_id, id, vector_results.vector_rank, text_results.text_rank,
+    select list, id, vector_results.vector_rank, text_results.text_rank,
            vector_results.similarity, text_results.text_score
       from vector_results
-      full outer join text_results using (list_id, id)
+      full outer join text_results using (list, id)
   ),
   scored as (
     select combined.id,
@@ -950,28 +917,28 @@ begin
            sum(share.of_vector + share.of_text) as rrf_score,
            sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
       from combined
-      join list using (list_id)
+      join knowledge_internal.rules_of_lists(lists, plan, rrf_k) as rule using (list)
      cross join lateral (
              select case
-                      when list.is_by_rank then
+                      when rule.is_by_rank then
                         coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
                       else plan.vector_weight * coalesce(
-                        (combined.similarity - list.vector_zero) / list.vector_unit,
-                        list.vector_missing
+                        (combined.similarity - rule.vector_zero) / rule.vector_unit,
+                        rule.vector_missing
                       )
                     end as of_vector,
                     case
-                      when list.is_by_rank then
+                      when rule.is_by_rank then
                         coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
                       else plan.text_weight * coalesce(
-                        (combined.text_score - list.text_zero) / list.text_unit,
-                        list.text_missing
+                        (combined.text_score - rule.text_zero) / rule.text_unit,
+                        rule.text_missing
                       )
                     end
                     -- A row with an identifier that was asked for has more than others can have.
-                    + case when combined.text_score >= list.identifier_bonus
-                        then 2 * plan.vector_weight * list.vector_best
-                          + plan.text_weight * list.text_best
+                    + case when combined.text_score >= rule.identifier_bonus
+                        then 2 * plan.vector_weight * rule.vector_best
+                          + plan.text_weight * rule.text_best
                         else 0 end as of_text
            ) as share
      group by combined.id

@@ -1,7 +1,6 @@
--- 011_searches: searches for users and visitors, thin ones, batches, and counts.
--- Adds: functions search_my_knowledge_chunks, search_public_knowledge_chunks,
--- match_knowledge_chunks, search_knowledge_chunks_fulltext, hybrid_search_knowledge_chunks_batch
--- and count_matching_knowledge_chunks. Locks nothing that exists.
+-- 011_searches: searches for users, thin ones, and counts.
+-- Adds: functions search_my_knowledge_chunks, match_knowledge_chunks,
+-- search_knowledge_chunks_fulltext and count_matching_knowledge_chunks. Locks nothing that exists.
 -- Written from supabase/schemas/core/11_searches.sql by `make baseline`: edit that file.
 
 -- The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an
@@ -107,34 +106,35 @@ end
 $$;
 
 -- Raises 22023 for a search of a user or visitor that could take long: by its candidates (each
--- question has a list in each collection) or by its texts; for visitors, also by other arguments.
+-- question has a list in each collection), conditions or texts; for visitors, also by others.
 create function knowledge_internal.check_cost(
   arguments knowledge_internal.search_arguments, is_visitor boolean default false
 ) returns void
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_candidates constant integer := case when is_visitor then 750 else 2500 end;
-  longest_texts constant integer := 8192; -- characters of all questions
-  longest_filters constant integer := 32768; -- characters
   most_conditions constant integer := 32; -- each is compared with every row: 1 microsecond
   characters_read constant integer := 4096; -- of each question
   formulations constant jsonb := case jsonb_typeof(arguments.formulations)
     when 'array' then arguments.formulations else '[]' end;
-  lists constant bigint := (1 + jsonb_array_length(formulations))
-    * greatest(cardinality(arguments.collections), 1);
-  refused record;
+  texts constant text[] := array(
+    select formulation.asked ->> 'query_text'
+      from jsonb_array_elements(formulations) as formulation (asked)
+     where jsonb_typeof(formulation.asked) = 'object'
+  );
 begin
-  select bound.argument, bound.given, bound.least, bound.most, bound.allowed
-    into refused
+  perform knowledge_internal.check_range(
+            bound.argument, bound.given, bound.least, bound.most,
+            format(bound.allowed, bound.most)
+              || case when bound.is_for_visitors then ' for visitors' else '' end
+          )
     from (
-      select coalesce(sum(length(part.given::text)), 0) as characters,
-             coalesce(
-               sum(
-                 case jsonb_typeof(part.given)
-                   when 'array' then jsonb_array_length(part.given)
-                   when 'object' then (select count(*) from jsonb_object_keys(part.given))
-                 end
-               ), 0
+      select sum(length(part.given::text)) as characters,
+             sum(
+               case jsonb_typeof(part.given)
+                 when 'array' then jsonb_array_length(part.given)
+                 when 'object' then (select count(*) from jsonb_object_keys(part.given))
+               end
              ) as conditions
         from unnest(array[arguments.filters, arguments.required_filters]) as part (given)
     ) as filters
@@ -144,80 +144,41 @@ begin
         ('match_offset', arguments.match_offset, 0, 200, null, true),
         ('pool_size', arguments.pool_size, 1, 100, null, true),
         ('neighbor_window', arguments.neighbor_window, 0, 2, null, true),
-        (
-          'collections', coalesce(cardinality(arguments.collections), 0), 0, 5,
-          'at most %s names for visitors', true
-        ),
-        (
-          'like_ids', coalesce(cardinality(arguments.like_ids), 0), 0, 5,
-          'at most %s ids for visitors', true
-        ),
-        (
-          'query_text', coalesce(length(arguments.query_text), 0), 0, 1000,
-          'at most %s characters long for visitors', true
-        ),
-        (
-          'filters', filters.characters, 0, 2000,
-          'at most %s characters of JSON for visitors', true
-        ),
-        (
-          'filters', filters.characters, 0, longest_filters,
-          'at most %s characters of JSON', false
-        ),
-        (
-          'filters', filters.conditions, 0, most_conditions,
-          'at most %s conditions', false
-        ),
-        (
-          'boosts', coalesce(length(arguments.boosts::text), 0), 0, 2000,
-          'at most %s characters of JSON for visitors', true
-        ),
-        (
-          'boosts', coalesce(length(arguments.boosts::text), 0), 0, longest_texts,
-          'at most %s characters of JSON', false
-        ),
+        ('collections', cardinality(arguments.collections), 0, 5, 'at most %s names', true),
+        ('like_ids', cardinality(arguments.like_ids), 0, 5, 'at most %s ids', true),
+        ('query_text', length(arguments.query_text), 0, 1000, 'at most %s characters long', true),
+        ('filters', filters.characters, 0, 2000, 'at most %s characters of JSON', true),
+        ('filters', filters.characters, 0, 32768, 'at most %s characters of JSON', false),
+        ('filters', filters.conditions, 0, most_conditions, 'at most %s conditions', false),
+        ('boosts', length(arguments.boosts::text), 0, 2000, 'at most %s characters of JSON', true),
+        ('boosts', length(arguments.boosts::text), 0, 8192, 'at most %s characters of JSON', false),
         (
           'formulations', jsonb_array_length(formulations), 0, 2,
-          'an array of at most %s objects for visitors', true
+          'an array of at most %s objects', true
         ),
         (
           'formulations[].query_text',
-          (
-            select coalesce(max(length(asked.query_text #>> '{}')), 0)
-              from jsonb_path_query(formulations, 'lax $[*].query_text') as asked (query_text)
-             where jsonb_typeof(asked.query_text) = 'string'
-          ),
-          0, 1000, 'at most %s characters long for visitors', true
+          (select max(length(asked.query_text)) from unnest(texts) as asked (query_text)),
+          0, 1000, 'at most %s characters long', true
         ),
         (
           'pool_size (at least match_count) times collections times questions',
-          coalesce(lists * greatest(arguments.pool_size, arguments.match_count), 0), 0,
-          most_candidates, 'at most %s', false
+          (1 + jsonb_array_length(formulations))
+            * greatest(cardinality(arguments.collections), 1)::bigint
+            * greatest(arguments.pool_size, arguments.match_count),
+          0, most_candidates, 'at most %s', false
         ),
         (
           'query_text and those of formulations',
           (
-            select coalesce(sum(length(left(asked.query_text, characters_read))), 0)
-              from (
-                select arguments.query_text
-                union all
-                select formulation.asked ->> 'query_text'
-                  from jsonb_array_elements(formulations) as formulation (asked)
-                 where jsonb_typeof(formulation.asked) = 'object'
-              ) as asked (query_text)
+            select sum(length(left(asked.query_text, characters_read)))
+              from unnest(texts || arguments.query_text) as asked (query_text)
           ),
-          0, longest_texts, 'at most %s characters together', false
+          0, 8192, 'at most %s characters together', false
         )
     ) as bound (argument, given, least, most, allowed, is_for_visitors)
    where (is_visitor or not bound.is_for_visitors)
-     and (bound.given between bound.least and bound.most) is not true
-   limit 1;
-  if refused.argument is not null then
-    perform knowledge_internal.check_range(
-      refused.argument, refused.given, refused.least, refused.most,
-      format(refused.allowed, refused.most)
-    );
-  end if;
+     and bound.given not between bound.least and bound.most; -- null: refused by the search
 end
 $$;
 
@@ -268,52 +229,6 @@ comment on function public.search_my_knowledge_chunks is
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function public.search_my_knowledge_chunks to authenticated;
-
-create function public.search_public_knowledge_chunks(
-  query_embedding extensions.vector default null, query_text text default null,
-  match_count integer default 10, match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0, text_weight double precision default 1.0,
-  filter_type text default null, search_mode text default 'websearch',
-  pool_size integer default 50, rrf_k double precision default 60, fusion text default null,
-  filters jsonb default null, date_from date default null, date_to date default null,
-  collections text[] default null, one_per_document boolean default false,
-  neighbor_window integer default 0, recency_half_life double precision default null,
-  match_offset integer default 0, snippet boolean default false, formulations jsonb default null,
-  on_bad_embedding text default 'error', prefix_last boolean default false,
-  embedding_from_text boolean default false, like_ids uuid[] default null,
-  boosts jsonb default null, diversity double precision default 0,
-  max_per_document integer default null, merge_duplicates boolean default false,
-  min_confidence double precision default null, snippets integer default 1,
-  order_by text default null, required_filters jsonb default null
-) returns setof public.knowledge_search_hit
--- definer: a visitor may not read the tables of the search, nor call it for all rows.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  given constant knowledge_internal.search_arguments := row(
-    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
-    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
-    null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
-    formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
-    diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
-    required_filters
-  )::knowledge_internal.search_arguments;
-begin
-  -- Before the search, so that a visitor cannot make it work for an argument that is refused.
-  perform knowledge_internal.check_cost(given, true);
-  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
-end
-$$;
-
-comment on function public.search_public_knowledge_chunks is
-  'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
-  'project grants it, as to anon. Its limits bound the cost of a call: match_count 50, '
-  'match_offset 200, pool_size 100, neighbor_window 2, 5 collections, 2 formulations, 5 like_ids, '
-  'pool_size times collections times questions 750, texts of 1,000 characters, filters and boosts '
-  'of 2,000. The document frequencies of BM25 are those of all chunks. source_row is null unless '
-  'the role may select this column of knowledge_documents. Raises 22023 for an argument out of '
-  'bounds.';
-revoke all on function public.search_public_knowledge_chunks
-  from public, anon, authenticated, service_role;
 
 -- The chunks that a search would find if its pools had no bound: active chunks that pass the
 -- filters and have the words of query_text, or an embedding of at least match_threshold, and
@@ -484,92 +399,5 @@ comment on function public.search_knowledge_chunks_fulltext is
   'hybrid_search_knowledge_chunks. Raises 22023 for an argument out of bounds.';
 revoke all on function public.search_knowledge_chunks_fulltext from public, anon, authenticated;
 grant execute on function public.search_knowledge_chunks_fulltext to service_role;
-
-create function public.hybrid_search_knowledge_chunks_batch(
-  queries jsonb, fuse boolean default false
-) returns table (
-  query_index integer, id uuid, content text, knowledge_type text, document_id uuid,
-  chunk_index integer, source_origin text, metadata jsonb, rrf_score double precision,
-  vector_rank bigint, text_rank bigint, similarity double precision, text_score double precision,
-  match_type text, matched_terms text[], title text, source_url text, collection text,
-  document_date date, snippet text, context text, total_count bigint, pool_ended boolean,
-  heading text, sensitivity text, collections text[], document_chunks integer, external_key text,
-  source_row jsonb, confidence double precision, notes jsonb, answer_confidence double precision,
-  duplicates integer
-)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  most_queries constant integer := 50;
-  most_formulations constant integer := 11; -- the search's own query and ten formulations
-  most_rows constant integer := 1000; -- PostgREST truncates larger results without an error
-  given knowledge_internal.search_arguments;
-  item record;
-  row_count integer;
-  rows_so_far integer := 0;
-begin
-  if jsonb_typeof(queries) is distinct from 'array'
-     or jsonb_array_length(queries) not between 1 and most_queries
-  then
-    raise exception 'queries must be an array of 1 to % objects', most_queries
-      using errcode = '22023';
-  end if;
-  if fuse is null then
-    raise exception 'fuse must be true or false, not null' using errcode = '22023';
-  elsif fuse and jsonb_array_length(queries) > most_formulations then
-    raise exception 'queries must be an array of 1 to % objects with fuse', most_formulations
-      using errcode = '22023';
-  elsif fuse and queries -> 0 ? 'formulations' then
-    raise exception 'queries[0].formulations is not allowed with fuse' using errcode = '22023';
-  end if;
-  select listed.number - 1 as number, jsonb_typeof(listed.query) = 'object' as is_object
-    into item
-    from jsonb_array_elements(queries) with ordinality as listed (query, number)
-   where jsonb_typeof(listed.query) <> 'object'
-      or fuse and listed.number > 1
-        and listed.query - '{query_text,query_embedding}'::text[] <> '{}'
-   order by listed.number
-   limit 1;
-  if not item.is_object then
-    raise exception 'queries[%] must be an object of arguments', item.number
-      using errcode = '22023';
-  elsif item.is_object then
-    raise exception 'queries[%] may have only query_text and query_embedding: with fuse, the '
-                    'other arguments belong in queries[0]', item.number
-      using errcode = '22023';
-  end if;
-  if fuse then
-    queries := jsonb_build_array((queries -> 0) || jsonb_build_object('formulations', queries - 0));
-  end if;
-
-  for item in
-    select listed.query, listed.number - 1 as number
-      from jsonb_array_elements(queries) with ordinality as listed (query, number)
-     order by listed.number
-  loop
-    given := knowledge_internal.given_arguments(item.query, format('queries[%s]', item.number));
-    begin
-      return query
-      select item.number::integer, hit.* from knowledge_internal.search(given) as hit;
-      get diagnostics row_count = row_count;
-    exception when data_exception then
-      raise exception 'queries[%]: %', item.number, sqlerrm using errcode = '22023';
-    end;
-    rows_so_far := rows_so_far + row_count;
-    if rows_so_far > most_rows then
-      raise exception 'queries have more than % rows together, lower their match_count', most_rows
-        using errcode = '22023';
-    end if;
-  end loop;
-end
-$$;
-
-comment on function public.hybrid_search_knowledge_chunks_batch is
-  'Several searches in one call. queries: an array of 1 to 50 objects, each with named arguments '
-  'of hybrid_search_knowledge_chunks. query_index: the index of the query that a hit belongs to, '
-  'from 0. fuse: the objects are formulations of one query, whose results are fused into one list; '
-  'the first object also has the other arguments. Raises 22023 for an invalid argument, with the '
-  'index of the query in the message, and for more than 1,000 rows in total.';
-revoke all on function public.hybrid_search_knowledge_chunks_batch from public, anon, authenticated;
-grant execute on function public.hybrid_search_knowledge_chunks_batch to service_role;
 
 notify pgrst, 'reload schema';

@@ -23,6 +23,7 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
                   ] as keys,
                   search -> 'filters' #> listed.part as value
          ) as one
+   where listed.level = 0
    union all
   select named.cause, named.names[1],
          (
@@ -164,9 +165,10 @@ create function knowledge_internal.unmet_restriction(
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  listed constant knowledge_internal.filter_condition[] :=
+    knowledge_internal.filter_conditions(alone -> 'filters');
   condition knowledge_internal.filter_condition := case
-    when alone ? 'filters'
-      then (knowledge_internal.filter_conditions(alone -> 'filters'))[1]
+    when alone ? 'filters' then listed[cardinality(listed)] -- a group follows its parts
     else jsonb_populate_record(
       null::knowledge_internal.filter_condition,
       case argument

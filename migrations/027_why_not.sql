@@ -169,7 +169,7 @@ declare
   list constant knowledge_internal.ranked_list := (knowledge_internal.ranked_lists(plan))[1];
   analysis constant knowledge_internal.query_analysis := plan.analyses[1];
   has_text constant boolean := num_nonnulls(question.query_text, analysis.lexemes) > 0;
-  is_countable constant boolean := plan.chunk_count <= most_counted;
+  is_countable constant boolean := (plan.stored).estimated_rows <= most_counted;
   vector_rank bigint := array_position(list.vector_ids, chunk.id);
   similarity constant double precision :=
     1 - (chunk.embedding operator(extensions.<=>) plan.questions[1].embedding);

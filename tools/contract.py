@@ -19,7 +19,7 @@ from second_brain.mcp_server import documents, server
 from second_brain.mcp_server import text as mcp_text
 from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
 from second_brain.retrieval import plan
-from second_brain.services.arguments import ARGUMENTS, VIEWER, Argument
+from second_brain.services.arguments import ARGUMENTS, FUSIONS, VIEWER, Argument
 from second_brain.services.functions import functions
 from second_brain.services.results import OFF_SUBJECT
 from second_brain.sql_modules import module_of
@@ -119,6 +119,9 @@ def text(types: str) -> str:
             "export type Searches = {",
             *(f"{name}: {_arguments(name)};" for name in _SEARCHES),
             "};",
+            "",
+            "/** How both legs are fused. */",
+            f"export type Fusion = {' | '.join(map(json.dumps, FUSIONS))};",
             "",
             "/** What `upsert_knowledge_document` did. */",
             "export type Upserted = "

@@ -1,437 +1,341 @@
-"""Break SQL or Python in one place at a time and run the suite that must notice.
+"""Break SQL or Python at places that a seed draws, one at a time; the tests must notice each.
 
-Each mutant replaces one text, in a copy of this checkout: of a file of supabase/schemas, there and
-in the migration that is written from it, or of a Python module of second_brain. The text must occur
-exactly once in each file. A mutant is killed when a test of its suite fails, not when the database
-cannot be built. `--check` only looks for the texts.
+A mutant changes one line of supabase/schemas or of the package, in a copy of this checkout. Its
+kind is drawn first, then the place, so that rare kinds (grants, locks) are drawn, too. The tests
+are those that share the rarest names with the changed function, in the order of their BM25. A
+mutant is killed when a test fails, and broken when the migrations cannot be written or applied. For
+a survivor, the same tests run with a function that fails at each call: if all pass, the place was
+not reached.
 """
 
 import argparse
+import ast
+import io
+import math
 import os
+import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+SCHEMAS = ROOT / "supabase" / "schemas"
+PACKAGE = ROOT / "backend" / "src" / "second_brain"
 LEFT_OUT = (".*", "node_modules", "__pycache__", "results")
-LARGE = "--small-corpus-limit 0"  # every corpus is searched as a large one
 OPTIONS = ("-x", "-q", "--tb=no", "--no-shrinking")
-SECONDS = 900  # for one suite
+OTHER_TESTS = {"chaos", "models", "citus", "native_bm25"}  # another server or program
+OTHER_FILES = {"citus", "native_bm25", "adoption"}
+STOP_SECONDS = 120  # to stop the server of the tests
+
+# Each pair is swapped in both directions; of what has one part, the part is left out.
+SWAPS = {
+    ".sql": {
+        "boundary": [" <= | < ", " >= | > "],
+        "operator": [" = | <> ", " + | - ", " * | / ", "least(|greatest(", "min(|max("],
+        "condition": [
+            " and | or ",
+            " is null| is not null",
+            " not ",
+            "true|false",
+            "any (|all (",
+        ],
+        "order": [" desc| asc", " nulls last"],
+        "grant": ["security definer|security invoker", "to service_role|to public"],
+        "lock": [
+            " for update",
+            " for share",
+            " skip locked",
+            "pg_advisory|pg_try_advisory",
+        ],
+    },
+    ".py": {
+        "boundary": [" <= | < ", " >= | > "],
+        "operator": [" == | != ", " + | - ", " * | / ", "min(|max("],
+        "condition": [" and | or ", " is None| is not None", " not ", "True|False"],
+        "order": ["reverse=True"],
+    },
+}
+NUMBER = re.compile(r"(?<![\w.$%^:{\\-])\d+(?![\w.%)}\"'\\])")
+DROPPED = {  # lines that are left out as a whole
+    "condition": re.compile(r"\s*(and|or) (?!.*(\bthen\b|\()$)[^()]*(\([^()]*\)[^()]*)*$"),
+    "grant": re.compile(r"\s*(grant|revoke) .*;$|alter table .* enable row level security;$"),
+    "lock": re.compile(r"\s*(perform .*lock.*|lock table .*);$"),
+}
+# What says something and does nothing: comments, messages, names.
+SAID = re.compile(
+    r"\s*--|.*(\b(raise|using errcode|language|notify|create (function|or)|import|logger)\b|must be"
+    r"|search_path)|set \w+ = (on|off)"
+)
+
+# The change of no answer: "file: line after": why.
+EQUIVALENT: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """What is wrong, the file with the text before and after, and the suite that must fail."""
+    """A line of a file (numbered from 0) and what stands there instead."""
 
-    name: str
-    file: str
-    old: str
+    kind: str
+    file: Path
+    number: int
     new: str
-    suite: str
 
-    def files(self, root: Path) -> list[Path]:
-        """The source, and the migration that is written from it."""
-        if self.file.endswith(".py"):
-            return [root / "backend" / "src" / "second_brain" / self.file]
-        number, _, subject = Path(self.file).name.partition("_")
-        return [
-            root / "supabase" / "schemas" / self.file,
-            root / "migrations" / f"{int(number):03}_{subject}",
-        ]
+    @property
+    def old(self) -> str:
+        """The line as it is."""
+        return self.file.read_text("utf-8").splitlines()[self.number]
 
-    def apply(self, root: Path) -> None:
-        """Replace the text in the checkout; ValueError unless it occurs exactly once."""
-        for file in self.files(root):
-            text = file.read_text("utf-8")
-            if text.count(self.old) != 1:
-                raise ValueError(
-                    f"{self.name}: {file.name} has the text {text.count(self.old)} times"
-                )
-            file.write_text(text.replace(self.old, self.new), "utf-8")
+    @property
+    def name(self) -> str:
+        """The file with the line."""
+        return f"{self.file.relative_to(ROOT)}:{self.number + 1} ({self.kind})"
 
+    @property
+    def reason(self) -> str | None:
+        """Why it changes no answer, if that is known."""
+        return EQUIVALENT.get(f"{self.file.name}: {self.new.strip()}")
 
-# Of the search itself.
-SEARCH = [
-    Mutant(
-        "an index search ignores the viewer",
-        "core/07_rows.sql",
-        "searchable_chunks as chunk'\n    '     where ' || scope.matching ||",
-        "searchable_chunks as chunk'\n    '     where chunk.status = ''active''' ||",
-        "tests/security/test_groups.py -k test_a_viewer_of_most_rows_finds_no_hidden_one",
-    ),
-    Mutant(
-        "a search ignores the viewer",
-        "core/04_filters.sql",
-        "    case when has_viewer then knowledge_internal.viewer_condition('chunk') end,\n",
-        "",
-        "tests/security/test_groups.py -k test_members_of_a_group_find_its_documents",
-    ),
-    Mutant(
-        "titles of hidden documents in a large corpus",
-        "core/04_filters.sql",
-        "      then knowledge_internal.viewer_condition('document')\n",
-        "      then 'true'\n",
-        f"tests/security/test_groups.py -k test_hidden_neighbours_and_titles_stay_hidden {LARGE}",
-    ),
-    Mutant(
-        "titles of private documents for visitors",
-        "core/04_filters.sql",
-        "when scope.public_only then 'document.visibility = ''public'''",
-        "when scope.public_only then 'true'",
-        "tests/security/test_public_search.py -k no_title",
-    ),
-    Mutant(
-        "the words around a hit are those of hidden chunks",
-        "core/07_rows.sql",
-        "    ' where ' || scope.visible ||\n    ' group by hit.id'",
-        "    ' where true'\n    ' group by hit.id'",
-        "tests/security/test_groups.py -k test_hidden_neighbours_and_titles_stay_hidden",
-    ),
-    Mutant(
-        "a filter on what is hidden does not hold",
-        "core/04_filters.sql",
-        "'(%s <> all (%s)) is not false'",
-        "'(%s = all (%s)) is not false'",
-        "tests/search/test_filters.py -k test_a_condition_on_a_column",
-    ),
-    Mutant(
-        "ranks of rrf begin at 0",
-        "core/10_hybrid_search.sql",
-        "plan.vector_weight / (rrf_k + combined.vector_rank)",
-        "plan.vector_weight / (rrf_k + combined.vector_rank - 1)",
-        "tests/search/test_search.py -k test_a_chunk_that_both_legs_find_is_first",
-    ),
-    Mutant(
-        "the pool is one row short",
-        "core/08_legs.sql",
-        "vector_rows := least(plan.pool, cardinality(near.ids));",
-        "vector_rows := least(plan.pool - 1, cardinality(near.ids));",
-        "tests/search/test_full_pools.py -k test_the_vector_leg_always_fills_its_pool",
-    ),
-    Mutant(
-        "a page repeats the last row of the one before",
-        "core/10_hybrid_search.sql",
-        "rows[match_offset + 1:match_offset + match_count]",
-        "rows[greatest(match_offset, 1):match_offset + match_count]",
-        "tests/search/test_pages.py -k test_pages_have_every_hit_of_the_largest_pool_once",
-    ),
-    Mutant(
-        "a compared row is not one of the collection",
-        "core/07_rows.sql",
-        "    case when collection is not null then ' and chunk.collection = $5' else '' end ||\n"
-        "    '  offset 0'",
-        "    '  offset 0'",
-        "tests/search/test_search_properties.py -k test_collections_are_ranked_by_themselves",
-    ),
-    Mutant(
-        "an excluded word does not exclude",
-        "core/05_query_analysis.sql",
-        "  analysis.matching_query := analysis.matching_query && !!conditions.excluded;",
-        "  analysis.matching_query := analysis.matching_query;",
-        "tests/search/test_text_leg.py",
-    ),
-    Mutant(
-        "an upper bound of metadata is exclusive",
-        "core/04_filters.sql",
-        '"lte": "<="',
-        '"lte": "<"',
-        "tests/search/test_filters.py tests/search/test_filters_reference.py",
-    ),
-    Mutant(
-        "date_to is exclusive",
-        "core/04_filters.sql",
-        "'chunk.document_date <= ($1).wanted.date_to'",
-        "'chunk.document_date < ($1).wanted.date_to'",
-        "tests/search/test_filters.py tests/search/test_hybrid_search.py",
-    ),
-    Mutant(
-        "a user's search leaves out the groups",
-        "core/11_searches.sql",
-        "    knowledge_internal.current_viewer_groups(), on_bad_embedding",
-        "    '{}', on_bad_embedding",
-        "tests/security/test_groups.py -k test_a_user_finds_what_the_projects_function_allows",
-    ),
-    Mutant(
-        "a visitor sees private rows",
-        "core/11_searches.sql",
-        "    null, true, one_per_document,",
-        "    null, false, one_per_document,",
-        "tests/security/test_public_search.py -k test_a_visitor_finds_public_rows_only",
-    ),
-    Mutant(
-        "a visitor's pool has the bound of a service",
-        "core/11_searches.sql",
-        "('pool_size', arguments.pool_size, 1, 100, null, true),",
-        "('pool_size', arguments.pool_size, 1, 1000, null, true),",
-        "tests/security/test_public_search.py",
-    ),
-    Mutant(
-        "a user's lists are not bounded",
-        "core/11_searches.sql",
-        "case when is_visitor then 750 else 2500 end",
-        "case when is_visitor then 750 else 250000 end",
-        "tests/security/test_public_search.py",
-    ),
-    Mutant(
-        "anybody may search for visitors",
-        "core/11_searches.sql",
-        "revoke all on function public.search_public_knowledge_chunks\n"
-        "  from public, anon, authenticated, service_role;",
-        "",
-        "tests/security/test_access.py",
-    ),
-    Mutant(
-        "a facet has one value too many",
-        "modules/facets/21_facets.sql",
-        "ranked.place_in_facet <= facet_limit",
-        "ranked.place_in_facet <= facet_limit + 1",
-        "tests/search/test_facets.py",
-    ),
-    Mutant(
-        "the text leg of a large corpus ignores the filter",
-        "core/07_rows.sql",
-        "    ' where ' || scope.matching ||\n    -- Without",
-        "    ' where chunk.status = ''active''' ||\n    -- Without",
-        f"tests/search/test_filters.py {LARGE}",
-    ),
-    Mutant(
-        "the vector index ignores the collection",
-        "core/07_rows.sql",
-        "' and chunk.collection = $5' else '' end ||\n    '       and chunk.embedding",
-        "'' else '' end ||\n    '       and chunk.embedding",
-        "tests/search/test_full_pools.py -k test_the_index_finds_the_nearest_rows",
-    ),
-    Mutant(
-        "text ranks begin at 2",
-        "core/10_hybrid_search.sql",
-        "vector_results.vector_rank, text_results.text_rank,\n",
-        "vector_results.vector_rank, text_results.text_rank + 1 as text_rank,\n",
-        "tests/search/test_search.py",
-    ),
-    Mutant(
-        "a snippet has the tags of the content",
-        "core/05_query_analysis.sql",
-        "'<', '&lt;'), '>'",
-        "'<', '<'), '>'",
-        "tests/search/test_snippets.py",
-    ),
-    Mutant(
-        "the score ignores a boost",
-        "core/09_fusion.sql",
-        "else (one.hit).score * boost.product end as score",
-        "else (one.hit).score end as score",
-        "tests/search/test_boosts.py",
-    ),
-    Mutant(
-        "counts ignore min_confidence",
-        "core/11_searches.sql",
-        "   where (rated.confidence < given.min_confidence) is not true;",
-        "   where true;",
-        "tests/search/test_variety.py -k the_threshold",
-    ),
-    Mutant(
-        "a duplicate is shown",
-        "core/09_fusion.sql",
-        ") > least_cosine then first_value(one.place) over same",
-        ") > least_cosine then one.place",
-        "tests/search/test_variety.py -k duplicate",
-    ),
-    Mutant(
-        "a missing argument has another code",
-        "core/11_searches.sql",
-        "'query_embedding is missing' using errcode = '22023'",
-        "'query_embedding is missing' using errcode = '22004'",
-        "tests/search/test_search.py -k test_a_single_leg_refuses_by_name",
-    ),
-]
-REST = [
-    Mutant(
-        "a word is replaced by a hidden one",
-        "modules/words/20_words.sql",
-        "'              where ' || coalesce(scope.visible, 'chunk.status = ''active''') ||",
-        "'              where chunk.status = ''active''' ||",
-        "tests/search/test_typos.py -k hidden",
-    ),
-    Mutant(
-        "hidden words crowd out a visible one",
-        "modules/words/20_words.sql",
-        "case when not is_restricted then most_near end",
-        "most_near",
-        "tests/search/test_typos.py -k test_hidden_near_words_do_not_crowd_out_a_visible_one",
-    ),
-    Mutant(
-        "hidden words crowd out a visible completion",
-        "modules/words/20_words.sql",
-        "    when scope.is_restricted is not true\n"
-        "      then array(select knowledge_internal.completions(",
-        "    when true\n      then array(select knowledge_internal.completions(",
-        "tests/search/test_other_words.py -k hidden_words_do_not_crowd",
-    ),
-    Mutant(
-        "hidden spellings crowd out a visible one",
-        "modules/words/20_words.sql",
-        "limit case when scope.is_restricted is not true then most_spellings end",
-        "limit most_spellings",
-        "tests/search/test_other_words.py -k hidden_spellings",
-    ),
-    Mutant(
-        "an upsert drops chunks beyond the 300th",
-        "core/12_writing.sql",
-        "             ) as content_hash\n           ) as hashed\n  ),",
-        "             ) as content_hash\n           ) as hashed\n"
-        "     where item.ordinality <= 300\n  ),",
-        "tests/writing/test_writing.py",
-    ),
-    Mutant(
-        "chunks that are not given stay",
-        "core/12_writing.sql",
-        "     where not change.is_given and change.stored_id is not null",
-        "     where change.is_given is null and change.stored_id is not null",
-        "tests/writing/test_writing.py",
-    ),
-    Mutant(
-        "a deleted owner leaves old versions",
-        "core/12_writing.sql",
-        "              where chunk.owner_id = owner\n",
-        "              where chunk.owner_id = owner and chunk.status = 'active'\n",
-        "tests/writing/test_deletion.py",
-    ),
-    Mutant(
-        "an embedding of an adopted table is given to others",
-        "core/12_writing.sql",
-        "            and document.source_row is not null\n",
-        "            and false\n",
-        "tests/adoption/test_carrying.py tests/adoption/test_rights.py",
-    ),
-    Mutant(
-        "a chunk does not follow the owner of its document",
-        "core/12_writing.sql",
-        "         owner_id = new.owner_id,\n",
-        "",
-        "tests/writing/test_writing.py",
-    ),
-    Mutant(
-        "a changed text keeps its embedding",
-        "core/12_writing.sql",
-        "       and new.content_hash <> old.content_hash\n",
-        "       and new.content_hash = old.content_hash\n",
-        "tests/writing/test_writing.py tests/writing/test_chunk_analysis.py"
-        " tests/writing/test_embedding_queue.py",
-    ),
-    Mutant(
-        "a text is handed out once too often",
-        "modules/embedding_queue/23_embedding_queue.sql",
-        "  return 5;",
-        "  return 6;",
-        "tests/writing/test_embedding_queue.py",
-    ),
-    Mutant(
-        "a user deletes documents of others",
-        "modules/own_documents/22_own_documents.sql",
-        "     and owned.owner_id = viewer\n",
-        "",
-        "tests/security/test_own_documents.py",
-    ),
-    Mutant(
-        "a document shows hidden chunks",
-        "core/07_rows.sql",
-        "    ' where ' || scope.visible || ' and (chunk.id = any ($2)",
-        "    ' where true and (chunk.id = any ($2)",
-        "tests/security/test_read_document.py -k test_the_chunks_keep_to_the_scope_too",
-    ),
-    Mutant(
-        "a policy shows superseded chunks",
-        "core/01_documents.sql",
-        "    status = 'active'\n    and (\n      visibility = 'public'",
-        "    (\n      visibility = 'public'",
-        "tests/security/test_access.py",
-    ),
-    Mutant(
-        "a policy shows private documents",
-        "core/01_documents.sql",
-        "  using (\n    visibility = 'public'\n",
-        "  using (\n    visibility is not null\n",
-        "tests/security/test_access.py",
-    ),
-    Mutant(
-        "users may select from the tables",
-        "core/01_documents.sql",
-        "  to service_role;\n\ncreate policy knowledge_documents_read",
-        "  to service_role, authenticated;\n\ncreate policy knowledge_documents_read",
-        "tests/security/test_access.py",
-    ),
-]
-PYTHON = [
-    Mutant(
-        "a cached answer is older than a write",
-        "services/calls.py",
-        "        if functions()[function].writes:\n            written()\n",
-        "",
-        "tests/service/test_cached_answers.py",
-    ),
-    Mutant(
-        "a whole document looks like its first chunk",
-        "services/results.py",
-        '(integer(row.get("chunk_index")) or 0) if is_chunk else None',
-        'integer(row.get("chunk_index")) or 0',
-        "tests/search/test_normalized_rows.py",
-    ),
-]
-MUTANTS = (*SEARCH, *REST, *PYTHON)
-
-
-def outcome(mutant: Mutant) -> tuple[str, str, float]:
-    """Run the suite in a copy: killed, survived or broken; the first test that failed; seconds."""
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="second-brain-mutant-") as place:
-        copy = Path(place) / "checkout"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
-        mutant.apply(copy)
-        done = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "pytest", *mutant.suite.split(), *OPTIONS],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy / "backend" / "src")},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+    def unit(self) -> tuple[int, int]:
+        """The lines of the statement or Python function that the line is in."""
+        lines = self.file.read_text("utf-8").splitlines()
+        is_sql = self.file.suffix == ".sql"
+        begins = re.compile(
+            r"create |alter |grant |revoke " if is_sql else r"\s*(async )?def |class "
         )
-    failed = re.search(r"^FAILED \S+::(\w+)", done.stdout, re.MULTILINE)
-    result = "killed" if failed else "survived" if done.returncode == 0 else "broken"
-    shown = failed[1] if failed else done.stdout.strip().rpartition("\n")[2]
+        first = self.number
+        while first > 0 and not begins.match(lines[first]):
+            first -= 1
+        last = self.number
+        while last + 1 < len(lines) and not begins.match(lines[last + 1]):
+            last += 1
+        return first, last + 1
+
+    def failing(self) -> tuple[int | None, str]:
+        """The line, and what stands there, of a mutant whose function fails at each call."""
+        first, last = self.unit()
+        lines = self.file.read_text("utf-8").splitlines()
+        if self.file.suffix == ".sql":
+            place = lines.index("begin", first, last) if "begin" in lines[first:last] else None
+            return place, "begin\n  raise exception 'reached';"
+        old = self.old
+        return (
+            self.number,
+            f"{old[: len(old) - len(old.lstrip())]}raise AssertionError\n{old}",
+        )
+
+    def apply(self, root: Path, number: int, new: str) -> None:
+        """Change a line of the file in another checkout."""
+        file = root / self.file.relative_to(ROOT)
+        lines = file.read_text("utf-8").splitlines()
+        lines[number] = new
+        file.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def code(file: Path) -> Iterator[tuple[int, str]]:
+    """Give the lines of a file that do something."""
+    source = file.read_text("utf-8")
+    left_out: set[int] = set()
+    if file.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type in (tokenize.STRING, tokenize.COMMENT):
+                left_out.update(range(token.start[0] - 1, token.end[0]))
+    is_comment = False
+    for number, line in enumerate(source.splitlines()):
+        is_comment = is_comment or line.startswith("comment on ")
+        if not is_comment and number not in left_out and not SAID.match(line):
+            yield number, line
+        is_comment = is_comment and not line.endswith(";")
+
+
+def changes(line: str, suffix: str) -> Iterator[tuple[str, str]]:
+    """Give each kind with the line as it is changed, once for each place."""
+    for kind, pairs in SWAPS[suffix].items():
+        for pair in pairs:
+            one, _, other = pair.partition("|")
+            for old, new in ((one, other), (other, one)) if other else ((one, " "),):
+                for found in re.finditer(r"\b" * old[0].isalpha() + re.escape(old), line):
+                    changed = line[: found.start()] + new + line[found.end() :]
+                    if "  skip" not in changed and not (old == " and " and "between" in line):
+                        yield kind, changed
+    for found in NUMBER.finditer(line):
+        yield (
+            "constant",
+            f"{line[: found.start()]}{int(found[0]) + 1}{line[found.end() :]}",
+        )
+    for kind, pattern in DROPPED.items():
+        if suffix == ".sql" and pattern.match(line):
+            yield kind, line[len(line.rstrip(";")) :] if kind == "condition" else ""
+
+
+def drawn(seed: int, count: int, files: list[Path]) -> list[Mutant]:
+    """Draw so many mutants of these files: a kind, and one of its places."""
+    draw = random.Random(seed)  # noqa: S311
+    places: dict[str, list[Mutant]] = {}
+    for file in files:
+        for number, line in code(file):
+            for kind, new in changes(line, file.suffix):
+                places.setdefault(kind, []).append(Mutant(kind, file, number, new.rstrip()))
+    for found in places.values():
+        draw.shuffle(found)
+    kinds = sorted(places)
+    return [places[draw.choice([k for k in kinds if places[k]])].pop() for _ in range(count)]
+
+
+def names(text: str) -> Counter[str]:
+    """Count the names in a text: words of at least four letters."""
+    return Counter(re.findall(r"[a-z][a-z_]{3,}", text.lower()))
+
+
+@cache
+def tests() -> dict[str, Counter[str]]:
+    """The names in each test: in its function and, a quarter as much, in its file."""
+    found = {}
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        if OTHER_TESTS & set(file.parts):
+            continue
+        source = file.read_text("utf-8")
+        lines = source.splitlines()
+        of_file = names(f"{file.stem.replace('_', ' ')} {source}")
+        for one in ast.parse(source).body:
+            if isinstance(one, ast.FunctionDef) and one.name.startswith("test_"):
+                first = min([one.lineno, *(mark.lineno for mark in one.decorator_list)])
+                text = "\n".join(lines[first - 1 : one.end_lineno])
+                words = names(f"{one.name.replace('_', ' ')} {text}")
+                shared = {name: 1 + count // 4 for name, count in of_file.items()}
+                found[f"{file.relative_to(ROOT)}::{one.name}"] = words + Counter(shared)
+    return found
+
+
+def suite(mutant: Mutant, most: int) -> list[str]:
+    """The tests that share the rarest names with the changed function, best first."""
+    lines = mutant.file.read_text("utf-8").splitlines()
+    first, last = mutant.unit()
+    asked = names("\n".join(lines[first:last]))
+    for name in names("\n".join(lines[max(first, mutant.number - 2) : mutant.number + 3])):
+        asked[name] += 3
+    files = {
+        test: found
+        for test, found in tests().items()
+        if mutant.file.suffix == ".py" or not test.startswith("tests/tools/")
+    }
+    having = Counter(name for found in files.values() for name in found)
+    mean = sum(found.total() for found in files.values()) / len(files)
+
+    def score(found: Counter[str]) -> float:
+        length = 1.2 * (0.25 + 0.75 * found.total() / mean)
+        return sum(
+            math.log(len(files) / having[name])
+            * math.log1p(times)
+            * found[name]
+            / (found[name] + length)
+            for name, times in asked.items()
+            if name in found
+        )
+
+    return sorted(files, key=lambda test: (-score(files[test]), test))[:most]
+
+
+def tested(root: Path, chosen: list[str], seconds: float) -> tuple[str, str]:
+    """Run tests in a checkout: killed, survived, cut or broken, and the test or message."""
+    environment = {**os.environ, "PYTHONPATH": str(root / "backend" / "src")}
+    log = root / "mutant.log"
+    for command, limit in (
+        (("tools.migrations", "baseline"), seconds),
+        (("pytest", *chosen, *OPTIONS), seconds),
+    ):
+        with log.open("w") as output:
+            running = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", *command],
+                cwd=root,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                code = running.wait(limit)
+            except subprocess.TimeoutExpired:
+                running.send_signal(signal.SIGINT)  # the tests stop their server
+                running.wait(STOP_SECONDS)
+                return "cut", f"after {seconds:.0f} s"
+        said = log.read_text("utf-8")
+        if failed := re.search(r"^(?:FAILED|ERROR) \S+::(\w+)", said, re.MULTILINE):
+            return ("killed" if failed[0][0] == "F" else "broken"), failed[1]
+        if code:
+            return "broken", said.strip().rpartition("\n")[2]
+    return "survived", ""
+
+
+def outcome(mutant: Mutant, most: int, seconds: float) -> tuple[str, str, float]:
+    """Return what became of a mutant, the test or the message, and the seconds."""
+    if mutant.reason:
+        return "equivalent", mutant.reason, 0
+    begun = time.monotonic()
+    chosen = suite(mutant, most)
+    result, shown = "survived", ""
+    for place, new in ((mutant.number, mutant.new), mutant.failing()):
+        if result != "survived" or place is None:
+            break
+        with tempfile.TemporaryDirectory(prefix="second-brain-mutant-") as folder:
+            copy = Path(folder) / "checkout"
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+            mutant.apply(copy, place, new)
+            found = tested(copy, chosen, seconds)
+        if new == mutant.new:
+            result, shown = found
+        elif found[0] == "survived":
+            result = "not reached"
     return result, shown, time.monotonic() - begun
 
 
 def main() -> int:
-    """Run the mutants whose names have the given words; 1 if one is not killed."""
+    """Draw mutants, two thirds of them in the SQL, and run them; 1 if one survived."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*", help="only mutants with one of these in their name")
+    parser.add_argument("--number", type=int, default=15, help="of mutants (default 15)")
+    parser.add_argument("--seed", type=int, default=47, help="of the draw (default 47)")
+    parser.add_argument("--tests", type=int, default=15, help="for each (default 15)")
+    parser.add_argument("--seconds", type=float, default=150, help="for each (default 300)")
     parser.add_argument("--jobs", type=int, default=2, help="at the same time (default 2)")
-    parser.add_argument("--check", action="store_true", help="only apply each to a copy")
+    parser.add_argument("--list", action="store_true", help="only print them")
+    parser.add_argument("words", nargs="*", help="only mutants with one of these in their place")
     given = parser.parse_args()
+    sql = [one for one in SCHEMAS.rglob("*.sql") if not OTHER_FILES & set(one.parts)]
+    python = sorted(PACKAGE.rglob("*.py"))
+    of_python = given.number // 3
     mutants = [
-        one for one in MUTANTS if not given.words or any(word in one.name for word in given.words)
+        one
+        for one in (
+            *drawn(given.seed, given.number - of_python, sorted(sql)),
+            *drawn(given.seed, of_python, python),
+        )
+        if not given.words or any(word in one.name for word in given.words)
     ]
-    if given.check:
-        for one in mutants:
-            with tempfile.TemporaryDirectory() as place:
-                for folder in ("supabase", "migrations", "backend/src"):
-                    shutil.copytree(ROOT / folder, Path(place) / folder)
-                one.apply(Path(place))
-        return 0
-    killed = 0
+    results: Counter[str] = Counter()
     with ThreadPoolExecutor(given.jobs) as threads:
-        for one, (result, shown, took) in zip(mutants, threads.map(outcome, mutants), strict=True):
-            killed += result == "killed"
-            print(f"| {one.name} | {one.suite} | {result} | {shown} | {took:.0f} s |", flush=True)
-    print(f"{killed} of {len(mutants)} mutants killed")
-    return 0 if killed == len(mutants) else 1
+        run = threads.map(
+            lambda one: (
+                ("drawn", "", 0.0) if given.list else outcome(one, given.tests, given.seconds)
+            ),
+            mutants,
+        )
+        for one, (result, shown, took) in zip(mutants, run, strict=True):
+            results[result] += 1
+            print(f"{result}: {one.name}: {shown} ({took:.0f} s)", flush=True)
+            if result != "killed":
+                print(f"- {one.old}\n+ {one.new}")
+                print("  " + " ".join(suite(one, given.tests)))
+    print(", ".join(f"{count} {result}" for result, count in sorted(results.items())))
+    return 1 if results["survived"] or results["cut"] else 0
 
 
 if __name__ == "__main__":

@@ -68,24 +68,6 @@ comment on function public.prepare_knowledge_cluster() is
 revoke all on function public.prepare_knowledge_cluster()
   from public, anon, authenticated, service_role;
 
--- All rows of the cluster, by the statistics.
-create or replace function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  facts knowledge_internal.chunk_table;
-begin
-  select attribute.attrelid, 0, coalesce(corpus.document_count, 0), corpus.document_count,
-         corpus.analysed_rows, nullif(attribute.atttypmod, -1)
-    into facts.relation, facts.pages, facts.estimated_rows, facts.stored_rows,
-         facts.analysed_rows, facts.dimensions
-    from pg_catalog.pg_attribute as attribute
-    left join public.knowledge_corpus_statistics as corpus on true
-   where attribute.attrelid = 'public.knowledge_chunks'::regclass
-     and attribute.attname = 'embedding';
-  return facts;
-end
-$$;
-
 -- What a command says of each shard, %1$s in it, as objects. Raises the error of a shard.
 create function knowledge_internal.facts_of_shards(command text) returns setof jsonb
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
@@ -203,39 +185,6 @@ begin
          coalesce(kept, '{}'), max((shard ->> 'at')::timestamptz), table_rows
     from unnest(facts) as shard;
   return true;
-end
-$$;
-
--- Those that the statistics do not list are counted together, in one look at each shard.
-create or replace function knowledge_internal.document_frequencies(
-  lexemes text[], corpus knowledge_internal.corpus_figures
-) returns float8[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  frequencies float8[];
-  rare text[];
-  counted record;
-begin
-  select array_agg(coalesce(listed.frequency * corpus.document_count, 0) order by asked.place),
-         array_agg(asked.lexeme) filter (where listed.lexeme is null)
-    into frequencies, rare
-    from unnest(lexemes) with ordinality as asked (lexeme, place)
-    left join public.knowledge_lexeme_statistics as listed
-      on listed.lexeme = asked.lexeme
-     and corpus.frequencies_from <> 'count';
-  for counted in
-    select asked.lexeme, count(chunk.id) as chunks
-      from (
-             select listed.lexeme, knowledge_internal.quoted_lexeme(listed.lexeme)::tsquery as query
-               from unnest(rare) as listed (lexeme)
-           ) as asked
-      join public.knowledge_chunks as chunk on chunk.content_tsv @@ asked.query
-     where chunk.status = 'active'
-     group by asked.lexeme
-  loop
-    frequencies[array_position(lexemes, counted.lexeme)] := counted.chunks;
-  end loop;
-  return coalesce(frequencies, '{}');
 end
 $$;
 

@@ -257,7 +257,8 @@ begin
   else
     read_rows := ceil(1.5 * wanted * greatest(
       1, coalesce(
-        plan.chunk_count / nullif(knowledge_internal.estimated_chunks(plan, collection), 0), 1
+        (plan.stored).estimated_rows
+          / nullif(knowledge_internal.estimated_chunks(plan, collection), 0), 1
       )
     ));
     while read_rows <= most_read loop

@@ -160,6 +160,7 @@ def found_rows(caller: Connection, function: str) -> list[str | None]:
     return [key for (key,) in caller.execute(query.encode()).fetchall()]
 
 
+@pytest.mark.module("visitors")
 @pytest.mark.parametrize(("role", "function"), [("anon", VISITOR), ("authenticated", USER)])
 def test_hits_of_users_and_visitors_do_not_name_the_row(
     published: Connection, connect: Connect, role: str, function: str
@@ -172,6 +173,7 @@ def test_hits_of_users_and_visitors_do_not_name_the_row(
     assert found_rows(caller, function) == ["1"]
 
 
+@pytest.mark.module("visitors")
 def test_a_grant_for_users_shows_the_row_to_no_visitor(
     published: Connection, connect: Connect
 ) -> None:
@@ -181,6 +183,7 @@ def test_a_grant_for_users_shows_the_row_to_no_visitor(
     assert found_rows(connect("anon"), VISITOR) == [None]
 
 
+@pytest.mark.module("visitors")
 def test_hits_without_the_row_are_otherwise_those_of_the_service(
     published: Connection, connect: Connect
 ) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg import sql
-from questions import STRANGER, Question, any_question, simple_question, some_words
+from questions import STRANGER, Question, any_question, simple_question
 
 from conftest import Connection, Server, copy_of
 from corpora import (
@@ -212,8 +212,7 @@ class Fuzz:
 
     def batch(self) -> None:
         """Search for several viewers at once."""
-        fuse = self.draw.random() < 0.3
-        viewers = [self.viewer() for _ in range(1 if fuse else self.draw.randint(1, 4))]
+        viewers = [self.viewer() for _ in range(self.draw.randint(1, 4))]
         questions = [self.question() for _ in viewers]
         queries: list[Row] = [
             {
@@ -225,14 +224,9 @@ class Fuzz:
             }
             for viewer, question in zip(viewers, questions, strict=True)
         ]
-        further: list[Row] = [{"query_text": some_words(self.draw, self.corpus)}] if fuse else []
-        if fuse:
-            queries[0].pop("formulations", None)
-        rows = self.ask(
-            self.service, f"{SEARCH}_batch", {"queries": [*queries, *further], "fuse": fuse}
-        )
+        rows = self.ask(self.service, f"{SEARCH}_batch", {"queries": queries})
         for place, viewer in enumerate(viewers if rows is not None else []):
-            own = [row for row in rows or [] if fuse or row["query_index"] == place]
+            own = [row for row in rows or [] if row["query_index"] == place]
             self.check_hits(viewer, own, Question({}))
 
     def explain(self) -> None:

@@ -17,13 +17,17 @@ from second_brain.database import migrations
 
 pytestmark = needs_citus
 
+MODULES = ["citus", "arrange", "batch", "facets", "own_documents", "snippets", "visitors"]
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """The corpus in schema public over all nodes, and the same rows in schema plain."""
     with running(workers=2) as cluster:
-        migrations.apply(cluster.coordinator, dimensions=DIMENSIONS, modules=["citus"])
-        migrations.apply(cluster.coordinator, dimensions=DIMENSIONS, schema="plain")
+        migrations.apply(cluster.coordinator, dimensions=DIMENSIONS, modules=MODULES)
+        migrations.apply(
+            cluster.coordinator, dimensions=DIMENSIONS, schema="plain", modules=MODULES[1:]
+        )
         with psycopg.connect(cluster.coordinator) as connection:
             draw = random.Random(1)
             writer = KnowledgeWriter(connection, schema="plain")

@@ -82,6 +82,7 @@ def test_a_change_of_a_module_is_a_migration_of_the_module(
 
 
 @needs_cli
+@pytest.mark.slow
 def test_a_new_extension_point_of_core_does_not_undo_that_of_a_module(
     checkout: Checkout, databases: Databases
 ) -> None:

@@ -204,6 +204,7 @@ def test_a_module_alone_is_in_order_and_removed_leaves_core_as_it_was(
     assert [one.file_name for one in applied] == files(module)
 
 
+@pytest.mark.slow
 def test_the_modules_of_another_schema_are_removed_in_turn(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA)
     before = objects(plain_dsn, SCHEMA)

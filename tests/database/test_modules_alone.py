@@ -108,6 +108,10 @@ CALLS = {
     "snippets": (
         "hybrid_search_knowledge_chunks(query_text => 'zebra', snippet => true, snippets => 2)",
     ),
+    "visitors": ("search_public_knowledge_chunks(query_text => 'zebra')",),
+    "batch": (
+        """hybrid_search_knowledge_chunks_batch('[{"query_text": "a"}, {"query_text": "b"}]')""",
+    ),
     "field_weights": ("set_knowledge_fields(title_weight => 2)", "rewrite_knowledge_chunks()"),
 }
 # After the calls of each module, which takes part in these.

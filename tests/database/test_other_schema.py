@@ -162,6 +162,7 @@ def run_tests(pytestconfig: pytest.Config, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout[-5000:]
 
 
+@pytest.mark.slow
 def test_searches_answer_the_same_in_the_other_install(pytestconfig: pytest.Config) -> None:
     run_tests(pytestconfig, "tests/search/test_explain.py")
 

@@ -21,7 +21,9 @@ needs_cli = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", params=[18, 17, 16])
+@pytest.fixture(
+    scope="module", params=[18, *(pytest.param(one, marks=pytest.mark.slow) for one in (17, 16))]
+)
 def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
     """Databases on a server of each major version."""
     if request.param not in installed_majors():

@@ -124,19 +124,6 @@ def test_the_schema_of_an_install_stays_and_the_script_says_why(plain_dsn: str) 
     run(plain_dsn, f"drop table {SCHEMA}.mine", f"drop schema {SCHEMA}")
 
 
-def test_the_function_that_a_project_has_replaced_stays(dsn: str) -> None:
-    body = "begin return array['staff']; end"
-    run(
-        dsn,
-        "create or replace function public.knowledge_viewer_groups() returns text[]"
-        f" language plpgsql stable set search_path = pg_catalog, pg_temp as $${body}$$",
-    )
-    uninstall.apply(dsn)
-    assert "function public.knowledge_viewer_groups()" in objects(dsn)
-    migrations.apply(dsn, dimensions=3, modules=migrations.modules())
-    assert run(dsn, "select public.knowledge_viewer_groups()") == [(["staff"],)]
-
-
 def test_the_history_of_a_project_keeps_its_own_rows(plain_dsn: str, tmp_path: Any) -> None:
     (tmp_path / "20200101000000_profiles.sql").write_text("create table public.profiles ();")
     migrations.init(tmp_path, 3)

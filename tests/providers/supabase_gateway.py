@@ -47,7 +47,7 @@ ARGUMENTS = {
     "explain_empty_knowledge_search": {"search"},
     "explain_my_empty_knowledge_search": {"search"},
     "explain_public_empty_knowledge_search": {"search"},
-    "hybrid_search_knowledge_chunks_batch": {"queries", "fuse"},
+    "hybrid_search_knowledge_chunks_batch": {"queries"},
     "knowledge_embedding_models": set(),
     "list_knowledge_settings": set(),
     "list_my_knowledge_documents": {

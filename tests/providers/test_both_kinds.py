@@ -14,7 +14,6 @@ from conftest import Connection
 from second_brain.errors import PermissionDeniedError, SecondBrainError
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.provider import SearchProvider
-from second_brain.services.reading import Reading
 from second_brain.services.write import KnowledgeWriter
 
 __all__ = ["corpus", "side"]  # fixtures
@@ -73,7 +72,7 @@ _CALLS: st.SearchStrategy[Asked] = st.one_of(
     st.tuples(
         st.just("hybrid_search_batch"),
         st.tuples(_QUERIES),
-        st.fixed_dictionaries({"fuse": st.booleans()}),
+        st.just({}),
     ),
 )
 
@@ -115,7 +114,7 @@ def test_a_loop_gets_the_answers_that_a_thread_gets(
 
 
 def test_the_methods_of_both_kinds_take_the_same() -> None:
-    public = [name for name in vars(SearchProvider) | vars(Reading) if not name.startswith("_")]
+    public = [name for name in vars(SearchProvider) if not name.startswith("_")]
     assert "embedding_models" in public
     for name in public:
         one = inspect.signature(getattr(PostgresProvider, name))

@@ -115,6 +115,7 @@ def keys(hits: Any) -> list[str]:
     return [hit.metadata["external_key"] for hit in hits]
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize(("options", "expected"), OPTIONS)
 def test_an_argument_changes_the_list_of_the_service_of_a_user_and_of_a_batch(
     project: Project, options: dict[str, Any], expected: list[str]

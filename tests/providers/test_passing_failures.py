@@ -43,6 +43,7 @@ def test_a_read_that_fails_otherwise_is_not_sent_again() -> None:
     assert (details["error_kind"], pauses) == ("permission_denied", [])
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize("metadata", ['{"n": 1e5000}', '{"a":' * 1100 + "1" + "}" * 1100])
 def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metadata: str) -> None:
     owner = connect()

@@ -130,12 +130,8 @@ def test_both_providers_return_the_same(shared_service: Connection) -> None:
         ),
         lambda provider: provider.hybrid_search(None, None, like_ids=[known(provider)]),
         lambda provider: provider.find(None, None, like_ids=[known(provider)], viewer_id=MINE),
-        lambda provider: provider.hybrid_search_batch([{"like_ids": [known(provider)]}], fuse=True),
         lambda provider: provider.search([0.9, 0.1, 0], threshold=-1),
         lambda provider: provider.fulltext_search("zebra"),
-        lambda provider: provider.hybrid_search_batch(
-            [{"query_embedding": [0.9, 0.1, 0]}, {"query_text": "zebra"}], fuse=True
-        ),
     ]
     for call in calls:
         expected, _ = call(PostgresProvider(shared_service))
@@ -211,6 +207,7 @@ def test_a_hit_brings_its_neighbours_and_an_excerpt(zoo: SearchProvider) -> None
     assert hit.metadata["snippet"] == "<mark>gamma</mark> &amp; zebra"
 
 
+@pytest.mark.module("batch")
 def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
     queries: list[BatchQuery] = [
         {"query_embedding": np.array([1, 0, 0]), "top_k": 2, "fusion": "rrf"},
@@ -237,40 +234,25 @@ def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
 EMPTY: BatchQuery = {"query_embedding": None, "query_text": None}
 
 
-def test_a_fused_batch_is_one_list(zoo: SearchProvider) -> None:
-    results, details = zoo.hybrid_search_batch(
-        [
-            {"query_embedding": [1, 0, 0], "fusion": "rrf", "top_k": 6, "public_only": True},
-            {"query_text": "zeta"},
-            {"query_embedding": [1, 9, 0]},
-        ],
-        fuse=True,
-    )
-    assert names(results) == "zeta alpha gamma"
-    assert (details["raw_count"], details["total_count"]) == (3, 3)
-    assert details["answer_confidence"] == results[0].metadata["answer_confidence"]
-
-
+@pytest.mark.module("batch")
 @pytest.mark.parametrize(
-    ("queries", "fuse", "named"),
+    ("queries", "named"),
     [
-        ([], False, "queries"),
-        ([], True, "queries"),
-        ([{"query_text": "zebra"}, {"query_text": "zebra", "top_k": 0}], False, "match_count"),
-        ([{"query_text": "zebra"}, {"query_text": "a", "match_count": 3}], False, "queries[1]"),
-        ([{"query_text": "zebra", "viewer": MINE}], False, "'viewer'"),
-        ([{"query_text": "zebra"}, "zebra"], False, "queries[1]"),
-        ([{"query_text": "zebra"}, {"query_text": "a", "top_k": 3}], True, "queries[1]"),
-        ([{"query_text": "zebra", "filters": {"a": b"x"}}], False, "filters"),
-        ([{"query_text": "zebra", "rrf_k": float("nan")}], False, "rrf_k"),
+        ([], "queries"),
+        ([{"query_text": "zebra"}, {"query_text": "zebra", "top_k": 0}], "match_count"),
+        ([{"query_text": "zebra"}, {"query_text": "a", "match_count": 3}], "queries[1]"),
+        ([{"query_text": "zebra", "viewer": MINE}], "'viewer'"),
+        ([{"query_text": "zebra"}, "zebra"], "queries[1]"),
+        ([{"query_text": "zebra", "filters": {"a": b"x"}}], "filters"),
+        ([{"query_text": "zebra", "rrf_k": float("nan")}], "rrf_k"),
     ],
     ids=str,
 )
 def test_a_batch_with_a_wrong_query_is_refused_by_name(
-    zoo: SearchProvider, queries: Any, fuse: bool, named: str
+    zoo: SearchProvider, queries: Any, named: str
 ) -> None:
-    answers, details = zoo.hybrid_search_batch(queries, fuse=fuse)
-    assert answers == ([] if fuse else [[] for _ in queries])
+    answers, details = zoo.hybrid_search_batch(queries)
+    assert answers == [[] for _ in queries]
     assert details["error_kind"] == "invalid_input"
     assert named in details["error_message"]
 
@@ -313,6 +295,7 @@ def test_a_user_searches_what_the_token_says(
     assert "signed-in user" in details["error_message"]
 
 
+@pytest.mark.module("visitors")
 @pytest.mark.parametrize("multi_tenant", [True, False])
 def test_a_visitor_searches_public_rows_after_the_grant(
     kind: Kind,

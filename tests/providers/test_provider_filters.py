@@ -53,7 +53,7 @@ def test_a_builder_collects_conditions_in_order() -> None:
         .build()
     )
     assert built[0] == FilterExpression("knowledge_type", "eq", "note")
-    assert [one.condition() for one in built] == [
+    assert conditions(built) == [
         condition("knowledge_type", "eq", "note"),
         condition("metadata.category", "eq", "billing"),
         condition("source_origin", "in", ["notion", "web"]),
@@ -322,9 +322,6 @@ ASKS: dict[str, Callable[[SearchProvider], tuple[Any, Details | BatchDetails]]] 
     "second of a batch": lambda provider: provider.hybrid_search_batch(
         [{"query_text": "zebra", "viewer_id": OWNER}, {"query_text": "zebra"}]
     ),
-    "fused batch": lambda provider: provider.hybrid_search_batch(
-        [{"query_text": "zebra"}, {"query_text": "lion"}], fuse=True
-    ),
 }
 
 # Nobody listens there: what is refused as invalid input was not sent.
@@ -366,6 +363,7 @@ def test_a_multi_tenant_provider_explains_to_a_viewer(library: Connection) -> No
     assert provider.explain_hybrid_search([1, 0, 0], "zebra", viewer_id=OWNER)
 
 
+@pytest.mark.module("batch")
 def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
     provider = PostgresProvider(library, multi_tenant=True, on_error="empty")
     assert provider.hybrid_search([1, 0, 0], "zebra", viewer_id=OWNER)
@@ -380,10 +378,9 @@ def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
     ]
     answers, _ = provider.hybrid_search_batch(queries)
     assert [contents(hits) for hits in answers] == [{"note", "decision"}, {"note"}]
-    fused, _ = provider.hybrid_search_batch([queries[0], {"query_text": "task"}], fuse=True)
-    assert contents(fused) == {"note", "decision"}
 
 
+@pytest.mark.module("batch")
 def test_groups_are_a_viewer(library: Connection) -> None:
     library.execute(
         "update public.knowledge_chunks set allowed_groups = '{staff}'"

@@ -14,7 +14,7 @@ from conftest import Server, copy_of
 from second_brain import AsyncPostgresProvider, PostgresProvider
 from second_brain.errors import ClientTimeoutError
 from second_brain.integrations.langchain import SecondBrainVectorStore
-from second_brain.services.connection_calls import alone
+from second_brain.services.connection_calls import lock_of
 from second_brain.services.write import KnowledgeWriter
 
 AT_ONCE = 16
@@ -82,7 +82,7 @@ def test_a_call_waits_no_longer_than_its_timeout(connection: psycopg.Connection[
     taken, free = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with alone(connection):
+        with lock_of(connection):
             taken.set()
             free.wait()
 

@@ -225,17 +225,6 @@ def test_a_batch_is_one_request(rest: Rest) -> None:
     assert body["queries"][0]["query_embedding"] == [0.8, 0.6, 0.0]
     assert body["queries"][0]["match_threshold"] == 0.5
     assert body["queries"][1]["date_to"] == "2026-12-31"
-    assert body["fuse"] is False
-
-
-def test_a_batch_may_be_fused_into_one_list(rest: Rest) -> None:
-    rest.given(Answer(body=[{**HYBRID_ROW, "query_index": 0}] * 2))
-    results, details = rest.provider().hybrid_search_batch(
-        [{"query_text": "zebra", "top_k": 2}, {"query_text": "grass"}], fuse=True
-    )
-    assert results[0].content == ROW["content"]
-    assert details["total_count"] == len(results) == 2
-    assert rest.gateway.bodies[0]["queries"][1] == {"query_text": "grass"}
 
 
 @pytest.mark.parametrize("index", [None, "x", -1, 1])

@@ -63,7 +63,7 @@ def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: An
         lambda provider: provider.search_public_knowledge(None, "zebra"),
         lambda provider: provider.search([1, 0, 0], 3, 0.5),
         lambda provider: provider.fulltext_search("zebra", viewer_id=VIEWER),
-        lambda provider: provider.hybrid_search_batch([{"query_text": "zebra"}], fuse=True),
+        lambda provider: provider.hybrid_search_batch([{"query_text": "zebra"}]),
     ]
     for search in searches:
         assert looping(gateway, search) == blocking(gateway, search)

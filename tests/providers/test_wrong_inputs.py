@@ -258,11 +258,9 @@ def test_a_database_that_cannot_say_why_still_answers(dsn: str) -> None:
     assert (hits, "empty" in details) == ([], False)
 
 
-@pytest.mark.module("insight")
+@pytest.mark.module("insight", "batch")
 def test_each_empty_query_of_a_batch_says_why(corpus: str) -> None:
     queries: Any = [{"query_text": "keys"}, {"query_text": "zebra"}, {"query_text": "?!"}]
     _, details = PostgresProvider(corpus).hybrid_search_batch(queries)
     reasons = [one and one["reason"] for one in details["empty"]]
     assert reasons == [None, "no_words", "no_searchable_words"]
-    _, fused = PostgresProvider(corpus).hybrid_search_batch(queries[1:], fuse=True)
-    assert fused["empty"]["reason"] == "no_words"

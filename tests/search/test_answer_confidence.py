@@ -113,7 +113,7 @@ def test_of_several_formulations_the_one_that_fits_best_counts(corpus: Connectio
     assert of_answer(rows) == pytest.approx(logistic(15 - 6))
 
 
-@pytest.mark.module("insight")
+@pytest.mark.module("insight", "batch")
 def test_explain_and_a_batch_say_the_same(corpus: Connection) -> None:
     asked = {"query_embedding": EAST, "query_text": "beta unheard"}
     expected = of_answer(search(corpus, **asked))

@@ -387,6 +387,7 @@ def test_a_viewer_learns_nothing_of_hidden_rows(knowledge: Connection) -> None:
     assert numbers(alone) == [1]
 
 
+@pytest.mark.module("visitors")
 def test_the_boosts_of_users_and_visitors_are_bounded(connect: Connect) -> None:
     connect().execute("grant execute on function public.search_public_knowledge_chunks to anon")
     long = Jsonb([{"filters": {"team": "x" * 2100}, "factor": 2}])

@@ -10,6 +10,7 @@ from pgvector import HalfVector, Vector
 from searching import EAST, NORTH, NORTH_EAST, call, numbers, store
 
 from conftest import Connection
+from homes import in_its_module
 from second_brain.services.arguments import BatchQuery
 from second_brain.services.postgres import PostgresProvider
 
@@ -26,7 +27,7 @@ FORMS = {
 FUNCTIONS = [
     "hybrid_search_knowledge_chunks",
     "search_my_knowledge_chunks",
-    "search_public_knowledge_chunks",
+    in_its_module("search_public_knowledge_chunks"),
     "match_knowledge_chunks",
 ]
 
@@ -56,6 +57,7 @@ def test_an_embedding_has_each_form_of_a_vector(
     assert [(one.int, similarity) for one, similarity in found] == expected(corpus)
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize(
     "kind", ["extensions.vector", "extensions.halfvec", "real[]", "jsonb", "text"]
 )
@@ -71,6 +73,7 @@ def test_an_embedding_in_json_has_each_form(corpus: Connection, kind: str) -> No
     assert [(one.int, similarity) for one, similarity in found] == expected(corpus)
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize(
     "embedding",
     [

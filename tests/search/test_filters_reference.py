@@ -1,5 +1,6 @@
 """Filters against a reference in Python: random conditions on random rows."""
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
@@ -57,6 +58,10 @@ COLUMN_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "created_at": moments,
     "updated_at": moments,
 }
+TEXT_COLUMNS = {
+    *("knowledge_type", "source_origin", "collection", "language", "visibility", "sensitivity"),
+    "embedding_model",
+}
 NULLABLE = {
     "sensitivity",
     "embedding_model",
@@ -92,22 +97,31 @@ corpora = st.tuples(
 def conditions(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a condition on any field with any op that it takes."""
     field = draw(st.sampled_from([*COLUMN_VALUES, *["metadata"] * 14]))
-    ops = ["eq", "ne", "in", "not_in", "exists"]
+    ops = ["eq", "ne", "in", "not_in", "exists", "is_null", "is_not_null"]
     if field in ORDERED or field == "metadata":
         ops += ["gte", "gt", "lte", "lt", "between"]
+    if field in TEXT_COLUMNS:
+        ops += ["starts_with", "contains_text"]
     if field == "metadata":
         drawn, bounds = values, texts | st.sampled_from([0, 1, 2.0, 2024])
         path = draw(st.sampled_from([[], *PATHS]))
         field = ".".join([field, *path])
-        ops = [*ops, "contains", "contains", "has_any"] if path else ["contains", "has_any"]
+        ops += ["contains", "contains", "has_any", "starts_with", "contains_text"]
+        ops = ops if path else ["contains", "has_any"]
     else:
         bounds = COLUMN_VALUES[field]
         drawn = st.none() | bounds
     op = draw(st.sampled_from(ops))
     condition: dict[str, Any] = {"field": field, draw(st.sampled_from(["op", "operator"])): op}
+    if op in ("is_null", "is_not_null"):
+        return condition
     if op == "exists":
         if draw(st.booleans()):
             condition["value"] = draw(st.booleans())
+    elif op in ("starts_with", "contains_text"):
+        condition["value"] = draw(
+            st.sampled_from(["", "x", "20", "s", "e", "it's", "=", "\U0001f408"])
+        )
     elif op == "has_any":
         condition["value"] = draw(st.lists(texts | st.sampled_from(KEYS), max_size=4))
     elif op in ("in", "not_in"):
@@ -124,6 +138,18 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
     return condition
 
 
+def in_groups(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    return (
+        several.map(lambda parts: {"any": parts})
+        | several.map(lambda parts: {"all": parts})
+        | inner.map(lambda part: {"not": part})
+        # Two keys of one object must both hold.
+        | st.tuples(several, inner).map(lambda two: {"any": two[0], "not": two[1]})
+    )
+
+
+nested = st.recursive(conditions(), in_groups, max_leaves=6)
 shorthands = st.builds(
     dict[str, Any].__or__,
     st.dictionaries(st.sampled_from([*KEYS, "a.b", "", "metadata"]), values, max_size=2),
@@ -193,12 +219,25 @@ def value_of(row: dict[str, Any], path: list[str]) -> Any:
 
 
 def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
+    if "field" not in condition:
+        groups: dict[str, Callable[[Iterable[bool]], bool]]
+        groups = {"any": any, "all": all, "not": lambda held: not any(held)}
+        return all(
+            groups[op](holds(row, part) for part in ([of] if op == "not" else of))
+            for op, of in condition.items()
+        )
     field = condition["field"]
     path = field.split(".")
     stored, wanted = value_of(row, path), condition.get("value", True)
     op = condition.get("op") or condition["operator"]
     if op == "exists":
         return (stored is not None) is wanted
+    if op in ("is_null", "is_not_null"):
+        return (stored is None) is (op == "is_null")
+    if op == "starts_with":
+        return isinstance(stored, str) and stored.startswith(wanted)
+    if op == "contains_text":
+        return isinstance(stored, str) and wanted in stored
     if op in ("in", "not_in"):
         return any(same(stored, read(field, value)) for value in wanted) is (op == "in")
     if op in ("eq", "ne"):
@@ -335,7 +374,7 @@ def check_against_the_reference(
 
 
 drawn_filters = st.lists(
-    st.lists(conditions(), min_size=1, max_size=4) | shorthands, min_size=3, max_size=3
+    st.lists(conditions() | nested, min_size=1, max_size=4) | shorthands, min_size=3, max_size=3
 )
 drawn_arguments = st.fixed_dictionaries(
     {

@@ -213,6 +213,10 @@ def test_ids_are_bounded(corpus: Connection) -> None:
         assert said.startswith("like_ids must be at most 20 ids of chunks or documents, not ")
     with pytest.raises(psycopg.Error, match="are both missing"):
         search(corpus, like_ids=[])
+
+
+@pytest.mark.module("visitors")
+def test_visitors_give_fewer_ids(corpus: Connection) -> None:
     said = refused(
         corpus, "search_public_knowledge_chunks", like_ids=[chunk(1)] * 6, query_text="cat"
     )

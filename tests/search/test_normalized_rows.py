@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from mocked_client import METADATA, ROW, client_with
 from sql_trees import function, parameters
 
+from second_brain.retrieval.answer import SearchResult, result
 from second_brain.services.results import (
-    Hit,
     HitMetadata,
     MemorySearchResult,
     Method,
-    normalize_rows,
 )
+from second_brain.services.searches import hits
 from second_brain.services.supabase import SupabaseProvider
 
 
@@ -145,31 +145,31 @@ json_values = st.recursive(
     top_k=st.integers(1, 5),
 )
 def test_no_row_is_fatal(rows: list[Any], method: Method, top_k: int) -> None:
-    results = normalize_rows(rows, method=method, source="supabase", limit=top_k)
+    results = hits(rows, method=method, source="supabase", limit=top_k)
     assert len(results) == min(len(rows), top_k)
-    for result in results:
-        assert 0 <= result.confidence <= 1
-        assert isinstance(result.id, str)
-        assert result.metadata["real_provider"] is True
+    for hit in results:
+        assert 0 <= hit.confidence <= 1
+        assert isinstance(hit.id, str)
+        assert hit.metadata["real_provider"] is True
 
 
-def test_a_hit_has_a_field_for_each_column_of_the_search() -> None:
+def test_a_hit_has_each_column_of_the_search() -> None:
     columns = parameters(function("hybrid_search_knowledge_chunks_batch"), True)
     of_the_list = {"query_index", "total_count", "pool_ended", "notes", "answer_confidence"}
-    assert Hit.model_fields.keys() == columns.keys() - of_the_list
+    own_of_result = {"rank", "rerank_score", "original_rank"}
+    assert SearchResult.model_fields.keys() - own_of_result == columns.keys() - of_the_list
     said = HitMetadata.__annotations__.keys() - {"is_chunk", "real_provider"}
-    assert said == Hit.model_fields.keys() - {"id", "content", "metadata", "confidence"} | {
-        "total_count",
-        "pool_ended",
-        "answer_confidence",
-    }
+    of_a_hit = {"id", "content", "metadata", "confidence", "query_index", "notes"}
+    assert said == columns.keys() - of_a_hit
+    (hit,) = hits([{}], method="hybrid", source="postgres", limit=1)
+    assert said - hit.metadata.keys() == {"title", "source_url", "pool_ended"}
 
 
-def test_a_result_is_the_same_hit_again() -> None:
+def test_a_result_of_the_service_is_the_same_hit() -> None:
     row: dict[str, Any] = {"id": "a", "metadata": {"rank": 1, "title": "own"}, "title": "T"}
     row |= {"chunk_index": None, "document_date": "infinity", "text_score": 0.5, "heading": 7}
-    (result,) = normalize_rows([row], method="hybrid", source="postgres", limit=1)
-    hit = result.hit
-    assert (hit.id, hit.title, hit.chunk_index, hit.text_score) == ("a", "T", None, 0.5)
-    assert (hit.metadata, hit.document_date, hit.heading) == ({"rank": 1}, None, "7")
-    assert MemorySearchResult("b", "text", "postgres", 0.5).hit.chunk_index == 0
+    (hit,) = hits([row], method="hybrid", source="postgres", limit=1)
+    one = result(hit, 1)
+    assert (one.id, one.title, one.chunk_index, one.text_score) == ("a", "T", None, 0.5)
+    assert (one.metadata, one.document_date, one.heading) == ({"rank": 1}, None, "7")
+    assert result(MemorySearchResult("b", "text", "postgres", 0.5), 1).chunk_index == 0

@@ -22,6 +22,7 @@ from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, Se
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.arguments import ARGUMENTS, DEFAULTS, FUSIONS, HybridOptions
 from second_brain.services.functions import functions, statement
+from second_brain.services.install import Install
 from second_brain.services.postgres import PostgresProvider
 
 NOT_FOR = {
@@ -194,9 +195,10 @@ def test_a_function_returns_what_the_sql_says(callers: dict[bool, Connection], n
 
 
 def test_a_statement_names_its_arguments_and_their_types() -> None:
-    assert statement("match_knowledge_chunks", ("query_embedding", "match_count")) == (
-        "select * from public.match_knowledge_chunks(query_embedding => %(query_embedding)s, "
-        "match_count => %(match_count)s::integer)"
+    given = ("query_embedding", "match_count")
+    assert statement(Install("other"), "match_knowledge_chunks", given) == (
+        b'select * from "other".match_knowledge_chunks(query_embedding => %(query_embedding)s, '
+        b"match_count => %(match_count)s::integer)"
     )
 
 

@@ -75,6 +75,7 @@ def test_the_largest_pool_names_another_remedy(provider: PostgresProvider) -> No
     assert "filters" in details["remedy"]
 
 
+@pytest.mark.module("batch")
 def test_every_hit_of_a_batch_says_whether_its_pool_ended(provider: PostgresProvider) -> None:
     (vector, text), _ = provider.hybrid_search_batch(
         [{"query_embedding": [1, 0, 0]}, {"query_text": "zebra", "pool_size": 100}]

@@ -83,7 +83,7 @@ def close(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
 
 
-CASES = [pytest.param(25, id="few"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
+CASES = [pytest.param(12, id="few"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
 PAGES = "select pg_relation_size('public.knowledge_chunks') / 8192"
 Check = Callable[..., None]
 
@@ -398,6 +398,7 @@ def test_snippet_and_context_are_there_when_asked_for_and_change_nothing_else(
     assert [row | {"snippet": None, "context": None} for row in rows] == plain
 
 
+@pytest.mark.module("batch")
 @holds(asked=st.lists(searches, min_size=1, max_size=4))
 def test_a_batch_gives_what_separate_calls_give(
     connection: Connection, corpus: Corpus, asked: list[Arguments]
@@ -408,19 +409,6 @@ def test_a_batch_gives_what_separate_calls_give(
         for number, one in enumerate(asked)
         for row in search(connection, **one)
     ]
-
-
-@holds(asked=together(ranking, scope), more=reworded)
-def test_a_fused_batch_is_a_search_with_formulations(
-    connection: Connection, corpus: Corpus, asked: Arguments, more: Arguments
-) -> None:
-    rows = call(
-        connection,
-        "hybrid_search_knowledge_chunks_batch",
-        queries=[asked, *more["formulations"]],
-        fuse=True,
-    )
-    assert rows == [{"query_index": 0} | row for row in search(connection, **asked, **more)]
 
 
 @holds(asked=together(searches, viewed))

@@ -163,6 +163,7 @@ RANKS = {
     "fusion_rules",
     "inverse_document_frequency",
     "ranking_version",
+    "rules_of_lists",
     "weighed_readings",
 }
 RANKING = Path(__file__).with_name("ranking.sha256")

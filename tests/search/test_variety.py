@@ -23,7 +23,7 @@ ANYTHING: dict[str, Any] = {"query_text": "alpha beta", "query_embedding": QUEST
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 seeds = st.integers(0, 10**6)
 few = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -17,7 +17,8 @@ SEARCH = "hybrid_search_knowledge_chunks"
 # What is refused.
 
 FIELDS = f"{', '.join(COLUMNS)} or metadata.<key>"
-COMMON_OPS = "eq, ne, in, not_in, exists"
+COMMON_OPS = "eq, ne, in, not_in, exists, is_null, is_not_null"
+TEXT_OPS = f"{COMMON_OPS}, starts_with, contains_text"
 ORDERED_OPS = f"{COMMON_OPS}, gte, gt, lte, lt, between"
 
 
@@ -26,6 +27,13 @@ def nested(depth: int) -> Any:
     for _ in range(depth):
         value = [value]
     return value
+
+
+def within(groups: int) -> Any:
+    filters: Any = {"a": 1}
+    for _ in range(groups):
+        filters = {"not": filters}
+    return filters
 
 
 @pytest.mark.parametrize(
@@ -64,11 +72,11 @@ def nested(depth: int) -> Any:
         ),
         (
             one("collection", "like", "a"),
-            f'filters[0].op must be one of {COMMON_OPS} for collection, not "like"',
+            f'filters[0].op must be one of {TEXT_OPS} for collection, not "like"',
         ),
         (
             one("collection", "gte", "a"),
-            f'filters[0].op must be one of {COMMON_OPS} for collection, not "gte"',
+            f'filters[0].op must be one of {TEXT_OPS} for collection, not "gte"',
         ),
         (
             one("owner_id", "contains", str(ME)),
@@ -80,12 +88,12 @@ def nested(depth: int) -> Any:
         ),
         (
             one("metadata.a", "like", 1),
-            f"filters[0].op must be one of {ORDERED_OPS}, contains, has_any for metadata.a,"
-            ' not "like"',
+            f"filters[0].op must be one of {ORDERED_OPS}, starts_with, contains_text, contains,"
+            ' has_any for metadata.a, not "like"',
         ),
         (
             [{"field": "collection", "op": None, "value": 1}],
-            f"filters[0].op must be one of {COMMON_OPS} for collection, not null",
+            f"filters[0].op must be one of {TEXT_OPS} for collection, not null",
         ),
         (
             one("metadata", "eq", {}),
@@ -159,7 +167,7 @@ def nested(depth: int) -> Any:
             )
             for value in (
                 "soon",
-                "now",
+                "tomorrow",
                 "tomorrow",
                 "infinity",
                 "2026-02-30",
@@ -261,6 +269,30 @@ def nested(depth: int) -> Any:
             "filters.chunk_index.value for chunk_index must be an integer, not [1, 2]",
         ),
         ({"a": nested(60)}, "filters must be nested less than 50 levels deep"),
+        (
+            [{"team": "a"}, {"any": [{"team": "b"}, {"not": one("id", "eq", 7)[0]}]}],
+            "filters[1].any[1].not.value for id must be a UUID, not 7",
+        ),
+        ({"not": {}}, "filters.not must be a condition or a group, not {}"),
+        ({"any": []}, "filters.any must be an array of one or more conditions, not []"),
+        ({"any": "x"}, 'filters.any must be an array of one or more conditions, not "x"'),
+        ({"not": [{"a": 1}]}, 'filters.not must be a condition or a group, not [{"a": 1}]'),
+        ({"all": [{"a": 1}, 7]}, "filters.all[1] must be an object, not 7"),
+        (
+            {"any": [{"a": 1}, {"document_date": {"from": None}}]},
+            "filters.any has an element without a condition",
+        ),
+        (within(11), f"filters{'.not' * 11} is in more than 9 groups"),
+        ({"any": [{"a": 1}] * 100}, "filters must have at most 100 keys, not 101"),
+        (one("language", "is_null", True), "filters[0] must have no value for is_null"),
+        (
+            one("language", "starts_with", 7),
+            "filters[0].value for language must be a string, not 7",
+        ),
+        (
+            one("external_key", "in", [7]),
+            "filters[0].value[0] for external_key must be the key of a document, not 7",
+        ),
     ],
 )
 def test_a_wrong_filter_is_refused_by_its_place(

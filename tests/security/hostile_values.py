@@ -19,7 +19,7 @@ TYPES: dict[str, LiteralString] = {
         ("match_threshold", "vector_weight", "text_weight", "rrf_k", "recency_half_life"), "float8"
     ),
     **dict.fromkeys(("date_from", "date_to"), "date"),
-    **dict.fromkeys(("public_only", "one_per_document", "snippet", "fuse"), "boolean"),
+    **dict.fromkeys(("public_only", "one_per_document", "snippet"), "boolean"),
     "collections": "text[]",
     "viewer_id": "uuid",
     "query_embedding": "extensions.vector",

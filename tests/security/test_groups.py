@@ -193,6 +193,7 @@ def test_a_backend_reads_within_the_groups_that_it_names(
     assert sorted(read) == expected
 
 
+@pytest.mark.module("visitors")
 @pytest.mark.parametrize("groups", [[], ["board", "editors", "staff"]])
 def test_a_visitor_finds_no_row_of_a_group(
     connect: Connect, owner: Connection, groups: list[str]

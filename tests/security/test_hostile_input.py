@@ -182,6 +182,7 @@ def test_any_query_text_of_a_user_is_answered(hostile: Connection, name: str) ->
     hostile.execute("reset role")
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize("name", mostly(TEXTS))
 def test_any_text_in_json_is_answered(hostile: Connection, name: str) -> None:
     said = json.dumps(TEXTS[name])
@@ -301,9 +302,10 @@ def test_any_formulations_are_answered_or_refused(
     answered(hostile, SEARCH, "formulations", given)
 
 
-BATCH_ARGUMENTS = sorted(TYPES.keys() - {"queries", "fuse", "search"})
+BATCH_ARGUMENTS = sorted(TYPES.keys() - {"queries", "search"})
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize("name", mostly(JSON))
 def test_any_argument_of_a_batch_is_answered_or_refused(hostile: Connection, name: str) -> None:
     for argument in BATCH_ARGUMENTS:
@@ -312,16 +314,15 @@ def test_any_argument_of_a_batch_is_answered_or_refused(hostile: Connection, nam
         answered(hostile, f"{SEARCH}_batch", "queries", {"queries": queries})
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize("name", mostly(JSON))
 @pytest.mark.parametrize("form", ["{}", "[{}]", '[{{"query_text": "cat"}}, {}]'])
-@pytest.mark.parametrize("fuse", ["true", "false"])
-def test_any_batch_is_answered_or_refused(
-    hostile: Connection, fuse: str, form: str, name: str
-) -> None:
-    given = {"queries": form.format(JSON[name]), "fuse": fuse}
+def test_any_batch_is_answered_or_refused(hostile: Connection, form: str, name: str) -> None:
+    given = {"queries": form.format(JSON[name])}
     answered(hostile, f"{SEARCH}_batch", "queries", given)
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize("name", mostly(TEXTS))
 def test_no_hostile_text_names_an_argument(hostile: Connection, name: str) -> None:
     queries = json.dumps([{"query_text": "cat", TEXTS[name]: 1}])
@@ -329,7 +330,7 @@ def test_no_hostile_text_names_an_argument(hostile: Connection, name: str) -> No
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
-@pytest.mark.parametrize("argument", sorted(TYPES.keys() - {"queries", "fuse", "fusion", "search"}))
+@pytest.mark.parametrize("argument", sorted(TYPES.keys() - {"queries", "fusion", "search"}))
 def test_any_text_for_another_type_is_answered_or_refused(
     hostile: Connection, argument: str, fusion: str
 ) -> None:
@@ -429,23 +430,22 @@ def test_every_formulation_is_answered_or_refused(
     answered(hostile, SEARCH, "formulations", given_)
 
 
+@pytest.mark.module("batch")
 @settings(unhurried, max_examples=60)
 @given(
     queries=documents
     | st.lists(
         st.dictionaries(st.sampled_from(BATCH_ARGUMENTS) | texts, documents, max_size=3), max_size=3
     ),
-    fuse=st.sampled_from(["true", "false"]),
 )
-def test_every_batch_is_answered_or_refused(hostile: Connection, queries: Any, fuse: str) -> None:
-    given_ = {"queries": json.dumps(queries), "fuse": fuse}
-    answered(hostile, f"{SEARCH}_batch", "queries", given_)
+def test_every_batch_is_answered_or_refused(hostile: Connection, queries: Any) -> None:
+    answered(hostile, f"{SEARCH}_batch", "queries", {"queries": json.dumps(queries)})
 
 
 @pytest.mark.large
 @settings(unhurried, max_examples=80)
 @given(
-    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "fuse", "query_text", "search"})),
+    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "query_text", "search"})),
     text=texts,
 )
 def test_every_text_for_another_type_is_answered_or_refused(
@@ -462,6 +462,7 @@ PROVIDER_ARGUMENTS = (
 )
 
 
+@pytest.mark.module("batch")
 @pytest.mark.parametrize("argument", PROVIDER_ARGUMENTS)
 @pytest.mark.parametrize("name", OBJECTS)
 def test_a_provider_answers_or_says_what_is_invalid(

@@ -63,7 +63,9 @@ returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
   select array_agg(1.0 + length(asked.lexeme) order by asked.place)
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
-create or replace function knowledge_internal.corpus_figures()
+create or replace function knowledge_internal.corpus_figures(
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
+)
 returns knowledge_internal.corpus_figures
 language sql stable set search_path = pg_catalog, pg_temp as
   'select row(100, 5, true)::knowledge_internal.corpus_figures';
@@ -296,7 +298,8 @@ def asked(
     if viewer.public_only and draw.random() < 0.5:
         if draw.random() < 0.3 and "insight" in modules:
             return "anon", "explain_public_empty_knowledge_search", arguments | mistaken(draw)
-        return "anon", "search_public_knowledge_chunks", arguments | shown(draw, modules)
+        if "visitors" in modules:
+            return "anon", "search_public_knowledge_chunks", arguments | shown(draw, modules)
     if viewer.user is not None and draw.random() < 0.5:
         document = {"document": UUID(int=10_000 + draw.randrange(8))}
         listing = {"include_public": True, "include_groups": True}

@@ -81,6 +81,7 @@ def contents(rows: list[dict[str, Any]]) -> set[str]:
     return {row["content"] for row in rows if not row["content"].startswith("After")}
 
 
+@pytest.mark.module("visitors")
 @pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
 def test_nobody_may_call_the_public_search_until_a_project_grants_it(
     connect: Connect, role: Any
@@ -89,6 +90,7 @@ def test_nobody_may_call_the_public_search_until_a_project_grants_it(
         call(connect(role, uid=ME), PUBLIC, query_text="kiwi")
 
 
+@pytest.mark.module("visitors")
 def test_a_visitor_finds_public_rows_only(visitor: Connection) -> None:
     for query in ({"query_text": "kiwi"}, {"query_embedding": "[1,0,0]"}):
         rows = call(visitor, PUBLIC, **query, neighbor_window=1)
@@ -100,6 +102,7 @@ def test_a_visitor_finds_public_rows_only(visitor: Connection) -> None:
         assert rows[0]["total_count"] == len(rows)
 
 
+@pytest.mark.module("visitors")
 def test_a_visitor_cannot_name_a_viewer_or_ask_for_private_rows(visitor: Connection) -> None:
     for argument in ("viewer_id", "public_only", "ranked_lists"):
         with pytest.raises(psycopg.errors.UndefinedFunction):
@@ -108,6 +111,7 @@ def test_a_visitor_cannot_name_a_viewer_or_ask_for_private_rows(visitor: Connect
     assert call(visitor, PUBLIC, query_text="kiwi", filters=private) == []
 
 
+@pytest.mark.module("visitors")
 def test_a_visitor_may_not_call_the_search_itself(visitor: Connection) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         call(visitor, "hybrid_search_knowledge_chunks", query_text="kiwi")
@@ -116,6 +120,7 @@ def test_a_visitor_may_not_call_the_search_itself(visitor: Connection) -> None:
 FORMULATION = {"query_text": "kiwi"}
 
 
+@pytest.mark.module("visitors")
 @pytest.mark.parametrize(
     ("within", "beyond", "complaint"),
     [
@@ -179,6 +184,7 @@ def test_a_visitors_search_is_bounded(
     assert refused.value.diag.message_primary == complaint
 
 
+@pytest.mark.module("visitors")
 def test_a_public_chunk_tells_a_visitor_no_title_of_its_private_document(
     connect: Connect, visitor: Connection
 ) -> None:

@@ -15,7 +15,7 @@ from corpora import own_word, words_of
 Row = dict[str, Any]
 
 ME, YOU = UUID(int=1), UUID(int=2)
-ROUTES = ("viewer_id", "public_only", "search_my", "batch", "fused batch")
+ROUTES = ("viewer_id", "public_only", "search_my", "batch")
 SCORES = (
     "rrf_score",
     "text_score",
@@ -264,15 +264,12 @@ def ask(route: str, service: Connection, me: Connection, arguments: Row) -> list
     if route == "search_my":
         return call(me, "search_my_knowledge_chunks", **arguments)
     first = arguments | dated | {"viewer_id": str(ME)}
-    if route == "batch":
-        queries = [{"query_text": f"alpha {own_word('row', 1)}", "viewer_id": str(ME)}, first]
-        rows = call(service, f"{search}_batch", queries=queries)
-        assert words_of([row for row in rows if row["query_index"] == 0]) <= words_of(
-            call(service, search, query_text=f"alpha {own_word('row', 1)}", viewer_id=ME)
-        )
-        return [row | {"query_index": 0} for row in rows if row["query_index"] == 1]
-    further = first.pop("formulations", [{"query_text": f"gamma {own_word('row', 2)}"}])
-    return call(service, f"{search}_batch", queries=[first, *further], fuse=True)
+    queries = [{"query_text": f"alpha {own_word('row', 1)}", "viewer_id": str(ME)}, first]
+    rows = call(service, f"{search}_batch", queries=queries)
+    assert words_of([row for row in rows if row["query_index"] == 0]) <= words_of(
+        call(service, search, query_text=f"alpha {own_word('row', 1)}", viewer_id=ME)
+    )
+    return [row | {"query_index": 0} for row in rows if row["query_index"] == 1]
 
 
 def check_an_answer(
@@ -298,7 +295,11 @@ def check_an_answer(
     allowed = {own_word("row", one["number"]) for one in visible} | {
         own_word("doc", place) for place, one in enumerate(of) if may_see(one, ME, public_only)
     }
-    routes = [route for route in ROUTES if (route == "public_only") is public_only]
+    routes = [
+        route
+        for route in ROUTES
+        if (route == "public_only") is public_only and (route != "batch" or "batch" in modules)
+    ]
     store(owner, of, stored)
     answers = [ask(route, service, me, arguments) for route in routes]
     counts = "embedding_queue" in modules
@@ -331,7 +332,7 @@ def check_likeness(rows: list[Row], expected: list[Row], arguments: Row, route: 
     """Document frequencies are of all chunks: they may change the order, not who is in the list."""
     assert {row["total_count"] for row in rows} == {row["total_count"] for row in expected}, route
     assert len(rows) == len(expected)
-    by_words = "query_text" in arguments or "formulations" in arguments or route == "fused batch"
+    by_words = "query_text" in arguments or "formulations" in arguments
     if not by_words and arguments["fusion"] != "auto":
         assert rows == expected
     elif arguments["match_offset"] == 0 and arguments["match_count"] == 1000:

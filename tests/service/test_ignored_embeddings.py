@@ -67,14 +67,6 @@ def test_each_query_of_a_batch_tells_what_it_ignored(corpus: str) -> None:
     assert [len(one) > 0 for one in hits] == [True, True, False]
     reported = details["notes"]
     assert [one is not None for one in reported] == [True, False, True]
-    _, fused = provider.hybrid_search_batch(
-        [
-            {"query_embedding": bad, "query_text": "zebra", "on_bad_embedding": "text"},
-            {"query_text": "unicorn"},
-        ],
-        fuse=True,
-    )
-    assert "ignored" in fused["notes"]["embedding"]
 
 
 def test_confidence_is_the_share_of_the_best_possible_score(corpus: str) -> None:

@@ -244,6 +244,18 @@ def test_the_oldest_lines_are_deleted(database: Connection) -> None:
     assert len(lines(database)[-1]["question"]) == 500
 
 
+def test_lines_that_another_writer_deletes_are_left_to_it(
+    database: Connection, connect: Connect
+) -> None:
+    record(database, *({"question": f"q{number}"} for number in range(3)))
+    other = connect()
+    with other.transaction():
+        other.execute("select from public.knowledge_query_log where question = 'q0' for update")
+        database.execute("set lock_timeout = '5s'")
+        record(database, {"question": "q3"}, most_rows=2)
+        assert [line["question"] for line in lines(database)] == ["q0", "q2", "q3"]
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [

@@ -52,9 +52,12 @@ def functions(call: Callable[[], object]) -> set[str]:
 
 
 def test_a_search_of_a_provider_is_short(provider: PostgresProvider) -> None:
-    passed = functions(lambda: provider.find([1, 0, 0], "invoice"))
-    assert "/services/provider.py AsyncSearchProvider.find" in passed
-    assert len(passed) <= 44, sorted(passed)
+    passed = functions(lambda: provider.hybrid_search([1, 0, 0], "invoice"))
+    assert "/services/provider.py AsyncSearchProvider.hybrid_search" in passed
+    assert len(passed) <= 20, sorted(passed)
+    assert len({one.split()[0] for one in passed}) <= 6, sorted(passed)
+    own = [one for one in PostgresProvider.__mro__ if one.__module__.startswith("second_brain")]
+    assert len(own) <= 4, own
 
 
 def test_a_search_of_the_service_is_short(provider: PostgresProvider) -> None:

@@ -20,6 +20,7 @@ from test_supabase_cli import Cli, pytestmark, succeeded, supabase
 from conftest import Connection, Server
 from pages import Block, blocks, section
 from postgrest_server import JWT_SECRET
+from second_brain.database import migrations
 from tools import release
 
 __all__ = ["supabase"]  # a fixture
@@ -118,6 +119,7 @@ def test_sql_alone_finds_what_it_has_stored(pasted: Connection) -> None:
 def test_supabase_js_finds_what_is_public(
     pasted: Connection, server: Server, plain_dsn: str, tmp_path: Path
 ) -> None:
+    migrations.apply(plain_dsn, modules=["visitors"])
     for block in code(INSTALL, "JavaScript", "sql"):
         pasted.execute(block.code.encode())
     (program,) = code(INSTALL, "JavaScript", "ts")

@@ -115,8 +115,10 @@ def test_the_filters_of_a_run_and_of_the_retriever_both_hold(
     assert found(retriever.run(**ask, filters=joined("NOT", equal("year", 2024)))) == ["leaked"]
     either = joined("OR", equal("meta.year", 2024), equal("meta.year", 2025))
     assert found(retriever.run(**ask, filters=either)) == ["keys"]
-    with pytest.raises(InvalidInputError, match="`or` must join equal values of one field"):
-        retriever.run(**ask, filters=joined("OR", equal("year", 2024), equal("team", "finance")))
+    either = joined("OR", equal("year", 2024), equal("team", "finance"))
+    assert found(retriever.run(**ask, filters=either)) == ["keys"]
+    neither = joined("NOT", joined("OR", equal("year", 2024), equal("team", "finance")))
+    assert found(retriever.run(**ask, filters=neither)) == ["leaked"]
     with pytest.raises(FilterError, match="'value' key missing"):
         retriever.run(**ask, filters={"field": "meta.year", "operator": "=="})
 

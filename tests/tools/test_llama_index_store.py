@@ -147,10 +147,12 @@ def test_conditions_are_joined_where_a_search_can_join_them(store: SecondBrainVe
     assert asked(store, "key", filters=neither) == ["leaked"]
     nested = MetadataFilters(filters=[neither, either], condition=FilterCondition.AND)
     assert asked(store, "key", filters=nested) == []
-    with pytest.raises(InvalidInputError, match="`or` must join equal values of one field"):
-        asked(store, "key", filters=one_of("or", ("year", 2024), ("team", "finance")))
-    words = MetadataFilter(key="note", operator=FilterOperator.TEXT_MATCH, value="paid")
-    with pytest.raises(InvalidInputError, match="text_match of 'note'"):
+    either = one_of("or", ("year", 2024), ("team", "finance"))
+    assert set(asked(store, "key", filters=either)) == {"keys", "invoice"}
+    part = MetadataFilter(key="team", operator=FilterOperator.TEXT_MATCH, value="inan")
+    assert asked(store, "key", filters=MetadataFilters(filters=[part])) == ["invoice"]
+    words = MetadataFilter(key="note", operator=FilterOperator.TEXT_MATCH_INSENSITIVE, value="paid")
+    with pytest.raises(InvalidInputError, match="text_match_insensitive of 'note'"):
         asked(store, "key", filters=MetadataFilters(filters=[words]))
 
 

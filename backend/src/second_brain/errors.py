@@ -359,7 +359,7 @@ def translate(error: Exception) -> SecondBrainError:
 Client = TypeVar("Client", bound=type)
 
 # What a value of a wrong type raises where it is used first.
-_WRONG_VALUE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+WRONG_VALUE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def documented(client: Client) -> Client:
@@ -383,8 +383,8 @@ def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
                 async with aclosing(method(*args, **kwargs)) as results:
                     async for result in results:
                         yield result
-            except _WRONG_VALUE as error:
-                _refuse(method, error)
+            except WRONG_VALUE as error:
+                refuse(method, error)
 
         return iterate
     if inspect.iscoroutinefunction(method):
@@ -394,9 +394,11 @@ def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
             running = method(*args, **kwargs)
             try:
                 return await running
-            except _WRONG_VALUE as error:
-                _refuse(method, error)
+            except WRONG_VALUE as error:
+                refuse(method, error)
 
+        # For `blocking`, which does the same.
+        wait.documented = method  # type: ignore[attr-defined]
         return wait
 
     signature = inspect.signature(method)
@@ -406,13 +408,14 @@ def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         try:
             return method(*bound.args, **bound.kwargs)
-        except _WRONG_VALUE as error:
-            _refuse(method, error)
+        except WRONG_VALUE as error:
+            refuse(method, error)
 
     return call
 
 
-def _refuse(method: Callable[..., Any], error: Exception) -> NoReturn:
+def refuse(method: Callable[..., Any], error: Exception) -> NoReturn:
+    """Raise what a method raised for a value of a wrong type, as an InvalidInputError."""
     if isinstance(error, SecondBrainError | UnknownArgumentError):
         raise error
     known = translate(error)

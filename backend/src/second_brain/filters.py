@@ -18,10 +18,25 @@ from second_brain.errors import InvalidInputError
 Value = TypeVar("Value")
 
 Operator = Literal[
-    "eq", "ne", "in", "not_in", "contains", "has_any", "gte", "gt", "lte", "lt", "between", "exists"
+    "eq",
+    "ne",
+    "in",
+    "not_in",
+    "contains",
+    "has_any",
+    "gte",
+    "gt",
+    "lte",
+    "lt",
+    "between",
+    "exists",
+    "is_null",
+    "is_not_null",
+    "starts_with",
+    "contains_text",
 ]
 """`contains` and `has_any` are for metadata only; gte, gt, lte, lt and between for dates, numbers
-and metadata."""
+and metadata; starts_with and contains_text for texts."""
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
 
@@ -32,6 +47,8 @@ COLUMNS = (
     "document_date",
     "document_id",
     "embedding_model",
+    "external_key",
+    "id",
     "knowledge_type",
     "language",
     "owner_id",
@@ -48,9 +65,9 @@ COLUMNS = (
 class FilterExpression:
     """One condition: `FilterExpression("metadata.tags", "contains", ["api"])`.
 
-    `field` is a column (knowledge_type, document_date, …) or `metadata.` and a path of keys. Only
-    `exists` may go without a value, and then asks for rows that have one. Raises InvalidInputError
-    for an unknown operator.
+    `field` is a column (knowledge_type, document_date, …) or `metadata.` and a path of keys.
+    `exists` without a value asks for rows that have one, as `is_not_null` does, which takes no
+    value. Raises InvalidInputError for an unknown operator.
     """
 
     field: str
@@ -84,11 +101,22 @@ class FilterBuilder:
     """
 
     def __init__(self) -> None:
-        self._expressions: list[FilterExpression] = []
+        self._expressions: list[FilterExpression | Mapping[str, object]] = []
 
     def add(self, field: str, operator: Operator, value: object = ...) -> Self:
         """Add any condition."""
         self._expressions.append(FilterExpression(field, operator, value))
+        return self
+
+    def add_group(self, op: Literal["any", "all", "not"], *parts: "Part") -> Self:
+        """Keep rows that meet any of the parts, all of them, or not the one part.
+
+        A part is a FilterExpression, a condition or group as a dict, or another builder, all of
+        whose conditions it stands for.
+        """
+        if op == "not" and len(parts) != 1:
+            raise InvalidInputError(f"filters: not takes one part, not {len(parts)}")
+        self._expressions.append({op: parts[0] if op == "not" else list(parts)})
         return self
 
     def add_category(self, *categories: str | Iterable[str], field: str = "knowledge_type") -> Self:
@@ -150,7 +178,7 @@ class FilterBuilder:
         """Leave out rows with one of these labels; rows without a label stay."""
         return self.add("sensitivity", "not_in", _listed("exclude_sensitivity", labels))
 
-    def build(self) -> list[FilterExpression]:
+    def build(self) -> "list[FilterExpression | Mapping[str, object]]":
         """Return the conditions, for `filters=` of a search."""
         return list(self._expressions)
 
@@ -190,6 +218,8 @@ def _last_day(field: str, value: object) -> date | None:
     return None if isinstance(value, datetime) else value
 
 
+Part: TypeAlias = FilterExpression | FilterBuilder | Mapping[str, object]
+
 Filters: TypeAlias = (
     FilterExpression
     | FilterBuilder
@@ -199,7 +229,8 @@ Filters: TypeAlias = (
 """What a search takes as filters: conditions that must all hold, as objects or as dicts
 (`{"field": …, "op": …, "value": …}`), or a dict of columns and metadata keys with the values that
 they equal: a key is a column where one has its name. There, dates, times and chunk_index also take
-a range: `{"document_date": {"from": …, "to": …}}`. A list may have such dicts, too."""
+a range: `{"document_date": {"from": …, "to": …}}`. A list may have such dicts, too. Groups stand
+where conditions do: `{"any": [...]}`, `{"all": [...]}`, `{"not": {...}}`."""
 
 
 def conditions(filters: Filters | None, name: str = "filters") -> Any:
@@ -265,6 +296,10 @@ def _path_of_fault(value: object, name: str) -> str:
 
 def json_default(value: object) -> Any:
     """Return what `json.dumps` writes for a value of another type (`default=`)."""
+    if isinstance(value, FilterExpression):
+        return value.condition()
+    if isinstance(value, FilterBuilder):
+        return {"all": value.build()}
     if hasattr(value, "tolist"):  # numpy's and other libraries' arrays and numbers
         return value.tolist()
     if hasattr(value, "to_list"):  # pgvector's

@@ -19,6 +19,8 @@ MODULES: Mapping[str, str] = {
     "arrange": "boosts, order_by, diversity, duplicates merged",
     "field_weights": "how often heading and title count; metadata keys that are searched",
     "snippets": "excerpts in whole sentences; marks compounds and text without spaces",
+    "visitors": "a search of public rows that visitors may call, within narrow limits",
+    "batch": "several searches in one call",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
     "citus": "one corpus over the workers of a Citus cluster; needs the extension citus",
 }

@@ -52,6 +52,9 @@ export type Searches = {
   >;
 };
 
+/** How both legs are fused. */
+export type Fusion = "rrf" | "relative_score" | "auto";
+
 /** What `upsert_knowledge_document` did. */
 export type Upserted = {
   chunks_added: number;
@@ -230,6 +233,8 @@ export const FILTER_COLUMNS = [
   "document_date",
   "document_id",
   "embedding_model",
+  "external_key",
+  "id",
   "knowledge_type",
   "language",
   "owner_id",

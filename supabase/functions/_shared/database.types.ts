@@ -813,7 +813,7 @@ export type Database = {
         };
       };
       "hybrid_search_knowledge_chunks_batch": {
-        Args: { "fuse"?: boolean; "queries": Json };
+        Args: { "queries": Json };
         Returns: {
           "answer_confidence": number;
           "chunk_index": number;

@@ -7,6 +7,7 @@ import type {
   ArgumentSchema,
   ErrorKind,
   FILTER_COLUMNS,
+  Fusion,
   HitColumns,
   Json,
   Searches,
@@ -38,14 +39,22 @@ export type FilterCondition =
     | { op: "gte" | "gt" | "lte" | "lt"; value: string | number }
     | { op: "between"; value: [string | number, string | number] }
     | { op: "exists"; value?: boolean }
+    | { op: "is_null" | "is_not_null" }
+    | { op: "starts_with" | "contains_text"; value: string }
   );
+
+/** Rows that meet any or all of the parts, or not the one. */
+export type FilterGroup =
+  | { any: (FilterCondition | FilterGroup | FilterValues)[] }
+  | { all: (FilterCondition | FilterGroup | FilterValues)[] }
+  | { not: FilterCondition | FilterGroup | FilterValues };
 
 /** The values that columns and metadata keys have, or ranges: `{ document_date: { from: … } }`. */
 export type FilterValues = { [columnOrKey: string]: Json | undefined };
 
 /** What must hold: conditions, values, or a list of both. */
 export type Filters =
-  | (FilterCondition | FilterValues & { field?: never; op?: never; value?: never })[]
+  | (FilterCondition | FilterGroup | FilterValues & { field?: never; op?: never; value?: never })[]
   | FilterValues;
 
 /** A factor of the scores: for rows that pass conditions, by a number, or by a distance. */
@@ -65,7 +74,7 @@ type Typed = {
   boosts?: Boost[] | null;
   filters?: Filters | null;
   formulations?: { query_text?: string; query_embedding?: number[] }[];
-  fusion?: "rrf" | "relative_score" | "auto";
+  fusion?: Fusion;
   on_bad_embedding?: "error" | "text" | "from_text";
   search_mode?: "websearch" | "simple" | "phrase";
 };

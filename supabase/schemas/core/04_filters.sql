@@ -4,12 +4,14 @@
 
 -- One condition. field: a column, metadata or metadata.<key>. kind: text, uuid, integer, date,
 -- timestamp or json, which is metadata. path: the keys after metadata. location: the same, with the
--- bounds of a range. op: as in filters, but in or not_in for eq, ne and exists. has_null: null is
--- among the values. They are in the array of their kind (json's with null), has_any's in texts.
+-- bounds of a range. op: as in filters, but in or not_in for eq, ne and those about null. has_null:
+-- null is among the values. They are in the array of their kind (json's with null), has_any's in
+-- texts. level: the groups that it is in. A group (op any, all or not) follows its parts: the last
+-- ones of the level below it, as many as parts says.
 create type knowledge_internal.filter_condition as (
   field text, kind text, path text[], location jsonpath, op text, has_null boolean,
   texts text[], uuids uuid[], integers integer[], dates date[], timestamps timestamptz[],
-  jsons jsonb[]
+  jsons jsonb[], level integer, parts integer
 );
 
 -- Compiled filters; a chunk must meet all parts, and a null part is no restriction. filter_type to
@@ -92,8 +94,9 @@ language plpgsql immutable security invoker set search_path = pg_catalog, pg_tem
 begin
   return '{
     "knowledge_type": "text", "source_origin": "text", "collection": "text", "language": "text",
-    "visibility": "text", "sensitivity": "text", "embedding_model": "text",
-    "document_id": "uuid", "source_id": "uuid", "owner_id": "uuid", "chunk_index": "integer",
+    "visibility": "text", "sensitivity": "text", "embedding_model": "text", "id": "uuid",
+    "document_id": "uuid", "external_key": "uuid", "source_id": "uuid", "owner_id": "uuid",
+    "chunk_index": "integer",
     "document_date": "date", "created_at": "timestamp", "updated_at": "timestamp"
   }';
 end
@@ -122,10 +125,13 @@ declare
   value constant jsonb := source -> 'value';
   allowed_ops constant text[] := case
     when condition.path = '{}' then '{contains,has_any}'
-    when condition.kind in ('text', 'uuid') then '{eq,ne,in,not_in,exists}'
-    when condition.kind = 'json'
-      then '{eq,ne,in,not_in,exists,gte,gt,lte,lt,between,contains,has_any}'
-    else '{eq,ne,in,not_in,exists,gte,gt,lte,lt,between}'
+    else '{eq,ne,in,not_in,exists,is_null,is_not_null}' || case condition.kind
+      when 'text' then '{starts_with,contains_text}'
+      when 'uuid' then '{}'
+      when 'json'
+        then '{gte,gt,lte,lt,between,starts_with,contains_text,contains,has_any}'
+      else '{gte,gt,lte,lt,between}'
+    end::text[]
   end;
   -- For format, with the arguments below.
   problem constant text := case
@@ -140,6 +146,8 @@ declare
       then '.field must have 1 to 20 keys after metadata, none of them empty, not %4$s'
     when (condition.op = any (allowed_ops)) is not true
       then '.op must be one of %5$s for %6$s, not %7$s'
+    when condition.op in ('is_null', 'is_not_null') then case
+      when value is not null then ' must have no value for %8$s' end
     when condition.op <> 'exists' and value is null then '.value is missing'
     when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean'
       then '.value for exists must be true or false, not %9$s'
@@ -177,7 +185,9 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   is_integer constant jsonpath :=
     'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $';
-  allowed constant text[] := knowledge_internal.known_values(condition.field);
+  is_part constant boolean := condition.op in ('starts_with', 'contains_text');
+  allowed constant text[] := case
+    when not is_part then knowledge_internal.known_values(condition.field) end;
   wrong record;
 begin
   -- The fast way for a long list of texts.
@@ -195,7 +205,7 @@ begin
            when condition.op in ('in', 'not_in') and read.text is null then true
            when condition.kind = 'text' then
              read.type = 'string' and coalesce(read.text = any (allowed), true)
-           when condition.op = 'has_any' then read.type = 'string'
+           when condition.op = 'has_any' or is_part then read.type = 'string'
            when condition.path = '{}' then read.type = 'object'
            when condition.op = 'contains' then read.type <> 'null'
            when condition.kind = 'json' then read.type in ('number', 'string')
@@ -215,7 +225,9 @@ begin
                       left(condition.field, 100),
                       case
                         when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
-                        when condition.kind = 'text' or condition.op = 'has_any' then 'a string'
+                        when condition.kind = 'text' or condition.op = 'has_any' or is_part
+                          then 'a string'
+                        when condition.field = 'external_key' then 'the key of a document'
                         when condition.field = 'source_id' then 'a UUID or the name of a source'
                         when condition.kind = 'uuid' then 'a UUID'
                         when condition.kind = 'integer' then 'an integer'
@@ -270,46 +282,49 @@ end
 $$;
 
 -- The conditions of filters: an array of conditions, one condition, or an object, which is a short
--- form of values that columns and keys of metadata equal, or of ranges. An object in the array
--- without a key of a condition is a short form, too. place: such as filters[2]; part: the same as a path in filters.
--- path: of a key of metadata in a short form. argument: what has them.
+-- form of values that columns and keys of metadata equal, of ranges, and of groups. An object in the
+-- array without a key of a condition is a short form, too. place: such as filters[2]; part: the
+-- same as a path in filters. path: of a key of metadata in a short form. level, parts: as in
+-- filter_condition. argument: what has them.
 create function knowledge_internal.listed_conditions(
-  filters jsonb, argument text default 'filters'
-) returns table (place text, part text[], path text[], condition jsonb)
+  filters jsonb, argument text default 'filters', of_level integer default 0
+) returns table (
+  place text, part text[], path text[], condition jsonb, level integer, parts integer
+)
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  columns constant jsonb := knowledge_internal.filter_columns();
+  -- A short form names the metadata keys id and external_key, which many projects have.
+  columns constant jsonb := knowledge_internal.filter_columns() - '{id,external_key}'::text[];
   other_names constant jsonb := knowledge_internal.other_filter_names();
   bounds constant jsonb := '{
     "from": "gte", "start": "gte", "gte": "gte", "gt": "gt", "to": "lte", "end": "lte",
     "lte": "lte", "lt": "lt"
   }';
+  keys_of_condition constant text[] := '{field,op,operator,value}';
 begin
   return query
-  select array_to_string(
-           (argument || coalesce('[' || element.index || ']', '')) || written.keys, '.'
-         ),
-         array_remove(array[element.index], null) || written.keys,
-         case when not (columns || other_names) ? written.keys[1] then written.keys[:1] end,
-         case when other_names ? (written.condition ->> 'field')
-           then knowledge_internal.own_condition(written.condition) else written.condition end
+  select each.place, each.part, each.path, each.condition, each.level, each.parts
     from (
       select filters as given, null as index,
-             not (filters ? 'field' and filters ?| '{op,operator}') as is_short
+             case when of_level = 0
+               then not (filters ? 'field' and filters ?| '{op,operator}')
+               else not filters ?| keys_of_condition and filters <> '{}' end as is_short
        where jsonb_typeof(filters) = 'object'
        union all
       select listed.given, (listed.number - 1)::text,
              jsonb_typeof(listed.given) = 'object' and listed.given <> '{}'
-               and not listed.given ?| '{field,op,operator,value}'
+               and not listed.given ?| keys_of_condition
         from jsonb_array_elements(
                case jsonb_typeof(filters) when 'array' then filters end
              ) with ordinality as listed (given, number)
     ) as element
    cross join lateral (
-           select '{}'::text[] as keys, element.given as condition where not element.is_short
+           select '{}'::text[] as keys, element.given as condition, null as op
+            where not element.is_short
             union all
            select array_remove(array[entry.key, bound.key], null),
-                  jsonb_build_object('field', entry.key, 'op', bound.op, 'value', bound.value)
+                  jsonb_build_object('field', entry.key, 'op', bound.op, 'value', bound.value),
+                  case when entry.key in ('any', 'all', 'not') then entry.key end
              from jsonb_each(case when element.is_short then element.given end) as entry
             cross join lateral (
                     select columns ->> coalesce(other_names ->> entry.key, entry.key) as kind
@@ -336,7 +351,115 @@ begin
                       from jsonb_each(case when read.is_range then entry.value end) as range
                      where range.value <> 'null'
                   ) as bound
-         ) as written;
+         ) as written
+   cross join lateral (
+           select array_to_string(
+                    (argument || coalesce('[' || element.index || ']', '')) || written.keys, '.'
+                  ) as place,
+                  array_remove(array[element.index], null) || written.keys as part
+         ) as found
+   cross join lateral (
+           select found.place, found.part,
+                  case when not (columns || other_names) ? written.keys[1]
+                    then written.keys[:1] end as path,
+                  case when other_names ? (written.condition ->> 'field')
+                    then knowledge_internal.own_condition(written.condition)
+                    else written.condition end as condition,
+                  of_level as level, null::integer as parts
+            where written.op is null
+            union all
+           select grouped.place, found.part, grouped.path, grouped.condition, grouped.level,
+                  grouped.parts
+             from knowledge_internal.listed_group(
+                    written.op, written.condition -> 'value', found.place, of_level
+                  ) as grouped
+            where written.op is not null
+         ) as each;
+end
+$$;
+
+-- The conditions in a group, and the group after them. What several keys of a short form ask for
+-- is a group of its own. Raises 22023.
+create function knowledge_internal.listed_group(
+  op text, value jsonb, at_place text, of_level integer
+) returns table (place text, path text[], condition jsonb, level integer, parts integer)
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Deeper than people and frameworks write; each level takes a call of two functions.
+  most_levels constant integer := 10;
+  wanted_type constant text := case op when 'not' then 'object' else 'array' end;
+  element_count integer := 0;
+  listed record;
+begin
+  if jsonb_typeof(value) <> wanted_type or value in ('[]', '{}') then
+    raise exception '% must be %, not %', at_place,
+                    case op when 'not' then 'a condition or a group'
+                      else 'an array of one or more conditions' end, left(value::text, 100)
+      using errcode = '22023',
+            hint = format('For a metadata key of this name, write metadata.%s.', op);
+  elsif of_level >= most_levels then
+    raise exception '% is in more than % groups', at_place, most_levels - 1
+      using errcode = '22023';
+  end if;
+  for listed in
+    select one.*,
+           count(*) filter (where one.level = of_level + 1) over element as results,
+           row_number() over element = count(*) over element as is_last
+      from knowledge_internal.listed_conditions(value, at_place, of_level + 1) with ordinality
+             as one (place, part, path, condition, level, parts, number)
+    window element as (
+             partition by case wanted_type when 'array' then one.part[1]::integer end
+             order by one.number rows between unbounded preceding and unbounded following
+           )
+     order by one.number
+  loop
+    return query select listed.place, listed.path, listed.condition, listed.level, listed.parts;
+    if listed.is_last then
+      element_count := element_count + 1;
+      if listed.results > 1 then
+        return query select at_place, null::text[], '{"op": "all"}'::jsonb, of_level + 1,
+                            listed.results::integer;
+      end if;
+    end if;
+  end loop;
+  if element_count < (
+    case wanted_type when 'array' then jsonb_array_length(value) else 1 end
+  ) then
+    raise exception '% has an element without a condition', at_place using errcode = '22023';
+  end if;
+  return query select at_place, null::text[], jsonb_build_object('op', op), of_level, element_count;
+end
+$$;
+
+-- The elements with ids for the names of sources or the keys of documents. A name that is not
+-- stored is left out, so it matches no row, as an unknown id does: an error would tell a viewer
+-- which sources and documents exist.
+create function knowledge_internal.known_ids(field text, elements jsonb) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select coalesce(
+             jsonb_agg(
+               coalesce(to_jsonb(source.id), to_jsonb(document.id), listed.element)
+               order by listed.ordinality
+             ),
+             '[]'
+           )
+      from jsonb_array_elements(elements) with ordinality as listed (element)
+     cross join lateral (
+             select case
+                      when jsonb_typeof(listed.element) = 'string' and not (
+                        field = 'source_id'
+                        and knowledge_internal.is_input(listed.element #>> '{}', 'uuid')
+                      ) then listed.element #>> '{}'
+                    end as name
+           ) as read
+      left join public.knowledge_sources as source
+        on field = 'source_id' and source.name = read.name
+      left join public.knowledge_documents as document
+        on field = 'external_key' and document.external_key = read.name
+     where read.name is null or source.id is not null or document.id is not null
+  );
 end
 $$;
 
@@ -359,6 +482,7 @@ declare
   written record;
   value jsonb;
   elements jsonb;
+  is_list boolean;
   condition knowledge_internal.filter_condition;
   conditions knowledge_internal.filter_condition[] := '{}';
 begin
@@ -375,8 +499,12 @@ begin
   end if;
 
   for written in
-    select listed.place, listed.path, listed.condition as source, count(*) over () as conditions
-      from knowledge_internal.listed_conditions(filters, argument) as listed
+    select listed.place, listed.path, listed.condition as source, listed.level, listed.parts,
+           count(*) over () as conditions
+      from knowledge_internal.listed_conditions(filters, argument) with ordinality as listed (
+             place, part, path, condition, level, parts, number
+           )
+     order by listed.number
   loop
     if written.conditions > 100 then
       raise exception '% must have at most 100 %, not %',
@@ -386,6 +514,13 @@ begin
     end if;
     value := written.source -> 'value';
     condition := null;
+    condition.level := written.level;
+    condition.parts := written.parts;
+    if written.parts is not null then
+      condition.op := written.source ->> 'op';
+      conditions := conditions || condition;
+      continue;
+    end if;
     condition.field := written.source ->> 'field';
     condition.kind := coalesce(
       case when written.path is not null then 'json' end,
@@ -403,15 +538,36 @@ begin
 
     -- Equality is a list with one element; existence is a comparison with null.
     elements := case
-      when condition.op = 'exists' then '[null]'
+      when condition.op in ('exists', 'is_null', 'is_not_null') then '[null]'
       when condition.op in ('in', 'not_in', 'has_any', 'between') then value
       else jsonb_build_array(value)
     end;
+    is_list := elements = value;
     condition.op := case
-      when condition.op = 'eq' or condition.op = 'exists' and value = 'false' then 'in'
-      when condition.op in ('ne', 'exists') then 'not_in'
+      when condition.op in ('eq', 'is_null') or condition.op = 'exists' and value = 'false'
+        then 'in'
+      when condition.op in ('ne', 'exists', 'is_not_null') then 'not_in'
       else condition.op
     end;
+    if elements ?| '{now,today}' and (
+      condition.kind in ('date', 'timestamp')
+      or condition.kind = 'json' and condition.op in ('gte', 'gt', 'lte', 'lt', 'between')
+    ) then
+      elements := (
+        select jsonb_agg(
+                 case
+                   when element = '"today"' or element = '"now"' and condition.kind = 'date'
+                     then to_jsonb(current_date)
+                   when element = '"now"' and condition.kind = 'timestamp' then to_jsonb(now())
+                   when element = '"now"'
+                     then to_jsonb(to_char(now(), 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+                   else element
+                 end
+                 order by ordinality
+               )
+          from jsonb_array_elements(elements) with ordinality as listed (element)
+      );
+    end if;
     -- As a value, {"$in": [1]} would equal no row. Metadata with such keys is found by contains.
     foreign_operator := case
       when written.path[1] ~ '^[$][A-Za-z]+$' then written.path[1]
@@ -425,28 +581,17 @@ begin
         using errcode = '22023', hint = 'Give a list of conditions, such as '
           '[{"field": "metadata.page", "op": "in", "value": [1, 2]}].';
     end if;
-    if condition.field = 'source_id' then
-      -- Names of sources become their ids. An unknown name is left out, so it matches no row, as an
-      -- unknown id does: an error would tell a viewer which sources exist.
-      elements := (
-        select coalesce(jsonb_agg(coalesce(to_jsonb(stored.id), element) order by ordinality), '[]')
-          from jsonb_array_elements(elements) with ordinality as listed (element)
-          left join lateral (
-                 select element #>> '{}' as name
-                  where jsonb_typeof(element) = 'string'
-                    and not knowledge_internal.is_input(element #>> '{}', 'uuid')
-               ) as read on true
-          left join public.knowledge_sources as stored on stored.name = read.name
-         where read.name is null or stored.id is not null
-      );
+    if condition.field in ('source_id', 'external_key') then
+      elements := knowledge_internal.known_ids(condition.field, elements);
     end if;
     value_count := value_count + jsonb_array_length(elements);
     if value_count > 2000 then
       raise exception '% must have at most 2000 values in all', argument using errcode = '22023';
     elsif condition.kind <> 'json' or condition.op not in ('in', 'not_in') then
-      perform knowledge_internal.check_values(
-        condition, elements, elements = value, written.place
-      );
+      perform knowledge_internal.check_values(condition, elements, is_list, written.place);
+    end if;
+    if condition.field = 'external_key' then
+      condition.field := 'document_id';
     end if;
 
     condition.has_null := elements @> 'null';
@@ -468,8 +613,72 @@ begin
 end
 $$;
 
--- The filter with one more condition, which becomes SQL about chunk. Only its number and the names
--- of columns and operators are part of this text; its values are read from $1, the row_scope.
+-- A condition as SQL about chunk, without an index on metadata but for one scalar. Only its number
+-- and the names of columns and operators are part of this text; its values are read from $1, the
+-- row_scope, whose conditions have it at this number. is_access: it is on a column that controls
+-- access. is_indexed: an index supports it.
+create function knowledge_internal.condition_sql(
+  inout condition knowledge_internal.filter_condition, number integer,
+  out added text, out is_access boolean, out is_indexed boolean
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  here constant text := format('($1).wanted.conditions[%s].', number);
+  given constant text := here || case condition.op
+    when 'has_any' then 'texts' else condition.kind || 's'
+  end;
+  operator constant text := '{
+    "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "between": ">=",
+    "starts_with": "starts with", "contains_text": "like_regex"
+  }'::jsonb ->> condition.op;
+  actual text := 'chunk.' || condition.field;
+  keys text;
+begin
+  is_access := condition.field in ('visibility', 'sensitivity', 'owner_id');
+  is_indexed := condition.op = 'in' and condition.kind in ('text', 'uuid')
+      and condition.field not in ('sensitivity', 'embedding_model')
+    or condition.op <> 'not_in' and condition.field = 'document_date';
+  if condition.kind = 'json' then
+    keys := (
+      select string_agg('.' || to_json(listed.key), '' order by listed.ordinality)
+        from unnest(condition.path) with ordinality as listed (key)
+    );
+    -- In strict mode, a path goes through objects alone, and a bound is compared with the value and
+    -- not with the elements of an array.
+    condition.location := concat(
+      'strict $', keys, ' ' || operator || ' ' || condition.jsons[1],
+      case condition.op
+        when 'between' then ' && $' || keys || ' <= ' || condition.jsons[2]
+        when 'contains_text' then ' flag "q"'
+      end
+    );
+    actual := format(
+      '%s(chunk.metadata, %slocation, ''{}'', true)',
+      case when operator is null then 'jsonb_path_query_first' else 'jsonb_path_match' end, here
+    );
+  end if;
+  added := format(
+    case
+      when condition.op = 'contains' then '%s @> %s[1]'
+      when condition.op = 'has_any' then '%s ?| %s'
+      when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'
+      when condition.op = 'in' then '%s = any (%s)'
+      when condition.op = 'not_in' and condition.has_null
+        then '(%1$s <> all (%2$s) and %1$s is not null)'
+      when condition.op = 'not_in' then '(%s <> all (%s)) is not false'
+      when condition.kind = 'json' then '%s'
+      when condition.op = 'between' then '%1$s between %2$s[1] and %2$s[2]'
+      when condition.op = 'starts_with' then 'starts_with(%1$s, %2$s[1])'
+      when condition.op = 'contains_text' then 'strpos(%1$s, %2$s[1]) > 0'
+      else '%1$s %3$s %2$s[1]'
+    end,
+    actual, given, operator
+  );
+  condition.path := null; -- The planner copies the conditions for each value that it reads.
+end
+$$;
+
+-- The filter with one more condition that stands outside of groups.
 create function knowledge_internal.with_condition(
   compiled knowledge_internal.chunk_filter, condition knowledge_internal.filter_condition
 ) returns knowledge_internal.chunk_filter
@@ -479,14 +688,6 @@ declare
   most_alternatives constant integer := 100;
   any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
   any_composite constant jsonpath := 'strict $[*] ? (@.type() == "array" || @.type() == "object")';
-  number constant integer := coalesce(cardinality(compiled.conditions), 0) + 1;
-  here constant text := format('($1).wanted.conditions[%s].', number);
-  given constant text := here || case condition.op
-    when 'has_any' then 'texts' else condition.kind || 's'
-  end;
-  operator constant text :=
-    '{"gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "between": ">="}'::jsonb ->> condition.op;
-  actual text := 'chunk.' || condition.field;
   -- The value that metadata must contain, or have at the path.
   single jsonb := case
     when condition.op = 'contains' or condition.op = 'in' and not condition.has_null
@@ -494,18 +695,13 @@ declare
   end;
   is_scalar constant boolean := jsonb_typeof(single) not in ('array', 'object');
   object_at_path jsonb := 'null'; -- with null at the end of the path
-  keys text := '';
-  added text;
 begin
   if condition.field = 'collection' and condition.op = 'not_in' then
     compiled.excluded_collections := compiled.excluded_collections || condition.texts;
     return compiled;
-  end if;
-
-  if condition.kind = 'json' then
+  elsif condition.kind = 'json' then
     for level in reverse cardinality(condition.path) .. 1 loop
       object_at_path := jsonb_build_object(condition.path[level], object_at_path);
-      keys := '.' || to_json(condition.path[level]) || keys;
     end loop;
     -- For a scalar, containment is equality. A stored array or object may have more elements than
     -- the contained one, so it is compared again. The GIN index finds rows only by scalars.
@@ -537,51 +733,63 @@ begin
       );
       return compiled;
     end if;
-    -- In strict mode, a path goes through objects alone, and a bound is compared with the value and
-    -- not with the elements of an array.
-    condition.location := concat(
-      'strict $', keys, ' ' || operator || ' ' || condition.jsons[1],
-      case condition.op when 'between' then ' && $' || keys || ' <= ' || condition.jsons[2] end
-    );
-    actual := format(
-      '%s(chunk.metadata, %slocation, ''{}'', true)',
-      case when operator is null then 'jsonb_path_query_first' else 'jsonb_path_match' end, here
-    );
-  end if;
-
-  added := format(
-    case
-      when condition.op = 'contains' then '%s @> %s[1]'
-      when condition.op = 'has_any' then '%s ?| %s'
-      when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'
-      when condition.op = 'in' then '%s = any (%s)'
-      when condition.op = 'not_in' and condition.has_null
-        then '(%1$s <> all (%2$s) and %1$s is not null)'
-      when condition.op = 'not_in' then '(%s <> all (%s)) is not false'
-      when condition.kind = 'json' then '%s'
-      when condition.op = 'between' then '%1$s between %2$s[1] and %2$s[2]'
-      else '%1$s %3$s %2$s[1]'
-    end,
-    actual, given, operator
-  );
-  condition.path := null; -- The planner copies the conditions for each value that it reads.
-  compiled.conditions := compiled.conditions || condition;
-  if condition.field in ('visibility', 'sensitivity', 'owner_id') then
-    compiled.access_sql := concat_ws(' and ', compiled.access_sql, added);
-  else
-    compiled.other_sql := concat_ws(' and ', compiled.other_sql, added);
-  end if;
-  if condition.field = 'collection' then
+  elsif condition.field = 'collection' and condition.op = 'in' then
     compiled.collections := array(
       select name
         from unnest(condition.texts) as name
        where name = any (compiled.collections) is not false
     );
   end if;
-  compiled.is_indexed := compiled.is_indexed is true
-    or condition.op = 'in' and condition.kind in ('text', 'uuid')
-      and condition.field not in ('sensitivity', 'embedding_model')
-    or condition.op <> 'not_in' and condition.field = 'document_date';
+  return knowledge_internal.with_conditions(compiled, array[condition]);
+end
+$$;
+
+-- The filter with one more condition or group, each part of which becomes SQL about chunk.
+create function knowledge_internal.with_conditions(
+  compiled knowledge_internal.chunk_filter, conditions knowledge_internal.filter_condition[]
+) returns knowledge_internal.chunk_filter
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  condition knowledge_internal.filter_condition;
+  made record;
+  -- What is not yet in a group: its SQL, and whether it is on access, or indexed.
+  texts text[] := '{}';
+  access boolean[] := '{}';
+  indexed boolean[] := '{}';
+  first integer;
+begin
+  foreach condition in array conditions loop
+    first := cardinality(texts) + 1 - coalesce(condition.parts, 0);
+    if condition.parts is null then
+      made := knowledge_internal.condition_sql(
+        condition, coalesce(cardinality(compiled.conditions), 0) + 1
+      );
+      compiled.conditions := compiled.conditions || made.condition;
+    else
+      select case condition.op
+               when 'not' then format('(%s) is not true', texts[first])
+               else '(' || array_to_string(
+                      texts[first:], case condition.op when 'any' then ' or ' else ' and ' end
+                    ) || ')'
+             end as added,
+             true = all (access[first:]) as is_access,
+             case condition.op
+               when 'any' then true = all (indexed[first:])
+               when 'all' then true = any (indexed[first:])
+               else false
+             end as is_indexed
+        into made;
+    end if;
+    texts := texts[:first - 1] || made.added;
+    access := access[:first - 1] || made.is_access;
+    indexed := indexed[:first - 1] || made.is_indexed;
+  end loop;
+  if made.is_access then
+    compiled.access_sql := concat_ws(' and ', compiled.access_sql, made.added);
+  else
+    compiled.other_sql := concat_ws(' and ', compiled.other_sql, made.added);
+  end if;
+  compiled.is_indexed := compiled.is_indexed is true or made.is_indexed;
   return compiled;
 end
 $$;
@@ -617,6 +825,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   compiled knowledge_internal.chunk_filter;
   condition knowledge_internal.filter_condition;
+  pending knowledge_internal.filter_condition[] := '{}';
 begin
   if filter_type is not null
     and filter_type <> all (knowledge_internal.known_values('knowledge_type')) then
@@ -627,7 +836,13 @@ begin
   end if;
   if filters <> 'null' then
     foreach condition in array knowledge_internal.filter_conditions(filters, argument) loop
-      compiled := knowledge_internal.with_condition(compiled, condition);
+      pending := pending || condition;
+      if condition.level = 0 then
+        compiled := case when condition.parts is null
+          then knowledge_internal.with_condition(compiled, condition)
+          else knowledge_internal.with_conditions(compiled, pending) end;
+        pending := '{}';
+      end if;
     end loop;
     -- Callers exclude collections by habit. Without such chunks the search needs no filter. What is
     -- required stays: an answer must not depend on chunks that it leaves out.

@@ -99,10 +99,13 @@ begin
     exit when found_language is null;
     languages := languages || found_language;
   end loop;
-  return (
-    select array_agg(distinct knowledge_internal.text_configuration(present.name))
-      from unnest(languages) as present (name)
-  );
+  return case
+    when cardinality(languages) = 1 then array[knowledge_internal.text_configuration(languages[1])]
+    else (
+      select array_agg(distinct knowledge_internal.text_configuration(present.name))
+        from unnest(languages) as present (name)
+    )
+  end;
 end
 $$;
 
@@ -973,7 +976,8 @@ $$;
 -- The parts of analyse_query without the candidates.
 create function knowledge_internal.full_reading(
   query_text text, search_mode text, collections text[], prefix_last boolean,
-  configurations regconfig[], scope knowledge_internal.row_scope
+  configurations regconfig[], scope knowledge_internal.row_scope,
+  corpus knowledge_internal.corpus_figures
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -991,7 +995,6 @@ declare
      where not operand.is_excluded
   );
   wanted constant text := knowledge_internal.normalised(typed);
-  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
   expansions constant knowledge_internal.expansion[] := case
     when search_mode = 'phrase' then '{}'
     else knowledge_internal.expansions(
@@ -1089,7 +1092,8 @@ $$;
 -- What full_reading says of a query of words only, in one language: at most 200 words of ASCII
 -- letters, which have no synonym and no spelling with accents. Null for any other query.
 create function knowledge_internal.plain_reading(
-  query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope
+  query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope,
+  corpus knowledge_internal.corpus_figures
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table of words for small.
@@ -1101,7 +1105,6 @@ declare
   words text[];
   lower_words text[];
   lexemes tsvector;
-  corpus knowledge_internal.corpus_figures;
   analysis knowledge_internal.query_analysis;
 begin
   if length(query_text) > longest_text
@@ -1137,7 +1140,6 @@ begin
   end if;
 
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  corpus := knowledge_internal.corpus_figures();
   analysis.document_count := corpus.document_count;
   analysis.mean_length := corpus.mean_length;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
@@ -1176,23 +1178,25 @@ $$;
 -- and the 256 lexemes that weigh most.
 create function knowledge_internal.analyse_query(
   query_text text, search_mode text, collections text[] default null,
-  prefix_last boolean default false, scope knowledge_internal.row_scope default null
+  prefix_last boolean default false, scope knowledge_internal.row_scope default null,
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
+  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures(facts);
   analysis knowledge_internal.query_analysis;
 begin
   if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
     analysis := knowledge_internal.plain_reading(
-      query_text, configurations[1], collections, scope
+      query_text, configurations[1], collections, scope, corpus
     );
   end if;
   if analysis.lexemes is null and configurations is not null then
     analysis := knowledge_internal.full_reading(
-      query_text, search_mode, collections, prefix_last, configurations, scope
+      query_text, search_mode, collections, prefix_last, configurations, scope, corpus
     );
   end if;
   return analysis;

@@ -1,18 +1,249 @@
--- 009_fusion: the rows of the legs in one list, and how that list is arranged.
--- Adds: type fused_row, and the functions for scores of fused rows and for arranging them. Locks
--- nothing that exists.
+-- 009_fusion: how the scores of both legs become one, and how the fused list is arranged.
+-- Adds: types fusion_rule and fused_row; everything that knows one fusion from another: their
+-- rules, names and stored settings; and the functions that arrange the fused list. Adds a check to
+-- knowledge_settings, and locks nothing else that exists.
 
--- A row of the fused list. collections: with one_per_document, those of all rows of its document;
--- factors: of each boost; duplicates: with merge_duplicates, how many rows it stands for beside
--- itself.
-create type knowledge_internal.fused_row as (
-  id uuid, vector_rank bigint, text_rank bigint, similarity double precision,
-  text_score double precision, vector_share double precision, text_share double precision,
-  score double precision, collections text[], factors double precision[], duplicates integer
+-- To add a fusion, add its row to fusion_rules and its name to the check of knowledge_settings, and
+-- run `make baseline`. Nothing else in the SQL names one.
+
+-- How the rows of one list get their scores; list: its number. A leg adds its weight / (rrf_k +
+-- rank) if is_by_rank, else its weight times (its score - zero) / unit; for a row that it missed,
+-- its weight times missing. best: the highest of these, without the weight. A row with a BM25 score
+-- of at least identifier_bonus comes before all others.
+create type knowledge_internal.fusion_rule as (
+  fusion text, is_by_rank boolean,
+  vector_zero double precision, vector_unit double precision, vector_missing double precision,
+  vector_best double precision,
+  text_zero double precision, text_unit double precision, text_missing double precision,
+  text_best double precision, identifier_bonus double precision, list bigint
 );
 
+-- The fusions: each is a row here, with its rule for a list with these scores, which are in falling
+-- order. wanted: one of them, null for all. least_similarity: the cosine of a row that the vector
+-- leg missed; missing_score: the BM25 score of one that the text leg missed. cosine_scale: of
+-- effective_fusion. Raises 22023 for an unknown fusion.
+create function knowledge_internal.fusion_rules(
+  wanted text, rrf_k double precision default null, cosine_scale double precision default null,
+  similarities double precision[] default null, text_scores double precision[] default null,
+  least_similarity double precision default null, missing_score double precision default null,
+  identifier_bonus double precision default null, list bigint default null
+) returns setof knowledge_internal.fusion_rule
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  best_similarity constant float8 := similarities[1];
+  best_score constant float8 := text_scores[1];
+  -- In a text leg alone, the least is no word found.
+  last_score constant float8 := case
+    when similarities[1] is not null then text_scores[cardinality(text_scores)] else 0 end;
+  -- Where all scores of a leg are equal, relative_score scales them to 1.
+  zero_similarity constant float8 :=
+    least_similarity - (least_similarity = best_similarity)::integer;
+  zero_score constant float8 := last_score - (last_score = best_score)::integer;
+  text_scale constant float8 := coalesce(nullif(best_score, 0), 1);
+begin
+  return query
+  select rule.*, fusion_rules.list
+    from (
+      values
+        -- weight / (rrf_k + rank): Cormack, Clarke and Buettcher 2009.
+        ('rrf', true, null::float8, null::float8, 0::float8, 1 / (rrf_k + 1), null::float8,
+         null::float8, 0::float8, 1 / (rrf_k + 1), null::float8),
+        -- Each leg from 0, its last row, to 1, its first.
+        ('relative_score', false, zero_similarity, best_similarity - zero_similarity, 0, 1,
+         zero_score, best_score - zero_score, 0, 1, null),
+        -- cosine / (3 s) and BM25 / best BM25.
+        ('auto', false, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
+         1 / cosine_scale, 0, text_scale, missing_score / text_scale, 1,
+         fusion_rules.identifier_bonus)
+    ) as rule (
+      fusion, is_by_rank, vector_zero, vector_unit, vector_missing, vector_best, text_zero,
+      text_unit, text_missing, text_best, identifier_bonus
+    )
+   where rule.fusion = wanted or wanted is null;
+  if not found then
+    raise exception 'fusion must be one of %, not %',
+                    array_to_string(knowledge_internal.fusions(), ', '), left(wanted, 100)
+      using errcode = '22023';
+  end if;
+end
+$$;
+
+-- The names of the fusions.
+create function knowledge_internal.fusions() returns text[]
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  select array_agg(rule.fusion) from knowledge_internal.fusion_rules(null) as rule
+$$;
+
+-- service_role writes the table and may not call a function of the check.
+alter table public.knowledge_settings
+  add constraint knowledge_settings_fusion_check
+      check (fusion in ('rrf', 'relative_score', 'auto'));
+
+-- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
+-- weights. For null, the settings stored for the one collection searched, else those stored for
+-- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
+-- rrf. cosine_scale: what auto divides a cosine by.
+create function knowledge_internal.effective_fusion(
+  inout fusion text, inout vector_weight double precision, inout text_weight double precision,
+  collections text[], out cosine_scale double precision
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Standard deviations of the cosine of random pairs; docs/ranking.md measures it.
+  deviations constant float8 := 3;
+  -- Several collections are ranked in one list of scores, so they have one fusion.
+  searched constant text := case
+    when collections[1] = all (collections) then collections[1] else '' end;
+  stored public.knowledge_settings;
+begin
+  if fusion is null then
+    select settings.* into stored
+      from public.knowledge_settings as settings
+     where settings.collection in (searched, '')
+     order by settings.collection = '', settings.collection
+     limit 1;
+    fusion := coalesce(
+      stored.fusion,
+      (
+        select settings.fusion from public.knowledge_settings as settings
+         where settings.collection = ''
+      ),
+      'rrf'
+    );
+    vector_weight := vector_weight * coalesce(stored.vector_weight, 1);
+    text_weight := text_weight * coalesce(stored.text_weight, 1);
+    if vector_weight = 0 and text_weight = 0 then
+      raise exception 'vector_weight and text_weight are both 0 after they are multiplied by the '
+                      'stored weights, one must be above'
+        using errcode = '22023', hint = 'Give a fusion, or change knowledge_settings.';
+    end if;
+  end if;
+  if fusion = 'auto' then
+    cosine_scale := deviations * knowledge_internal.cosine_spread();
+  end if;
+end
+$$;
+
+create function public.set_knowledge_settings(
+  collection text default '',
+  fusion text default null,
+  vector_weight double precision default 1,
+  text_weight double precision default 1,
+  embedding_model text default null,
+  dimensions integer default null,
+  measured_on text default null
+) returns public.knowledge_settings
+-- definer: service_role has no rights on the internal schema.
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  fusions constant text[] := knowledge_internal.fusions();
+  stored_dimensions constant integer := (
+    select stored.dimensions from knowledge_internal.chunk_table() as stored
+  );
+  settings public.knowledge_settings;
+  problem constant text := case
+    when (length(collection) <= 200) is not true
+      then 'collection must be a name of at most 200 characters, or '''' for all others'
+    when fusion <> all (fusions)
+      then format(
+        'fusion must be one of %s, or null, not %s',
+        array_to_string(fusions, ', '), left(fusion, 100)
+      )
+    when (vector_weight = 0 or vector_weight between 1e-15 and 1e15) is not true
+      then format(
+        'vector_weight must be 0 or between 1e-15 and 1e15, not %s',
+        coalesce(vector_weight::text, 'null')
+      )
+    when (text_weight = 0 or text_weight between 1e-15 and 1e15) is not true
+      then format(
+        'text_weight must be 0 or between 1e-15 and 1e15, not %s',
+        coalesce(text_weight::text, 'null')
+      )
+    when vector_weight = 0 and text_weight = 0
+      then 'vector_weight and text_weight are both 0, one must be above'
+    when length(embedding_model) not between 1 and 200
+      then 'embedding_model must be a name of 1 to 200 characters'
+    when length(measured_on) not between 1 and 200
+      then 'measured_on must say in 1 to 200 characters on what the settings were measured'
+    when dimensions <> stored_dimensions
+      then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
+  end;
+begin
+  if problem is not null then
+    raise exception '%', problem
+      using errcode = '22023',
+            hint = case when problem like 'dimensions%'
+              then 'Change the model of the corpus with second-brain corpus reembed.' else '' end;
+  end if;
+  insert into public.knowledge_settings as stored (
+    collection, fusion, vector_weight, text_weight, embedding_model, measured
+  )
+  values (
+    set_knowledge_settings.collection, set_knowledge_settings.fusion,
+    set_knowledge_settings.vector_weight, set_knowledge_settings.text_weight,
+    set_knowledge_settings.embedding_model,
+    case when measured_on is not null then
+      jsonb_build_object('on', measured_on, 'at', now())
+        || knowledge_internal.ranked_corpus(set_knowledge_settings.collection)
+    end
+  )
+      on conflict on constraint knowledge_settings_pkey do update
+     set fusion = excluded.fusion,
+         vector_weight = excluded.vector_weight,
+         text_weight = excluded.text_weight,
+         embedding_model = excluded.embedding_model,
+         measured = excluded.measured,
+         updated_at = now()
+  returning stored.* into settings;
+  return settings;
+end
+$$;
+
+comment on function public.set_knowledge_settings is
+  'Stores how a collection ('''' for all others) is searched where a caller gives no fusion: '
+  'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
+  'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
+  'the stored embeddings. measured_on says on what fusion and weights were measured: '
+  'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of '
+  'bounds.';
+revoke all on function public.set_knowledge_settings from public, anon, authenticated;
+grant execute on function public.set_knowledge_settings to service_role;
+
+-- The rules of the lists of a search. Without a vector leg, the least cosine is the least of the
+-- other lists of the question.
+create function knowledge_internal.rules_of_lists(
+  lists knowledge_internal.ranked_list[], plan knowledge_internal.search_plan,
+  rrf_k double precision
+) returns setof knowledge_internal.fusion_rule
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return query
+  select rule.*
+    from (
+      select listed.*,
+             coalesce(
+               last.similarity, min(last.similarity) over (partition by listed.formulation)
+             ) as least_similarity,
+             case when cardinality(listed.text_scores) = plan.pool
+               then listed.text_scores[plan.pool] else 0 end as missing_score
+        from unnest(lists) with ordinality as listed (
+               formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
+               text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
+               text_milliseconds, number
+             )
+       cross join lateral (
+               select listed.similarities[cardinality(listed.similarities)] as similarity
+             ) as last
+    ) as found
+   cross join lateral knowledge_internal.fusion_rules(
+           plan.fusion, rrf_k, plan.cosine_scale, found.similarities, found.text_scores,
+           found.least_similarity, found.missing_score, found.identifier_bonus, found.number
+         ) as rule;
+end
+$$;
+
 -- The fused score of a row that is the best of every list that it can be in.
-create function knowledge_internal.best_fused_score(
+create function knowledge_internal.highest_score(
   plan knowledge_internal.search_plan, rrf_k double precision
 ) returns double precision
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -36,14 +267,23 @@ begin
                else 2 * plan.vector_weight * rule.vector_best + plan.text_weight * rule.text_best
              end
         from knowledge_internal.fusion_rules(
-               plan.fusion, rrf_k, plan.cosine_scale, null, null, null, null, null,
-               (plan.analyses[place].bonuses).identifier_bonus
+               plan.fusion, rrf_k, plan.cosine_scale,
+               identifier_bonus => (plan.analyses[place].bonuses).identifier_bonus
              ) as rule
     );
   end loop;
   return best;
 end
 $$;
+
+-- A row of the fused list. collections: with one_per_document, those of all rows of its document;
+-- factors: of each boost; duplicates: with merge_duplicates, how many rows it stands for beside
+-- itself.
+create type knowledge_internal.fused_row as (
+  id uuid, vector_rank bigint, text_rank bigint, similarity double precision,
+  text_score double precision, vector_share double precision, text_share double precision,
+  score double precision, collections text[], factors double precision[], duplicates integer
+);
 
 -- The plan with its first question as it was asked, without what like_ids add.
 create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
@@ -285,3 +525,5 @@ begin
            as listed;
 end
 $$;
+
+notify pgrst, 'reload schema';

@@ -30,6 +30,7 @@ from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelud
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.connections import connect
+from second_brain.services.fusions import Fusion
 from second_brain.sql_modules import ALL, MODULES, chosen
 
 ReplicasOption = Annotated[
@@ -47,7 +48,7 @@ WithOption = Annotated[
     ),
 ]
 FusionOption = Annotated[
-    Literal["auto", "relative_score", "rrf", "none"],
+    Literal[Fusion, "none"],
     typer.Option(
         help="Fusion to store in a new install, for searches that name none; none stores nothing, "
         "which means rrf."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
 # In the comment at the beginning of a file of a module.
 MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
-_ON_CITUS = ("citus", "facets", "own_documents")
+_ON_CITUS = ("arrange", "batch", "citus", "facets", "own_documents", "snippets", "visitors")
 NEEDS = re.compile(r"\A(?:--[^\n]*\n)+?-- Needs: (\w+)\.$", re.MULTILINE)
 
 

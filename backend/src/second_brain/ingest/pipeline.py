@@ -258,7 +258,7 @@ class _Run:
             if self.dry_run:
                 return self._store(unread, made)
 
-            async def attempt() -> DocumentReport | None:
+            async def attempt(_: object) -> DocumentReport | None:
                 with self.database.connection.transaction():
                     locked = self.database.execute(_LOCK, {"external_key": key}).fetchone()
                     return self._store(unread, made) if locked and locked[0] else None

@@ -1,7 +1,7 @@
 """Haystack: a document store, and two retrievers that search it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from haystack import Document, component, default_from_dict, default_to_dict
@@ -12,8 +12,8 @@ from haystack.utils import Secret
 from haystack.utils.filters import document_matches_filter
 
 from second_brain.errors import InvalidInputError
-from second_brain.filters import FilterExpression, Operator
-from second_brain.integrations.conditions import Group, Joint, all_of
+from second_brain.filters import FilterExpression, Operator, Part
+from second_brain.integrations.conditions import Joint, all_of, joined
 from second_brain.integrations.store import IfStored, Stored, Text, TextStore
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import Database
@@ -164,9 +164,6 @@ class SecondBrainDocumentStore:
         self._store.write([_text(one, meta) for one in found])
         return len(found)
 
-    def _document_ids(self, keys: Sequence[str]) -> list[str]:
-        return [str(one.document_id) for one in self._store.get(keys)]
-
     def search(
         self,
         query_embedding: Sequence[float] | None,
@@ -179,7 +176,7 @@ class SecondBrainDocumentStore:
         Without a query the score is the cosine similarity (-1 to 1), else the score relative to the
         highest possible one (0 to 1).
         """
-        conditions = all_of(_tree(filters, self._document_ids)) if filters else None
+        conditions = all_of(_tree(filters)) if filters else None
         found = self._store.search(query_embedding, query, top_k, filters=conditions)
         return [_document(one, one.score) for one in found]
 
@@ -278,9 +275,7 @@ def _document(stored: Stored, score: float | None = None) -> Document:
     )
 
 
-def _tree(
-    filters: Mapping[str, Any], document_ids: Callable[[Sequence[str]], list[str]]
-) -> Group | FilterExpression:
+def _tree(filters: Mapping[str, Any]) -> Part:
     if not isinstance(filters, Mapping):
         raise FilterError(f"filters must be a dict, not {type(filters).__name__}")
     if "field" not in filters:
@@ -292,7 +287,7 @@ def _tree(
             raise FilterError(
                 f"operator must be {', '.join(_JOINTS)}, not {filters['operator']!r:.100}"
             )
-        return Group(joint, [_tree(one, document_ids) for one in filters["conditions"]])
+        return joined(joint, [_tree(one) for one in filters["conditions"]])
     for key in ("operator", "value"):
         if key not in filters:
             raise FilterError(f"{key!r} key missing in {filters}")
@@ -301,9 +296,7 @@ def _tree(
         raise FilterError(f"operator must be one of {', '.join(_OPERATORS)}, not {operator!r:.100}")
     if field == "id" and operator in _OF_IDS:
         keys = value if isinstance(value, list) else [value]
-        return FilterExpression(
-            "document_id", _OF_IDS[operator], document_ids(list(map(str, keys)))
-        )
+        return FilterExpression("external_key", _OF_IDS[operator], list(map(str, keys)))
     if field in _OWN_FIELDS:
         raise FilterError(
             f"{field} {operator} cannot be searched: filter by meta.<key>, or by id with "

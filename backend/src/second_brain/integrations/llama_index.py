@@ -34,9 +34,9 @@ from llama_index.core.vector_stores.utils import (
 )
 
 from second_brain.errors import InvalidInputError
-from second_brain.filters import FilterExpression, Operator
+from second_brain.filters import FilterExpression, Operator, Part
 from second_brain.integrations import described, score, text
-from second_brain.integrations.conditions import Group, all_of, condition
+from second_brain.integrations.conditions import Group, all_of, condition, joined
 from second_brain.integrations.store import Mode, Stored, Text, TextStore, questions
 from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
 from second_brain.retrieval.answer import SearchResponse
@@ -66,6 +66,7 @@ _OPERATORS: Mapping[FilterOperator, Operator] = {
     FilterOperator.ANY: "has_any",
     FilterOperator.ALL: "contains",
     FilterOperator.CONTAINS: "contains",
+    FilterOperator.TEXT_MATCH: "contains_text",
 }
 
 
@@ -350,11 +351,11 @@ def _tree(filters: MetadataFilters) -> Group:
     ]
     if filters.condition == FilterCondition.NOT:
         # None of them may hold.
-        return Group("and", [Group("not", [one]) for one in members])
-    return Group("or" if filters.condition == FilterCondition.OR else "and", members)
+        return joined("not", [joined("or", members)])
+    return joined("or" if filters.condition == FilterCondition.OR else "and", members)
 
 
-def _condition(given: MetadataFilter) -> Group | FilterExpression:
+def _condition(given: MetadataFilter) -> Part:
     if given.operator == FilterOperator.IS_EMPTY:
         return condition(given.key, "in", [None, "", []])
     if given.operator not in _OPERATORS:

@@ -18,7 +18,7 @@ from psycopg_pool import ConnectionPool
 
 from second_brain.errors import InvalidInputError, redacted, translate
 from second_brain.filters import Filters, json_form
-from second_brain.services.connection_calls import alone
+from second_brain.services.connection_calls import lock_of
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.postgres import Database, PostgresProvider
@@ -295,7 +295,7 @@ class TextStore:
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
         if isinstance(self._database, psycopg.Connection):
-            with alone(self._database):
+            with lock_of(self._database):
                 yield self._database
         elif isinstance(self._database, ConnectionPool):
             with self._database.connection() as connection:

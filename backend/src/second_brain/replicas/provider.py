@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, LiteralString, Self, TypeAlias, TypeVar, Unpack
 
 import psycopg
@@ -18,19 +19,17 @@ from second_brain.replicas.choice import (
     checked_position,
     is_for_the_next,
 )
-from second_brain.services.calls import Deadline
-from second_brain.services.connection_calls import ConnectionCall
+from second_brain.services.blocking import settled
+from second_brain.services.calls import ClientOptions, Deadline
+from second_brain.services.connection_calls import AnyDatabase, ConnectionCall, OverPsycopg
 from second_brain.services.connections import address, secrets
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import (
-    AnyDatabase,
     AsyncDatabase,
     AsyncPostgresProvider,
     Database,
     PostgresProvider,
-    PostgresSearches,
 )
-from second_brain.services.searches import ProviderOptions
 
 Replica: TypeAlias = str | ConnectionPool[Any]
 AsyncReplica: TypeAlias = str | AsyncConnectionPool[Any]
@@ -40,23 +39,26 @@ AnyReplica = TypeVar("AnyReplica")
 class _CallInTurn(ConnectionCall):
     """A call that first checks the replica that it is sent to."""
 
-    turn: Turn
-    sleep: Callable[[float], Awaitable[object]]
+    def __init__(
+        self, turn: Turn, sleep: Callable[[float], Awaitable[object]], *arguments: Any
+    ) -> None:
+        super().__init__(*arguments)
+        self._turn, self._sleep = turn, sleep
 
     async def read(self, connection: Any) -> object:
         """Check the replica, and call."""
 
         async def fetch(statement: LiteralString, values: dict[str, object]) -> Any:
             cursor = connection.cursor(row_factory=scalar_row)
-            await cursor.execute(statement, values, prepare=False)
-            return await cursor.fetchone()
+            await settled(cursor.execute(statement, values, prepare=False))
+            return await settled(cursor.fetchone())
 
-        with self.turn.server.connected():
-            await self.turn.check(fetch, self.sleep)
+        with self._turn.server.connected():
+            await self._turn.check(fetch, self._sleep)
             return await super().read(connection)
 
 
-class _OnReplicas(PostgresSearches[AnyDatabase], Generic[AnyDatabase, AnyReplica]):
+class _OnReplicas(OverPsycopg[AnyDatabase], Generic[AnyDatabase, AnyReplica]):
     """Both providers: the server of each search."""
 
     _position: str | None = None
@@ -69,10 +71,10 @@ class _OnReplicas(PostgresSearches[AnyDatabase], Generic[AnyDatabase, AnyReplica
         max_lag: float = MAX_LAG,
         max_wait: float = WAIT,
         schema: str = SCHEMA,
-        **options: Unpack[ProviderOptions],
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(primary, schema=schema, **options)
-        pool = self._pool_type
+        pool = self.pool_type
         if isinstance(replicas, str):
             raise TypeError("replicas must be a list")
         for one in replicas:
@@ -104,19 +106,24 @@ class _OnReplicas(PostgresSearches[AnyDatabase], Generic[AnyDatabase, AnyReplica
         return one
 
     async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
+        self, function: str, arguments: dict[str, Any], timeout: float | None, **_: Any
     ) -> object:
         """Call the function on the server that is next, until one answers."""
         deadline = Deadline(timeout)
         failure: Exception | None = None
         for turn in self._replicas.turns(self._position):
             left = deadline.left()
-            call = _CallInTurn(function, arguments, left, self._install)
-            call.turn, call.sleep = turn, self._wait
             waits = [one for one in (left, turn.connection_wait) if one is not None]
             try:
                 with self._replicas.using(turn):
-                    return await self._on(turn.server.database, call, min(waits, default=None))
+                    return await super()._send(
+                        function,
+                        arguments,
+                        left,
+                        database=turn.server.database,
+                        wait=min(waits, default=None),
+                        kind_of_call=partial(_CallInTurn, turn, self._wait),
+                    )
             except Exception as error:
                 if not is_for_the_next(error):
                     raise
@@ -125,6 +132,7 @@ class _OnReplicas(PostgresSearches[AnyDatabase], Generic[AnyDatabase, AnyReplica
         raise failure or AssertionError
 
     def _secrets(self) -> Iterable[object]:
+        """Return the connection strings of all servers and their passwords."""
         servers = self._replicas.databases()
         return [secret for one in servers if isinstance(one, str) for secret in secrets(one)]
 

@@ -1,22 +1,31 @@
 """What the retrieval service answers: results, times, and the parts that failed."""
 
+from collections.abc import Mapping
+from datetime import date
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from second_brain.errors import SecondBrainError, safe_message
 from second_brain.frozen import Frozen
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
-from second_brain.services.emptiness import EmptyReason, past_end
-from second_brain.services.results import MemorySearchResult, Notes, normalize_rows
+from second_brain.services import searches
+from second_brain.services.results import (
+    EmptyReason,
+    HitMetadata,
+    MemorySearchResult,
+    Notes,
+    past_end,
+    source_key,
+)
 
 FROM_TEXT = "from the best text hits"
 """What the database says of an embedding that it made for a question."""
 
 
 class SearchResult(ResultNames):
-    """One hit: what `Hit` has, and where it stands.
+    """One hit: its columns, None where the call does not return them, and its place in the list.
 
     `rank` counts from 1 in the whole list, so the first hit after an offset of 10 has rank 11.
     When reranked, `rerank_score` orders the list (higher is better, of no fixed range), and
@@ -28,9 +37,46 @@ class SearchResult(ResultNames):
     Whether the answer fits the question at all: `answer_confidence` of the SearchResponse.
     """
 
+    id: str
+    content: str
+    knowledge_type: str = "document"
+    document_id: str | None = None
+    chunk_index: int | None = 0
+    source_origin: str = "manual"
+    metadata: dict[str, Any]
+    rrf_score: float | None = None
+    vector_rank: int | None = None
+    text_rank: int | None = None
+    similarity: float | None = None
+    text_score: float | None = None
+    match_type: str | None = None
+    matched_terms: list[str] = Field(default=[])
+    title: str | None = None
+    source_url: str | None = None
+    collection: str | None = None
+    collections: list[str] = Field(default=[])
+    heading: str | None = None
+    sensitivity: str | None = None
+    external_key: str | None = None
+    source_row: dict[str, Any] | None = None
+    document_chunks: int | None = None
+    document_date: date | None = None
+    snippet: str | None = None
+    context: str | None = None
+    duplicates: int | None = None
+    confidence: float
     rank: int
     rerank_score: float | None = None
     original_rank: int | None = None
+
+    @property
+    def source_key(self) -> dict[str, Any] | None:
+        """The key of the row of an adopted table that it is made of, with the table's types."""
+        return source_key(self.source_row)
+
+
+_LAID_OVER = frozenset(HitMetadata.__annotations__)
+_COLUMNS = _LAID_OVER & SearchResult.model_fields.keys()
 
 
 class QueryTime(Frozen):
@@ -141,8 +187,8 @@ class Explanation(Frozen):
     def hits(self, offset: int = 0) -> list[SearchResult]:
         """Return the hits of an explained search; the first has the rank after `offset`."""
         rows = self.answer["hits"]
-        found = normalize_rows(rows, method="hybrid", source="postgres", limit=len(rows))
-        return [result(hit, rank) for rank, hit in enumerate(found, start=offset + 1)]
+        hits = searches.hits(rows, method="hybrid", source="postgres", limit=len(rows))
+        return [result(hit, rank) for rank, hit in enumerate(hits, start=offset + 1)]
 
 
 def empty_answer(reason: EmptyReason | None, found: int, offset: int) -> EmptyAnswer | None:
@@ -159,10 +205,29 @@ def result(
     original_rank: int | None = None,
 ) -> SearchResult:
     """Turn a provider's hit into a result."""
-    columns = dict(hit.hit)
+    metadata: Mapping[str, Any] = hit.metadata
+    columns = {name: metadata[name] for name in _COLUMNS if metadata.get(name) is not None}
+    if "document_date" in columns:
+        columns["document_date"] = _date(columns["document_date"])
+    if metadata.get("is_chunk") is False:
+        columns["chunk_index"] = None
     return SearchResult(
-        **columns, rank=rank, rerank_score=rerank_score, original_rank=original_rank
+        **columns,
+        id=hit.id,
+        content=hit.content,
+        confidence=hit.confidence,
+        metadata={name: value for name, value in metadata.items() if name not in _LAID_OVER},
+        rank=rank,
+        rerank_score=rerank_score,
+        original_rank=original_rank,
     )
+
+
+def _date(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:  # Postgres has dates that Python lacks: infinity, and years past 9999
+        return None
 
 
 def degraded_by(

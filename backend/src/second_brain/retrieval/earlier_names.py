@@ -5,12 +5,12 @@
 # mypy knows no decorator above a property.
 # mypy: disable-error-code="prop-decorator"
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, computed_field
 
+from second_brain.frozen import Frozen
 from second_brain.retrieval.settings import Mode
-from second_brain.services.results import Hit
 
 QUERY_FIELDS = {"query_text": "query", "bm25_weight": "text_weight", "k": "rrf_k"}
 """Names of fields of a SearchQuery. `search_mode`, a field itself, may also name the mode."""
@@ -34,8 +34,20 @@ class QueryNames(BaseModel):
         return self.text_weight
 
 
-class ResultNames(Hit):
+class ResultNames(Frozen):
     """The other names of what a SearchResult has, in JSON too."""
+
+    if TYPE_CHECKING:
+        id: str
+        content: str
+        document_id: str | None
+        chunk_index: int | None
+        metadata: dict[str, Any]
+        similarity: float | None
+        text_score: float | None
+        heading: str | None
+        document_chunks: int | None
+        confidence: float
 
     @computed_field
     @property

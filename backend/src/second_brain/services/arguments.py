@@ -21,15 +21,10 @@ from uuid import UUID
 
 from second_brain.errors import InvalidInputError, UnknownArgumentError
 from second_brain.filters import Filters, conditions, json_form
+from second_brain.services.fusions import Fusion as Fusion
 
 Leg = Literal["hybrid", "vector", "text"]
 """The legs that a search runs: one leg, or both with fusion."""
-
-Fusion = Literal["rrf", "relative_score", "auto"]
-"""How both legs are fused; a search that names none uses that stored for the corpus, else `rrf`.
-
-`knowledge_internal.fusions()` has the same list.
-"""
 
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
@@ -292,31 +287,38 @@ LARGEST_POOL = 1000
 """The most candidates for each leg, hits on a page, and hits to skip before it."""
 
 
-def named(
-    given: Mapping[str, Any], caller: str, *, without: Collection[str] = (), filled: bool = True
-) -> tuple[dict[str, object], float | None]:
-    """Return the arguments under their SQL names, with defaults for missing ones, and the timeout.
+def bound(
+    arguments: Mapping[str, Any], caller: str, *, without: Collection[str] = (), filled: bool = True
+) -> tuple[dict[str, Any], float | None]:
+    """Return the arguments of a search as JSON values under their SQL names, and the timeout.
 
-    With `filled=False`, no defaults are added. Raises UnknownArgumentError.
+    Missing ones get their default, but not with `filled=False`. Raises InvalidInputError and
+    UnknownArgumentError.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidInputError(f"{caller} must be a dict, not {type(given).__name__}")
+    if not isinstance(arguments, Mapping):
+        raise InvalidInputError(f"{caller} must be a dict, not {type(arguments).__name__}")
     known = {*DEFAULTS, "timeout"} - set(without)
-    for name in given:
-        if name not in known:
-            raise UnknownArgumentError(
-                f"{caller} got an unexpected argument {name!r:.100}, not one of "
-                + ", ".join(sorted(known))
-            )
-    arguments = {**DEFAULTS, **given} if filled else dict(given)
-    timeout = arguments.pop("timeout", None)
-    return {
-        SQL_NAMES.get(name, name): value for name, value in arguments.items() if name in known
-    }, timeout
+    if unknown := [name for name in arguments if name not in known]:
+        raise UnknownArgumentError(
+            f"{caller} got an unexpected argument {unknown[0]!r:.100}, not one of "
+            + ", ".join(sorted(known))
+        )
+    values: dict[str, Any] = {}
+    for name, value in ({**DEFAULTS, **arguments} if filled else arguments).items():
+        if name in known and name != "timeout":
+            sql_name, read = SQL_NAMES.get(name, name), _READERS.get(name)
+            # Most values are the default, or of a type that is JSON's.
+            is_default = type(value) in (float, str) and value == DEFAULTS[name]
+            if read is not None and value is not None:
+                value = read(value, name)
+            elif not (value is None or is_default or type(value) in (bool, int)):
+                value = json_form(value, sql_name)
+            values[sql_name] = value
+    return values, arguments.get("timeout")
 
 
 def converted(arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments as JSON values. Raises InvalidInputError."""
+    """Return arguments as JSON values under their names. Raises InvalidInputError."""
     return {
         name: None if value is None else _READERS.get(name, _json)(value, name)
         for name, value in arguments.items()
@@ -348,12 +350,18 @@ def _question(value: Any, name: str) -> Any:
     if name == "query_text":
         if not is_text:
             raise InvalidInputError(f"{name} must be a text, not {type(value).__name__}")
-        return json_form(value, name)
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return json_form(value, name)  # which says what is wrong
+        return value
     if is_text and not value.lstrip().startswith("["):
         raise InvalidInputError(
             f"{name} must be a list of numbers, not {value[:100]!r}",
             remedy="Give the words of the question as query_text.",
         )
+    if type(value) is list and {*map(type, value)} <= {int, float}:
+        return value
     return _plain(value)
 
 

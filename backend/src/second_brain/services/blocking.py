@@ -1,13 +1,17 @@
-"""Blocking methods made from `async` methods, so that each method is written only once.
+"""Methods of both kinds from one `async` text: for an event loop, and for threads.
 
-`blocking` turns a method for an event loop into a method for threads. In a class for threads, what
-the method awaits are coroutines that call a blocking function and never suspend, and blocking
-objects in an `Awaited`, so one `send` runs the whole method.
+`blocking` turns a method for an event loop into a method for threads. There the method awaits
+coroutines that never suspend, and psycopg's objects of either kind through `settled` and `entered`,
+so one `send` runs the whole method.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from functools import wraps
+from inspect import isawaitable
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from second_brain.errors import WRONG_VALUE, refuse
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -17,10 +21,22 @@ def blocking(
     method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Any, Arguments], Result]:
     """Return the method for threads, with the same arguments and documentation."""
+    # What `documented` does for an event loop is done here, so that a call has one frame less.
+    body = getattr(method, "documented", method)
 
     @wraps(method)
     def call(self: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return finished(method(self, *args, **kwargs))
+        coroutine = body(self, *args, **kwargs)
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        except WRONG_VALUE as error:
+            if body is method:
+                raise
+            refuse(body, error)
+        raise _suspended(coroutine)
 
     return call
 
@@ -54,32 +70,25 @@ def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+    raise _suspended(coroutine)
+
+
+def _suspended(coroutine: Coroutine[Any, Any, object]) -> RuntimeError:
     coroutine.close()
-    raise RuntimeError("the coroutine of a blocking method suspended: it needs an event loop")
+    return RuntimeError("the coroutine of a blocking method suspended: it needs an event loop")
 
 
-class Awaited:
-    """A blocking object, or a result of one, whose methods are awaited; they never suspend.
+async def settled(result: Any) -> Any:
+    """Return the result of a call that a blocking object has finished, or another one awaits."""
+    return await result if isawaitable(result) else result
 
-    Methods run when they are called, so `await` only unpacks the result. Attributes are the
-    object's own.
-    """
 
-    def __init__(self, blocking: Any) -> None:
-        self._blocking = blocking
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._blocking, name)
-        if not callable(found):
-            return found
-        return lambda *args, **kwargs: Awaited(found(*args, **kwargs))
-
-    def __await__(self) -> Generator[None, None, Any]:
-        return self._blocking
-        yield
-
-    async def __aenter__(self) -> Any:
-        return self._blocking.__enter__()
-
-    async def __aexit__(self, *raised: Any) -> Any:
-        return self._blocking.__exit__(*raised)
+@asynccontextmanager
+async def entered(manager: Any) -> AsyncIterator[Any]:
+    """Enter a context manager of either kind."""
+    if hasattr(manager, "__aenter__"):
+        async with manager as entry:
+            yield entry
+    else:
+        with manager as entry:
+            yield entry

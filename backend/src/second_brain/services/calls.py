@@ -8,11 +8,11 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import count
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypedDict, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,6 +29,7 @@ from second_brain.errors import (
 )
 from second_brain.services.functions import functions
 from second_brain.services.last_write import written
+from second_brain.services.results import OnError, Source
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ LONGEST_TIMEOUT = 86_400.0
 class Deadline:
     """The time when a call must be finished. Raises InvalidInputError for an invalid timeout."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, otherwise: float | None = None) -> None:
+        seconds = otherwise if seconds is None else seconds
         self._end = None if seconds is None else time.monotonic() + checked_timeout(seconds)
 
     def left(self, share: float = 1.0) -> float | None:
@@ -72,6 +74,9 @@ class Deadline:
         return self._end is None or time.monotonic() + pause < self._end
 
 
+_NO_DEADLINE = Deadline(None)
+
+
 def checked_timeout(seconds: float) -> float:
     """Return a timeout that is valid. Raises InvalidInputError."""
     if not (isinstance(seconds, int | float) and 0 < seconds <= LONGEST_TIMEOUT):
@@ -82,31 +87,33 @@ def checked_timeout(seconds: float) -> float:
 
 
 async def retried(
-    attempt: Callable[[], Awaitable[Outcome]],
+    attempt: Callable[[float | None], Awaitable[Outcome]],
     wait: Callable[[float], Awaitable[object]],
     *,
     retries: int,
     is_passing: Callable[[SecondBrainError], bool],
-    deadline: Deadline | None = None,
+    deadline: Deadline = _NO_DEADLINE,
 ) -> Outcome:
-    """Return the result of an attempt; after a failure that may pass, wait and try again."""
+    """Return the result of an attempt; after a failure that may pass, wait and try again.
+
+    `attempt` takes the seconds that are left.
+    """
     for number in count():
         try:
-            return await attempt()
+            return await attempt(deadline.left())
         except Exception as error:
-            pause, known = pause_before(number), translate(error)
-            has_time = deadline is None or deadline.allows(pause)
-            if number >= retries or not has_time or not is_passing(known):
+            pause, failure = pause_before(number), translate(error)
+            if number >= retries or not deadline.allows(pause) or not is_passing(failure):
                 raise
-            logger.info("a call met a %s (%s), trying again", known.kind, known.code)
+            logger.info("a call met a %s (%s), trying again", failure.kind, failure.code)
         await wait(pause)
     raise AssertionError
 
 
-def pause_before(attempt: int) -> float:
+def pause_before(attempt: int, *, first: float = FIRST_PAUSE, most: float = LONGEST_PAUSE) -> float:
     """Return the seconds to wait after a failed attempt; attempts are counted from 0."""
     # Full jitter, so that clients that failed at the same time do not retry at the same time.
-    return random.uniform(0, min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))  # noqa: S311
+    return random.uniform(0, min(first * 2**attempt, most))  # noqa: S311
 
 
 def is_rolled_back(error: SecondBrainError) -> bool:
@@ -130,24 +137,45 @@ def uncertain(
     )
 
 
-class Calls(ABC):
-    """Base of providers and writers: one call, and the reading of its answer.
+class ClientOptions(TypedDict, total=False):
+    """What every provider takes: see `AsyncSearchProvider`."""
 
-    `sleep` makes the pauses between attempts; for an event loop, what it returns is awaited.
+    multi_tenant: bool
+    timeout: float | None
+    retries: int
+    sleep: Callable[[float], object]
+    on_error: OnError
+    explain_empty: bool | None
+
+
+class Client(ABC):
+    """Base of providers and writers: one call, and the errors that it raises.
+
+    `sleep` makes the pauses between attempts; for an event loop, what it returns is awaited. Only
+    searches read `multi_tenant`, `on_error` and `explain_empty`.
     """
 
-    _pause: Any
+    name: ClassVar[Source]
+    _pause: Any = staticmethod(time.sleep)
 
     def __init__(
         self,
         *,
-        timeout: float | None,
-        retries: int,
+        multi_tenant: bool = False,
+        timeout: float | None = None,
+        retries: int = RETRIES,
         sleep: Callable[[float], object] | None = None,
+        on_error: OnError = "raise",
+        explain_empty: bool | None = None,
     ) -> None:
+        if on_error not in ("raise", "empty"):
+            raise InvalidInputError(f"on_error must be raise or empty, not {on_error!r:.100}")
         self._timeout = None if timeout is None else checked_timeout(timeout)
         self._retries = retries
         self._sleep = sleep or self._pause
+        self._multi_tenant = multi_tenant
+        self._on_error = on_error
+        self._explain_empty = explain_empty
 
     @abstractmethod
     async def _send(
@@ -170,14 +198,13 @@ class Calls(ABC):
             return is_rolled_back(error)
         return isinstance(error, ConnectionLostError) or error.code == SERIALIZATION_FAILURE
 
-    async def _call(self, function: str, arguments: dict[str, Any], timeout: float | None) -> Any:
-        """Call the SQL function within the timeout, and again after a failure that may pass."""
-        deadline = Deadline(self._timeout if timeout is None else timeout)
+    async def _call(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
+        """Call the SQL function, and again after a failure that may pass."""
         answer = await retried(
-            lambda: self._send(function, arguments, deadline.left()),
+            partial(self._send, function, arguments),
             self._wait,
             retries=self._retries,
-            is_passing=lambda error: self._may_repeat(function, error),
+            is_passing=partial(self._may_repeat, function),
             deadline=deadline,
         )
         if functions()[function].writes:
@@ -196,33 +223,33 @@ class Calls(ABC):
         timeout: float | None = None,
     ) -> Outcome:
         """Call a function and return its answer as this type; raise a SecondBrainError."""
-
-        async def read() -> Outcome:
-            answer = await self._call(function, arguments, timeout)
-            with suppress(ValidationError):
-                known: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
-                return known
-            # Not in an except block: the context would have the answer.
-            raise UnexpectedAnswerError(
-                f"{function} answered with something else than expected: {type(answer).__name__}"
-            )
-
-        return await self._raising(read())
-
-    async def _raising(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Wait for a result; raise a failure as a SecondBrainError without credentials."""
         try:
-            return await answer
+            answer = await self._call(function, arguments, Deadline(timeout, self._timeout))
         except Exception as error:
-            known, held = translate(error), tuple(self._secrets())
-            known.args = (safe_message(known, secrets=held),)
-            cause = redacted(error, secrets=held)
-            if known is error:
+            failure, cause = self._safe(error)
+            if failure is error:
                 raise
-        # Not in the except block: the context would be the original error with its secrets.
-        raise known from cause
+        else:
+            with suppress(ValidationError):
+                outcome: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
+                return outcome
+            failure, cause = _unexpected(function, answer), None
+        # Not in an except block: the context would be the error with its secrets or the answer.
+        raise failure from cause
+
+    def _safe(self, error: Exception) -> tuple[SecondBrainError, BaseException | None]:
+        """Return a failure as a SecondBrainError without credentials, and its cause."""
+        failure, held = translate(error), tuple(self._secrets())
+        failure.args = (safe_message(failure, secrets=held),)
+        return failure, redacted(error, secrets=held)
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def _unexpected(function: str, answer: object) -> UnexpectedAnswerError:
+    return UnexpectedAnswerError(
+        f"{function} answered with something else than expected: {type(answer).__name__}"
+    )

@@ -1,6 +1,6 @@
-"""One call of an SQL function on a psycopg connection: its time limit, and no trace left.
+"""Calls of SQL functions over psycopg: a time limit for each, and no trace left.
 
-The connection's methods are awaited: a blocking one is in an `Awaited`.
+The connection is psycopg's, for threads or for an event loop.
 """
 
 import asyncio
@@ -11,16 +11,16 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, LiteralString, Protocol
+from typing import Any, Generic, LiteralString, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg.adapt import Dumper
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
+from psycopg.types.string import BytesBinaryDumper
 
 from second_brain.errors import (
     ClientTimeoutError,
@@ -31,17 +31,25 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.filters import json_text
-from second_brain.services.blocking import Awaited
-from second_brain.services.calls import uncertain
-from second_brain.services.functions import functions, packed, statement
-from second_brain.services.install import Database, Install
-from second_brain.services.results import read_json
+from second_brain.services.blocking import entered, settled
+from second_brain.services.calls import Client, ClientOptions, uncertain
+from second_brain.services.connections import explained, libpq, secrets
+from second_brain.services.functions import Function, functions, packed, statement
+from second_brain.services.install import SCHEMA, Database, Install
+from second_brain.services.searches import read_json
+
+AnyDatabase = TypeVar("AnyDatabase")
 
 GRACE = 0.5
 """Seconds after the timeout in which the server may still report it."""
 
 MAX_DIMENSIONS = 16_000
 """The maximum dimension of pgvector's type vector."""
+
+_OWN_CONNECTION_LOST = (
+    "Open a new connection and give it to a new provider. A provider with a pool or a connection "
+    "string retries by itself."
+)
 
 # A shorter statement_timeout of the role is kept.
 _SET_TIMEOUT: LiteralString = """
@@ -62,25 +70,17 @@ _SET_TIMEOUT: LiteralString = """
 _RESET_TIMEOUT = "select pg_catalog.set_config('statement_timeout', %(earlier)s, true)"
 
 
-class _Vector:
+class _Vector(bytes):
     """An embedding in pgvector's binary format: dimensions, two unused bytes, big-endian float32.
 
     It has a fifth of the size of the text. pgvector's own package has the same, but an application
     may need a version of it that excludes the newest.
     """
 
-    def __init__(self, numbers: list[float]) -> None:
-        values = array("f", numbers)
-        if sys.byteorder == "little":
-            values.byteswap()
-        self.binary = struct.pack(">HH", len(values), 0) + values.tobytes()
 
-
-class _VectorDumper(Dumper):
-    format = Format.BINARY
-
-    def dump(self, obj: _Vector) -> bytes:
-        return obj.binary
+class _VectorDumper(BytesBinaryDumper):
+    # The function's argument gives the type.
+    oid = 0
 
 
 class ConnectionCall:
@@ -98,8 +98,9 @@ class ConnectionCall:
         remedy_of_loss: str | None = None,
     ) -> None:
         self._function = functions()[function]
-        self._arguments = packed(function, arguments)
-        self.statement = install.statement(statement(function, tuple(self._arguments)))
+        is_packed = "search" in self._function.arguments
+        self._arguments = packed(function, arguments) if is_packed else arguments
+        self.statement = statement(install, function, tuple(self._arguments))
         kinds = self._function.arguments
         self.values = {
             # As text, so that errors are the same as over PostgREST.
@@ -109,7 +110,18 @@ class ConnectionCall:
         embedding = self.values.get("query_embedding")
         # A str is in pgvector's text format, which the database parses.
         if embedding is not None and not isinstance(embedding, str):
-            self.values["query_embedding"] = _vector(embedding)
+            if not isinstance(embedding, list) or len(embedding) > MAX_DIMENSIONS:
+                raise _wrong_embedding(embedding)
+            try:
+                numbers = array("f", embedding)
+            except (TypeError, OverflowError) as error:
+                raise InvalidInputError(
+                    f"query_embedding must be a list of numbers: {error}"
+                ) from error
+            if sys.byteorder == "little":
+                numbers.byteswap()
+            packed_numbers = struct.pack(">HH", len(numbers), 0) + numbers.tobytes()
+            self.values["query_embedding"] = _Vector(packed_numbers)
         self._remedy_of_loss = remedy_of_loss
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -129,61 +141,60 @@ class ConnectionCall:
         if self._deadline is not None:
             # Without a transaction it holds until the end of the pipeline, which is one.
             before.append((_SET_TIMEOUT, self._milliseconds()))
-        cursor = _cursor(connection)
+        cursor = connection.cursor(row_factory=dict_row)
+        cursor.adapters.register_dumper(_Vector, _VectorDumper)
+        set_json_loads(read_json, cursor)
         try:
-            async with connection.pipeline() if before else nullcontext():
+            async with entered(connection.pipeline()) if before else nullcontext():
                 for text, values in before:
-                    await connection.execute(text, values, prepare=False)
+                    await settled(connection.execute(text, values, prepare=False))
                 # Prepared statements belong to a session; behind a pooler, the next call may use
                 # another one.
-                await cursor.execute(self.statement, self.values, prepare=False)
+                await settled(cursor.execute(self.statement, self.values, prepare=False))
                 for text in after:
-                    await connection.execute(text, prepare=False)
+                    await settled(connection.execute(text, prepare=False))
             if is_committed:
-                await connection.commit()
-            return _answer(self._function.name, await cursor.fetchall())
+                await settled(connection.commit())
+            rows = await settled(cursor.fetchall())
+            return rows if self._function.returns == "rows" else _only(self._function, rows)
         except BaseException:
             with suppress(psycopg.Error):
                 if is_committed:
-                    await connection.rollback()
+                    await settled(connection.rollback())
                 for text in after:
-                    await connection.execute(text, prepare=False)
+                    await settled(connection.execute(text, prepare=False))
             raise
 
     async def write(self, connection: Any) -> object:
         """Call in a transaction; in one of the caller's, in a savepoint."""
         is_own = connection.info.transaction_status == TransactionStatus.IDLE
         is_done = False
-        cursor = _cursor(connection)
+        cursor = connection.cursor(row_factory=dict_row)
         try:
-            async with connection.transaction():
+            async with entered(connection.transaction()):
                 earlier: dict[str, Any] = {}
                 if self._deadline is not None:
-                    await cursor.execute(_SET_TIMEOUT, self._milliseconds(), prepare=False)
-                    earlier = await cursor.fetchone()
-                await cursor.execute(self.statement, self.values, prepare=False)
-                rows = await cursor.fetchall()
+                    await settled(cursor.execute(_SET_TIMEOUT, self._milliseconds(), prepare=False))
+                    earlier = await settled(cursor.fetchone())
+                await settled(cursor.execute(self.statement, self.values, prepare=False))
+                rows = await settled(cursor.fetchall())
                 if earlier and not is_own:
-                    await cursor.execute(_RESET_TIMEOUT, earlier, prepare=False)
+                    await settled(cursor.execute(_RESET_TIMEOUT, earlier, prepare=False))
                 is_done = True
         except psycopg.OperationalError as error:
             if self._function.writes and is_own and is_done and connection.closed:
                 code = error.sqlstate
                 raise uncertain("during the commit", self._arguments, code) from redacted(error)
             raise
-        return _answer(self._function.name, rows)
+        return rows if self._function.returns == "rows" else _only(self._function, rows)
 
     @contextmanager
-    def guarded(
-        self,
-        connection: Any,
-        call_later: Callable[[float, Callable[[], None]], "Cancellable"],
-    ) -> Iterator[None]:
+    def guarded(self, connection: Any) -> Iterator[None]:
         """Break the connection off when the server does not report the timeout; name the error."""
         cut = timer = None
         if self._deadline is not None:
             cut = Cut(connection)
-            timer = call_later(max(self._deadline - time.monotonic(), 0) + GRACE, cut)
+            timer = _later(connection, max(self._deadline - time.monotonic(), 0) + GRACE, cut)
         try:
             yield
         except psycopg.Error as error:
@@ -208,49 +219,157 @@ class ConnectionCall:
         return {"milliseconds": max(int(1000 * left), 1)}
 
 
+class OverPsycopg(Client, Generic[AnyDatabase]):
+    """The providers over psycopg, which differ in the kinds of connections and pools."""
+
+    connection_type: type[Any]
+    pool_type: type[Any]
+    _remedy_of_loss: str | None = None
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time: not on one connection."""
+        return not isinstance(self._database, psycopg.BaseConnection)
+
+    def __init__(
+        self, database: AnyDatabase, *, schema: str = SCHEMA, **options: Unpack[ClientOptions]
+    ) -> None:
+        super().__init__(**options)
+        connection, pool = self.connection_type.__name__, self.pool_type.__name__
+        article = "an" if pool.startswith("A") else "a"
+        if not isinstance(database, str | self.connection_type | self.pool_type):
+            raise TypeError(
+                f"database must be a psycopg {connection}, {article} {pool} or a connection "
+                f"string, not {type(database).__name__}"
+            )
+        self._database: Any = database
+        self._install = Install(schema)
+        if isinstance(database, self.connection_type):
+            # A lost connection of the caller is not opened again.
+            self._retries = 0
+            self._remedy_of_loss = _OWN_CONNECTION_LOST
+
+    async def _send(
+        self,
+        function: str,
+        arguments: dict[str, Any],
+        timeout: float | None,
+        *,
+        database: Any = None,
+        wait: float | None = None,
+        kind_of_call: Callable[..., ConnectionCall] = ConnectionCall,
+    ) -> object:
+        """Call on a connection to the database, and wait for the connection at most so long."""
+        database = self._database if database is None else database
+        call = kind_of_call(function, arguments, timeout, self._install, self._remedy_of_loss)
+        wait = timeout if wait is None else wait
+        is_callers = isinstance(database, psycopg.BaseConnection)
+        opening = held(database, wait) if is_callers else self._opened(database, wait)
+        try:
+            async with opening as connection:
+                with call.guarded(connection):
+                    return await call.read(connection)
+        except ConnectionLostError:
+            if isinstance(database, self.pool_type):
+                # A server restart breaks all connections of a pool; check() replaces them.
+                await settled(database.check())
+            raise
+
+    @asynccontextmanager
+    async def _opened(self, database: Any, wait: float | None) -> AsyncIterator[Any]:
+        if isinstance(database, str):
+            # libpq takes whole seconds, at least two.
+            limit = {} if wait is None else {"connect_timeout": max(math.ceil(wait), 2)}
+            with explained(database):
+                opened = await settled(
+                    self.connection_type.connect(libpq(database), autocommit=True, **limit)
+                )
+            async with entered(opened):
+                yield opened
+        else:
+            # When its database is gone, a pool lets a caller wait no longer than its owner has set.
+            most = database.timeout if wait is None else min(wait, database.timeout)
+            async with entered(database.connection(most)) as connection:
+                # Only this call uses the connection, and it needs no transaction.
+                as_it_was = connection.autocommit
+                await settled(connection.set_autocommit(True))
+                try:
+                    yield connection
+                finally:
+                    if connection.info.transaction_status == TransactionStatus.IDLE:
+                        await settled(connection.set_autocommit(as_it_was))
+
+    def _secrets(self) -> Iterable[object]:
+        """Return the connection string and its passwords."""
+        return secrets(self._database) if isinstance(self._database, str) else ()
+
+
 def ask(database: Database, function: str, **arguments: Any) -> Any:
     """Call a function on a connection as it stands. Raises a SecondBrainError."""
     call = ConnectionCall(function, arguments, None, database.install)
     try:
         cursor = database.connection.cursor(row_factory=dict_row)
-        return _answer(function, cursor.execute(call.statement, call.values).fetchall())
+        rows = cursor.execute(call.statement, call.values).fetchall()
+        return (
+            rows if functions()[function].returns == "rows" else _only(functions()[function], rows)
+        )
     except psycopg.Error as error:
         raise translate(error) from redacted(error)
 
 
-def _cursor(connection: Any) -> Any:
-    """Return a cursor that sends vectors in binary, and reads JSON that Python can read.
-
-    The function's argument gives the type of a vector, so no query for its oid is necessary.
-    """
-    cursor = connection.cursor(row_factory=dict_row)
-    cursor.adapters.register_dumper(_Vector, _VectorDumper)
-    set_json_loads(read_json, cursor)
-    return cursor
+def _only(function: Function, rows: list[dict[str, Any]]) -> object:
+    """Return the only row, or its only value, as the function returns them."""
+    return rows[0] if function.returns == "row" else next(iter(rows[0].values()))
 
 
-def _answer(function: str, rows: list[dict[str, Any]]) -> object:
-    """Return the rows, the only row, or its only value, as the function returns them."""
-    returns = functions()[function].returns
-    if returns == "rows":
-        return rows
-    return rows[0] if returns == "row" else next(iter(rows[0].values()))
-
-
-def _vector(embedding: object) -> _Vector:
+def _wrong_embedding(embedding: object) -> InvalidInputError:
     if not isinstance(embedding, list):
-        raise InvalidInputError(
-            f"query_embedding must be a list of numbers, not {type(embedding).__name__}"
-        )
-    if len(embedding) > MAX_DIMENSIONS:
-        raise InvalidInputError(
-            f"query_embedding has {len(embedding)} dimensions, but at most {MAX_DIMENSIONS} are "
-            "allowed"
+        kind = type(embedding).__name__
+        return InvalidInputError(f"query_embedding must be a list of numbers, not {kind}")
+    return InvalidInputError(
+        f"query_embedding has {len(embedding)} dimensions, but at most {MAX_DIMENSIONS} are allowed"
+    )
+
+
+_LOCKS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_GUARD = threading.Lock()
+
+
+def lock_of(connection: Any) -> Any:
+    """Return the lock of a connection, which all of its calls hold: a call has several statements.
+
+    That of a connection for threads can be held twice, because a store calls a writer in a
+    transaction of its own.
+    """
+    kind: Callable[[], Any] = threading.RLock
+    if isinstance(connection, psycopg.AsyncConnection):
+        kind = asyncio.Lock
+    with _GUARD:
+        return _LOCKS.setdefault(connection, kind())
+
+
+@asynccontextmanager
+async def held(connection: Any, timeout: float | None = None) -> AsyncIterator[Any]:
+    """Keep other calls from a connection.
+
+    Raises ClientTimeoutError if one of them has the connection for `timeout` seconds.
+    """
+    lock, is_taken = lock_of(connection), False
+    if isinstance(lock, asyncio.Lock):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(lock.acquire(), timeout)
+            is_taken = True
+    else:
+        is_taken = lock.acquire(timeout=-1 if timeout is None else timeout)
+    if not is_taken:
+        raise ClientTimeoutError(
+            "the connection was in use by another call for the whole timeout",
+            remedy="Give a pool, `connection_pool(...)`, so that calls do not wait for each other.",
         )
     try:
-        return _Vector(embedding)
-    except (TypeError, OverflowError) as error:
-        raise InvalidInputError(f"query_embedding must be a list of numbers: {error}") from error
+        yield connection
+    finally:
+        lock.release()
 
 
 class Cut:
@@ -281,97 +400,13 @@ class Cut:
             self._is_prevented = True
 
 
-class Cancellable(Protocol):
-    """A timer."""
-
-    def cancel(self) -> None:
-        """Stop the timer."""
-
-
-_LOCKS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-_GUARD = threading.Lock()
-_IN_USE = "the connection was in use by another call for the whole timeout"
-_REMEDY_IN_USE = "Give a pool, `connection_pool(...)`, so that calls do not wait for each other."
-
-
-def _lock_of(connection: Any, new: Callable[[], Any]) -> Any:
-    with _GUARD:
-        return _LOCKS.setdefault(connection, new())
-
-
-@contextmanager
-def alone(connection: Any, timeout: float | None = None) -> Iterator[None]:
-    """Keep the calls of other threads from a connection: a call has several statements.
-
-    Raises ClientTimeoutError if one of them has the connection for `timeout` seconds.
-    """
-    # Reentrant, because a store calls a writer in a transaction of its own.
-    lock = _lock_of(connection, threading.RLock)
-    if not lock.acquire(timeout=-1 if timeout is None else timeout):
-        raise ClientTimeoutError(_IN_USE, remedy=_REMEDY_IN_USE)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-class Threaded:
-    """What a class for threads does with psycopg's objects: see `Looped`."""
-
-    _connection_type = psycopg.Connection
-    _pause = staticmethod(time.sleep)
-    _awaited = Awaited
-
-    @staticmethod
-    @asynccontextmanager
-    async def _alone(connection: Any, timeout: float | None = None) -> AsyncIterator[None]:
-        with alone(connection, timeout):
-            yield
-
-    @staticmethod
-    def _later(seconds: float, function: Callable[[], None]) -> Cancellable:
-        timer = threading.Timer(seconds, function)
-        timer.daemon = True
-        timer.start()
-        return timer
-
-
-class Looped:
-    """What a class for an event loop does with psycopg's objects: they are awaited as they are."""
-
-    _connection_type = psycopg.AsyncConnection
-    _pause = staticmethod(asyncio.sleep)
-
-    @staticmethod
-    def _awaited(given: Any) -> Any:
-        return given
-
-    @staticmethod
-    @asynccontextmanager
-    async def _alone(connection: Any, timeout: float | None = None) -> AsyncIterator[None]:
-        """Keep the calls of other tasks from a connection; raises as `alone`."""
-        lock = _lock_of(connection, asyncio.Lock)
-        try:
-            await asyncio.wait_for(lock.acquire(), timeout)
-        except TimeoutError:
-            raise ClientTimeoutError(_IN_USE, remedy=_REMEDY_IN_USE) from None
-        try:
-            yield
-        finally:
-            lock.release()
-
-    @staticmethod
-    def _later(seconds: float, function: Callable[[], None]) -> Cancellable:
+def _later(
+    connection: Any, seconds: float, function: Callable[[], None]
+) -> asyncio.TimerHandle | threading.Timer:
+    """Start a timer: an event loop's for a connection of one."""
+    if isinstance(connection, psycopg.AsyncConnection):
         return asyncio.get_running_loop().call_later(seconds, function)
-
-
-def pool_wait(timeout: float | None, pools_own: float) -> float:
-    """Return the seconds to wait for a pool's connection."""
-    # When its database is gone, a pool lets a caller wait no longer than its owner has set.
-    return pools_own if timeout is None else min(timeout, pools_own)
-
-
-def connect_timeout(timeout: float | None) -> dict[str, Any]:
-    """Return the connection options for a call's timeout."""
-    # libpq takes whole seconds, at least two.
-    return {} if timeout is None else {"connect_timeout": max(math.ceil(timeout), 2)}
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
+    return timer

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal, LiteralString
 
 from second_brain.services.arguments import ARGUMENTS
+from second_brain.services.install import Install
 from second_brain.sql_modules import manifest
 
 Returns = Literal["rows", "row", "value"]
@@ -67,18 +68,17 @@ def functions() -> Mapping[str, Function]:
 
 
 @cache
-def statement(name: str, given: tuple[str, ...]) -> LiteralString:
-    """Return the statement, for psycopg, that calls a function with the given arguments.
-
-    It is written for the default install, and has names of this module only.
-    """
+def statement(install: Install, name: str, given: tuple[str, ...]) -> bytes:
+    """Return the statement, for psycopg, that calls a function with the given arguments."""
     kinds = functions()[name].arguments
     arguments = ", ".join(
         # pgvector can be in another schema: the function's argument says the type.
         f"{one} => %({one})s" + ("" if kinds[one] == VECTOR else f"::{kinds[one]}")
         for one in given
     )
-    return f"select * from public.{name}({arguments})"  # noqa: S608
+    # It has names of this module only.
+    text: LiteralString = f"select * from public.{name}({arguments})"  # noqa: S608
+    return install.statement(text)
 
 
 def packed(function: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from uuid import UUID
 from second_brain.errors import documented
 from second_brain.frozen import Frozen
 from second_brain.services.blocking import blocking
-from second_brain.services.calls import Calls
+from second_brain.services.calls import Client
 
 
 class OwnDocument(Frozen):
@@ -56,7 +56,7 @@ class OwnDocumentContent(OwnDocument):
 
 
 @documented
-class AsyncOwnDocuments(Calls):
+class AsyncOwnDocuments(Client):
     """What a client with a user's token may do with documents; every method raises on failure."""
 
     async def list_my_documents(
@@ -117,7 +117,7 @@ class AsyncOwnDocuments(Calls):
         return await self._read(bool, "delete_my_knowledge_document", arguments, timeout)
 
 
-class OwnDocuments(Calls):
+class OwnDocuments(Client):
     """`AsyncOwnDocuments` for threads."""
 
     list_my_documents = blocking(AsyncOwnDocuments.list_my_documents)

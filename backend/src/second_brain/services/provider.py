@@ -1,13 +1,13 @@
-"""The searches of every provider: they take arguments and return hits and details.
+"""The methods of every provider: searches, and what a service asks beside them.
 
 A provider class only defines how to call an SQL function. The database ranks, fuses and filters.
 Each method is written once, in `AsyncSearchProvider`; `SearchProvider` has the blocking version.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Unpack, cast, overload
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Unpack
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError, documented
@@ -15,39 +15,42 @@ from second_brain.filters import Filters
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
+    ROWS,
     VIEWER,
     BatchQuery,
     Embedding,
     FindOptions,
     HybridOptions,
+    OwnRowOptions,
     OwnSearchOptions,
     PublicSearchOptions,
+    RowOptions,
     SearchOptions,
-    named,
+    bound,
+    converted,
 )
 from second_brain.services.blocking import blocking, blocking_iterator
-from second_brain.services.reading import AsyncReading, Reading
-from second_brain.services.results import (
-    BatchDetails,
-    BatchResults,
-    Details,
-    FacetCount,
-    MemorySearchResult,
-    Results,
-    facet_count,
-)
+from second_brain.services.calls import Client
+from second_brain.services.own_documents import OwnDocument, OwnDocumentContent
+from second_brain.services.query_log import LoggedQuery
+from second_brain.services.results import BatchResults, EmbeddingModel, FacetCount, Results
 from second_brain.services.searches import (
-    BATCH,
     FACETS,
     HYBRID,
     MINE,
     MY_FACETS,
+    MY_PENDING,
+    PENDING,
     PUBLIC,
+    batch,
+    for_viewer,
+    require_viewer,
+    search,
 )
 
 
 @documented
-class AsyncSearchProvider(AsyncReading):
+class AsyncSearchProvider(Client):
     """Hybrid, vector and full-text search for an event loop; every call is one round trip.
 
     Each search returns the hits and `Details` about the call. A search that fails raises a
@@ -69,6 +72,11 @@ class AsyncSearchProvider(AsyncReading):
     """
 
     _pause = staticmethod(asyncio.sleep)
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time."""
+        return True
 
     async def hybrid_search(
         self,
@@ -118,8 +126,7 @@ class AsyncSearchProvider(AsyncReading):
 
         `timeout` is the maximum time of this call, in seconds.
         """
-        exact_total = options.pop("exact_total", False)
-        given = {
+        arguments = {
             "query_embedding": query_embedding,
             "query_text": query_text,
             "top_k": top_k,
@@ -131,8 +138,7 @@ class AsyncSearchProvider(AsyncReading):
             "pool_size": pool_size,
             **options,
         }
-        arguments, timeout = named(given, "hybrid_search()")
-        return await self._answer("hybrid", HYBRID, arguments, timeout, exact_total)
+        return await search(self, "hybrid", HYBRID, arguments, "hybrid_search()")
 
     async def find(
         self,
@@ -141,10 +147,8 @@ class AsyncSearchProvider(AsyncReading):
         **options: Unpack[FindOptions],
     ) -> Results:
         """Search like `hybrid_search`, and raise a SecondBrainError on failure in any case."""
-        exact_total = options.pop("exact_total", False)
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-        arguments, timeout = named(given, "find()")
-        return await self._raising(self._search("hybrid", HYBRID, arguments, timeout, exact_total))
+        arguments = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        return await search(self, "hybrid", HYBRID, arguments, "find()", is_raised=True)
 
     async def search_pages(
         self,
@@ -158,21 +162,19 @@ class AsyncSearchProvider(AsyncReading):
         still, no hit is lost or repeated. The details of the last page say when the pools ended the
         list. `timeout` is for each page.
         """
-        exact_total = options.pop("exact_total", False)
         offset = options.pop("match_offset", DEFAULTS["match_offset"])
         size = options.get("top_k", DEFAULTS["top_k"])
         if not isinstance(offset, int) or not isinstance(size, int):
             raise InvalidInputError("top_k and match_offset must be integers")
         # A larger page would have a larger pool.
         largest = max(options.pop("pool_size", LARGEST_POOL), size)
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments = {**options, "query_embedding": query_embedding, "query_text": query_text}
         while True:
             is_beyond = offset > LARGEST_POOL
-            given["pool_size"], given["match_offset"] = largest, min(offset, LARGEST_POOL)
-            given["top_k"] = LARGEST_POOL if is_beyond else size
-            arguments, timeout = named(given, "search_pages()")
-            hits, details = await self._raising(
-                self._search("hybrid", HYBRID, arguments, timeout, exact_total)
+            arguments["pool_size"], arguments["match_offset"] = largest, min(offset, LARGEST_POOL)
+            arguments["top_k"] = LARGEST_POOL if is_beyond else size
+            hits, details = await search(
+                self, "hybrid", HYBRID, arguments, "search_pages()", is_raised=True
             )
             if is_beyond:
                 # No page begins here, so the rest is cut from the last one.
@@ -197,9 +199,9 @@ class AsyncSearchProvider(AsyncReading):
         Like `hybrid_search`, but the database takes the viewer from the token. It needs a Supabase
         client with a user's token, or a psycopg connection with role authenticated and JWT claims.
         """
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-        arguments, timeout = named(given, "search_my_knowledge()", without=VIEWER)
-        return await self._answer("hybrid", MINE, arguments, timeout)
+        arguments = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        caller = "search_my_knowledge()"
+        return await search(self, "hybrid", MINE, arguments, caller, without=VIEWER)
 
     async def search_public_knowledge(
         self,
@@ -212,10 +214,9 @@ class AsyncSearchProvider(AsyncReading):
         Like `hybrid_search`, but it takes no viewer and has lower limits. The project must grant
         the function `search_public_knowledge_chunks` first.
         """
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-        without = (*VIEWER, "public_only")
-        arguments, timeout = named(given, "search_public_knowledge()", without=without)
-        return await self._answer("hybrid", PUBLIC, arguments, timeout)
+        arguments = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        caller, without = "search_public_knowledge()", (*VIEWER, "public_only")
+        return await search(self, "hybrid", PUBLIC, arguments, caller, without=without)
 
     async def search(
         self,
@@ -235,7 +236,7 @@ class AsyncSearchProvider(AsyncReading):
         `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
         `hybrid_search`.
         """
-        given = {
+        arguments = {
             "query_embedding": query_embedding,
             "top_k": top_k,
             "threshold": threshold,
@@ -244,9 +245,10 @@ class AsyncSearchProvider(AsyncReading):
             "viewer_groups": viewer_groups,
             "public_only": public_only,
             "required_filters": required_filters,
+            "timeout": timeout,
         }
-        arguments, _ = named(given, "", filled=False)
-        return await self._answer("vector", "match_knowledge_chunks", arguments, timeout)
+        function = "match_knowledge_chunks"
+        return await search(self, "vector", function, arguments, "", is_filled=False)
 
     async def fulltext_search(
         self,
@@ -266,7 +268,7 @@ class AsyncSearchProvider(AsyncReading):
         `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
         `hybrid_search`.
         """
-        given = {
+        arguments = {
             "query_text": query_text,
             "search_mode": search_mode,
             "filter_type": filter_type,
@@ -275,79 +277,22 @@ class AsyncSearchProvider(AsyncReading):
             "viewer_groups": viewer_groups,
             "public_only": public_only,
             "required_filters": required_filters,
+            "timeout": timeout,
         }
-        arguments, _ = named(given, "", filled=False)
-        return await self._answer(
-            "fulltext", "search_knowledge_chunks_fulltext", arguments, timeout
-        )
-
-    @overload
-    async def hybrid_search_batch(
-        self,
-        queries: Sequence[BatchQuery],
-        *,
-        fuse: Literal[False] = False,
-        timeout: float | None = None,
-    ) -> BatchResults: ...
-
-    @overload
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: Literal[True], timeout: float | None = None
-    ) -> Results: ...
-
-    @overload
-    async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: bool, timeout: float | None = None
-    ) -> BatchResults | Results: ...
+        function = "search_knowledge_chunks_fulltext"
+        return await search(self, "fulltext", function, arguments, "", is_filled=False)
 
     async def hybrid_search_batch(
-        self, queries: Sequence[BatchQuery], *, fuse: bool = False, timeout: float | None = None
-    ) -> BatchResults | Results:
+        self, queries: Sequence[BatchQuery], *, timeout: float | None = None
+    ) -> BatchResults:
         """Search for up to 50 queries in one round trip; return one list of hits for each.
 
         A query is a dict with the argument names of `hybrid_search`. All queries together return
         at most 1,000 hits. In the details, `total_count` and `answer_confidence` are lists with
         an entry for each query. If one query is rejected, the whole batch is, and every list is
         empty.
-
-        With `fuse=True`, the queries are formulations of one query and the result is one list. The
-        first query may have all arguments, the others only query_text and query_embedding.
         """
-        asked = list[BatchQuery]()
-        try:
-            asked = list(queries)
-            answer = self._batch(asked, fuse, timeout)
-            if self._on_error == "raise":
-                answer = self._raising(answer)
-            hits, listings, reasons, rows = await answer
-        # The older contract: every failure becomes details, not an exception.
-        except Exception as error:
-            if self._on_error == "raise":
-                raise
-            failed: Details = {**self._details("hybrid"), **self._failure(BATCH, error)}
-            if fuse:
-                return [], failed
-            no_hits: list[list[MemorySearchResult]] = [[] for _ in asked]
-            return no_hits, cast(BatchDetails, failed)
-        details = self._details("hybrid", rows)
-        if fuse:
-            details["total_count"] = listings[0].total_count
-            if listings[0].answer_confidence is not None:
-                details["answer_confidence"] = listings[0].answer_confidence
-            if listings[0].notes is not None:
-                details["notes"] = listings[0].notes
-            if reasons[0] is not None:
-                details["empty"] = reasons[0]
-            return hits[0], details
-        batch_details = cast(BatchDetails, details)
-        batch_details["total_count"] = [one.total_count for one in listings]
-        if any(one.answer_confidence is not None for one in listings):
-            batch_details["answer_confidence"] = [one.answer_confidence for one in listings]
-        if any(one.notes for one in listings):
-            batch_details["notes"] = [one.notes for one in listings]
-        if any(reasons):
-            batch_details["empty"] = reasons
-        return hits, batch_details
+        return await batch(self, queries, timeout)
 
     async def explain_hybrid_search(
         self,
@@ -361,10 +306,9 @@ class AsyncSearchProvider(AsyncReading):
         fewer rows than its pool, the lexemes with their document frequencies, the weights of the
         fusion, and the ranks and scores of the hits. Raises a SecondBrainError on failure.
         """
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-        arguments, timeout = named(given, "explain_hybrid_search()")
-        function = "explain_hybrid_search"
-        return await self._read(dict[str, Any], function, self._for_viewer(arguments), timeout)
+        asked = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = _bound(self, asked, "explain_hybrid_search()")
+        return await self._read(dict[str, Any], "explain_hybrid_search", arguments, timeout)
 
     async def estimate_hybrid_search(
         self,
@@ -378,10 +322,9 @@ class AsyncSearchProvider(AsyncReading):
         it would read. It counts rows that the viewer may not see. Raises a SecondBrainError on
         failure.
         """
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-        arguments, timeout = named(given, "estimate_hybrid_search()")
-        function = "estimate_hybrid_search"
-        return await self._read(dict[str, Any], function, self._for_viewer(arguments), timeout)
+        asked = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = _bound(self, asked, "estimate_hybrid_search()")
+        return await self._read(dict[str, Any], "estimate_hybrid_search", arguments, timeout)
 
     async def explain_missing(
         self,
@@ -399,11 +342,11 @@ class AsyncSearchProvider(AsyncReading):
         beyond the pool, and the causes; `results.REMEDIES` says what to do about each. It describes
         rows that the viewer may not see. Raises a SecondBrainError on failure.
         """
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        asked = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = _bound(self, asked, "explain_missing()")
+        arguments |= converted({"chunk_id": chunk_id, "document_key": document_key})
         function = "explain_missing_knowledge_chunk"
-        arguments, timeout = named(given, "explain_missing()")
-        arguments |= {"chunk_id": chunk_id, "document_key": document_key}
-        return await self._read(dict[str, Any], function, self._for_viewer(arguments), timeout)
+        return await self._read(dict[str, Any], function, arguments, timeout)
 
     async def count_facets(
         self,
@@ -420,11 +363,10 @@ class AsyncSearchProvider(AsyncReading):
         chunks that pass the filters are counted; with an embedding, all that reach `threshold`. The
         other arguments are those of `hybrid_search`. Raises a SecondBrainError on failure.
         """
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-        arguments, timeout = named(given, "count_facets()")
+        asked = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = _bound(self, asked, "count_facets()")
         arguments |= _facets(facets, facet_limit)
-        rows = self._call(FACETS, self._for_viewer(arguments, FACETS), timeout)
-        return [facet_count(row) for row in await self._raising(rows)]
+        return await self._read(list[FacetCount], FACETS, arguments, timeout)
 
     async def count_my_facets(
         self,
@@ -435,17 +377,134 @@ class AsyncSearchProvider(AsyncReading):
         **options: Unpack[OwnSearchOptions],
     ) -> list[FacetCount]:
         """Count like `count_facets`, over the rows that the signed-in user may see."""
-        given = {**options, "query_embedding": query_embedding, "query_text": query_text}
-        arguments, timeout = named(given, "count_my_facets()", without=VIEWER)
+        asked = {**options, "query_embedding": query_embedding, "query_text": query_text}
+        arguments, timeout = bound(asked, "count_my_facets()", without=VIEWER)
         arguments |= _facets(facets, facet_limit)
-        rows = self._call(MY_FACETS, self._for_viewer(arguments, MY_FACETS), timeout)
-        return [facet_count(row) for row in await self._raising(rows)]
+        return await self._read(list[FacetCount], MY_FACETS, arguments, timeout)
+
+    async def count_pending_embeddings(self, **options: Unpack[RowOptions]) -> int:
+        """Count the chunks that have no embedding yet: a search finds them by their words only.
+
+        The arguments are those of `hybrid_search` that select rows. It counts to 1,000, which means
+        1,000 or more. Raises a SecondBrainError on failure.
+        """
+        others = DEFAULTS.keys() - {*ROWS, *VIEWER}
+        arguments, timeout = _bound(self, options, "count_pending_embeddings()", without=others)
+        return await self._read(int, PENDING, arguments, timeout)
+
+    async def count_my_pending_embeddings(self, **options: Unpack[OwnRowOptions]) -> int:
+        """Count like `count_pending_embeddings`, over the rows that the signed-in user may see."""
+        others = DEFAULTS.keys() - set(ROWS)
+        arguments, timeout = bound(options, "count_my_pending_embeddings()", without=others)
+        return await self._read(int, MY_PENDING, arguments, timeout)
+
+    async def record_queries(
+        self,
+        queries: Sequence[LoggedQuery],
+        *,
+        most_rows: int = 10_000,
+        max_age: timedelta = timedelta(days=30),
+        timeout: float | None = None,
+    ) -> int:
+        """Add at most 500 searches to the query log of the database, and return their number.
+
+        Of the log, `most_rows` lines are kept (at most 100,000), and none that is older than
+        `max_age`. Over a psycopg connection in a transaction, nothing is added. Raises a
+        SecondBrainError on failure.
+        """
+        arguments = {
+            "queries": [one.model_dump(mode="json") for one in queries],
+            "most_rows": most_rows,
+            "max_age": f"{max_age.total_seconds()} seconds",
+        }
+        return await self._read(int, "record_knowledge_queries", arguments, timeout)
+
+    async def read_document(
+        self,
+        document_id: UUID | str,
+        *,
+        viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
+        public_only: bool = False,
+        collections: Sequence[str] | None = None,
+        required_filters: Filters | None = None,
+        chunk_count: int = 100,
+        chunk_offset: int = 0,
+        timeout: float | None = None,
+    ) -> OwnDocumentContent | None:
+        """Return a document with its active chunks in their order; None if it may not be seen.
+
+        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
+        `hybrid_search`.
+        `collections`: only a document of these, or with chunks in them, and these chunks.
+        `chunk_count` is 1 to 500.
+        Raises a SecondBrainError on failure.
+        """
+        arguments = {
+            "document_id": document_id,
+            "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
+            "public_only": public_only,
+            "collections": collections,
+            "required_filters": required_filters,
+            "chunk_count": chunk_count,
+            "chunk_offset": chunk_offset,
+        }
+        arguments = for_viewer(self, arguments)
+        arguments["document"] = arguments.pop("document_id")
+        content: Any = OwnDocumentContent | None
+        document: OwnDocumentContent | None = await self._read(
+            content, "read_knowledge_document", arguments, timeout
+        )
+        return document
+
+    async def list_documents(
+        self,
+        *,
+        viewer_id: UUID | str | None = None,
+        viewer_groups: Sequence[str] | None = None,
+        public_only: bool = False,
+        collections: Sequence[str] | None = None,
+        required_filters: Filters | None = None,
+        page_size: int = 50,
+        after_key: str | None = None,
+        timeout: float | None = None,
+    ) -> list[OwnDocument]:
+        """Return a page of the documents that the viewer may see, in the order of external_key.
+
+        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
+        `hybrid_search`.
+        `collections`: only documents of these. `page_size` is 1 to 200; `after_key` is the last
+        external_key of the page before. Raises a SecondBrainError on failure.
+        """
+        arguments = {
+            "viewer_id": viewer_id,
+            "viewer_groups": viewer_groups,
+            "public_only": public_only,
+            "collections": collections,
+            "required_filters": required_filters,
+            "page_size": page_size,
+            "after_key": after_key,
+        }
+        function = "list_visible_knowledge_documents"
+        arguments = for_viewer(self, arguments)
+        return await self._read(list[OwnDocument], function, arguments, timeout)
+
+    async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
+        """Return the embedding models of the stored chunks, the most frequent first.
+
+        Raises a SecondBrainError on failure.
+        """
+        return await self._read(list[EmbeddingModel], "knowledge_embedding_models", {}, timeout)
 
 
-class SearchProvider(Reading):
+class SearchProvider(Client):
     """The searches of `AsyncSearchProvider`, for threads."""
 
-    _pause = staticmethod(time.sleep)
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time."""
+        return True
 
     hybrid_search = blocking(AsyncSearchProvider.hybrid_search)
     find = blocking(AsyncSearchProvider.find)
@@ -460,6 +519,20 @@ class SearchProvider(Reading):
     explain_missing = blocking(AsyncSearchProvider.explain_missing)
     count_facets = blocking(AsyncSearchProvider.count_facets)
     count_my_facets = blocking(AsyncSearchProvider.count_my_facets)
+    count_pending_embeddings = blocking(AsyncSearchProvider.count_pending_embeddings)
+    count_my_pending_embeddings = blocking(AsyncSearchProvider.count_my_pending_embeddings)
+    record_queries = blocking(AsyncSearchProvider.record_queries)
+    read_document = blocking(AsyncSearchProvider.read_document)
+    list_documents = blocking(AsyncSearchProvider.list_documents)
+    embedding_models = blocking(AsyncSearchProvider.embedding_models)
+
+
+def _bound(
+    client: Client, options: Mapping[str, Any], caller: str, *, without: Collection[str] = ()
+) -> tuple[dict[str, Any], float | None]:
+    arguments, timeout = bound(options, caller, without=without)
+    require_viewer(client, arguments)
+    return arguments, timeout
 
 
 def _facets(facets: Sequence[str], facet_limit: int) -> dict[str, object]:

@@ -1,11 +1,13 @@
-"""The steps of a search in all providers: convert, call, normalise, and describe a failure.
+"""The steps of a search in all providers: arguments, call, hits and details, or the failure.
 
-Errors are raised where they happen; only `Searches._failure` turns them into details.
+Nothing is ranked, merged or filtered here: the order is the database's.
 """
 
+import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, TypeVar
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from second_brain.errors import (
     ClientUnavailableError,
@@ -13,6 +15,7 @@ from second_brain.errors import (
     PermissionDeniedError,
     SecondBrainError,
     UnexpectedAnswerError,
+    UnknownArgumentError,
     safe_message,
     translate,
 )
@@ -20,31 +23,27 @@ from second_brain.services.arguments import (
     LARGEST_POOL,
     VIEWER,
     BatchQuery,
+    bound,
     converted,
-    named,
     without_defaults,
 )
-from second_brain.services.calls import RETRIES, Calls, Deadline
-from second_brain.services.emptiness import EmptyReason, OnError, past_end
+from second_brain.services.calls import Client, Deadline
 from second_brain.services.results import (
+    BatchDetails,
+    BatchResults,
     CutRows,
     Details,
+    EmptyReason,
     FailureDetails,
-    Listing,
+    MemorySearchResult,
     Method,
     Notes,
     Results,
     Source,
-    UnreadableJson,
-    integer,
-    listing_of,
-    normalize_rows,
-    query_index,
+    past_end,
 )
 
 logger = logging.getLogger(__name__)
-
-Answer = TypeVar("Answer")
 
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
@@ -54,11 +53,12 @@ COUNT = "count_matching_knowledge_chunks"
 FACETS = "facet_knowledge_chunks"
 MY_FACETS = "facet_my_knowledge_chunks"
 PENDING = "count_pending_knowledge_embeddings"
-LISTED = "list_visible_knowledge_documents"
 MY_PENDING = "count_my_pending_knowledge_embeddings"
-EMPTY = "explain_empty_knowledge_search"
-MY_EMPTY = "explain_my_empty_knowledge_search"
-PUBLIC_EMPTY = "explain_public_empty_knowledge_search"
+
+_EXPLAINS_EMPTY = {
+    MINE: "explain_my_empty_knowledge_search",
+    PUBLIC: "explain_public_empty_knowledge_search",
+}
 
 REMEDY_OF_CUT = (
     "Raise Max rows in the project's API settings, or ask for fewer rows: the API cut the answer, "
@@ -72,252 +72,260 @@ _REMEDIES_OF_GRANTS = {
     "With the service role, give hybrid_search public_only=True.",
 }
 
+_ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 
-class ProviderOptions(TypedDict, total=False):
-    """What every provider takes: see `AsyncSearchProvider`."""
-
-    multi_tenant: bool
-    timeout: float | None
-    retries: int
-    sleep: Callable[[float], object]
-    on_error: OnError
-    explain_empty: bool | None
+# What a method's confidence is made of: a column, and the one that answers without it.
+_SCORES: dict[Method, tuple[str, str]] = {
+    "hybrid": ("confidence", "rrf_score"),
+    "vector": ("similarity", "similarity"),
+    "fulltext": ("rank", "text_score"),
+}
 
 
-class Searches(Calls):
-    """Base of both kinds of providers: the calls, and the reading of their results."""
-
-    name: ClassVar[Source]
-
-    def __init__(
-        self,
-        *,
-        multi_tenant: bool = False,
-        timeout: float | None = None,
-        retries: int = RETRIES,
-        sleep: Callable[[float], object] | None = None,
-        on_error: OnError = "raise",
-        explain_empty: bool | None = None,
-    ) -> None:
-        super().__init__(timeout=timeout, retries=retries, sleep=sleep)
-        if on_error not in ("raise", "empty"):
-            raise InvalidInputError(f"on_error must be raise or empty, not {on_error!r:.100}")
-        self._multi_tenant = multi_tenant
-        self._on_error = on_error
-        self._explain_empty = explain_empty
-
-    @property
-    def is_concurrent(self) -> bool:
-        """Whether several calls may run at the same time."""
-        return True
-
-    async def _search(
-        self,
-        method: Method,
-        function: str,
-        given: Mapping[str, object],
-        timeout: float | None,
-        exact_total: bool = False,
-        is_raised: bool = True,
-    ) -> Results:
-        arguments = self._for_viewer(given, function)
-        deadline = Deadline(self._timeout if timeout is None else timeout)
-        rows = first = await self._call(function, arguments, deadline.left())
-        hits = normalize_rows(rows, method=method, source=self.name, limit=arguments["match_count"])
-        offset = integer(arguments.get("match_offset")) or 0
+async def search(
+    client: Client,
+    method: Method,
+    function: str,
+    given: Mapping[str, Any],
+    caller: str,
+    *,
+    without: Collection[str] = (),
+    is_filled: bool = True,
+    is_raised: bool | None = None,
+) -> Results:
+    """Search; when that fails, raise, or return no hits and the failure in the details."""
+    is_raised = client._on_error == "raise" if is_raised is None else is_raised
+    options = dict(given)
+    exact_total = options.pop("exact_total", False)
+    try:
+        arguments, timeout = bound(options, caller, without=without, filled=is_filled)
+        if client._multi_tenant and function not in (MINE, PUBLIC):
+            require_viewer(client, arguments)
+        deadline = Deadline(timeout, client._timeout)
+        rows = first = await client._call(function, arguments, deadline)
+        found = hits(rows, method=method, source=client.name, limit=arguments["match_count"])
+        offset = arguments.get("match_offset") or 0
+        offset = offset if type(offset) is int else integer(offset) or 0
         if not rows and offset > 0:
             # No row of an empty page has the length of the list.
-            first = await self._call(function, _first_hit(arguments), deadline.left())
+            first = await client._call(function, _first_hit(arguments), deadline)
         listing = listing_of(first)
-        total, noted = listing.total_count, listing.notes
         if not first and _may_ignore(arguments):
-            noted = await self._ignored(function, _strictly(arguments), deadline.left())
-        details = self._details(method, rows, total)
-        if listing.answer_confidence is not None:
-            details["answer_confidence"] = listing.answer_confidence
-        if noted is not None:
-            details["notes"] = noted
-        if listing.has_full_pool and offset + len(rows) >= (total or 0):
+            notes = await _ignored(client, function, _strictly(arguments), deadline)
+            listing = listing._replace(notes=notes)
+        details = _details(client, method, rows, listing)
+        if listing.has_full_pool and offset + len(rows) >= (listing.total_count or 0):
             details["pool_ended"] = True
             details.setdefault("remedy", _remedy_of_pool(arguments))
         if exact_total:
-            details["exact_total"] = await self._read(int, COUNT, arguments, deadline.left())
-        if not rows:
-            why = past_end(total, offset) if total else None
-            if why is None:
-                why = _reason(await self._why_empty(function, arguments, deadline, is_raised))
-            if why is not None:
-                details["empty"] = why
-        return hits, details
+            details["exact_total"] = await client._read(int, COUNT, arguments, deadline.left())
+        if not rows and listing.total_count:
+            details["empty"] = past_end(listing.total_count, offset)
+        elif not rows:
+            why = await _why_empty(client, function, arguments, deadline, is_raised=is_raised)
+            if reason := _reason(why):
+                details["empty"] = reason
+    except UnknownArgumentError:
+        raise
+    except Exception as error:
+        if not is_raised:
+            failed: Details = {**_details(client, method), **_failure(client, function, error)}
+            return [], failed
+        failure, cause = client._safe(error)
+        failure.remedy = _remedy(function, failure)
+        if failure is error:
+            raise
+    else:
+        return found, details
+    # Not in the except block: the context would be the original error with its secrets.
+    raise failure from cause
 
-    async def _why_empty(
-        self, function: str, arguments: dict[str, Any], deadline: Deadline, is_raised: bool
-    ) -> Any:
-        """Ask why an answer is empty; None if that cannot be said, which is no failure.
 
-        Callers whose failures are not raised expect one call, as in the systems that this package
-        replaces: there it asks only if the provider was made with explain_empty.
-        """
-        if not (is_raised if self._explain_empty is None else self._explain_empty):
-            return None
-        explain = {MINE: MY_EMPTY, PUBLIC: PUBLIC_EMPTY}.get(function, EMPTY)
-        try:
-            return await self._call(explain, arguments, deadline.left())
-        # The answer is complete without it. A database without the module insight lacks it.
-        except Exception as error:  # noqa: BLE001
-            logger.debug("an empty answer was not explained: %s", translate(error).kind)
-            return None
+async def batch(
+    client: Client, queries: Sequence[BatchQuery], timeout: float | None
+) -> BatchResults:
+    """Return the hits of each query, and details with an entry for each; a failure as `search`."""
+    is_raised = client._on_error == "raise"
+    known = list[BatchQuery]()
+    try:
+        known = list(queries)
+        return await _batch(client, known, Deadline(timeout, client._timeout), is_raised=is_raised)
+    # The older contract: every failure becomes details, not an exception.
+    except Exception as error:
+        if not is_raised:
+            failed: Any = {**_details(client, "hybrid"), **_failure(client, BATCH, error)}
+            return [[] for _ in known], failed
+        if isinstance(error, UnknownArgumentError):
+            raise
+        failure, cause = client._safe(error)
+        if failure is error:
+            raise
+    raise failure from cause
 
-    async def _ignored(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> Notes | None:
-        """Return the notes of an answer without rows: the refusal of an embedding, if any."""
-        try:
-            await self._call(function, arguments, timeout)
-        except Exception as error:
-            refusal = translate(error)
-            if not isinstance(refusal, InvalidInputError):
-                raise
-            return {"embedding": f"ignored: {safe_message(refusal, secrets=self._secrets())}"}
+
+async def _batch(
+    client: Client, queries: Sequence[BatchQuery], deadline: Deadline, *, is_raised: bool
+) -> BatchResults:
+    sent = list[dict[str, Any]]()
+    for place, query in enumerate(queries):
+        arguments, _ = bound(query, f"queries[{place}]", without=("timeout",))
+        require_viewer(client, arguments, f"queries[{place}]: ")
+        sent.append(without_defaults(arguments))
+    rows = await client._call(BATCH, {"queries": sent}, deadline)
+    answers = _by_query(rows, len(sent))
+    lists = list(map(listing_of, answers))
+    empty = [place for place, answer in enumerate(answers) if not answer]
+    for place in empty:
+        if _may_ignore(sent[place]):
+            strict = {"queries": [_strictly(sent[place])]}
+            notes = await _ignored(client, BATCH, strict, deadline)
+            lists[place] = lists[place]._replace(notes=notes)
+    reasons: list[EmptyReason | None] = [None] * len(answers)
+    if empty:
+        asked = {"search": [sent[place] for place in empty]}
+        answer = await _why_empty(client, BATCH, asked, deadline, is_raised=is_raised)
+        for place, reason in zip(empty, answer if isinstance(answer, list) else (), strict=False):
+            reasons[place] = _reason(reason)
+    details = cast(BatchDetails, _details(client, "hybrid", rows))
+    details["total_count"] = [one.total_count for one in lists]
+    if any(one.answer_confidence is not None for one in lists):
+        details["answer_confidence"] = [one.answer_confidence for one in lists]
+    if any(one.notes for one in lists):
+        details["notes"] = [one.notes for one in lists]
+    if any(reasons):
+        details["empty"] = reasons
+    found = [
+        hits(answer, method="hybrid", source=client.name, limit=arguments["match_count"])
+        for arguments, answer in zip(sent, answers, strict=True)
+    ]
+    return found, details
+
+
+async def _why_empty(
+    client: Client, function: str, arguments: dict[str, Any], deadline: Deadline, *, is_raised: bool
+) -> Any:
+    """Ask why an answer is empty; None if that cannot be said, which is no failure.
+
+    Callers whose failures are not raised expect one call, as in the systems that this package
+    replaces: there it asks only if the provider was made with explain_empty.
+    """
+    if not (is_raised if client._explain_empty is None else client._explain_empty):
+        return None
+    explain = _EXPLAINS_EMPTY.get(function, "explain_empty_knowledge_search")
+    try:
+        return await client._call(explain, arguments, deadline)
+    # The answer is complete without it. A database without the module insight lacks it.
+    except Exception as error:  # noqa: BLE001
+        logger.debug("an empty answer was not explained: %s", translate(error).kind)
         return None
 
-    async def _answer(
-        self,
-        method: Method,
-        function: str,
-        given: Mapping[str, object],
-        timeout: float | None,
-        exact_total: bool = False,
-    ) -> Results:
-        """Search; when that fails, raise, or return no hits and the failure in the details."""
-        if self._on_error == "raise":
-            search = self._search(method, function, given, timeout, exact_total)
-            return await self._refusing(function, search)
-        try:
-            return await self._search(
-                method, function, given, timeout, exact_total, is_raised=False
-            )
-        # The older contract: every failure becomes details, not an exception.
-        except Exception as error:  # noqa: BLE001
-            failed: Details = {**self._details(method), **self._failure(function, error)}
-            return [], failed
 
-    async def _refusing(self, function: str, answer: Coroutine[Any, Any, Answer]) -> Answer:
-        """Wait for an answer; raise a failure with the remedy of this function."""
-        try:
-            return await self._raising(answer)
-        except PermissionDeniedError as error:
-            error.remedy = _remedy(function, error)
+async def _ignored(
+    client: Client, function: str, arguments: dict[str, Any], deadline: Deadline
+) -> Notes | None:
+    """Return the notes of an answer without rows: the refusal of an embedding, if any."""
+    try:
+        await client._call(function, arguments, deadline)
+    except Exception as error:
+        refusal = translate(error)
+        if not isinstance(refusal, InvalidInputError):
             raise
+        return {"embedding": f"ignored: {safe_message(refusal, secrets=client._secrets())}"}
+    return None
 
-    async def _batch(
-        self, queries: Sequence[BatchQuery], fuse: bool, timeout: float | None
-    ) -> tuple[list[Any], list[Listing], list[EmptyReason | None], Sequence[object]]:
-        """Return the hits of each query, what they say of their list or why there are none."""
-        deadline = Deadline(self._timeout if timeout is None else timeout)
-        sent = list[dict[str, Any]]()
-        for place, query in enumerate(queries):
-            # With fuse, queries after the first have the arguments of the first, not defaults.
-            is_filled = not (fuse and place)
-            given, _ = named(query, f"queries[{place}]", without=("timeout",), filled=is_filled)
-            sent.append(without_defaults(converted(given)))
-        for place, arguments in enumerate(sent[:1] if fuse else sent):
-            self._require_viewer(arguments, f"queries[{place}]: ")
-        rows = await self._call(BATCH, {"queries": sent, "fuse": fuse}, timeout)
-        answers = _by_query(rows, 1 if fuse else len(sent))
-        hits = [
-            normalize_rows(
-                answer, method="hybrid", source=self.name, limit=arguments["match_count"]
-            )
-            for arguments, answer in zip(sent, answers, strict=False)
-        ]
-        listings = [listing_of(answer) for answer in answers]
-        for place, answer in enumerate(answers):
-            if not answer and _may_ignore(sent[place]):
-                strict = [_strictly(sent[place]), *(sent[1:] if fuse else [])]
-                noted = await self._ignored(BATCH, {"queries": strict, "fuse": fuse}, timeout)
-                listings[place] = listings[place]._replace(notes=noted)
-        reasons = await self._why_each_empty(sent, answers, fuse, deadline)
-        return hits, listings, reasons, rows
 
-    async def _why_each_empty(
-        self,
-        sent: Sequence[dict[str, Any]],
-        answers: Sequence[Sequence[object]],
-        fuse: bool,
-        deadline: Deadline,
-    ) -> list[EmptyReason | None]:
-        """Return why each query without hits has none."""
-        reasons: list[EmptyReason | None] = [None] * len(answers)
-        places = [place for place, answer in enumerate(answers) if not answer]
-        if places:
-            asked = [sent[place] for place in places]
-            if fuse:
-                asked = [{**sent[0], "formulations": [*sent[1:]]}]
-            is_raised = self._on_error == "raise"
-            told = await self._why_empty(BATCH, {"search": asked}, deadline, is_raised)
-            for place, reason in zip(places, told if isinstance(told, list) else (), strict=False):
-                reasons[place] = _reason(reason)
-        return reasons
+def for_viewer(client: Client, arguments: Mapping[str, object]) -> dict[str, Any]:
+    """Return the arguments as JSON values; one must say who asks a multi-tenant provider."""
+    values = converted(arguments)
+    require_viewer(client, values)
+    return values
 
-    def _for_viewer(self, given: Mapping[str, object], function: str = "") -> dict[str, Any]:
-        """Return the arguments as JSON values; a function that takes no viewer needs none."""
-        arguments = converted(given)
-        if function not in (MINE, PUBLIC, MY_FACETS, MY_PENDING):
-            self._require_viewer(arguments)
-        return arguments
 
-    def _require_viewer(self, arguments: Mapping[str, object], place: str = "") -> None:
-        if not self._multi_tenant or arguments.get("public_only") is True:
-            return
-        if all(arguments.get(name) is None for name in VIEWER):
-            raise InvalidInputError(
-                f"{place}viewer_id is missing, and this provider is multi-tenant",
-                remedy="Give the viewer_id of the user who asks, viewer_groups, or "
-                "public_only=True.",
-            )
-
-    def _details(
-        self, method: Method, rows: Sequence[object] | None = None, total: int | None = None
-    ) -> Details:
-        """Return what there is to say of an answer; without rows, of a failure."""
-        details: Details = {
-            "provider": self.name,
-            "mode": method,
-            "real_provider": rows is not None,
-            "raw_count": len(rows or ()),
-            "total_count": total,
-        }
-        unreadable = [
-            str(row.get("id"))
-            for row in rows or ()
-            if isinstance(row, Mapping) and isinstance(row.get("metadata"), UnreadableJson)
-        ]
-        if unreadable:
-            details["unreadable_metadata"] = unreadable
-        if isinstance(rows, CutRows):
-            details["truncated"] = True
-            details["remedy"] = REMEDY_OF_CUT
-        return details
-
-    def _failure(self, function: str, error: Exception) -> FailureDetails:
-        """Return the details of a failure, in the form of the contract."""
-        if isinstance(error, ClientUnavailableError):
-            logger.warning("%s: %s", function, error)
-            return {"fallback_reason": "client_unavailable", "remedy": error.remedy}
-        known = translate(error)
-        # The log has no message and no arguments, because more people can read it than the result.
-        logger.warning(
-            "%s failed: %s (%s, code %s)", function, type(error).__name__, known.kind, known.code
+def require_viewer(client: Client, arguments: Mapping[str, object], place: str = "") -> None:
+    """Raise InvalidInputError if a multi-tenant provider is not told who asks."""
+    if not client._multi_tenant or arguments.get("public_only") is True:
+        return
+    if all(arguments.get(name) is None for name in VIEWER):
+        raise InvalidInputError(
+            f"{place}viewer_id is missing, and this provider is multi-tenant",
+            remedy="Give the viewer_id of the user who asks, viewer_groups, or public_only=True.",
         )
-        return {
-            "fallback_reason": "provider_error",
-            "error_type": type(error).__name__,
-            "error_kind": known.kind,
-            "error_message": safe_message(known, secrets=self._secrets()),
-            "code": known.code,
-            "remedy": _remedy(function, known),
-        }
+
+
+class Listing(NamedTuple):
+    """What each row says of the list that it is in."""
+
+    total_count: int | None = None
+    answer_confidence: float | None = None
+    notes: Notes | None = None
+    has_full_pool: bool = False
+    """One of the legs had as many rows as its pool holds."""
+
+
+def listing_of(rows: Sequence[object]) -> Listing:
+    """Return what the first row says of the list, and nothing where there is none."""
+    first = rows[0] if rows else None
+    if not isinstance(first, Mapping):
+        return Listing()
+    notes = first.get("notes")
+    total, confidence = first.get("total_count"), first.get("answer_confidence")
+    return Listing(
+        total if type(total) is int else integer(total),
+        confidence if type(confidence) is float else number(confidence),
+        dict(notes) if isinstance(notes, Mapping) and notes else None,
+        first.get("pool_ended") is True,
+    )
+
+
+def _details(
+    client: Client,
+    method: Method,
+    rows: Sequence[object] | None = None,
+    listing: Listing = Listing(),  # noqa: B008
+) -> Details:
+    """Return the details of an answer; without rows, of a failure."""
+    details: Details = {
+        "provider": client.name,
+        "mode": method,
+        "real_provider": rows is not None,
+        "raw_count": len(rows or ()),
+        "total_count": listing.total_count,
+    }
+    unreadable = [
+        str(row.get("id"))
+        for row in rows or ()
+        if isinstance(row, Mapping) and isinstance(row.get("metadata"), UnreadableJson)
+    ]
+    if unreadable:
+        details["unreadable_metadata"] = unreadable
+    if isinstance(rows, CutRows):
+        details["truncated"] = True
+        details["remedy"] = REMEDY_OF_CUT
+    if listing.answer_confidence is not None:
+        details["answer_confidence"] = listing.answer_confidence
+    if listing.notes is not None:
+        details["notes"] = listing.notes
+    return details
+
+
+def _failure(client: Client, function: str, error: Exception) -> FailureDetails:
+    """Return the details of a failure, in the form of the contract."""
+    if isinstance(error, ClientUnavailableError):
+        logger.warning("%s: %s", function, error)
+        return {"fallback_reason": "client_unavailable", "remedy": error.remedy}
+    failure = translate(error)
+    # The log has no message and no arguments, because more people can read it than the result.
+    logger.warning(
+        "%s failed: %s (%s, code %s)", function, type(error).__name__, failure.kind, failure.code
+    )
+    return {
+        "fallback_reason": "provider_error",
+        "error_type": type(error).__name__,
+        "error_kind": failure.kind,
+        "error_message": safe_message(failure, secrets=client._secrets()),
+        "code": failure.code,
+        "remedy": _remedy(function, failure),
+    }
 
 
 def _remedy(function: str, error: SecondBrainError) -> str:
@@ -361,8 +369,125 @@ def _remedy_of_pool(arguments: Mapping[str, Any]) -> str:
 def _by_query(rows: Sequence[object], count: int) -> list[list[object]]:
     answers: list[list[object]] = [[] for _ in range(count)]
     for row in rows:
-        place = query_index(row)
+        place = integer(row.get("query_index")) if isinstance(row, Mapping) else None
         if place is None or not 0 <= place < count:
             raise UnexpectedAnswerError("a row has a query_index that no query has")
         answers[place].append(row)
     return answers
+
+
+def hits(
+    rows: Sequence[object], *, method: Method, source: Source, limit: object
+) -> list[MemorySearchResult]:
+    """Turn at most `limit` rows into hits, in their order; an odd row never fails.
+
+    What a row lacks, or has in another type, becomes: id `supa-{method}-{position}` (`pg-…` over
+    psycopg), knowledge_type `document`, source_origin `manual`, chunk_index 0, metadata `{}`,
+    a number None. A row that is no mapping becomes one of these defaults alone.
+    """
+    # The database takes "3" and 2.5 for an integer, too.
+    most = limit if type(limit) is int else integer(limit)
+    kept: list[Mapping[str, Any]] = [
+        row if isinstance(row, Mapping) else {}
+        for row in rows[: None if most is None else max(most, 0)]
+    ]
+    column, otherwise = _SCORES[method]
+    scores = [
+        score
+        if type(score := row.get(column, row.get(otherwise))) is float
+        else number(score, is_finite=False) or 0.0
+        for row in kept
+    ]
+    best = 1.0
+    if method == "fulltext":
+        best = max([0.0, *filter(math.isfinite, scores)]) or 1.0
+    found = []
+    for position, (row, score) in enumerate(zip(kept, scores, strict=True)):
+        own = row.get("metadata")
+        metadata: Any = dict(own) if isinstance(own, dict) else {}
+        # Always there: the row's own metadata must not pass for an escaped snippet.
+        for name, (kind, read) in _COLUMNS.items():
+            value = row.get(name)
+            is_read = type(value) is kind and (type(value) is not float or math.isfinite(value))
+            metadata[name] = value if value is None or is_read else read(value)
+        for name in ("title", "source_url"):
+            if row.get(name) is not None:
+                metadata[name] = str(row[name])
+        for name in ("matched_terms", "collections"):
+            texts = row.get(name)
+            metadata[name] = [str(one) for one in texts] if isinstance(texts, list | tuple) else []
+        metadata |= {
+            "knowledge_type": metadata["knowledge_type"] or "document",
+            "source_origin": metadata["source_origin"] or "manual",
+            "chunk_index": metadata["chunk_index"] or 0,
+            "is_chunk": row.get("chunk_index", 0) is not None,
+            "source_row": row.get("source_row"),
+            **({"pool_ended": row["pool_ended"] is True} if "pool_ended" in row else {}),
+            "real_provider": True,
+        }
+        if "rank" in row:  # what the full-text function calls its score
+            metadata["text_score"] = number(row["rank"])
+        key = str(row.get("id") or f"{_ID_PREFIX[source]}-{method}-{position}")
+        # In this order NaN becomes 0.
+        confidence = min(max(0.0, score / best), 1.0)
+        found.append(
+            MemorySearchResult(key, str(row.get("content") or ""), source, confidence, metadata)
+        )
+    return found
+
+
+def number(value: object, *, is_finite: bool = True) -> float | None:
+    """Read a number, also the strings "NaN" and "Infinity" that PostgREST sends for a float8."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        read = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if is_finite and not math.isfinite(read) else read
+
+
+def integer(value: object) -> int | None:
+    """Read an integer as the database does, which takes "3" and 3.0 for one; None for no number."""
+    read = number(value)
+    return None if read is None else int(read)
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+# How a column of a row is read, unless its value has this type.
+_COLUMNS: Mapping[str, tuple[type, Callable[[Any], object]]] = {
+    **dict.fromkeys(("knowledge_type", "source_origin"), (str, _nothing)),
+    **dict.fromkeys(
+        (
+            *("document_id", "match_type", "collection", "heading", "sensitivity"),
+            # A date as it is stored: Postgres has dates that Python lacks.
+            *("external_key", "document_date", "snippet", "context"),
+        ),
+        (str, str),
+    ),
+    **dict.fromkeys(
+        (
+            *("chunk_index", "vector_rank", "text_rank"),
+            *("document_chunks", "duplicates", "total_count"),
+        ),
+        (int, integer),
+    ),
+    **dict.fromkeys(
+        ("rrf_score", "similarity", "text_score", "answer_confidence"), (float, number)
+    ),
+}
+
+
+class UnreadableJson:
+    """Stands for a JSON value of a row that Python cannot read."""
+
+
+def read_json(data: str | bytes) -> object:
+    """Read JSON; return an UnreadableJson for what nests too deep or has a number too long."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return UnreadableJson()

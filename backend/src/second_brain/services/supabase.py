@@ -17,19 +17,20 @@ from second_brain.errors import (
 )
 from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
-from second_brain.services.calls import Deadline, uncertain
+from second_brain.services.calls import Client, ClientOptions, Deadline, uncertain
 from second_brain.services.functions import functions, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
-from second_brain.services.results import CutRows, Source, integer, listing_of
-from second_brain.services.searches import ProviderOptions, Searches
+from second_brain.services.results import CutRows, Source
+from second_brain.services.searches import integer, listing_of
 from second_brain.services.writing import AsyncWrites, Writes
 
 if TYPE_CHECKING:
     import httpx
 
-    from supabase import AsyncClient, Client
+    from supabase import AsyncClient
+    from supabase import Client as SupabaseClient
 
 TIMEOUT = 30.0
 """Seconds. It is for hanging connections; Supabase's statement_timeout is much shorter."""
@@ -44,7 +45,7 @@ AnyHttp = TypeVar("AnyHttp")
 _timeout: ContextVar[float | None] = ContextVar("_timeout", default=TIMEOUT)
 
 
-class _Project(Searches, Generic[AnyClient, AnyHttp]):
+class _Project(Client, Generic[AnyClient, AnyHttp]):
     """The client of a Supabase project: given by the caller, or created on first use."""
 
     def __init__(
@@ -53,7 +54,7 @@ class _Project(Searches, Generic[AnyClient, AnyHttp]):
         *,
         client: AnyClient | None = None,
         schema: str | None = None,
-        **options: Unpack[ProviderOptions],
+        **options: Unpack[ClientOptions],
     ) -> None:
         if schema is not None:
             check_schema(schema)
@@ -152,10 +153,13 @@ class _Project(Searches, Generic[AnyClient, AnyHttp]):
         return str(self.config.get(name) or os.environ.get(name.upper()) or "").strip()
 
     def _secrets(self) -> Iterable[object]:
+        """Return the URL and the key."""
         return self._credentials()
 
 
-class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, Writes, SearchProvider):
+class SupabaseProvider(
+    _Project["SupabaseClient", "httpx.Client"], OwnDocuments, Writes, SearchProvider
+):
     """Search through a Supabase project's REST API with the service role's key.
 
     `config` has `supabase_url` and `supabase_key`; missing values are read from SUPABASE_URL and
@@ -181,7 +185,7 @@ class SupabaseProvider(_Project["Client", "httpx.Client"], OwnDocuments, Writes,
         if http is not None:
             http.close()
 
-    def _make(self, url: str, key: str) -> "tuple[Client, httpx.Client]":
+    def _make(self, url: str, key: str) -> "tuple[SupabaseClient, httpx.Client]":
         import httpx
         from supabase.lib.client_options import SyncClientOptions
 

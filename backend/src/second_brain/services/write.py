@@ -8,9 +8,9 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import scalar_row
 
 from second_brain.errors import SecondBrainError, documented
-from second_brain.services.blocking import blocking
-from second_brain.services.calls import Calls, is_rolled_back
-from second_brain.services.connection_calls import ConnectionCall, Looped, Threaded
+from second_brain.services.blocking import blocking, entered, settled
+from second_brain.services.calls import Client, is_rolled_back
+from second_brain.services.connection_calls import ConnectionCall, held
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.writing import AsyncWrites, DeletedCounts, UpsertCounts, Writes
 
@@ -31,11 +31,8 @@ select case
 """
 
 
-class _OnConnection(Calls, Generic[AnyConnection]):
+class _OnConnection(Client, Generic[AnyConnection]):
     _connection_type: type[Any]
-    _awaited: Any
-    _alone: Any
-    _later: Any
 
     def __init__(
         self,
@@ -58,12 +55,11 @@ class _OnConnection(Calls, Generic[AnyConnection]):
         self, function: str, arguments: dict[str, Any], timeout: float | None
     ) -> object:
         call = ConnectionCall(function, arguments, timeout, self._install)
-        connection = self._awaited(self._connection)
-        async with self._alone(self._connection, timeout):
+        async with held(self._connection, timeout):
             if timeout is None:
-                return await call.write(connection)
-            with call.guarded(connection, self._later):
-                return await call.write(connection)
+                return await call.write(self._connection)
+            with call.guarded(self._connection):
+                return await call.write(self._connection)
 
     def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
         # In a transaction of the caller's, only the caller can repeat what the transaction did.
@@ -71,15 +67,14 @@ class _OnConnection(Calls, Generic[AnyConnection]):
         return is_own and is_rolled_back(error)
 
     async def _position(self) -> str:
-        connection = self._awaited(self._connection)
-        cursor = connection.cursor(row_factory=scalar_row)
-        async with self._alone(self._connection), connection.transaction():
-            await cursor.execute(_WAL_POSITION, prepare=False)
-            return str(await cursor.fetchone())
+        cursor = self._connection.cursor(row_factory=scalar_row)
+        async with held(self._connection), entered(self._connection.transaction()):
+            await settled(cursor.execute(_WAL_POSITION, prepare=False))
+            return str(await settled(cursor.fetchone()))
 
 
 @documented
-class AsyncKnowledgeWriter(Looped, _OnConnection[psycopg.AsyncConnection[Any]], AsyncWrites):
+class AsyncKnowledgeWriter(_OnConnection[psycopg.AsyncConnection[Any]], AsyncWrites):
     """The writing side, for an event loop: each method is one SQL function in its own transaction.
 
     Within a transaction of the caller's it is a savepoint, and the caller commits. The role must be
@@ -90,16 +85,23 @@ class AsyncKnowledgeWriter(Looped, _OnConnection[psycopg.AsyncConnection[Any]], 
     times; not within a transaction of the caller's. `sleep` makes the pause.
     """
 
+    _connection_type = psycopg.AsyncConnection
+
     async def wal_position(self) -> str:
         """Return a position in the WAL after everything committed on this connection so far.
 
         `provider.wait_for(position)` searches on a replica that has replayed it. Within a
         transaction of the caller's, call it after the commit.
         """
-        return await self._raising(self._position())
+        try:
+            return await self._position()
+        except Exception as error:  # noqa: BLE001
+            failure, cause = self._safe(error)
+        raise failure from cause
 
 
-class KnowledgeWriter(Threaded, _OnConnection[psycopg.Connection[Any]], Writes):
+class KnowledgeWriter(_OnConnection[psycopg.Connection[Any]], Writes):
     """The methods of `AsyncKnowledgeWriter`, for threads."""
 
+    _connection_type = psycopg.Connection
     wal_position = blocking(AsyncKnowledgeWriter.wal_position)

@@ -3,6 +3,7 @@
 `write.KnowledgeWriter` has these methods over psycopg, `supabase.SupabaseProvider` over REST.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from uuid import UUID
 from second_brain.errors import InvalidInputError, documented
 from second_brain.filters import json_default
 from second_brain.services.blocking import blocking
-from second_brain.services.calls import Calls
+from second_brain.services.calls import Client
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment, batches
 
@@ -40,12 +41,14 @@ class DeletedCounts:
 
 
 @documented
-class AsyncWrites(Calls):
+class AsyncWrites(Client):
     """The writing side, for the owner of the tables or `service_role`; it raises on failure.
 
     A deadlock or a serialization failure is tried again after a short random pause, a lost
     connection is not. `timeout` is the maximum time of a call, in seconds.
     """
+
+    _pause = staticmethod(asyncio.sleep)
 
     async def upsert_document(
         self,
@@ -213,7 +216,7 @@ class AsyncWrites(Calls):
         return await self._read(bool, "refresh_knowledge_statistics", {}, timeout)
 
 
-class Writes(Calls):
+class Writes(Client):
     """`AsyncWrites` for threads."""
 
     upsert_document = blocking(AsyncWrites.upsert_document)

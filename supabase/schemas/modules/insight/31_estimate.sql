@@ -62,8 +62,8 @@ declare
   read_query tsquery;
   planned json;
 begin
-  matching := coalesce(estimated, plan.chunk_count);
-  share := matching / greatest(plan.chunk_count, 1);
+  matching := coalesce(estimated, (plan.stored).estimated_rows);
+  share := matching / greatest((plan.stored).estimated_rows, 1);
   -- The index is read until enough rows pass the filter.
   read_by_index := greatest(plan.ef_search, plan.index_rows / greatest(share, 1e-9));
   index_rows := case
@@ -106,7 +106,7 @@ begin
     text_rows := text_rows
       * (1 + least(most_effort, 5 + 4 * plan.pool / (1 + text_rows * share)));
   end if;
-  text_rows := least(coalesce(text_rows, 0), plan.chunk_count);
+  text_rows := least(coalesce(text_rows, 0), (plan.stored).estimated_rows);
 end
 $$;
 
@@ -166,7 +166,7 @@ begin
     * coalesce((select corpus.mean_length from public.knowledge_corpus_statistics as corpus), 0);
   return jsonb_build_object(
     'milliseconds', reading_ms + statement_ms + vector_ms + text_ms + excerpt_ms,
-    'chunks', plan.chunk_count,
+    'chunks', (plan.stored).estimated_rows,
     'matching', found.matching / cardinality(plan.questions),
     'lists', found.lists,
     'reading', jsonb_build_object('milliseconds', reading_ms),
