@@ -29,7 +29,7 @@ from second_brain.database import catalogue, migrations
 from second_brain.database.catalogue import Catalogue, Difference, Manifest
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude, installed_majors
 from second_brain.errors import ConfigurationError, SecondBrainError
-from tools import throw_away
+from tools import sql_objects, throw_away
 
 ROOT = Path(__file__).parents[1]
 HAND_WRITTEN = "-- Written by hand: what a difference of two databases does not show."
@@ -97,7 +97,12 @@ class Checkout:
     def manifest(self) -> Path:
         """What `doctor` compares a database with."""
         package = self.root / "backend" / "src" / "second_brain" / "database"
-        return package / sql_modules.MANIFEST
+        return package / catalogue.MANIFEST
+
+    @property
+    def objects(self) -> Path:
+        """What clients and errors need to know of the SQL."""
+        return self.manifest.parents[1] / sql_modules.OBJECTS
 
     @property
     def released(self) -> Path:
@@ -307,8 +312,10 @@ def manifest(checkout: Checkout, databases: Databases) -> Manifest:
 
 
 def write_manifest(checkout: Checkout, databases: Databases) -> None:
-    """Write the manifest of the state."""
-    checkout.manifest.write_text(manifest(checkout, databases).dump() + "\n", "utf-8")
+    """Write the manifest of the state, and what clients need of it."""
+    written = manifest(checkout, databases)
+    checkout.manifest.write_text(written.dump() + "\n", "utf-8")
+    checkout.objects.write_text(sql_objects.dump(written) + "\n", "utf-8")
 
 
 @dataclass(frozen=True)

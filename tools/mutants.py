@@ -36,7 +36,6 @@ LEFT_OUT = (".*", "node_modules", "__pycache__", "results")
 OPTIONS = ("-x", "-q", "--tb=no", "--no-shrinking")
 OTHER_TESTS = {"chaos", "models", "citus", "native_bm25"}  # another server or program
 OTHER_FILES = {"citus", "native_bm25", "adoption"}
-STOP_SECONDS = 120  # to stop the server of the tests
 
 # Each pair is swapped in both directions; of what has one part, the part is left out.
 SWAPS = {
@@ -77,6 +76,12 @@ SAID = re.compile(
     r"\s*--|.*(\b(raise|using errcode|language|notify|create (function|or)|import|logger)\b|must be"
     r"|search_path)|set \w+ = (on|off)"
 )
+
+# What a test of these kinds does, whatever the function is called.
+TESTED_BY = {
+    "lock": "concurrent lock_timeout await_lock_of threads transaction connect other",
+    "grant": "service_role authenticated anon grants permission privilege access",
+}
 
 # The change of no answer: "file: line after": why.
 EQUIVALENT: dict[str, str] = {}
@@ -224,6 +229,8 @@ def suite(mutant: Mutant, most: int) -> list[str]:
     asked = names("\n".join(lines[first:last]))
     for name in names("\n".join(lines[max(first, mutant.number - 2) : mutant.number + 3])):
         asked[name] += 3
+    for name in names(TESTED_BY.get(mutant.kind, "")):
+        asked[name] += 30
     files = {
         test: found
         for test, found in tests().items()
@@ -266,7 +273,7 @@ def tested(root: Path, chosen: list[str], seconds: float) -> tuple[str, str]:
                 code = running.wait(limit)
             except subprocess.TimeoutExpired:
                 running.send_signal(signal.SIGINT)  # the tests stop their server
-                running.wait(STOP_SECONDS)
+                running.wait(120)
                 return "cut", f"after {seconds:.0f} s"
         said = log.read_text("utf-8")
         if failed := re.search(r"^(?:FAILED|ERROR) \S+::(\w+)", said, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Who may import whom: the imports of the package against the table in docs/architecture.md."""
+"""Who may import whom: the imports of the package against the tables in docs/architecture.md."""
 
 import ast
 import re
@@ -46,6 +46,20 @@ for left_out in sys.argv[1:]:
     sys.exit()
 """
 
+CLIENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from second_brain.errors import translate
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.write import KnowledgeWriter
+hits, details = PostgresProvider(sys.argv[2]).hybrid_search(None, "cameras")
+assert hits == []
+from postgrest.exceptions import APIError
+missing = "function public.facet_knowledge_chunks(jsonb) does not exist"
+print(details["mode"], translate(APIError({"code": "42883", "message": missing})).module)
+"""
+
 
 def imports(file: Path) -> Iterator[tuple[str, bool]]:
     """Yield the folder of each import of a file, and whether it stands in a function."""
@@ -63,6 +77,9 @@ def imports(file: Path) -> Iterator[tuple[str, bool]]:
             names = [f"{node.module}.{one.name}" for one in node.names]
         elif isinstance(node, ast.Import):
             names = [one.name for one in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # A folder whose files are read, or a module that is imported by its name.
+            names = re.findall(r"^second_brain\.\w+", node.value)
         else:
             continue
         for parts in (name.split(".") for name in names):
@@ -93,6 +110,24 @@ def test_no_file_imports_what_the_table_does_not_name() -> None:
             if target not in allowed and not is_by_command:
                 wrong.append(f"{path} imports {target}")
     assert wrong == []
+
+
+def test_the_client_works_without_the_other_folders(tmp_path: Path, emptied_dsn: str) -> None:
+    package = tmp_path / "second_brain"
+    package.mkdir()
+    for entry in PACKAGE.iterdir():
+        if entry.is_file() or entry.name == "services":
+            (package / entry.name).symlink_to(entry)
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(tmp_path), emptied_dsn],
+        env={},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "hybrid facets\n"), done.stderr
 
 
 def test_the_package_works_without_each_module_and_without_all(tmp_path: Path) -> None:

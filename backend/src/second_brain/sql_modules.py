@@ -1,7 +1,6 @@
 """The modules of the SQL: what each is for, and which functions and tables are of which module."""
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -31,12 +30,8 @@ NOT_IN_ALL = frozenset({"native_bm25", "citus"})
 
 ALL = "all"
 
-MANIFEST = "manifest.json"
-
-CORE = "core"
-"""The section of the manifest beside those of the modules."""
-
-_OBJECT = re.compile(r"(?:function|table|view|type) \w+\.(\w+)(?:\(.*)?")
+OBJECTS = "sql_objects.json"
+"""Written with the manifest of `database/`: what errors and calls need of it."""
 
 
 def chosen(text: str | None) -> tuple[str, ...]:
@@ -57,23 +52,12 @@ def chosen(text: str | None) -> tuple[str, ...]:
 
 def module_of(name: str) -> str | None:
     """Return the module that has a function, table, view or type; None for one of core."""
-    return _modules_by_name().get(name)
+    return next((module for module, names in objects()["modules"].items() if name in names), None)
 
 
 @cache
-def manifest() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the objects of `core`, and those that each module adds to it or changes in it."""
-    file = resources.files("second_brain.database").joinpath(MANIFEST)
-    sections: dict[str, dict[str, dict[str, Any]]] = json.loads(file.read_text("utf-8"))
-    return sections
-
-
-@cache
-def _modules_by_name() -> dict[str, str]:
-    core = manifest()[CORE]
-    return {
-        found[1]: module
-        for module, objects in manifest().items()
-        for name in objects
-        if name not in core and (found := _OBJECT.fullmatch(name))
-    }
+def objects() -> dict[str, Any]:
+    """Return the names of each module's objects, and the functions that clients call."""
+    file = resources.files("second_brain").joinpath(OBJECTS)
+    read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return read

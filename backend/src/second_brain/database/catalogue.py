@@ -11,16 +11,22 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any, Literal, TypeAlias
 
 import psycopg
 
-from second_brain import sql_modules
 from second_brain.database import naming, pgvector
 from second_brain.database.catalogue_queries import QUERIES
 
 Connection: TypeAlias = psycopg.Connection[Any]
 Definition: TypeAlias = dict[str, Any]
+MANIFEST = "manifest.json"
+
+CORE = "core"
+"""The section of the manifest beside those of the modules."""
+
 Catalogue: TypeAlias = dict[str, Definition]
 """Properties by object, such as `index public.knowledge_chunks_owner`, as if in schema public."""
 
@@ -162,14 +168,16 @@ class Manifest:
 
     def dump(self) -> str:
         """Return the manifest as JSON with one line for each object, for reviews of a diff."""
-        sections = {sql_modules.CORE: self.core, **self.modules}
+        sections = {CORE: self.core, **self.modules}
         return _object(f"{json.dumps(name)}: {_dump(one)}" for name, one in sections.items())
 
 
+@cache
 def manifest() -> Manifest:
     """Return the manifest of this version's state."""
-    modules = dict(sql_modules.manifest())
-    return Manifest(modules.pop(sql_modules.CORE), modules)
+    file = resources.files("second_brain.database").joinpath(MANIFEST)
+    modules = json.loads(file.read_text("utf-8"))
+    return Manifest(modules.pop(CORE), modules)
 
 
 def added(core: Catalogue, with_module: Catalogue) -> Catalogue:

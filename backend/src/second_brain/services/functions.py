@@ -1,9 +1,8 @@
 """The SQL functions that can be called over psycopg and REST: arguments, and what they return.
 
-They are read from the manifest, which is generated from the SQL.
+They are read from a file that is generated from the SQL.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +10,7 @@ from typing import Any, Literal, LiteralString
 
 from second_brain.services.arguments import ARGUMENTS
 from second_brain.services.install import Install
-from second_brain.sql_modules import manifest
+from second_brain.sql_modules import objects
 
 Returns = Literal["rows", "row", "value"]
 """A list of rows, one row of a composite type, or one value."""
@@ -32,39 +31,13 @@ class Function:
     writes: bool = False
 
 
-_NAME = re.compile(r"function public\.(\w+)\((.*)\)")
-
-# Volatile, but a call that is sent twice does no harm: a lost line of the query log is worse than a
-# line twice, and the results of searches stay the same.
-_REPEATED = ("estimate_hybrid_search", "record_knowledge_queries")
-
-
-def _function(name: str, types: str, definition: Mapping[str, Any]) -> Function:
-    arguments, rest = {}, definition.get("arguments", "")
-    for kind in types.split(", ") if types else ():
-        # A default may have commas: the types say which words are names.
-        _, argument, rest = re.split(rf"\b(\w+) {re.escape(kind)}(?!\w)", rest, maxsplit=1)
-        arguments[argument] = kind
-    returned = definition["returns"]
-    returns: Returns = "row" if returned.startswith("public.") else "value"
-    if returned.startswith(("SETOF ", "TABLE(")):
-        returns = "rows"
-    writes = definition["volatility"] == "v" and name not in _REPEATED
-    return Function(name, arguments, returns, writes)
-
-
 @cache
 def functions() -> Mapping[str, Function]:
     """Return the functions of core and of all modules, by name.
 
-    Not one whose arguments and language an install decides: the manifest has its name only.
+    Not one whose arguments and language an install decides.
     """
-    return {
-        found[1]: _function(found[1], found[2], definition)
-        for objects in manifest().values()
-        for name, definition in objects.items()
-        if (found := _NAME.fullmatch(name)) and "volatility" in definition
-    }
+    return {name: Function(name, **one) for name, one in objects()["functions"].items()}
 
 
 @cache
