@@ -516,3 +516,5 @@ begin
   end if;
 end
 $$;
+
+revoke all on all functions in schema knowledge_internal from public;

@@ -515,3 +515,5 @@ begin
   end if;
 end
 $$;
+
+revoke all on all functions in schema knowledge_internal from public;
