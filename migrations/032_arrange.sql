@@ -518,3 +518,5 @@ end
 $$;
 
 revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';

@@ -517,3 +517,5 @@ end
 $$;
 
 revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';
