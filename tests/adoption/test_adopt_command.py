@@ -227,3 +227,30 @@ def test_the_hints_can_be_followed_as_they_stand(run: Run, source: str, dsn: str
             refused = run("adopt", table, "--dsn", dsn).err
             connection.execute(refused.split("Run: ")[1].encode())
             assert run("adopt", table, "--apply", "--dsn", dsn).code == 0
+
+
+@pytest.mark.parametrize(
+    ("created", "others"),
+    [
+        (
+            "create table public.part_1 partition of public.part for values in (1)",
+            "its parent table",
+        ),
+        ("create table public.child () inherits (public.part_1)", "its child tables"),
+    ],
+)
+def test_rows_written_through_another_table_are_a_warning(
+    run: Run, source: str, created: str, others: str
+) -> None:
+    columns = "(id int primary key, content text)"
+    with psycopg.connect(source) as connection:
+        if "partition" in created:
+            connection.execute(
+                f"create table public.part {columns} partition by list (id)".encode()
+            )
+        else:
+            connection.execute(f"create table public.part_1 {columns}".encode())
+        connection.execute(created.encode())
+    done = run("adopt", "public.part_1", "--embed", "--dsn", source)
+    assert done.code == 0, done.err
+    assert f"written through {others} are not followed" in done.err

@@ -193,6 +193,16 @@ def test_damage_is_found_and_named_with_its_remedy(
             "pgvector is 0.7.4",
         ),
         (
+            "alter extension vector set schema public",
+            "pgvector",
+            "the functions name pgvector in schema extensions, but it is in public",
+        ),
+        (
+            "alter table public.knowledge_chunks force row level security",
+            "row level security",
+            "it is forced for public.knowledge_chunks",
+        ),
+        (
             "alter function public.knowledge_viewer_groups() owner to authenticated",
             "functions",
             "public.knowledge_viewer_groups() belongs to authenticated",

@@ -1,10 +1,11 @@
-"""Forty wrong inputs over SQL, Python, REST, the command line and MCP: each answer says why.
+"""Sixty wrong inputs over SQL, Python, REST, the command line and MCP: each answer says why.
 
 With WRONG_INPUTS_TABLE set, the answers are added to this file as the rows of a Markdown table.
 """
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,27 @@ CASES: list[tuple[Ask, Any, str]] = [
     (over_mcp, {"filters": {"tem": "search"}}, 'did you mean "team"?'),
     (over_mcp, {"filters": {"knowledge_type": "memo"}}, "must be one of"),
     (over_mcp, {"filters": {"collection": "memory"}, "include_memory": True}, "collection"),
+    # Filters as other systems write them, and what JSON or a model makes of arguments.
+    (in_sql, {**WORDS, "filters": {"page": {"$in": [1]}}}, "filters.page has $in, which is no"),
+    (in_sql, {**WORDS, "filters": {"$and": [{"team": "a"}]}}, "filters.$and has $and"),
+    (in_sql, {**WORDS, "filters": {"page": {"deep": [{"$gte": 1}]}}}, "filters.page has $gte"),
+    (in_sql, {**WORDS, "filters": [{"team": "a"}, {"page": {"$ne": 1}}]}, "filters[1].page has"),
+    (in_sql, {**WORDS, "required_filters": {"page": {"$lt": 9}}}, "required_filters.page has $lt"),
+    (in_sql, {**WORDS, "filters": {"field": "page", "op": "in", "value": [1]}}, "field must be"),
+    (in_sql, {**WORDS, "filters": {"document_date": {"$gte": "2026-01-01"}}}, "short form a range"),
+    (in_python, {**WORDS, "filters": {"page": {"$between": [1, 2]}}}, "list of conditions"),
+    (in_python, {**WORDS, "filters": len}, "has no JSON form"),
+    (in_python, {**WORDS, "filters": {"team": len}}, "filters.team"),
+    (in_python, {**WORDS, "filters": "team = 'search'"}, "filters must be a JSON array"),
+    (in_python, {**WORDS, "filters": {"team": "\ud800"}}, "filters.team"),
+    (in_python, {**WORDS, "filters": {"price": math.nan}}, "filters.price"),
+    (in_service, {"filters": {"page": {"$exists": True}}}, "page has $exists"),
+    (over_rest, {**WORDS, "filters": {"$or": [{"team": "a"}]}}, "filters.$or has $or"),
+    (on_the_command_line, ["--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
+    (over_mcp, {"filters": '{"page": {"$in": [1]}}'}, "page has $in"),
+    (over_mcp, {"collections": []}, "collections"),
+    (over_mcp, {"viewer_id": STRANGER}, "viewer_id"),
+    (over_mcp, {"limit": "many"}, "limit"),
 ]
 
 
@@ -173,7 +195,7 @@ def test_the_answer_says_what_is_wrong(
 
 
 def test_there_are_forty() -> None:
-    assert len(CASES) == 40
+    assert len(CASES) == 60
 
 
 def write(document: Any, chunks: Any) -> Callable[[str], object]:

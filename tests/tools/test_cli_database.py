@@ -242,6 +242,16 @@ def test_init_writes_and_then_finds_nothing_to_write(run: Run, folder: Path) -> 
     assert "384 dimensions, not 768" in fails(run("init", "--dimensions", "768"))
 
 
+def test_init_into_numbered_migrations_says_what_a_push_needs(run: Run, folder: Path) -> None:
+    into = folder / "supabase" / "migrations"
+    into.mkdir(parents=True, exist_ok=True)
+    (into / "0001_profiles.sql").write_text("create table public.profiles (id int primary key);")
+    done = run("init", "--dimensions", "3", "--into", "supabase/migrations")
+    assert done.code == 0, done.err
+    assert "0001_profiles.sql has a number" in done.err
+    assert "--include-all" in done.err
+
+
 def test_modules_are_added_to_files_and_databases(run: Run, folder: Path, plain_dsn: str) -> None:
     init = ("init", "--dimensions", "3", "--declarative")
     assert run(*init).code == 0

@@ -216,3 +216,36 @@ def test_an_index_writes_to_the_store_and_another_one_reads_it(emptied_dsn: str)
     assert [one.text for one in again.as_retriever(similarity_top_k=2).retrieve("rotate")] == [
         INVOICE
     ]
+
+
+def test_nodes_are_deleted_by_the_filters_that_a_search_takes(
+    store: SecondBrainVectorStore,
+) -> None:
+    number = MetadataFilter(key="n", operator=FilterOperator.GT, value=1)
+    nested = MetadataFilters(
+        filters=[
+            MetadataFilters(filters=[number]),
+            MetadataFilters(
+                filters=[MetadataFilter(key="keep", value="yes")], condition=FilterCondition.NOT
+            ),
+        ]
+    )
+    nodes = [
+        TextNode(id_=str(place), text="key", metadata=metadata, embedding=[1.0, 0.0, 0.0])
+        for place, metadata in enumerate(
+            [{"n": 1}, {"n": 2}, {"n": "a text"}, {}, {"n": 3, "keep": "yes"}]
+        )
+    ]
+    store.add(nodes)
+    before = {one.node_id for one in store.get_nodes(filters=MetadataFilters(filters=[]))}
+    store.delete_nodes(filters=nested)
+    after = {one.node_id for one in store.get_nodes(filters=MetadataFilters(filters=[]))}
+    assert before - after == {"1"}
+
+
+def test_a_key_with_a_dot_is_refused_where_it_would_be_a_path(
+    store: SecondBrainVectorStore,
+) -> None:
+    dotted = MetadataFilter(key="a.b", operator=FilterOperator.IN, value=["x"])
+    with pytest.raises(InvalidInputError, match=r"a\.b' has a dot"):
+        asked(store, "key", filters=MetadataFilters(filters=[dotted]))

@@ -333,3 +333,20 @@ def test_more_like_a_hit_is_one_click_away(library: TestClient) -> None:
     assert "doors.md" not in _keys(alone, "hybrid")
     wrong = library.get("/?like_ids=x")
     assert "like_ids must be a UUID, not" in wrong.text
+
+
+def test_a_search_without_a_hit_says_why(library: TestClient) -> None:
+    page = _page(library, q="zebra", filters='{"nowhere": "at all"}')
+    assert not _keys(page, "hybrid")
+    assert "metadata.nowhere" in " ".join(note.get_text() for note in page.select(".note"))
+    assert not [one for one in _page(library, q="zebra").select(".note") if "No " in one.get_text()]
+
+
+def test_texts_of_the_corpus_have_their_own_direction(library: TestClient) -> None:
+    page = _page(library, q="zebra")
+    texts = page.select('input[type="search"], .hit h3, .hit .excerpt, .hit .content')
+    assert len(texts) > 3
+    assert {one.get("dir") for one in texts} == {"auto"}
+    (document,) = {str(one["href"]) for one in page.select(".hit a[href^='/document/']")[:1]}
+    shown = BeautifulSoup(library.get(document).text, "html.parser")
+    assert {one.get("dir") for one in shown.select("h1, .chunk .content")} == {"auto"}

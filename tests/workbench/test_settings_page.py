@@ -173,3 +173,15 @@ def test_a_connection_that_only_reads_shows_the_settings_and_refuses_changes(
             refused = reader.post("/settings", data={**form, **confirmed})
             assert "this connection only reads, so nothing is stored" in refused.text
     assert _stored(corpus) == before
+
+
+def test_a_row_on_a_phone_has_a_label_for_each_value(
+    workbench: TestClient, corpus: Connection
+) -> None:
+    for form in (SETTINGS, SYNONYM):
+        page = _confirm(workbench, form)
+    for card, columns in (("#fusion", 6), ("#synonyms", 5)):
+        (table,) = page.select(f"{card} .stacked")
+        names = [name.get_text() for name in table.select("th")]
+        labels = [str(one["data-label"]) for one in table.select("tbody td[data-label]")]
+        assert labels == names[:columns]

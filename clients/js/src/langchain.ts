@@ -43,7 +43,7 @@ export interface StoreClient {
 }
 
 const AT_ONCE = 8; // writes
-const IDS_OF_A_REQUEST = 100; // of an address
+const LONGEST_LIST = 2700; // bytes, of which each may be three characters of an address
 
 /**
  * A store: each document is a document of one collection with one chunk, and its id is the
@@ -154,7 +154,10 @@ export class SecondBrainVectorStore extends VectorStore {
   }
 
   /** Delete the documents with these ids; those that the collection does not have are ignored. */
-  override async delete({ ids }: { ids: string[] }): Promise<void> {
+  override async delete({ ids }: { ids?: string[] } = {}): Promise<void> {
+    if (!Array.isArray(ids)) {
+      throw new InvalidInputError("delete needs ids", { remedy: "Give { ids: [...] }." });
+    }
     const own = (await this.#stored(ids)).filter((one) => one.collection === this.#collection);
     await atOnce(own, async ({ external_key }) => {
       await this.#search.delete(external_key);
@@ -205,11 +208,19 @@ export class SecondBrainVectorStore extends VectorStore {
 
   async #stored(ids: string[]): Promise<{ external_key: string; collection: string }[]> {
     const found: { external_key: string; collection: string }[] = [];
-    for (let start = 0; start < ids.length; start += IDS_OF_A_REQUEST) {
+    const lists: string[] = [];
+    for (const one of ids.map((id) => `"${id.replaceAll(/["\\]/g, "\\$&")}"`)) {
+      const last = `${lists.at(-1) ?? ""},${one}`;
+      if (lists.length > 0 && new TextEncoder().encode(last).length <= LONGEST_LIST) {
+        lists.splice(-1, 1, last);
+      } else lists.push(one);
+    }
+    for (const list of lists) {
       const { data, error, status } = await this.#client
         .from("knowledge_documents")
         .select("external_key,collection")
-        .in("external_key", ids.slice(start, start + IDS_OF_A_REQUEST));
+        // The client's own `in` does not escape quotes.
+        .filter("external_key", "in", `(${list})`);
       if (error) throw searchError(error, status);
       found.push(...data);
     }

@@ -38,7 +38,9 @@ select proretset as "isSet"
 /** A client with the functions, and with rows of a table by the values of a column. */
 export interface PgliteClient extends SearchClient {
   from(table: string): {
-    select(columns: string): { in(column: string, values: string[]): Promise<Answer> };
+    select(columns: string): {
+      filter(column: string, operator: "in", list: string): Promise<Answer>;
+    };
   };
 }
 
@@ -70,13 +72,13 @@ export function pgliteClient(
     from(table: string) {
       return {
         select: (columns: string) => ({
-          in: (column: string, values: string[]) =>
+          filter: (column: string, _in: "in", list: string) =>
             asked(async (transaction) => {
               const names = columns.split(",").map(quoted).join(", ");
               const { rows } = await transaction.query(
                 `select ${names} from ${quoted(schema)}.${quoted(table)}
                   where ${quoted(column)} = any ($1::text[])`,
-                [values],
+                [elements(list)],
               );
               return { data: rows, error: null, status: 200 };
             }),
@@ -93,8 +95,9 @@ function called(schema: string, name: string, given: Record<string, unknown>): A
       const message = `Could not find the function ${schema}.${name} in the schema cache`;
       return refused(404, "PGRST202", message);
     }
-    // An argument that is undefined is not in the JSON that supabase-js sends.
-    const names = Object.keys(given).filter((one) => given[one] !== undefined);
+    // Undefined and functions are not in the JSON that supabase-js sends, and PGlite answers nothing
+    // more after a parameter that it cannot send.
+    const names = Object.keys(given).filter((one) => JSON.stringify(given[one]) !== undefined);
     const list = names.map((one, place) => `${quoted(one)} => $${place + 1}`).join(", ");
     const { rows: [row] } = await transaction.query<{ answer: string }>(
       `select coalesce(json_agg(answer), '[]')::text as answer
@@ -104,6 +107,13 @@ function called(schema: string, name: string, given: Record<string, unknown>): A
     const data = JSON.parse(row!.answer);
     return { data: known.isSet ? data : data[0] ?? null, error: null, status: 200 };
   };
+}
+
+/** The elements of a list as the filter `in` of PostgREST has them, all in quotes. */
+function elements(list: string): string[] {
+  return [...list.matchAll(/"((?:\\.|[^"\\])*)"/gs)].map(([, one]) =>
+    one!.replace(/\\(.)/gs, "$1")
+  );
 }
 
 function quoted(name: string): string {

@@ -192,6 +192,34 @@ describe("the vector store of LangChain.js", () => {
     }
   });
 
+  test("ids may have any characters, and any number of them", async () => {
+    const odd = ['a,"b"', "back\\slash,", "(x)", "new\nline", "ö".repeat(60), " a "];
+    const ids = [
+      ...odd,
+      ...Array.from({ length: 120 }, (_, n) => `https://example.org/${n}?a=b,c`),
+    ];
+    const documents = ids.map((id) => ({ pageContent: `key ${id}`, metadata: {}, id }));
+    await store.addDocuments(documents);
+    const other = storeOf({ collection: "other" });
+    for (const id of odd) {
+      await assert.rejects(
+        other.addDocuments([{ pageContent: "key", metadata: {}, id }]),
+        (error) => error.message.includes("another collection"),
+      );
+      await store.delete({ ids: [id] });
+      const { length } = await store.similaritySearch(`key ${id}`, 200);
+      assert.equal(length, ids.length - odd.indexOf(id) - 1);
+    }
+    await store.delete({ ids });
+    assert.deepEqual(await store.similaritySearch("key", 9), []);
+  });
+
+  test("a delete without ids is refused", async () => {
+    for (const given of [undefined, {}, { filter: { a: 1 } }, { ids: "a" }]) {
+      await assert.rejects(store.delete(given), (error) => error instanceof InvalidInputError);
+    }
+  });
+
   test("a store leaves the documents of other collections", async () => {
     await filled();
     const other = storeOf({ collection: "other" });

@@ -181,6 +181,26 @@ describe("the search", () => {
     assert.ok(hits.length > 0);
   });
 
+  test("half of a surrogate pair and NUL are refused by the argument's name", async () => {
+    const service = asService(database);
+    for (const wrong of ["\ud800", "a\udfffb", "\u0000"]) {
+      const stored = service.upsert({ external_key: "odd", title: wrong }, [{ content: "a" }]);
+      await assert.rejects(stored, /^InvalidInputError: document has a NUL or half of/);
+      const chunks = service.upsert({ external_key: "odd" }, [{ content: wrong }]);
+      await assert.rejects(chunks, /^InvalidInputError: chunks has a NUL or half of/);
+    }
+    await service.upsert({ external_key: "odd" }, [{ content: "\\ud800 is an escape 😀" }]);
+    assert.equal(await service.delete("odd"), 1);
+  });
+
+  test("a value that cannot be sent breaks no later call", async () => {
+    const search = asUser(database, ANA);
+    for (const wrong of [{ collections: () => 1 }, { boosts: () => 1 }]) {
+      await search.search("invoice", wrong).catch(() => {});
+      assert.ok((await search.search("invoice")).hits.length > 0);
+    }
+  });
+
   test("every option of a search is passed on under its name", async () => {
     const ana = asUser(database, ANA);
     const page = await ana.search("invoice", {

@@ -211,6 +211,9 @@ export interface CallOptions {
   timeout?: number;
 }
 
+// What Postgres has no text for, as JSON writes it.
+const BROKEN = /(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f])/;
+
 /** Call an SQL function, and return its rows or its value. Rejects with a SecondBrainError. */
 export async function callFunction(
   client: SearchClient,
@@ -230,6 +233,12 @@ export async function callFunction(
     .abortSignal(signal ? AbortSignal.any([signal, deadline]) : deadline);
   if (error) {
     if (status === 0) signal?.throwIfAborted();
+    const broken = Object.keys(given).find((one) => BROKEN.test(JSON.stringify(given[one]) ?? ""));
+    if (broken && error.code?.startsWith("22P0")) {
+      throw new InvalidInputError(`${broken} has a NUL or half of a character's surrogate pair`, {
+        remedy: "Remove these characters: text.toWellFormed() replaces the second kind.",
+      });
+    }
     throw searchError(error, status);
   }
   return data;

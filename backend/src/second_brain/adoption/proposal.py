@@ -33,7 +33,9 @@ FIELDS = (
 _TABLE = """
 select class.oid, class.relkind::text, namespace.nspname, class.relname,
        class.relrowsecurity, row_security_active(class.oid),
-       pg_catalog.pg_get_userbyid(class.relowner)
+       pg_catalog.pg_get_userbyid(class.relowner),
+       case when class.relispartition then 'its parent table'
+            when class.relkind = 'r' and class.relhassubclass then 'its child tables' end
   from pg_catalog.pg_class as class
   join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
  where class.oid = to_regclass(%s)
@@ -128,6 +130,8 @@ class Table:
     """Whether it is the primary key, and its columns: for each unique index."""
     has_row_security: bool
     owner: str
+    elsewhere: str | None
+    """Other tables through which its rows are written, without its triggers."""
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -230,7 +234,7 @@ def read_table(database: Database, name: str) -> Table:
         raise ConfigurationError(
             f"there is no table {name}", remedy="Write it as in SQL, with its schema."
         )
-    oid, kind, schema, relation, has_row_security, is_hidden, owner = found
+    oid, kind, schema, relation, has_row_security, is_hidden, owner, elsewhere = found
     if kind not in ("r", "p"):
         raise ConfigurationError(
             f"{name} is not a table", remedy="A view or a foreign table cannot have the triggers."
@@ -243,7 +247,14 @@ def read_table(database: Database, name: str) -> Table:
     columns = database.connection.execute(_COLUMNS, [oid]).fetchall()
     keys = database.connection.execute(_UNIQUE_KEYS, [oid]).fetchall()
     return Table(
-        oid, schema, relation, [Column(*one) for one in columns], keys, has_row_security, owner
+        oid,
+        schema,
+        relation,
+        [Column(*one) for one in columns],
+        keys,
+        has_row_security,
+        owner,
+        elsewhere,
     )
 
 
@@ -412,6 +423,11 @@ def _warnings(table: Table, mapped: Sequence[Mapped], is_public: bool) -> Iterab
         yield (
             f"The policies of {table} are not carried over: who sees a document is decided by "
             "visibility, owner and groups."
+        )
+    if table.elsewhere:
+        yield (
+            f"Rows that are written through {table.elsewhere} are not followed: `adopt --check "
+            "--repair` carries them over. Of partitions, adopt the partitioned table."
         )
     if "owner" not in fields and "groups" not in fields and not is_public:
         yield (

@@ -1,5 +1,6 @@
 """The commands dev, migrate, init and doctor: arguments and output; `database` does the work."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -420,6 +421,14 @@ def init(
         typer.echo(file)
     if written:
         typer.echo("Next: supabase db push", err=True)
+        files = (one.name for one in into.glob("[0-9]*.sql"))
+        numbered = [name for name in files if not re.match(r"\d{14}_", name)]
+        if numbered:
+            typer.echo(
+                f"note: {numbered[0]} has a number, and the new files have times, which sort after "
+                "it: push a later file with a number by `supabase db push --include-all`",
+                err=True,
+            )
     else:
         typer.echo("Nothing to write: all migrations exist.", err=True)
 

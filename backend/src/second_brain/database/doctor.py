@@ -45,6 +45,16 @@ _CHECKS_OF_MODULES = {"embedding_queue": "queue", "adoption": "adoptions"}
 _LEG_INDEXES = re.compile(
     r"index public\.knowledge_(chunks_(embedding|content_tsv)|native_texts_bm25)$"
 )
+_ROW_SECURITY = {
+    "row_security": (
+        "it is off for {}: the API roles can read all rows that grants allow",
+        "{} enable row level security",
+    ),
+    "row_security_forced": (
+        "it is forced for {}: the functions, which run as its owner, see no row",
+        "{} no force row level security",
+    ),
+}
 _RELATIONS = ("table", "view", "type")
 # The migrations grant these to nobody; a project can grant the search to visitors, and reads of the
 # column to users and visitors.
@@ -100,11 +110,12 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     naming.check_schema(schema)
     findings = [
         *_run(connection, "server", lambda: _server(connection)),
-        *_run(connection, "pgvector", lambda: _pgvector(connection)),
+        *_run(connection, "pgvector", lambda: _pgvector(connection, schema)),
         *_run(connection, "roles", lambda: _roles(connection)),
         *_run(connection, "migrations", lambda: _migrations(connection, schema)),
     ]
-    if findings[-1].status == "error":
+    # All functions would differ if they look for pgvector in another schema.
+    if findings[-1].status == "error" or _moved_from(connection, schema) is not None:
         return findings
     installed = migrations.installed_modules(connection, schema)
     findings += [
@@ -170,7 +181,7 @@ def _server(connection: Connection) -> Findings:
         )
 
 
-def _pgvector(connection: Connection) -> Findings:
+def _pgvector(connection: Connection, schema: str) -> Findings:
     found = pgvector.installed(connection)
     if found is None:
         yield (
@@ -184,6 +195,12 @@ def _pgvector(connection: Connection) -> Findings:
             f"pgvector is {found.version}; search needs the iterative scans of 0.8",
             "Upgrade the server's pgvector, then run: alter extension vector update",
         )
+    elif (named := _moved_from(connection, schema)) is not None:
+        yield (
+            "error",
+            f"the functions name pgvector in schema {named}, but it is in {found.schema}",
+            f"Move it back: alter extension vector set schema {named}",
+        )
     else:
         yield "ok", f"pgvector {found.version} in schema {found.schema}", None
         for fault in found.faults:
@@ -193,6 +210,13 @@ def _pgvector(connection: Connection) -> Findings:
                 f"Upgrade the server's pgvector to {pgvector.WITHOUT_FAULTS} or later, run: alter"
                 " extension vector update; then reindex the vector index.",
             )
+
+
+def _moved_from(connection: Connection, schema: str) -> str | None:
+    """Return the schema in which the functions look for pgvector, if it is not there."""
+    found = pgvector.installed(connection)
+    named = pgvector.named(connection, naming.internals(schema))
+    return named if found is not None and named != found.schema else None
 
 
 def _roles(connection: Connection) -> Findings:
@@ -301,13 +325,10 @@ def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> F
         return _left_over(difference, expected, found)
     if difference.properties.keys() == {"grants"}:
         return None if _is_choice(difference) else _grants(difference)
-    if "row_security" in difference.properties:
-        return Finding(
-            check,
-            "error",
-            f"it is off for {difference.name}: the API roles can read all rows that grants allow",
-            f"Run: alter table {difference.name} enable row level security",
-        )
+    for wrong, (message, run) in _ROW_SECURITY.items():
+        if wrong in difference.properties:
+            message, remedy = message.format(difference.name), f"Run: alter table {run}"
+            return Finding(check, "error", message, remedy.format(difference.name))
     properties = difference.properties.keys()
     if difference.name == _CHUNK_TABLE and properties == {"body"}:
         return Finding(check, "info", f"{name} is not that of core", _NOT_ON_CITUS)
@@ -321,7 +342,7 @@ def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> F
 def _check(difference: Difference) -> str:
     if difference.kind in ("function", "index"):
         return {"function": "functions", "index": "indexes"}[difference.kind]
-    if difference.kind == "policy" or "row_security" in difference.properties:
+    if difference.kind == "policy" or difference.properties.keys() & _ROW_SECURITY.keys():
         return "row level security"
     return "tables"
 

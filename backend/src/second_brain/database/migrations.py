@@ -453,6 +453,8 @@ def _apply_next(
         if not has_history(connection, schema):
             for create in CREATE_HISTORY:
                 connection.execute(sql.SQL(create).format(history=history))
+        # A module reads all chunks. Supabase ends a statement of this role after two minutes.
+        connection.execute("set local statement_timeout = 0")
         executed = []
         if owner is not None:
             # Objects of two owners could not read each other.

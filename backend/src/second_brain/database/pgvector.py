@@ -47,6 +47,14 @@ select distinct coalesce(function.proname, type.typname, class.opcname)
  where extension.extname = 'vector'
    and coalesce(function.proname, type.typname, class.opcname) is not null
 """
+_NAMED = """
+select namespace.nspname
+  from pg_catalog.pg_proc as function
+ cross join lateral regexp_matches(function.prosrc, '"?(\\w+)"?[.]vector\\M', 'g') as found (parts)
+  join pg_catalog.pg_namespace as namespace on namespace.nspname = found.parts[1]
+ where function.pronamespace = to_regnamespace(%s)
+ limit 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,12 @@ def installed(connection: psycopg.Connection[Any]) -> Pgvector | None:
     """Return the pgvector of a database, or None."""
     found = connection.execute(_INSTALLED).fetchone()
     return None if found is None else Pgvector(*found)
+
+
+def named(connection: psycopg.Connection[Any], internals: str) -> str | None:
+    """Return the schema that the functions of an install name as pgvector's, or None."""
+    found = connection.execute(_NAMED, [internals]).fetchone()
+    return None if found is None else str(found[0])
 
 
 def available(connection: psycopg.Connection[Any]) -> str | None:

@@ -236,8 +236,11 @@ class SecondBrainVectorStore(BasePydanticVectorStore):
             raise InvalidInputError("give node_ids, filters or both; clear() deletes all nodes")
         found = self._store.everything() if node_ids is None else self._store.get(node_ids)
         stored = {one.key: one for one in found}
-        matches = build_metadata_filter_fn(lambda key: stored[key].metadata, filters)
-        return [_node(one) for key, one in stored.items() if matches(key)]
+        return [
+            _node(one)
+            for one in stored.values()
+            if filters is None or _matches(filters, one.metadata)
+        ]
 
     def clear(self) -> None:
         """Delete all documents of the collection."""
@@ -317,6 +320,23 @@ def _node(stored: Stored) -> BaseNode:
         node = TextNode(id_=stored.key, text=stored.content, metadata=stored.metadata)
     node.embedding = stored.embedding
     return node
+
+
+def _matches(filters: MetadataFilters, metadata: dict[str, Any]) -> bool:
+    """Say whether metadata passes filters; a text does not pass a comparison with a number."""
+    parts = []
+    for one in filters.filters:
+        if isinstance(one, MetadataFilters):
+            parts.append(_matches(one, metadata))
+            continue
+        alone = build_metadata_filter_fn(lambda _: metadata, MetadataFilters(filters=[one]))
+        try:
+            parts.append(alone(""))
+        except TypeError:
+            parts.append(False)
+    if filters.condition == FilterCondition.NOT:
+        return not any(parts)
+    return any(parts) if filters.condition == FilterCondition.OR else all(parts)
 
 
 def _tree(filters: MetadataFilters) -> Group:

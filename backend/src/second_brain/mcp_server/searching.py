@@ -186,7 +186,10 @@ class HybridSearch(_Search):
         "question about another subject has an empty answer that says so.",
     )
     collections: list[str] | None = Field(
-        None, description="Only these collections, each ranked by itself, then fused."
+        None,
+        min_length=1,
+        max_length=50,
+        description="Only these collections, each ranked by itself, then fused.",
     )
     date_from: date | None = argument_field("date_from")
     date_to: date | None = argument_field("date_to")

@@ -33,12 +33,13 @@ class Asked:
     """What a question found.
 
     `why_no_vector` says why the vector leg was not asked, `off_subject` that the hits may not
-    answer the question.
+    answer the question, `why_empty` why there is no hit.
     """
 
     question: Question
     why_no_vector: str | None = None
     off_subject: str | None = None
+    why_empty: str | None = None
     model: str | None = None
     explained: Mapping[str, Any] | None = None
     milliseconds: dict[str, float] = field(default_factory=dict)
@@ -67,6 +68,8 @@ def ask(service: RetrievalService, question: Question) -> Asked:
     asked.model, asked.why_no_vector = found.embedding_model, why_no_vector(found.degraded)
     hits = found.hits(question.offset)
     first = explained["hits"][0] if hits else {}
+    if not hits and (empty := service.search(question.search(), **access).empty):
+        asked.why_empty = empty.message
     whole = Listed(hits, first.get("total_count"))
     asked.off_subject = off_subject_note(first.get("answer_confidence"))
     times = explained["milliseconds"]

@@ -72,6 +72,9 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
            else format(' is being built (%s, %s %%)', build.phase, round(100 * build.share))
          end,
          case
+           -- What an interrupted build has left is no index of its own.
+           when build.phase is null and index.name like '%\_building'
+             then 'Run: second-brain corpus index build'
            when build.phase is null then 'Run: reindex index concurrently ' || index.name
          end
     from index
