@@ -185,7 +185,7 @@ def test_a_value_without_a_json_form_is_refused_by_name(value: object) -> None:
 
 @pytest.mark.parametrize("operator", ["like", "EQ", "", "=", ["eq"]])
 def test_an_unknown_operator_is_refused_where_it_is_written(operator: Any) -> None:
-    named = "filters.op must be one of eq, ne, in, .*exists, not "
+    named = "filters.op must be one of eq, ne, in, .*exists.*, not "
     with pytest.raises(ValueError, match=named):
         FilterExpression("language", operator, "a")
     with pytest.raises(InvalidInputError, match=named):
