@@ -256,9 +256,7 @@ def suite(mutant: Mutant, most: int) -> list[str]:
 
     def score(found: Counter[str]) -> float:
         length = 1.2 * (0.25 + 0.75 * found.total() / mean)
-        return sum(
-            weights[name] * found[name] / (found[name] + length) for name in weights if name in found
-        )
+        return sum(one * found[name] / (found[name] + length) for name, one in weights.items())
 
     return sorted(files, key=lambda test: (-score(files[test]), test))[:most]
 
