@@ -203,6 +203,14 @@ def names(text: str) -> Counter[str]:
 
 
 @cache
+def usual(suffix: str) -> list[str]:
+    """The names in a third of the sources, most of which are those of the language."""
+    files = list((SCHEMAS if suffix == ".sql" else PACKAGE).rglob(f"*{suffix}"))
+    having = Counter(name for file in files for name in set(names(file.read_text("utf-8"))))
+    return [name for name, count in having.items() if count > len(files) / 3]
+
+
+@cache
 def tests() -> dict[str, Counter[str]]:
     """The names in each test: in its function and, a quarter as much, in its file."""
     found = {}
@@ -236,19 +244,19 @@ def suite(mutant: Mutant, most: int) -> list[str]:
         for test, found in tests().items()
         if mutant.file.suffix == ".py" or not test.startswith("tests/tools/")
     }
+    for name in usual(mutant.file.suffix):
+        asked.pop(name, None)
     having = Counter(name for found in files.values() for name in found)
+    weights = {
+        name: math.log(len(files) / having[name]) * math.log1p(times)
+        for name, times in asked.items()
+        if having[name]
+    }
     mean = sum(found.total() for found in files.values()) / len(files)
 
     def score(found: Counter[str]) -> float:
         length = 1.2 * (0.25 + 0.75 * found.total() / mean)
-        return sum(
-            math.log(len(files) / having[name])
-            * math.log1p(times)
-            * found[name]
-            / (found[name] + length)
-            for name, times in asked.items()
-            if name in found
-        )
+        return sum(one * found[name] / (found[name] + length) for name, one in weights.items())
 
     return sorted(files, key=lambda test: (-score(files[test]), test))[:most]
 
