@@ -1205,7 +1205,7 @@ end
 $$;
 
 -- The words of all questions and the parts of their compounds, each once whatever its case.
-create function knowledge_internal.asked_words(analyses knowledge_internal.query_analysis[])
+create function knowledge_internal.words_of_questions(analyses knowledge_internal.query_analysis[])
 returns knowledge_internal.asked_words
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare

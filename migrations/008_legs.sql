@@ -25,28 +25,34 @@ create type knowledge_internal.arrangement as (
   recency_half_life double precision, further jsonb
 );
 
+-- How a search reads its rows. is_filtered: not every active row may be returned (for excluded
+-- collections only, where they have most chunks); is_indexed: an index finds the rows that may.
+-- Vector leg: index_rows are asked of the index, with ef_search and scan_tuples as pgvector's
+-- settings; with at most most_compared matching rows (of those stored) the index is not used:
+-- compared_by_bits rows are chosen by embedding_bits (null: all), and compared_exactly of them
+-- returned. Text leg: scored_exactly candidates get their exact BM25; with at most
+-- most_read_by_filter matching rows (most_compared, where the vector leg compares them too) all of
+-- them are candidates. sampled_collections: the collections of those rows of a sample that match,
+-- each for sample_weight chunks.
+create type knowledge_internal.reading_plan as (
+  is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
+  stored knowledge_internal.chunk_table, index_rows integer, ef_search integer, scan_tuples integer,
+  most_compared double precision, compared_by_bits integer, compared_exactly integer,
+  scored_exactly integer, most_read_by_filter double precision, sample_weight double precision,
+  sampled_collections text[]
+);
+
 -- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
--- divides a cosine by. is_filtered: not every active row may be returned (for excluded collections
--- only, where they have most chunks); is_indexed: an index finds the rows that may; is_empty: there
--- is none. pool: rows that each leg returns. Vector leg: index_rows are asked of the index, with
--- ef_search and scan_tuples as pgvector's settings; with at most most_compared matching rows (of
--- those stored) the index is not used: compared_by_bits rows are chosen by embedding_bits (null:
--- all), and compared_exactly of them returned. Text leg: scored_exactly candidates get their exact
--- BM25; with at most most_read_by_filter matching rows (most_compared, where the vector leg
--- compares them too) all of them are candidates. apart: beside a list of all other rows, each of
--- these collections has a list of its own. sampled_collections: the collections of the rows
--- of a sample that match, each for sample_weight chunks. arrangement: null where the fused list
--- stays as it is. known: null without like_ids.
+-- divides a cosine by. is_empty: there is no row that may be returned. pool: rows that each leg
+-- returns. apart: beside a list of all other rows, each of these collections has a list of its own.
+-- arrangement: null where the fused list stays as it is. known: null without like_ids.
 create type knowledge_internal.search_plan as (
   questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
   scope knowledge_internal.row_scope, collections text[], apart text[], fusion text,
   vector_weight double precision, text_weight double precision, match_threshold double precision,
-  cosine_scale double precision, is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
-  is_empty boolean, pool integer, index_rows integer, ef_search integer, scan_tuples integer,
-  stored knowledge_internal.chunk_table, most_compared double precision,
-  compared_by_bits integer, compared_exactly integer, scored_exactly integer,
-  most_read_by_filter double precision, sample_weight double precision, sampled_collections text[],
-  arrangement knowledge_internal.arrangement, known knowledge_internal.known_rows
+  cosine_scale double precision, is_empty boolean, pool integer,
+  reading knowledge_internal.reading_plan, arrangement knowledge_internal.arrangement,
+  known knowledge_internal.known_rows
 );
 
 -- The rows that the legs found for one question in one collection (null: in all), best first.
@@ -619,7 +625,7 @@ begin
                null, analysis.weight_vector,
                -- A negative product shows that a row has a word.
                case when analysis.is_optional is false then query end, collection, plan.scope,
-               0, plan.scored_exactly
+               0, (plan.reading).scored_exactly
              ) as compared;
     else
       ids := array(
@@ -630,7 +636,7 @@ begin
                    when (analysis.is_optional or pass = 3 and analysis.indexed_query is null)
                         is not true then query
                  end,
-                 collection, plan.scope, plan.scored_exactly, plan.is_filtered
+                 collection, plan.scope, (plan.reading).scored_exactly, (plan.reading).is_filtered
                ) as id
       );
     end if;
@@ -659,9 +665,9 @@ create function knowledge_internal.estimated_chunks(
 ) returns float8
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return plan.sample_weight * case
-    when collection is null then cardinality(plan.sampled_collections)
-    else cardinality(array_positions(plan.sampled_collections, collection))
+  return (plan.reading).sample_weight * case
+    when collection is null then cardinality((plan.reading).sampled_collections)
+    else cardinality(array_positions((plan.reading).sampled_collections, collection))
   end;
 end
 $$;
@@ -694,19 +700,24 @@ $$;
 
 -- The rows of both legs for one question in one collection, or in all. Vector leg: the nearest by
 -- the index, or by embedding_bits where few rows match; text leg: candidate_rows by exact BM25.
-create function knowledge_internal.ranked_list(
+create function knowledge_internal.rank_legs(
   formulation integer, collection text, plan knowledge_internal.search_plan
 ) returns knowledge_internal.ranked_list
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  reading constant knowledge_internal.reading_plan := plan.reading;
   asked_embedding constant extensions.vector := plan.questions[formulation].embedding;
   analysis knowledge_internal.query_analysis := plan.analyses[formulation];
   has_words constant boolean := analysis.matching_query is not null;
-  matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
-  is_narrow constant boolean := coalesce(matching <= plan.most_compared, plan.is_small_corpus);
+  matching constant float8 := case when reading.is_filtered
+    then knowledge_internal.estimated_chunks(plan, collection) end;
+  is_narrow constant boolean := coalesce(
+    matching <= reading.most_compared, reading.is_small_corpus
+  );
   takes_candidates constant boolean := (
     matching <= greatest(
-      plan.most_read_by_filter, case when asked_embedding is not null then plan.most_compared end
+      reading.most_read_by_filter,
+      case when asked_embedding is not null then reading.most_compared end
     )
   ) is not true;
   compares_text constant boolean := has_words and is_narrow and analysis.is_partial
@@ -726,10 +737,10 @@ begin
     list.vector_strategy := 'compared: few rows';
     if not is_narrow then
       near := knowledge_internal.nearest_rows(
-        asked_embedding, collection, plan.scope, plan.index_rows
+        asked_embedding, collection, plan.scope, reading.index_rows
       );
       list.vector_strategy := case
-        when cardinality(near.ids) >= plan.index_rows then 'index'
+        when cardinality(near.ids) >= reading.index_rows then 'index'
         else 'compared: the index stopped early'
       end;
     end if;
@@ -742,12 +753,12 @@ begin
       end,
       case when compares_text then analysis.weight_vector end,
       case when analysis.is_optional is false then analysis.matching_query end,
-      collection, plan.scope, plan.compared_by_bits, plan.scored_exactly
+      collection, plan.scope, reading.compared_by_bits, reading.scored_exactly
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
       near := knowledge_internal.rated_rows(
-        found.near_ids, asked_embedding, plan.compared_exactly
+        found.near_ids, asked_embedding, reading.compared_exactly
       );
     end if;
   end if;
@@ -803,7 +814,7 @@ begin
       knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores), null, null, false
     )::knowledge_internal.search_question;
     inferred.analyses[formulation] := null;
-    near := knowledge_internal.ranked_list(formulation, collection, inferred);
+    near := knowledge_internal.rank_legs(formulation, collection, inferred);
     list.vector_strategy := 'from the best text hits: ' || near.vector_strategy;
     list.vector_ids := near.vector_ids;
     list.similarities := near.similarities;
@@ -821,9 +832,6 @@ language plpgsql immutable security invoker set search_path = pg_catalog, pg_tem
 declare
   strict_formulations integer[];
 begin
-  if cardinality(lists) = 1 then
-    return lists;
-  end if;
   strict_formulations := array(
     select list.formulation from unnest(lists) as list
      where list.text_strategy is not null and list.relaxed_parts is null
@@ -842,7 +850,7 @@ end
 $$;
 
 -- The lists of a search: each question is ranked by itself in each collection.
-create function knowledge_internal.ranked_lists(plan knowledge_internal.search_plan)
+create function knowledge_internal.rank_all(plan knowledge_internal.search_plan)
 returns knowledge_internal.ranked_list[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Compiling a plan, or starting workers, takes longer than the search.
@@ -877,21 +885,21 @@ begin
     current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
     current_setting('hnsw.max_scan_tuples')
   ] end;
-  perform set_config('hnsw.ef_search', plan.ef_search::text, true),
+  perform set_config('hnsw.ef_search', (plan.reading).ef_search::text, true),
           -- Filters are checked after the index scan, which goes on until enough rows pass.
           set_config('hnsw.iterative_scan', 'relaxed_order', true),
-          set_config('hnsw.max_scan_tuples', plan.scan_tuples::text, true),
+          set_config('hnsw.max_scan_tuples', (plan.reading).scan_tuples::text, true),
           -- When no index finds the matching rows, a sequential scan does.
-          case when plan.is_filtered and not plan.is_indexed
+          case when (plan.reading).is_filtered and not (plan.reading).is_indexed
             then set_config('enable_seqscan', 'on', true) end;
   for formulation in 1 .. cardinality(plan.questions) loop
     -- Once for all collections; without a filter, the leg may need none.
-    if plan.is_filtered or plan.is_small_corpus then
+    if (plan.reading).is_filtered or (plan.reading).is_small_corpus then
       plan.analyses[formulation] := knowledge_internal.with_candidates(plan.analyses[formulation]);
       others.analyses[formulation] := plan.analyses[formulation];
     end if;
     foreach collection in array coalesce(plan.collections, null::text || plan.apart) loop
-      lists := lists || knowledge_internal.ranked_list(
+      lists := lists || knowledge_internal.rank_legs(
         formulation, collection,
         case when collection is null and plan.apart is not null then others else plan end
       );
@@ -900,7 +908,8 @@ begin
   perform set_config('hnsw.ef_search', callers[1], true),
           set_config('hnsw.iterative_scan', callers[2], true),
           set_config('hnsw.max_scan_tuples', callers[3], true);
-  return knowledge_internal.without_relaxed(lists);
+  return case when cardinality(lists) = 1 then lists
+    else knowledge_internal.without_relaxed(lists) end;
 end
 $$;
 

@@ -24,7 +24,7 @@ begin
   arguments.snippet := false;
   -- The legs run once; each page fuses the same lists.
   lists := jsonb_build_object(
-    'lists', knowledge_internal.ranked_lists(knowledge_internal.planned_search(arguments))
+    'lists', knowledge_internal.rank_all(knowledge_internal.planned_search(arguments))
   );
   for skipped in 0 .. last_offset by arguments.match_count loop
     arguments.match_offset := skipped;
@@ -166,10 +166,10 @@ declare
     )
   );
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(alone);
-  list constant knowledge_internal.ranked_list := (knowledge_internal.ranked_lists(plan))[1];
+  list constant knowledge_internal.ranked_list := (knowledge_internal.rank_all(plan))[1];
   analysis constant knowledge_internal.query_analysis := plan.analyses[1];
   has_text constant boolean := num_nonnulls(question.query_text, analysis.lexemes) > 0;
-  is_countable constant boolean := (plan.stored).estimated_rows <= most_counted;
+  is_countable constant boolean := ((plan.reading).stored).estimated_rows <= most_counted;
   vector_rank bigint := array_position(list.vector_ids, chunk.id);
   similarity constant double precision :=
     1 - (chunk.embedding operator(extensions.<=>) plan.questions[1].embedding);

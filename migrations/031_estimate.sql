@@ -52,34 +52,37 @@ create function knowledge_internal.estimated_list(
 -- Postgres allows no EXPLAIN in a stable function.
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  reading constant knowledge_internal.reading_plan := plan.reading;
   most_effort constant double precision := 20; -- as in candidate_rows
   has_embedding constant boolean := plan.questions[formulation].embedding is not null;
   analysis constant knowledge_internal.query_analysis :=
     knowledge_internal.with_candidates(plan.analyses[formulation]);
   estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
-  is_narrow constant boolean := coalesce(estimated <= plan.most_compared, plan.is_small_corpus);
+  is_narrow constant boolean := coalesce(
+    estimated <= reading.most_compared, reading.is_small_corpus
+  );
   share double precision;
   read_by_index double precision;
   read_query tsquery;
   planned json;
 begin
-  matching := coalesce(estimated, (plan.stored).estimated_rows);
-  share := matching / greatest((plan.stored).estimated_rows, 1);
+  matching := coalesce(estimated, (reading.stored).estimated_rows);
+  share := matching / greatest((reading.stored).estimated_rows, 1);
   -- The index is read until enough rows pass the filter.
-  read_by_index := greatest(plan.ef_search, plan.index_rows / greatest(share, 1e-9));
+  read_by_index := greatest(reading.ef_search, reading.index_rows / greatest(share, 1e-9));
   index_rows := case
-    when has_embedding and not is_narrow then least(read_by_index, plan.scan_tuples)
+    when has_embedding and not is_narrow then least(read_by_index, reading.scan_tuples)
     else 0
   end;
   vector_strategy := case
     when not has_embedding then null
     when is_narrow then 'compared: few rows'
-    when read_by_index > plan.scan_tuples then 'compared: the index stopped early'
+    when read_by_index > reading.scan_tuples then 'compared: the index stopped early'
     else 'index'
   end;
   compared_rows := case when vector_strategy like 'compared%' then matching else 0 end;
 
-  if analysis.is_partial and coalesce(estimated > plan.most_read_by_filter, true)
+  if analysis.is_partial and coalesce(estimated > reading.most_read_by_filter, true)
      and vector_strategy is distinct from 'compared: few rows'
   then
     text_strategy := 'candidates';
@@ -107,7 +110,7 @@ begin
     text_rows := text_rows
       * (1 + least(most_effort, 5 + 4 * plan.pool / (1 + text_rows * share)));
   end if;
-  text_rows := least(coalesce(text_rows, 0), (plan.stored).estimated_rows);
+  text_rows := least(coalesce(text_rows, 0), (reading.stored).estimated_rows);
 end
 $$;
 
@@ -162,12 +165,12 @@ begin
   vector_ms := costs.compared * (index_row * found.index_rows + compared_row * found.compared_rows);
   text_ms := costs.scored
     * (candidate * found.text_rows
-       + exact_row * least(found.text_lists * plan.scored_exactly, found.text_rows));
+       + exact_row * least(found.text_lists * (plan.reading).scored_exactly, found.text_rows));
   excerpt_ms := costs.scored * excerpt_word * excerpts
     * coalesce((select corpus.mean_length from public.knowledge_corpus_statistics as corpus), 0);
   return jsonb_build_object(
     'milliseconds', reading_ms + statement_ms + vector_ms + text_ms + excerpt_ms,
-    'chunks', (plan.stored).estimated_rows,
+    'chunks', ((plan.reading).stored).estimated_rows,
     'matching', found.matching / cardinality(plan.questions),
     'lists', found.lists,
     'reading', jsonb_build_object('milliseconds', reading_ms),

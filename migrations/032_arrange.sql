@@ -516,3 +516,7 @@ begin
   end if;
 end
 $$;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';

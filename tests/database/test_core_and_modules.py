@@ -1,5 +1,6 @@
 """Core names no module, a module names core alone, and the files of core are in reading order."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,29 @@ def test_names_are_found_in_bodies_and_constants_and_not_in_comments(
     assert other.module == "notes"
     assert other.created == OBJECTS
     assert [name for _, name in one.uses(other.created)] == named
+
+
+# What a question is read into, and the arguments of the search as they are called.
+LARGE_TYPES = {"query_analysis", "search_arguments", "knowledge_search_hit"}
+# Each is the result of the function, and of no other.
+OF_ONE_FUNCTION = {"chunk_table", "corpus_figures", "row_scope", "text_fields", "field_weights"}
+
+
+def types(files: list[SchemaFile]) -> dict[str, int]:
+    """Return how many fields each composite type has."""
+    found = re.findall(
+        r"^create type \w+\.(\w+) as \(\n(.*?)\n\);",
+        "\n".join(file.text for file in files),
+        re.MULTILINE | re.DOTALL,
+    )
+    return {name: fields.count(",") + 1 for name, fields in found}
+
+
+def test_a_type_has_at_most_fifteen_fields() -> None:
+    large = {name for name, fields in types(FILES).items() if fields > 15}
+    assert large <= LARGE_TYPES | {"knowledge_own_document", "knowledge_document_summary"}
+
+
+def test_a_name_is_that_of_a_type_or_of_a_function() -> None:
+    functions = {one.function.split(".")[-1] for file in FILES for one in file.functions}
+    assert types(FILES).keys() & functions <= OF_ONE_FUNCTION

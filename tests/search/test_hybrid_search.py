@@ -116,16 +116,16 @@ def test_the_legs_are_made_of_the_functions_that_these_tests_read() -> None:
     def text(name: str) -> str:
         return body(function(name, "knowledge_internal"))
 
-    assert "knowledge_internal.ranked_lists(plan)" in body(function(RPC))
-    assert "knowledge_internal.ranked_list(" in text("ranked_lists")
+    assert "knowledge_internal.rank_all(plan)" in body(function(RPC))
+    assert "knowledge_internal.rank_legs(" in text("rank_all")
     legs = {name for names in LEGS.values() for name in names}
     # A module may find rows of the text leg; in core there are none.
-    assert called("ranked_list") | called("candidate_rows") == {
+    assert called("rank_legs") | called("candidate_rows") == {
         *legs,
         SHARED_BY_THE_LEGS,
         "native_rows",
     }
-    assert called("ranked_list") >= set().union(*map(called, legs - {"candidate_rows"}))
+    assert called("rank_legs") >= set().union(*map(called, legs - {"candidate_rows"}))
 
 
 def test_combined_cte_present() -> None:
@@ -223,12 +223,12 @@ def test_pool_size_parameter(leg: str) -> None:
     assert sources <= {"most", "most_near", "most_worded", "most_rows", "pool"}
     assert "plan" in pool
     called = "".join(
-        body(function(name, "knowledge_internal")) for name in ("ranked_list", "candidate_rows")
+        body(function(name, "knowledge_internal")) for name in ("rank_legs", "candidate_rows")
     )
-    assert "collection, plan.scope, plan.index_rows" in called
-    assert "plan.scope, plan.compared_by_bits, plan.scored_exactly" in called
-    assert "plan.scope, plan.scored_exactly, plan.is_filtered" in called
-    assert "found.near_ids, asked_embedding, plan.compared_exactly" in called
+    assert "collection, plan.scope, reading.index_rows" in called
+    assert "plan.scope, reading.compared_by_bits, reading.scored_exactly" in called
+    assert "plan.scope, (plan.reading).scored_exactly, (plan.reading).is_filtered" in called
+    assert "found.near_ids, asked_embedding, reading.compared_exactly" in called
     assert "list.text_ids, plan.pool," in called
 
 
@@ -237,12 +237,12 @@ def test_match_threshold_parameter() -> None:
     # The vector leg's rows end before the first one below it.
     loops = [
         tree
-        for kind, tree in plpgsql(function("ranked_list", "knowledge_internal"))
+        for kind, tree in plpgsql(function("rank_legs", "knowledge_internal"))
         if kind == "stmt_while"
     ]
     (condition,) = (tree["cond"]["PLpgSQL_expr"]["query"] for tree in loops)
     assert condition == "near.similarities[vector_rows] < plan.match_threshold"
-    assert body(function("ranked_list", "knowledge_internal")).count("match_threshold") == 1
+    assert body(function("rank_legs", "knowledge_internal")).count("match_threshold") == 1
     for leg in LEGS:
         assert "match_threshold" not in columns_read(leg_statements(leg))
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from retrieving import BY_HAND, fill
 
 import second_brain
 from command_line import runner
+from conftest import Server
 from second_brain.cli import search
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.postgres import PostgresProvider
@@ -87,3 +89,24 @@ def test_a_search_of_the_command_line_sends_few_statements(
     assert done.code == 0, done.err
     # The models of the corpus, the search, the limit of the count's time, and the count.
     assert len(sent) <= 4, sent
+
+
+def test_a_plain_search_runs_few_functions_of_the_database(corpus: str, server: Server) -> None:
+    """What a search runs once its statements are planned, in a corpus of one language."""
+    name = conninfo_to_dict(corpus)["dbname"]
+    count = (
+        "select array_agg(funcname::text order by funcname) from pg_stat_user_functions"
+        " where schemaname in ('public', 'knowledge_internal') and calls > 0"
+    )
+    with psycopg.connect(server.admin_dsn(str(name)), autocommit=True) as connection:
+        connection.execute("set track_functions = 'all'")
+        provider = PostgresProvider(connection)
+        for _ in range(8):
+            provider.find([1, 0, 0], "invoice")
+        connection.execute("select pg_stat_force_next_flush()")
+        connection.execute("select pg_stat_reset()")
+        provider.find([1, 0, 0], "invoice")
+        connection.execute("select pg_stat_force_next_flush()")
+        ((passed,),) = connection.execute(count).fetchall()
+    assert "rank_legs" in passed
+    assert len(passed) <= 45, passed

@@ -306,7 +306,8 @@ create function knowledge_internal.answer_confidences(
 ) returns double precision[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  asked constant knowledge_internal.search_plan := knowledge_internal.as_asked(plan);
+  asked constant knowledge_internal.search_plan := case when plan.known is null then plan
+    else knowledge_internal.as_asked(plan) end;
   asked_embedding extensions.vector;
   analysis knowledge_internal.query_analysis;
   confidences double precision[];

@@ -196,9 +196,9 @@ begin
     end if;
     query_text := case when plan.text_weight > 0 and query_text ~ '\S' then query_text end;
     problem := case
-      when extensions.vector_dims(embedding) <> (plan.stored).dimensions then format(
+      when extensions.vector_dims(embedding) <> ((plan.reading).stored).dimensions then format(
         '%s has %s dimensions, the stored embeddings have %s',
-        argument, extensions.vector_dims(embedding), (plan.stored).dimensions
+        argument, extensions.vector_dims(embedding), ((plan.reading).stored).dimensions
       )
       when embedding is not null
         and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
@@ -415,12 +415,15 @@ begin
     -- A small corpus has no sample of its own.
     array(select chunk.id from knowledge_internal.some_rows(everything, sample_size) as chunk)
   );
-  plan.sample_weight := (plan.stored).estimated_rows / nullif(cardinality(sample), 0);
-  plan.sampled_collections := array(
+  plan.reading.sample_weight :=
+    ((plan.reading).stored).estimated_rows / nullif(cardinality(sample), 0);
+  plan.reading.sampled_collections := array(
     select chunk.collection from knowledge_internal.rows_in_scope(sample, plan.scope) as chunk
   );
   -- Without an index, this would read the table once more.
-  if plan.is_indexed and not plan.is_small_corpus and plan.sampled_collections = '{}' then
+  if (plan.reading).is_indexed and not (plan.reading).is_small_corpus
+     and (plan.reading).sampled_collections = '{}'
+  then
     plan.is_empty := not exists (select from knowledge_internal.some_rows(plan.scope, 1));
   end if;
   return plan;
@@ -507,57 +510,54 @@ begin
     perform set_config('plan_cache_mode', 'force_custom_plan', true);
   end if;
   -- One statement, because a connection keeps a plan for each assignment.
-  select stored, is_small_corpus,
-         is_bounded or wanted.bounds_rows is true
-           or wanted.excluded_collections is not null
-             -- More than half of the chunks, by the sample of the statistics.
-             and (
-               select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
-                 from public.knowledge_corpus_statistics as corpus
-                cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
-             ) is true as is_filtered,
-         is_indexed, pool,
-         -- The rows of a small corpus were written while its mean length still changed.
-         case when is_small_corpus then 4 * pool else pool end as scored_exactly,
-         case
-           when is_indexed then least(
-             most_read,
+  select row(
+           is_bounded or wanted.bounds_rows is true
+             or wanted.excluded_collections is not null
+               -- More than half of the chunks, by the sample of the statistics.
+               and (
+                 select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
+                   from public.knowledge_corpus_statistics as corpus
+                  cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
+               ) is true, -- is_filtered
+           is_indexed, is_small_corpus, stored, index_rows,
+           -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
+           least(
+             1000,
              greatest(
-               pool * chunk_count / candidate_rows,
-               least(soon_read, pool * chunk_count / usual_candidates)
+               2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
              )
-           )
-           else -1
-         end as most_read_by_filter,
-         index_rows,
-         -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
-         least(
-           1000,
-           greatest(
-             2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
-           )
-         ) as ef_search,
-         scan_tuples,
-         -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
-         -- comparison reads m, or n where no index finds the m.
-         case
-           when is_indexed then sqrt(index_cost * index_rows * chunk_count)
-           else index_rows * chunk_count / scan_tuples
-         end as most_compared,
-         compared_exactly,
-         case when stored.dimensions >= quantized_from then 5 * compared_exactly end
-           as compared_by_bits,
+           ), -- ef_search
+           scan_tuples,
+           -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough;
+           -- a comparison reads m, or n where no index finds the m.
+           case
+             when is_indexed then sqrt(index_cost * index_rows * chunk_count)
+             else index_rows * chunk_count / scan_tuples
+           end, -- most_compared
+           case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
+           compared_exactly,
+           -- The rows of a small corpus were written while its mean length still changed.
+           case when is_small_corpus then 4 * pool else pool end, -- scored_exactly
+           case
+             when is_indexed then least(
+               most_read,
+               greatest(
+                 pool * chunk_count / candidate_rows,
+                 least(soon_read, pool * chunk_count / usual_candidates)
+               )
+             )
+             else -1
+           end, -- most_read_by_filter
+           null, null
+         )::knowledge_internal.reading_plan,
+         pool,
          knowledge_internal.row_scope(
            wanted, given.viewer_id, given.viewer_groups, given.public_only, required
          ),
          given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight,
          settled.cosine_scale
-    into plan.stored, plan.is_small_corpus, plan.is_filtered,
-         plan.is_indexed, plan.pool, plan.scored_exactly, plan.most_read_by_filter,
-         plan.index_rows, plan.ef_search, plan.scan_tuples, plan.most_compared,
-         plan.compared_exactly, plan.compared_by_bits, plan.scope,
-         plan.match_threshold, plan.fusion, plan.vector_weight, plan.text_weight,
-         plan.cosine_scale
+    into plan.reading, plan.pool, plan.scope, plan.match_threshold, plan.fusion,
+         plan.vector_weight, plan.text_weight, plan.cosine_scale
     from (
       select 50 as fewest_compared, -- rows of the vector leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
@@ -612,7 +612,7 @@ begin
     plan.scope.matching := (plan.scope).matching || ' and chunk.id <> all (($1).left_out)'
       ' and (chunk.document_id = any (($1).left_out)) is not true';
   end if;
-  if plan.is_filtered then
+  if (plan.reading).is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
   if needs_question or given.query_embedding is not null or given.formulations is not null
@@ -660,7 +660,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope, plan.stored
+    query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
   );
   if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
@@ -689,7 +689,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope, plan.stored
+      query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
@@ -729,14 +729,6 @@ create function knowledge_internal.search_notes(
 ) returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  -- Most searches have nothing to note.
-  if cardinality(lists) = 1 and plan.questions[1].ignored_embedding is null
-     and not plan.questions[1].is_inferred and plan.analyses[1].replaced is null
-     and lists[1].relaxed_parts is null
-     and num_nonnulls(plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts) = 0
-  then
-    return null;
-  end if;
   return nullif(
     jsonb_strip_nulls(
       jsonb_build_object(
@@ -791,16 +783,16 @@ create function knowledge_internal.visible_documents(
   documents uuid[], scope knowledge_internal.row_scope
 ) returns uuid[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  visible uuid[];
 begin
-  if scope.is_restricted then
-    execute
-      'select array('
-      '  select document.id from public.knowledge_documents as document'
-      '   where document.id = any ($2) and ' || knowledge_internal.document_condition(scope) || ')'
-      into documents
-      using scope, documents;
-  end if;
-  return documents;
+  execute
+    'select array('
+    '  select document.id from public.knowledge_documents as document'
+    '   where document.id = any ($2) and ' || knowledge_internal.document_condition(scope) || ')'
+    into visible
+    using scope, documents;
+  return visible;
 end
 $$;
 
@@ -877,7 +869,7 @@ begin
     )::knowledge_internal.search_arguments
   );
   lists := case
-    when ranked_lists is null then knowledge_internal.ranked_lists(plan)
+    when ranked_lists is null then knowledge_internal.rank_all(plan)
     else array(
       select list
         from jsonb_populate_recordset(
@@ -888,10 +880,20 @@ begin
   if lists = '{}' then
     return;
   end if;
-  notes := knowledge_internal.search_notes(plan, lists);
+  -- Most searches have nothing to note.
+  if cardinality(lists) > 1 or plan.questions[1].is_inferred
+     or num_nonnulls(
+          plan.questions[1].ignored_embedding, lists[1].relaxed_parts, plan.analyses[1].replaced,
+          plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts
+        ) > 0
+  then
+    notes := knowledge_internal.search_notes(plan, lists);
+  end if;
   best_score := knowledge_internal.highest_score(plan, rrf_k);
-  plan := knowledge_internal.as_asked(plan);
-  asked := knowledge_internal.asked_words(plan.analyses);
+  if not (plan.known is null) then
+    plan := knowledge_internal.as_asked(plan);
+  end if;
+  asked := knowledge_internal.words_of_questions(plan.analyses);
 
   with
   -- Each question is ranked by itself in each collection; list is the number of such a list.
@@ -1015,11 +1017,14 @@ begin
          ) as size on size.document_id = chunk.document_id
     left join public.knowledge_documents as document
       on document.id = chunk.document_id
-     and document.id = any ((
-           select knowledge_internal.visible_documents(
-                    array(select chunk.document_id from chunk), plan.scope
-                  )
-         )::uuid[])
+     and (
+           not (plan.scope).is_restricted
+           or document.id = any ((
+                select knowledge_internal.visible_documents(
+                         array(select chunk.document_id from chunk), plan.scope
+                       )
+              )::uuid[])
+         )
    order by page.place;
 end
 $$;

@@ -515,3 +515,7 @@ begin
   end if;
 end
 $$;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';

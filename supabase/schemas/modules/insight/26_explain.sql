@@ -268,7 +268,7 @@ begin
     plan.analyses := null;
     best := (
       select max(list.similarities[1])
-        from unnest(knowledge_internal.ranked_lists(plan)) as list
+        from unnest(knowledge_internal.rank_all(plan)) as list
     );
     reason := case when best is null then 'no_embedding' else 'threshold' end;
     message := case
@@ -440,7 +440,7 @@ begin
       ) end;
     end if;
   end if;
-  lists := knowledge_internal.ranked_lists(plan);
+  lists := knowledge_internal.rank_all(plan);
   if exists (
     select from unnest(lists) as list where list.vector_ids <> '{}' or list.text_ids <> '{}'
   ) then
@@ -537,7 +537,7 @@ declare
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
   reading_milliseconds constant float8 := 1000 * extract(epoch from clock_timestamp() - begun_at);
   -- The lists that are fused below.
-  lists constant knowledge_internal.ranked_list[] := knowledge_internal.ranked_lists(plan);
+  lists constant knowledge_internal.ranked_list[] := knowledge_internal.rank_all(plan);
   analysis constant knowledge_internal.query_analysis :=
     knowledge_internal.with_candidates(plan.analyses[1]);
   hits jsonb;

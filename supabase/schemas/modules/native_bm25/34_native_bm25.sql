@@ -162,14 +162,14 @@ declare
   matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
 begin
   return case
-    when plan.is_small_corpus then 'small corpus'
+    when (plan.reading).is_small_corpus then 'small corpus'
     when analysis.is_optional is not true then 'required or excluded words'
     when (analysis.bonuses).identifier_query is not null then 'identifier'
     when (analysis.bonuses).phrase_queries is not null then 'phrase'
     when (select count(distinct listed.reading) from unnest(analysis.readings) as listed (reading))
          < cardinality(analysis.lexemes) then 'words with several readings'
     when native_query is null then 'words with a share of their weight'
-    when matching <= plan.most_read_by_filter then 'few rows pass the filters'
+    when matching <= (plan.reading).most_read_by_filter then 'few rows pass the filters'
     when to_regclass('public.knowledge_native_texts_bm25') is null then 'no index'
   end;
 end
@@ -242,7 +242,7 @@ declare
   every_active_row constant text := 'chunk.status = ''active''';
   most_read constant float8 := 20000; -- rows of the index
   native_query constant text := knowledge_internal.native_query(analysis);
-  wanted constant float8 := ceil(1.2 * plan.scored_exactly);
+  wanted constant float8 := ceil(1.2 * (plan.reading).scored_exactly);
   read_rows float8 := wanted;
   read uuid[];
 begin
@@ -256,7 +256,7 @@ begin
   else
     read_rows := ceil(1.5 * wanted * greatest(
       1, coalesce(
-        (plan.stored).estimated_rows
+        ((plan.reading).stored).estimated_rows
           / nullif(knowledge_internal.estimated_chunks(plan, collection), 0), 1
       )
     ));
@@ -271,13 +271,13 @@ begin
          order by best.place
          limit wanted
       );
-      exit when cardinality(ids) >= plan.scored_exactly or cardinality(read) < read_rows;
+      exit when cardinality(ids) >= (plan.reading).scored_exactly or cardinality(read) < read_rows;
       read_rows := 4 * read_rows;
     end loop;
   end if;
   -- The plain leg finds few rows as fast, and also where the index has lost some: before 1.3, a
   -- restart can empty it.
-  if (cardinality(ids) >= plan.scored_exactly) is not true then
+  if (cardinality(ids) >= (plan.reading).scored_exactly) is not true then
     ids := null;
     reason := 'fewer rows than the pool';
   end if;
