@@ -82,7 +82,7 @@ SEVEN = f"{7:032}"
         ("document_date", one("document_date", "in", ["2026-01-08", "2026-01-10"]), {}),
         ("document_date", None, {"date_to": "2026-01-03"}),
         ("knowledge_type", one("knowledge_type", "eq", "task"), {}),
-        ("knowledge_type", one("knowledge_type", "in", ["task", "signal"]), {}),
+        ("knowledge_type", one("knowledge_type", "in", ["task", "decision"]), {}),
         ("knowledge_type", None, {"filter_type": "task"}),
         ("collection or embedding_model", one("collection", "eq", "c7"), {}),
         ("language", one("language", "eq", "german"), {}),

@@ -31,7 +31,7 @@ COLUMNS: list[dict[str, Any]] = [
         "created_at": "2026-01-31T12:00:00.000001Z",
     },
     {
-        "knowledge_type": "signal",
+        "knowledge_type": "decision",
         "visibility": "public",
         "source_origin": "web",
         "language": "german",

@@ -43,7 +43,7 @@ moments = st.sampled_from(
     ]
 )
 COLUMN_VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "knowledge_type": st.sampled_from(["note", "task", "signal"]),
+    "knowledge_type": st.sampled_from(["note", "task", "decision"]),
     "source_origin": st.sampled_from(["web", "email"]),
     "collection": st.sampled_from(["a", "A", "it's", "a=b", "collection"]),
     "language": st.sampled_from(["english", "german"]),

@@ -10,7 +10,7 @@ from searching import numbers, search, store
 
 from conftest import Connection, Server, copy_of
 
-KINDS = {"note": 0.9, "task": 0.09, "decision": 0.009, "signal": 0.001}
+KINDS = {"note": 0.9, "task": 0.09, "decision": 0.009, "transcript": 0.001}
 COLLECTIONS = ["archive", "knowledge"]
 
 
