@@ -73,7 +73,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
          end,
          case
            -- What an interrupted build has left is no index of its own.
-           when build.phase is null and index.name like '%\_building'
+           when build.phase is null and right(index.name, 9) = '_building'
              then 'Run: second-brain corpus index build'
            when build.phase is null then 'Run: reindex index concurrently ' || index.name
          end
