@@ -306,4 +306,6 @@ begin
 end
 $$;
 
+revoke all on all functions in schema knowledge_internal from public;
+
 notify pgrst, 'reload schema';

@@ -169,13 +169,13 @@ def test_mcp_search_knowledge_base(handbook: str) -> None:
     assert f"> {LEAK}" in ask(handbook, "search_knowledge_base", **asked).content[0].text
     narrowed = ask(handbook, "search_knowledge_base", **asked, source_id="handbook")
     (found,) = narrowed.structured_content["results"]
-    assert found["content"] == INVOICE
+    assert found["content"] == f"> {INVOICE}"
 
 
 def test_mcp_perform_rag_query(handbook: str) -> None:
     answer = ask(handbook, "perform_rag_query", query="key", source="handbook", match_count=5)
     (found,) = answer.structured_content["results"]
-    assert found["content"] == INVOICE
+    assert found["content"] == f"> {INVOICE}"
 
 
 def test_one_report_of_base_hybrid_and_rerank(dsn: str, tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_mcp_memory_search(brain: str) -> None:
     asyncio.run(call())
     asked = {"query": "key", "include_memory": True, "filters": {"collection": "memory"}}
     (found,) = ask(brain, "hybrid_search", **asked).structured_content["results"]
-    assert found["content"] == HABIT
+    assert found["content"] == f"> {HABIT}"
 
 
 def test_result_fields(service: RetrievalService) -> None:

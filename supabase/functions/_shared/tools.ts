@@ -129,7 +129,12 @@ export const TOOLS = {
           "title": "Min Confidence",
         },
         "collections": {
-          "anyOf": [{ "items": { "type": "string" }, "type": "array" }, { "type": "null" }],
+          "anyOf": [{
+            "items": { "type": "string" },
+            "maxItems": 50,
+            "minItems": 1,
+            "type": "array",
+          }, { "type": "null" }],
           "default": null,
           "description": "Only these collections, each ranked by itself, then fused.",
           "title": "Collections",

@@ -13,6 +13,7 @@ from second_brain.errors import ConfigurationError
 from second_brain.services.connections import connect
 
 _TABLE = "knowledge_chunks"
+_INTERNALS = naming.internals(naming.SCHEMA)
 WHAT = "the install in schema {schema} has no history: it was restored, or its history was deleted"
 REMEDY = (
     "Record what is there: `second-brain migrate --record`, or, in the project that has its files, "
@@ -32,8 +33,19 @@ def present(
     known = find() if among is None else among
     if len(pending(connection, known, schema)) < len(known):
         return []
-    there = obstacles.names_of_objects(connection, schema)
-    created = {one.version: obstacles.names_created(one.sql) for one in known}
+    internals = naming.internals(schema)
+    there = obstacles.names_of_objects(connection, schema) | {
+        f"{internals}.{name}" for name in obstacles.names_of_objects(connection, internals)
+    }
+    created = {
+        one.version: obstacles.names_created(one.sql)
+        | {
+            f"{internals}.{name}"
+            for kind, name in naming.created([one.sql], _INTERNALS)
+            if kind in ("function", "type")
+        }
+        for one in known
+    }
     if _TABLE not in there & set().union(*created.values()):
         return []
     incomplete = {one.module for one in known if not created[one.version] <= there}

@@ -305,4 +305,6 @@ begin
 end
 $$;
 
+revoke all on all functions in schema knowledge_internal from public;
+
 notify pgrst, 'reload schema';
