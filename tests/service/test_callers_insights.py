@@ -97,6 +97,7 @@ def test_one_leg_fails_and_the_other_answers_inside_the_call(provider: PostgresP
     assert by_vector[0].content == LEAK
 
 
+@pytest.mark.module("visitors")
 def test_visitors_search_public_documents(insights: str) -> None:
     with psycopg.connect(insights, autocommit=True) as connection:
         connection.execute("grant usage on schema public to anon")
