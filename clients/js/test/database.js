@@ -3,6 +3,7 @@
 import { PGlite } from "@electric-sql/pglite";
 import { vector } from "@electric-sql/pglite-pgvector";
 import { readdir, readFile } from "node:fs/promises";
+import { basename } from "node:path";
 import { createSearch } from "second-brain";
 import { pgliteClient } from "second-brain/pglite";
 
@@ -30,7 +31,10 @@ export function prelude() {
 
 export async function migrations() {
   const folder = new URL("migrations/", ROOT);
-  const names = (await readdir(folder)).filter((name) => name.endsWith(".sql")).sort();
+  const ofServers = /^(citus|native_bm25)/;
+  const names = (await readdir(folder, { recursive: true }))
+    .filter((name) => name.endsWith(".sql") && !ofServers.test(name))
+    .sort((one, other) => basename(one).localeCompare(basename(other)));
   return await Promise.all(names.map((name) => readFile(new URL(name, folder), "utf8")));
 }
 
