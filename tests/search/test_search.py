@@ -45,9 +45,14 @@ def test_a_chunk_that_both_legs_find_is_first(knowledge: Connection) -> None:
         {"max_per_document": 4},
         {"one_per_document": True},
         {"min_confidence": 0.001},
-        {"boosts": Jsonb([{"filters": {"status": "active"}, "factor": 1}])},
-        {"order_by": "document_date"},
-        {"order_by": "metadata.year asc", "max_per_document": 4},
+        *(
+            pytest.param(one, marks=pytest.mark.module("arrange"))
+            for one in (
+                {"boosts": Jsonb([{"filters": {"status": "active"}, "factor": 1}])},
+                {"order_by": "document_date"},
+                {"order_by": "metadata.year asc", "max_per_document": 4},
+            )
+        ),
     ],
     ids=str,
 )

@@ -126,7 +126,14 @@ def test_the_map_has_a_point_for_each_chunk_and_the_question(
     for chunk_id, embedding in rows:
         assert read[chunk_id] == pytest.approx(np.array(embedding, np.float32))
     page = library.get("/corpus/map", params={"q": "a key of iron", "by": "knowledge_type"})
-    assert len(re.findall(r'<a href="/chunk/[^"]+" tabindex="-1"><circle', page.text)) >= 6
+    assert (
+        len(
+            re.findall(
+                r'<a href="/chunk/[^"]+" tabindex="-1" aria-label="[^"]*"><circle', page.text
+            )
+        )
+        >= 6
+    )
     assert 'class="asked"' in page.text
     shown = text_of(page.text)
     assert re.search(r"Nearest in the sample Cosine Doors 0\.\d+", shown)

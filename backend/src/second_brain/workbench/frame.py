@@ -28,7 +28,7 @@ from second_brain.models.cached import CachedEmbedder, MemoryCache
 from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
-from second_brain.services.install import Database
+from second_brain.services.install import Database, internals
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
 from second_brain.sql_modules import ALL, MODULES, NOT_IN_ALL, chosen, module_of
@@ -43,7 +43,7 @@ WEIGHTS = ("vector_weight", "text_weight")
 _OBJECTS = """
     select function.proname::text
     from pg_catalog.pg_proc as function
-    where function.pronamespace = %(schema)s::regnamespace
+    where function.pronamespace = any (array[%(schema)s, %(internals)s]::regnamespace[])
     union
     select relation.relname::text
     from pg_catalog.pg_class as relation
@@ -196,7 +196,8 @@ def link(path: str, **values: Any) -> str:
 
 def _modules(database: Database) -> str:
     """Name the modules in short, by the functions and tables that the schema has."""
-    rows = database.execute(_OBJECTS, {"schema": database.install.schema})
+    schema = database.install.schema
+    rows = database.execute(_OBJECTS, {"schema": schema, "internals": internals(schema)})
     there = {module_of(name) for (name,) in rows}
     named = [name for name in MODULES if name in there]
     if there.issuperset(chosen(ALL)):
