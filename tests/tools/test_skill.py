@@ -111,8 +111,9 @@ class Agent:
     def cited(self, hit: dict[str, Any]) -> Cited:
         """Read the document before quoting it."""
         document = self._assistant.ask("fetch", id=hit["document_id"]).content
-        passage = re.sub(r"^> ?", "", hit["content"], flags=re.MULTILINE)
-        assert re.sub(r"\s+", " ", passage)[:80] in re.sub(r"\s+", " ", document["text"])
+        excerpts = re.sub(r"^> ?", "", hit["content"], flags=re.MULTILINE).split("…")
+        passage = re.sub(r"\s+", " ", max(excerpts, key=len)).strip()
+        assert passage[:80] in re.sub(r"\s+", " ", document["text"])
         return Cited(hit["title"], hit["source_url"] or hit["document_id"], document["text"])
 
     def all_of(self, question: str, **arguments: Any) -> tuple[int, bool]:
