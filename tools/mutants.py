@@ -319,7 +319,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=15, help="of mutants (default 15)")
     parser.add_argument("--seed", type=int, default=47, help="of the draw (default 47)")
     parser.add_argument("--tests", type=int, default=15, help="for each (default 15)")
-    parser.add_argument("--seconds", type=float, default=150, help="for each (default 300)")
+    parser.add_argument("--seconds", type=float, default=150, help="for each (default 150)")
     parser.add_argument("--jobs", type=int, default=2, help="at the same time (default 2)")
     parser.add_argument("--list", action="store_true", help="only print them")
     parser.add_argument("words", nargs="*", help="only mutants with one of these in their place")

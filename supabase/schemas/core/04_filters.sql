@@ -378,14 +378,14 @@ begin
 end
 $$;
 
--- The conditions in a group, and the group after them. What several keys of a short form ask for
--- is a group of its own. Raises 22023.
+-- Lists the conditions in a group, then the group. Several keys of a short form are a group `all`.
+-- Raises 22023.
 create function knowledge_internal.listed_group(
   op text, value jsonb, at_place text, of_level integer
 ) returns table (place text, path text[], condition jsonb, level integer, parts integer)
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- Deeper than people and frameworks write; each level takes a call of two functions.
+  -- People and frameworks write fewer; each level calls two functions.
   most_levels constant integer := 10;
   wanted_type constant text := case op when 'not' then 'object' else 'array' end;
   element_count integer := 0;
@@ -613,10 +613,10 @@ begin
 end
 $$;
 
--- A condition as SQL about chunk, without an index on metadata but for one scalar. Only its number
--- and the names of columns and operators are part of this text; its values are read from $1, the
--- row_scope, whose conditions have it at this number. is_access: it is on a column that controls
--- access. is_indexed: an index supports it.
+-- A condition as SQL about chunk; one on metadata uses no index. Only its number and the names of
+-- columns and operators are part of this text; its values are read from $1, the row_scope, which
+-- has the condition at this number. is_access: its column controls access. is_indexed: an index
+-- supports it.
 create function knowledge_internal.condition_sql(
   inout condition knowledge_internal.filter_condition, number integer,
   out added text, out is_access boolean, out is_indexed boolean
@@ -740,25 +740,25 @@ begin
        where name = any (compiled.collections) is not false
     );
   end if;
-  return knowledge_internal.with_conditions(compiled, array[condition]);
+  return knowledge_internal.with_group(compiled, array[condition]);
 end
 $$;
 
--- The filter with one more condition or group, each part of which becomes SQL about chunk.
-create function knowledge_internal.with_conditions(
-  compiled knowledge_internal.chunk_filter, conditions knowledge_internal.filter_condition[]
+-- The filter with one more group, whose parts stand before it, or with one condition.
+create function knowledge_internal.with_group(
+  compiled knowledge_internal.chunk_filter, parts knowledge_internal.filter_condition[]
 ) returns knowledge_internal.chunk_filter
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   condition knowledge_internal.filter_condition;
   made record;
-  -- What is not yet in a group: its SQL, and whether it is on access, or indexed.
+  -- Of the parts that no group has taken yet: the SQL, is_access and is_indexed.
   texts text[] := '{}';
   access boolean[] := '{}';
   indexed boolean[] := '{}';
   first integer;
 begin
-  foreach condition in array conditions loop
+  foreach condition in array parts loop
     first := cardinality(texts) + 1 - coalesce(condition.parts, 0);
     if condition.parts is null then
       made := knowledge_internal.condition_sql(
@@ -840,7 +840,7 @@ begin
       if condition.level = 0 then
         compiled := case when condition.parts is null
           then knowledge_internal.with_condition(compiled, condition)
-          else knowledge_internal.with_conditions(compiled, pending) end;
+          else knowledge_internal.with_group(compiled, pending) end;
         pending := '{}';
       end if;
     end loop;

@@ -67,8 +67,8 @@ def _unknown(name: str) -> InvalidInputError:
 def condition(key: str, operator: Operator, value: Any) -> Part:
     """Return the condition on the value of the metadata under this key.
 
-    A condition reads a key with a dot as a path of keys. Raises InvalidInputError for such a key
-    but where it may equal texts, numbers and booleans.
+    A condition reads a key with a dot as a path of keys, so such a key is compared by containment.
+    Raises InvalidInputError where containment is not the same.
     """
     if "." not in key:
         return FilterExpression(f"metadata.{key}", operator, value)
