@@ -822,7 +822,7 @@ begin
          chunk.heading, chunk.sensitivity,
          case when one_per_document then page.collections else array[chunk.collection] end,
          coalesce(size.placed, 0)::integer,
-         document.external_key, document.source_row,
+         document.external_key, coalesce(chunk.source_row, document.source_row),
          greatest(0, least(1, page.score / best_score)),
          case when merged > 0 or ranked_lists ? 'shares' then
            coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
