@@ -68,7 +68,7 @@ WITHOUT_A_SCOPE = {
     "list_knowledge_documents",
     "describe_knowledge_document",
 }
-# Rows by their ids, for the numbers that an arrangement compares, and a text that is kept elsewhere.
+# Rows by their ids: the numbers that an arrangement compares, a text that is kept elsewhere.
 BY_ID = {"measured_rows", "content_of"}
 # One statement for many words, two scopes at once, and the condition of a document with chunks.
 OF_A_SCOPE = {"visible_words", "shown_rows", "document_condition"}
