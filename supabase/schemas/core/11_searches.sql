@@ -3,8 +3,8 @@
 -- search_knowledge_chunks_fulltext and count_matching_knowledge_chunks. Locks nothing that exists.
 
 -- The arguments of an object, with the defaults for those that it lacks. for_backends: the function
--- that reads them, which check_caller checks first. Raises 22023 for an unknown name and for a value
--- of another type; the message begins with place and the name.
+-- that reads them, which check_caller checks first. Raises 22023 for an unknown name and a value of
+-- another type; the message begins with place and the name.
 create function knowledge_internal.given_arguments(
   search jsonb, place text default 'search', for_backends text default null
 ) returns knowledge_internal.search_arguments
