@@ -269,7 +269,7 @@ begin
   foreach analysis in array coalesce(plan.analyses, '{}') loop
     -- What is required is required no more where no chunk has it.
     has_strict := true;
-    if analysis.relaxed_query is not null then
+    if (analysis.relaxed).query is not null then
       has_strict := exists (
         select from knowledge_internal.some_rows(
           plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
@@ -279,7 +279,7 @@ begin
       );
     end if;
     if not has_strict then
-      analysis.matching_query := analysis.relaxed_query;
+      analysis.matching_query := (analysis.relaxed).query;
       analysis.indexed_query := null;
     end if;
     asked := array_append(asked, analysis);

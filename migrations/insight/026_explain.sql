@@ -287,7 +287,7 @@ begin
       'or with an embedding.';
   elsif exists (
     select from unnest(plan.analyses) as analysis
-     cross join unnest(analysis.lexeme_queries) as word (query)
+     cross join unnest((analysis.weighed).lexeme_queries) as word (query)
      where knowledge_internal.shows_row(matching, plan.collections, word => word.query)
   ) then
     reason := 'words_not_together';
@@ -557,6 +557,7 @@ declare
   lists constant knowledge_internal.ranked_list[] := knowledge_internal.rank_all(plan);
   analysis constant knowledge_internal.query_analysis :=
     knowledge_internal.with_candidates(plan.analyses[1]);
+  weighed constant knowledge_internal.query_weights := analysis.weighed;
   hits jsonb;
   hybrid_milliseconds float8;
   candidates bigint;
@@ -644,8 +645,8 @@ begin
           then 'fewer rows that pass the filters have words of the query'
       end,
       'candidates', candidates,
-      'chunks', analysis.document_count,
-      'mean_length', analysis.mean_length,
+      'chunks', weighed.document_count,
+      'mean_length', weighed.mean_length,
       'query', analysis.candidate_query::text,
       'lexemes', (
         select jsonb_agg(
@@ -660,7 +661,7 @@ begin
                  )
                  order by word.place
                )
-          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.scored_weights)
+          from unnest(weighed.lexemes, weighed.document_frequencies, weighed.scored_weights)
                with ordinality as word (lexeme, document_frequency, weight, place)
       )
     ),

@@ -518,11 +518,11 @@ declare
   configurations regconfig[];
 begin
   -- Mostly each word is in a chunk.
-  if not is_restricted and 0 < all (analysis.document_frequencies)
+  if not is_restricted and 0 < all ((analysis.weighed).document_frequencies)
      and not exists (
        select
          from unnest(analysis.word_queries) as word (form)
-        where (array_to_tsvector(analysis.lexemes) @@ word.form) is not true
+        where (array_to_tsvector((analysis.weighed).lexemes) @@ word.form) is not true
      )
   then
     return null;
@@ -530,7 +530,7 @@ begin
   configurations := knowledge_internal.query_configurations();
   known := array_to_tsvector(array(
     select listed.lexeme
-      from unnest(analysis.lexemes, analysis.document_frequencies)
+      from unnest((analysis.weighed).lexemes, (analysis.weighed).document_frequencies)
            as listed (lexeme, document_frequency)
      where listed.document_frequency > 0
   ));

@@ -147,8 +147,8 @@ begin
               where question.embedding is not null limit 1
            ),
            (
-             select analysis.weight_vector from unnest(plan.analyses) as analysis
-              where analysis.weight_vector is not null limit 1
+             select (analysis.weighed).weight_vector from unnest(plan.analyses) as analysis
+              where (analysis.weighed).weight_vector is not null limit 1
            )
          );
   select sum(list.matching) as matching,
