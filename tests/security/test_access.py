@@ -130,7 +130,9 @@ def test_a_role_may_execute_only_the_internal_functions_of_its_policies_and_wrap
     wrapped = {inner: everybody if outer in NOBODYS else "authenticated" for outer, inner in INNER}
     policies = {"current_viewer": "authenticated", "current_viewer_groups": "authenticated"}
     expected = {
-        name: roles for name, roles in {**wrapped, **policies}.items() if inner_present(name, modules)
+        name: roles
+        for name, roles in {**wrapped, **policies}.items()
+        if inner_present(name, modules)
     }
     assert {name: roles for name, roles, _ in rows} == expected
     assert {name for name, _, is_definer in rows if not is_definer} == {"current_viewer"}

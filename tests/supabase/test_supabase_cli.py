@@ -146,7 +146,8 @@ def test_the_security_advisor_has_no_remark_at_all(
     supabase: Cli, plain_dsn: str, modules: tuple[str, ...]
 ) -> None:
     migrations.apply(plain_dsn, modules=modules)
-    said = succeeded(supabase("db", "advisors", "--type=security", "--level=info", "--fail-on=info"))
+    options = ("--type=security", "--level=info", "--fail-on=info")
+    said = succeeded(supabase("db", "advisors", *options))
     assert "No issues found" in said
 
 
