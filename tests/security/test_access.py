@@ -139,7 +139,7 @@ def test_a_role_may_execute_only_the_internal_functions_of_its_policies_and_wrap
 
 
 def test_what_users_and_visitors_call_is_no_security_definer(database: Connection) -> None:
-    """Supabase's linter asks for it (0028, 0029), of the functions of visitors once granted, too."""
+    """Supabase's linter asks for it (0028, 0029), of what a project grants to visitors, too."""
     definers = column(
         database,
         "select proname from pg_proc where prosecdef and pronamespace = 'public'::regnamespace"
