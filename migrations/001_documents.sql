@@ -244,6 +244,32 @@ begin
 end
 $$;
 
+-- Raises 42501 for a caller without the rights of service_role or of the owner where visitors or
+-- signed-in users may execute a function of schema public that is for backends: a dump that was
+-- restored without its revokes opens it.
+create function knowledge_internal.check_caller(function_name text) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  checked constant oid := ('public.' || function_name)::regproc;
+  -- current_user is the owner of the security definer function that calls this one.
+  caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+begin
+  -- Not in a trigger: whoever may write a row may do what its triggers do.
+  if pg_trigger_depth() = 0 and (
+    has_function_privilege('anon', checked, 'execute')
+    or has_function_privilege('authenticated', checked, 'execute')
+  ) and not (
+    pg_has_role(caller, 'service_role', 'usage') or pg_has_role(caller, current_user, 'usage')
+  ) then
+    raise exception '% is for backends, but everybody may execute it', function_name
+      using errcode = '42501', hint = format(
+        'As its owner: revoke execute on function public.%s from public, anon, authenticated. '
+        'second-brain doctor names all such grants.', function_name
+      );
+  end if;
+end
+$$;
+
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
   name text not null unique,
@@ -516,6 +542,10 @@ alter table public.knowledge_source_origins enable row level security;
 alter table public.knowledge_sources enable row level security;
 alter table public.knowledge_documents enable row level security;
 alter table public.knowledge_chunks enable row level security;
+-- No row is for a role that these policies bind. Without any policy, Supabase's linter would ask.
+create policy knowledge_types_none on public.knowledge_types using (false);
+create policy knowledge_source_origins_none on public.knowledge_source_origins using (false);
+create policy knowledge_sources_none on public.knowledge_sources using (false);
 revoke all
   on table public.knowledge_types, public.knowledge_source_origins, public.knowledge_sources,
            public.knowledge_documents, public.knowledge_chunks

@@ -782,6 +782,7 @@ declare
   stored_document public.knowledge_documents;
   counts knowledge_internal.chunk_counts;
 begin
+  perform knowledge_internal.check_caller('upsert_knowledge_document');
   if (fields in ('merge', 'replace')) is not true then
     raise exception 'fields must be merge or replace, not %', coalesce(left(fields, 100), 'null')
       using errcode = '22023',
@@ -882,6 +883,7 @@ create function public.missing_knowledge_embeddings(content_hashes text[], model
 returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('missing_knowledge_embeddings');
   if content_hashes is null or array_position(content_hashes, null) is not null then
     raise exception 'content_hashes must be an array of hashes, not null and without null in it'
       using errcode = '22023';
@@ -948,6 +950,7 @@ declare
   hashes text[];
   deleted uuid;
 begin
+  perform knowledge_internal.check_caller('delete_knowledge_document');
   if document_key is null then
     raise exception 'document_key must be the external_key of a document, not null'
       using errcode = '22023';
@@ -988,6 +991,7 @@ declare
   owned uuid[];
   hashes text[];
 begin
+  perform knowledge_internal.check_caller('delete_knowledge_owner');
   if owner is null then
     raise exception 'owner must be the id of a user, not null' using errcode = '22023';
   end if;
@@ -1044,6 +1048,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   purged integer;
 begin
+  perform knowledge_internal.check_caller('purge_knowledge_chunks');
   if (older_than between interval '0' and interval '1000 years') is not true then
     raise exception 'older_than must be an interval between 0 and 1000 years, not %',
                     coalesce(older_than::text, 'null')

@@ -54,6 +54,7 @@ comment on table public.knowledge_embedding_claims is
   'text that failed for good, which has failed_at.';
 
 alter table public.knowledge_embedding_claims enable row level security;
+create policy knowledge_embedding_claims_none on public.knowledge_embedding_claims using (false);
 revoke all on table public.knowledge_embedding_claims
   from public, anon, authenticated, service_role;
 
@@ -295,6 +296,7 @@ declare
   moment timestamptz;
   ids uuid[];
 begin
+  perform knowledge_internal.check_caller('claim_knowledge_embeddings');
   perform knowledge_internal.check_worker(model, worker),
           knowledge_internal.check_range('max_chunks', max_chunks, 1, 1000);
   if (lease between interval '1 second' and interval '1 day') is not true then
@@ -585,6 +587,7 @@ declare
   locked text[];
   finished text[];
 begin
+  perform knowledge_internal.check_caller('store_knowledge_embeddings');
   perform knowledge_internal.check_worker(model, worker),
           knowledge_internal.check_embedding_results(results);
   select target.is_next, target.dimensions into is_next, needed_dimensions
@@ -761,6 +764,7 @@ returns table (
   collection text, model text, pending bigint, claimed bigint, failed bigint, oldest timestamptz
 )
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select knowledge_internal.check_caller('pending_knowledge_embeddings');
   select waiting.collection, waiting.model, count(*),
          count(*) filter (where claim.is_claimed),
          count(*) filter (where claim.is_failed),
@@ -795,6 +799,7 @@ returns table (
 )
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('failed_knowledge_embeddings');
   perform knowledge_internal.check_range('max_rows', max_rows, 1, 1000);
   return query
   select chunk.id, document.external_key, chunk.collection, claim.model, claim.attempts,
@@ -822,6 +827,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   removed integer;
 begin
+  perform knowledge_internal.check_caller('retry_knowledge_embeddings');
   delete from public.knowledge_embedding_claims as claim
    where claim.claimed_at is null
      and (retry_knowledge_embeddings.model is null
@@ -868,6 +874,7 @@ create function public.count_pending_knowledge_embeddings(search jsonb default '
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('count_pending_knowledge_embeddings');
   return knowledge_internal.pending_embeddings(knowledge_internal.given_arguments(search));
 end
 $$;
@@ -880,8 +887,7 @@ comment on function public.count_pending_knowledge_embeddings is
 revoke all on function public.count_pending_knowledge_embeddings from public, anon, authenticated;
 grant execute on function public.count_pending_knowledge_embeddings to service_role;
 
-create function public.count_my_pending_knowledge_embeddings(search jsonb default '{}')
-returns integer
+create function knowledge_internal.pending_for_user(search jsonb) returns integer
 -- definer: a signed-in user may not read the tables, nor choose a viewer_id.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -891,13 +897,20 @@ begin
 end
 $$;
 
+create function public.count_my_pending_knowledge_embeddings(search jsonb default '{}')
+returns integer
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.pending_for_user(search);
+
 comment on function public.count_my_pending_knowledge_embeddings is
   'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
   'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
   'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.count_my_pending_knowledge_embeddings
   from public, anon, authenticated, service_role;
-grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
+grant execute on function
+  public.count_my_pending_knowledge_embeddings, knowledge_internal.pending_for_user
+  to authenticated;
 
 -- The reason of a failure can quote the text. If another chunk has the same text, it loses only a
 -- lease.

@@ -398,7 +398,8 @@ create function public.explain_missing_knowledge_chunk(
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given constant knowledge_internal.search_arguments :=
+    knowledge_internal.given_arguments(search, 'search', 'explain_missing_knowledge_chunk');
   first_place constant integer := given.match_offset + 1;
   last_place constant integer := given.match_offset + given.match_count;
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);

@@ -104,6 +104,8 @@ comment on table public.knowledge_lexeme_statistics is
 
 alter table public.knowledge_corpus_statistics enable row level security;
 alter table public.knowledge_lexeme_statistics enable row level security;
+create policy knowledge_corpus_statistics_none on public.knowledge_corpus_statistics using (false);
+create policy knowledge_lexeme_statistics_none on public.knowledge_lexeme_statistics using (false);
 revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
@@ -194,6 +196,7 @@ declare
   least float8;
   languages jsonb;
 begin
+  perform knowledge_internal.check_caller('refresh_knowledge_statistics');
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if table_rows <= 0
      or exists (
@@ -459,6 +462,7 @@ comment on table public.knowledge_settings is
   'depends on as it was then; null: they were not measured.';
 
 alter table public.knowledge_settings enable row level security;
+create policy knowledge_settings_none on public.knowledge_settings using (false);
 revoke all on table public.knowledge_settings from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_settings to service_role;
 
@@ -501,6 +505,7 @@ returns table (
 )
 -- definer: service_role has no rights on the internal schema.
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select knowledge_internal.check_caller('list_knowledge_settings');
   select settings.collection, settings.fusion, settings.vector_weight, settings.text_weight,
          settings.embedding_model, settings.heading_weight, settings.title_weight,
          settings.text_keys, settings.updated_at, settings.measured,
@@ -565,6 +570,7 @@ declare
   names text[];
   counts bigint[];
 begin
+  perform knowledge_internal.check_caller('knowledge_embedding_models');
   while name is not null loop
     names := names || name;
     counts := counts || (

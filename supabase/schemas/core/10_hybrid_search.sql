@@ -682,6 +682,7 @@ declare
   first_confidence double precision;
   rows_found bigint;
 begin
+  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
   plan := knowledge_internal.planned_search(
     row(
       query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,

@@ -21,6 +21,7 @@ declare
   ];
   failed text;
 begin
+  perform knowledge_internal.check_caller('prepare_knowledge_cluster');
   select string_agg(answer.result, '; ')
     into failed
     from (
@@ -95,6 +96,7 @@ declare
   kept uuid[];
   spread float8;
 begin
+  perform knowledge_internal.check_caller('refresh_knowledge_statistics');
   if not pg_try_advisory_xact_lock('public.knowledge_chunks'::regclass::oid::bigint) then
     return false;
   end if;

@@ -121,6 +121,7 @@ declare
   states constant text[] := array['ready', 'pending', 'empty'];
   largest_page constant integer := 200;
 begin
+  perform knowledge_internal.check_caller('list_knowledge_documents');
   if in_state <> all (states) then
     raise exception 'in_state must be one of %, or null, not %',
                     array_to_string(states, ', '), left(in_state, 100)
@@ -201,6 +202,7 @@ declare
   target uuid;
   chunks jsonb;
 begin
+  perform knowledge_internal.check_caller('describe_knowledge_document');
   if num_nonnulls(document_key, document_id, chunk_id) <> 1 then
     raise exception 'exactly one of document_key, document_id and chunk_id must be given'
       using errcode = '22023';
@@ -571,6 +573,7 @@ create function public.knowledge_corpus_overview() returns jsonb
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('knowledge_corpus_overview');
   return jsonb_build_object(
     'documents', knowledge_internal.document_overview(),
     'sizes', knowledge_internal.chunk_sizes(),
@@ -607,6 +610,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
   share real;
 begin
+  perform knowledge_internal.check_caller('sample_knowledge_embeddings');
   perform knowledge_internal.check_range('most', most, 1, 5000);
   -- A part of the sampled rows is superseded or has no embedding.
   share := knowledge_internal.sampled_share(knowledge_internal.physical_table(), most * 5 / 4);
