@@ -30,7 +30,9 @@ select knowledge_internal.adopt_table(
   embedding_model => {model},
   chunk_size => {chunk_size},
   chunk_overlap => {chunk_overlap},
-  is_later => {is_later}
+  is_later => {is_later},
+  is_in_place => {is_in_place},
+  embedding_column => {embedding_column}
 );
 
 -- The mapping: change its expressions as you like, and add fields of upsert_knowledge_document
@@ -65,6 +67,7 @@ class Choices:
     """What the user decides beside the mapping.
 
     `model` names the embeddings of the source. With `chunk_size`, longer contents are split.
+    `is_in_place`: the texts and embeddings stay in the table, and are not copied.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Choices:
     chunk_size: int | None = None
     chunk_overlap: int = 0
     is_later: bool = False
+    is_in_place: bool = False
 
 
 def default_name(table: str) -> str:
@@ -128,11 +132,25 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         chunk_size=literal(choices.chunk_size),
         chunk_overlap=literal(choices.chunk_overlap),
         is_later=literal(choices.is_later),
+        is_in_place=literal(choices.is_in_place),
+        embedding_column=literal(_embedding_column(proposal) if choices.is_in_place else None),
         what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
     return migration.as_string(None).lstrip()
+
+
+def _embedding_column(proposal: Proposal) -> str | None:
+    embedding = proposal.field("embedding")
+    if embedding is None:
+        return None
+    if embedding.column is None or embedding.column.kind not in ("vector", "halfvec"):
+        raise InvalidInputError(
+            f"--embedding must be a column of type vector or halfvec, not {embedding.source}: "
+            "a table is searched in place by its own embeddings. Or use --copy, or --embed."
+        )
+    return embedding.column.name
 
 
 def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
