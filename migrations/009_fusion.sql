@@ -170,6 +170,7 @@ declare
       then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
   end;
 begin
+  perform knowledge_internal.check_caller('set_knowledge_settings');
   if problem is not null then
     raise exception '%', problem
       using errcode = '22023',

@@ -398,7 +398,8 @@ create function public.explain_missing_knowledge_chunk(
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given constant knowledge_internal.search_arguments :=
+    knowledge_internal.given_arguments(search, 'search', 'explain_missing_knowledge_chunk');
   first_place constant integer := given.match_offset + 1;
   last_place constant integer := given.match_offset + given.match_count;
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
@@ -446,12 +447,13 @@ begin
   select stored.* into chunk
     from public.knowledge_chunks as stored
    where stored.id = any (candidates)
-   order by stored.id is distinct from placed.chunk_id,
-            stored.status <> 'active',
+   order by stored.id is distinct from placed.chunk_id, stored.status <> 'active',
             stored.embedding operator(extensions.<=>) plan.questions[1].embedding,
             (stored.content_tsv @@ matching_query) is not true,
             stored.chunk_index, stored.id
    limit 1;
+  select row.content, row.embedding into chunk.content, chunk.embedding
+    from knowledge_internal.chunk_rows as row where row.id = chunk.id;
 
   if chunk.id is null then
     causes := jsonb_build_array(

@@ -56,6 +56,7 @@ STATISTICS = {
     "chunk_sizes",
     "sample_knowledge_embeddings",
     "use_vector_index",
+    "write_chunk_rows",
 }
 # They read rows that a search may not return, of any status, or one document as it is stored.
 WITHOUT_A_SCOPE = {
@@ -67,12 +68,12 @@ WITHOUT_A_SCOPE = {
     "list_knowledge_documents",
     "describe_knowledge_document",
 }
-# Rows by their ids, for the numbers that an arrangement compares.
-BY_ID = {"measured_rows"}
+# Rows by their ids: the numbers that an arrangement compares, a text that is kept elsewhere.
+BY_ID = {"measured_rows", "content_of"}
 # One statement for many words, two scopes at once, and the condition of a document with chunks.
 OF_A_SCOPE = {"visible_words", "shown_rows", "document_condition"}
 NAMES = re.compile(r"\b(?:from|join|update|into|only)\s+public\.knowledge_chunks\b")
-VIEW = re.compile(r"\bfrom\s+knowledge_internal\.searchable_chunks\b")
+VIEW = re.compile(r"\b(?:from|join)\s+knowledge_internal\.(?:searchable_chunks|chunk_rows)\b")
 
 
 def naming(text: str) -> bool:
@@ -105,6 +106,7 @@ def test_only_the_rows_and_who_is_listed_name_the_table_of_chunks() -> None:
         ("execute 'select from '\n  'public.knowledge_chunks as chunk where ' || matching", True),
         ("update public.knowledge_chunks set status = 'deleted'", True),
         ("select from knowledge_internal.searchable_chunks as chunk", True),
+        ("join knowledge_internal.chunk_rows as row on true", True),
         ("chunk public.knowledge_chunks; -- from public.knowledge_chunks", False),
         ("raise exception 'analyze public.knowledge_chunks'", False),
     ],
