@@ -17,7 +17,7 @@ POINTS = schema_files.extension_points(FILES)
 MOST_POINTS = 19
 # What is kept of a chunk whose text is elsewhere.
 COLUMNS = (
-    "alter table public.knowledge_chunks\n  alter column content drop not null,\n  add column place_",
+    "alter table public.knowledge_chunks\n  alter column content drop not null,\n",
     "alter table public.knowledge_chunks validate constraint knowledge_chunks_has_content",
 )
 

@@ -159,7 +159,7 @@ def test_no_sql_is_put_together_at_run_time() -> None:
         return (
             name in NAMED_AT_RUN_TIME
             and "%L" not in text
-            # A statement that creates a trigger or a function, or is explained, takes no parameters.
+            # What creates a trigger or a function, or is explained, takes no parameters.
             and ("using" in words(text) or name.endswith(("_table", "_places", "_order")))
         )
 

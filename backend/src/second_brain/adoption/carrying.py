@@ -28,7 +28,9 @@ Key = list[str | None]
 
 _EXISTS = "select to_regclass('public.knowledge_adoptions') is not null"
 _LIST = """
-select adoption.name, format('%I.%I', namespace.nspname, class.relname),
+select adoption.name,
+       case when class.oid is null then '"a dropped table"'
+         else format('%I.%I', namespace.nspname, class.relname) end,
        adoption.key_columns, adoption.embedding_model, adoption.place_id is not null,
        (
          select count(*)
@@ -297,6 +299,10 @@ def compare(
     found = Comparison(name)
     if repair and faults(database, named(database, name)):
         database.execute(_FOLLOW, {"name": name})
+    if repair:
+        # What such a row lacked can be there now: another mapping, or other rows of its document.
+        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
+        _repair(database, name, lost)
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
     problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}

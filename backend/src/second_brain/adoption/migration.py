@@ -9,14 +9,15 @@ from psycopg import sql
 
 from second_brain.adoption.proposal import Proposal
 from second_brain.database import migrations
-from second_brain.errors import InvalidInputError
+from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.services.install import SCHEMA, Install
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _LONGEST_NAME = 63
+_PLACE_KEYS = ("int2", "int4", "int8", "uuid", "text", "varchar")
 
 _MIGRATION = """
--- {file}: carries the rows of {table_text} over into documents that can be searched.
+-- {file}: makes the rows of {table_text} searchable{where}.
 -- Written by `second-brain adopt`. Adds: an entry in public.knowledge_adoptions, the view
 -- {view_name}, triggers on {table_text}.
 -- Locks {table_text} against writes while the triggers are created.
@@ -111,6 +112,8 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             f"--name is {longest - _LONGEST_NAME} characters too long for the triggers of schema "
             f"{install.schema}, {name!r}"
         )
+    if choices.is_in_place:
+        _check_place(proposal, choices)
     literal = sql.Literal
     parts: dict[str, sql.Composable] = {
         "name": sql.SQL(name),
@@ -134,6 +137,7 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         is_later=literal(choices.is_later),
         is_in_place=literal(choices.is_in_place),
         embedding_column=literal(_embedding_column(proposal) if choices.is_in_place else None),
+        where=sql.SQL(" in place" if choices.is_in_place else ", as copies"),
         what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
@@ -141,14 +145,32 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
     return migration.as_string(None).lstrip()
 
 
+def _check_place(proposal: Proposal, choices: Choices) -> None:
+    """Raise InvalidInputError for what is not searched in place."""
+    columns = [proposal.table.column(name) for name in proposal.key]
+    if len(columns) != 1 or columns[0] is None or columns[0].kind not in _PLACE_KEYS:
+        raise ConfigurationError(
+            f"{proposal.table} has the key ({', '.join(proposal.key)}): a table that is searched "
+            "in place has one key column, an integer, a uuid or a text",
+            remedy="Use --copy to copy texts and embeddings, or --key to name another unique "
+            "column.",
+        )
+    if choices.chunk_size is not None:
+        raise ConfigurationError(
+            "--split: the texts of a table that is searched in place are not split",
+            remedy="Use --copy to copy and split the texts.",
+        )
+
+
 def _embedding_column(proposal: Proposal) -> str | None:
     embedding = proposal.field("embedding")
     if embedding is None:
         return None
     if embedding.column is None or embedding.column.kind not in ("vector", "halfvec"):
-        raise InvalidInputError(
-            f"--embedding must be a column of type vector or halfvec, not {embedding.source}: "
-            "a table is searched in place by its own embeddings. Or use --copy, or --embed."
+        raise ConfigurationError(
+            f"--embedding: {embedding.source} is no column of type vector or halfvec, and a table "
+            "is searched in place by such a column",
+            remedy="Use --copy to copy texts and embeddings, or --embed to embed the texts again.",
         )
     return embedding.column.name
 
