@@ -244,6 +244,32 @@ begin
 end
 $$;
 
+-- Raises 42501 for a caller without the rights of service_role or of the owner where visitors or
+-- signed-in users may execute a function of schema public that is for backends: a dump that was
+-- restored without its revokes opens it.
+create function knowledge_internal.check_caller(function_name text) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  checked constant oid := ('public.' || function_name)::regproc;
+  -- current_user is the owner of the security definer function that calls this one.
+  caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+begin
+  -- Not in a trigger: whoever may write a row may do what its triggers do.
+  if pg_trigger_depth() = 0 and (
+    has_function_privilege('anon', checked, 'execute')
+    or has_function_privilege('authenticated', checked, 'execute')
+  ) and not (
+    pg_has_role(caller, 'service_role', 'usage') or pg_has_role(caller, current_user, 'usage')
+  ) then
+    raise exception '% is for backends, but everybody may execute it', function_name
+      using errcode = '42501', hint = format(
+        'As its owner: revoke execute on function public.%s from public, anon, authenticated. '
+        'second-brain doctor names all such grants.', function_name
+      );
+  end if;
+end
+$$;
+
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
   name text not null unique,
@@ -402,12 +428,41 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
      and attribute.attname = embedding_column
 $$;
 
--- Creates the view searchable_chunks: the columns that a search reads, and indexed_embedding, the
--- expression of the vector index. A search orders by it, for any kind of index.
+-- Extension point: creates the view chunk_rows, by which everything that reads a text or an
+-- embedding of stored rows reads it. A module can keep both elsewhere. Whether a row has an
+-- embedding is said by embedding_bits.
+create function knowledge_internal.write_chunk_rows() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  drop view if exists knowledge_internal.chunk_rows;
+  create view knowledge_internal.chunk_rows with (security_invoker = true) as
+  select chunk.id, chunk.document_id, chunk.chunk_index, chunk.status, chunk.collection,
+         chunk.knowledge_type, chunk.language, chunk.document_date, chunk.owner_id,
+         chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.source_id,
+         chunk.source_origin, chunk.metadata, chunk.heading, chunk.content_hash,
+         chunk.text_length, chunk.content_tsv, chunk.bm25, chunk.embedding_bits,
+         chunk.embedding_model, chunk.updated_at, chunk.content, chunk.embedding,
+         null::jsonb as source_row
+    from public.knowledge_chunks as chunk;
+end
+$$;
+
+-- The text of a stored row, for a statement that has the row without it.
+create function knowledge_internal.content_of(chunk_id uuid) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (select row.content from knowledge_internal.chunk_rows as row where row.id = chunk_id);
+end
+$$;
+
+-- Creates the views chunk_rows and searchable_chunks: the columns that a search reads, and
+-- indexed_embedding, the expression of the vector index. A search orders by it, for any kind of
+-- index.
 create function knowledge_internal.use_vector_index(kind text) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   drop view if exists knowledge_internal.searchable_chunks;
+  perform knowledge_internal.write_chunk_rows();
   execute format(
     'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'
     ' select chunk.id, chunk.document_id, chunk.content, chunk.embedding, chunk.embedding_model,'
@@ -476,7 +531,7 @@ create index knowledge_chunks_content_hash on public.knowledge_chunks using hash
 -- Which models the corpus has (knowledge_embedding_models).
 create index knowledge_chunks_embedding_model
   on public.knowledge_chunks (coalesce(embedding_model, ''), collection)
-  where status = 'active' and embedding is not null;
+  where status = 'active' and embedding_bits is not null;
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 
@@ -488,6 +543,10 @@ alter table public.knowledge_source_origins enable row level security;
 alter table public.knowledge_sources enable row level security;
 alter table public.knowledge_documents enable row level security;
 alter table public.knowledge_chunks enable row level security;
+-- No row is for a role that these policies bind. Without any policy, Supabase's linter would ask.
+create policy knowledge_types_none on public.knowledge_types using (false);
+create policy knowledge_source_origins_none on public.knowledge_source_origins using (false);
+create policy knowledge_sources_none on public.knowledge_sources using (false);
 revoke all
   on table public.knowledge_types, public.knowledge_source_origins, public.knowledge_sources,
            public.knowledge_documents, public.knowledge_chunks

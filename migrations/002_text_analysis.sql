@@ -238,8 +238,8 @@ begin
 end
 $$;
 
--- The compounds in a text, each as one word: DS-7604 as DS7604, AT&T as ATT, O'Brien as OBrien,
--- 1,000 as 1000, 3.11 as 3p11, .NET as dotNET.
+-- The compounds in a text, each as one word: DS-7604 as DS7604, AT&T as ATT, A&S as AqqS, O'Brien
+-- as OBrien, 1,000 as 1000, 3.11 as 3p11, .NET as dotNET.
 create function knowledge_internal.joined(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -263,6 +263,10 @@ begin
     found := regexp_replace(found, '(^| )(\d\d?)/(\d\d?)(?= |$)', '\1\2v\3', 'g');
     found := regexp_replace(regexp_replace(found, '(?<=\d)\^-', 'hn', 'g'), '(?<=\d)\^', 'h', 'g');
     found := regexp_replace(found, '(^| )\.', '\1dot', 'g');
+  end if;
+  -- A&S and I&T would be the stop words as and it.
+  if strpos(found, '&') > 0 then
+    found := regexp_replace(found, '\m([[:alpha:]])&(?=[[:alpha:]]\M)', '\1qq', 'g');
   end if;
   return translate(found, '-/.@:\_,&^''', '');
 end

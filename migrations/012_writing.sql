@@ -90,7 +90,10 @@ begin
   new.collection := coalesce(new.collection, 'knowledge');
 
   new.embedding_bits := case
-    when new.embedding operator(extensions.=) old.embedding
+    when (
+           new.embedding operator(extensions.=) old.embedding
+           or num_nonnulls(new.embedding, old.embedding) = 0
+         )
          and old.embedding_bits is not null
          and new.content_tsv is not null
       then old.embedding_bits
@@ -125,6 +128,8 @@ begin
   end if;
 
   if is_analysed then
+    -- A text that is kept elsewhere.
+    new.content := coalesce(new.content, knowledge_internal.content_of(new.id));
     new.content_hash := public.knowledge_content_hash(new.heading, new.content);
     -- The embedding is of the old text, unless this update gives another one.
     if tg_op = 'UPDATE'
@@ -383,7 +388,7 @@ begin
                         (
                           select stored.embedding_model
                             from public.knowledge_chunks as stored
-                           where stored.embedding is not null
+                           where stored.embedding_bits is not null
                              and stored.status = 'active'
                            limit 1
                         ),
@@ -532,7 +537,7 @@ begin
     into embedding
     from (
       select chunk.embedding, chunk.embedding_model, chunk.document_id
-        from public.knowledge_chunks as chunk
+        from knowledge_internal.chunk_rows as chunk
        where chunk.content_hash = hash
        limit most_read
     ) as same
@@ -574,7 +579,7 @@ set enable_seqscan = off as $$
 begin
   return query
   select chunk.document_id, chunk.id, chunk.chunk_index, chunk.content_hash, chunk.version,
-         chunk.embedding is not null, chunk.embedding_model
+         chunk.embedding_bits is not null, chunk.embedding_model
     from public.knowledge_chunks as chunk
    where chunk.document_id = any (documents)
      and chunk.status = 'active'
@@ -777,6 +782,7 @@ declare
   stored_document public.knowledge_documents;
   counts knowledge_internal.chunk_counts;
 begin
+  perform knowledge_internal.check_caller('upsert_knowledge_document');
   if (fields in ('merge', 'replace')) is not true then
     raise exception 'fields must be merge or replace, not %', coalesce(left(fields, 100), 'null')
       using errcode = '22023',
@@ -877,6 +883,7 @@ create function public.missing_knowledge_embeddings(content_hashes text[], model
 returns text[]
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('missing_knowledge_embeddings');
   if content_hashes is null or array_position(content_hashes, null) is not null then
     raise exception 'content_hashes must be an array of hashes, not null and without null in it'
       using errcode = '22023';
@@ -943,6 +950,7 @@ declare
   hashes text[];
   deleted uuid;
 begin
+  perform knowledge_internal.check_caller('delete_knowledge_document');
   if document_key is null then
     raise exception 'document_key must be the external_key of a document, not null'
       using errcode = '22023';
@@ -983,6 +991,7 @@ declare
   owned uuid[];
   hashes text[];
 begin
+  perform knowledge_internal.check_caller('delete_knowledge_owner');
   if owner is null then
     raise exception 'owner must be the id of a user, not null' using errcode = '22023';
   end if;
@@ -1039,6 +1048,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   purged integer;
 begin
+  perform knowledge_internal.check_caller('purge_knowledge_chunks');
   if (older_than between interval '0' and interval '1000 years') is not true then
     raise exception 'older_than must be an interval between 0 and 1000 years, not %',
                     coalesce(older_than::text, 'null')

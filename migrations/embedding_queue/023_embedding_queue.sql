@@ -6,7 +6,7 @@
 -- Written from supabase/schemas/modules/embedding_queue/23_embedding_queue.sql by `make baseline`: edit that file.
 
 create index knowledge_chunks_unembedded on public.knowledge_chunks (collection)
-  where status = 'active' and embedding is null;
+  where status = 'active' and embedding_bits is null;
 
 -- The column that embeddings of a model are written to: embedding_next (is_next) while a
 -- re-embedding changes the corpus to this model, else embedding. The comment on embedding_next
@@ -54,6 +54,7 @@ comment on table public.knowledge_embedding_claims is
   'text that failed for good, which has failed_at.';
 
 alter table public.knowledge_embedding_claims enable row level security;
+create policy knowledge_embedding_claims_none on public.knowledge_embedding_claims using (false);
 revoke all on table public.knowledge_embedding_claims
   from public, anon, authenticated, service_role;
 
@@ -97,14 +98,14 @@ begin
      and not exists (
        select from public.knowledge_chunks as chunk
         where chunk.status = 'active'
-          and chunk.embedding is not null
+          and chunk.embedding_bits is not null
           and coalesce(chunk.embedding_model, '') = wanted_model
      )
   then
     select coalesce(chunk.embedding_model, '') into other_model
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
-       and chunk.embedding is not null
+       and chunk.embedding_bits is not null
        and coalesce(chunk.embedding_model, '') > ''
        -- Another worker may have stored the first one of this model since.
        and chunk.embedding_model <> wanted_model
@@ -124,7 +125,7 @@ begin
     select chunk.collection into place
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
-       and chunk.embedding is null
+       and chunk.embedding_bits is null
        and chunk.collection > place
        and (searched is null or chunk.collection = any (searched))
      order by chunk.collection
@@ -136,7 +137,7 @@ begin
       select chunk.id
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding is null
+         and chunk.embedding_bits is null
          and chunk.collection = place
          and not exists (
                select from public.knowledge_embedding_claims as claim
@@ -158,7 +159,7 @@ begin
     select coalesce(chunk.embedding_model, ''), chunk.collection into other_model, place
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
-       and chunk.embedding is not null
+       and chunk.embedding_bits is not null
        and (coalesce(chunk.embedding_model, ''), chunk.collection) > (other_model, place)
      order by 1, 2
      limit 1;
@@ -168,7 +169,7 @@ begin
       select max(chunk.collection) into place
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding is not null
+         and chunk.embedding_bits is not null
          and coalesce(chunk.embedding_model, '') = wanted_model;
       continue;
     end if;
@@ -178,7 +179,7 @@ begin
       select chunk.id
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding is not null
+         and chunk.embedding_bits is not null
          and coalesce(chunk.embedding_model, '') = other_model
          and chunk.collection = place
          and not exists (
@@ -210,7 +211,7 @@ declare
       select chunk.id
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding_next is null
+         and chunk.embedding_bits_next is null
          and %s
          and ($3 is null or chunk.collection = any ($3))
          and not exists (
@@ -295,6 +296,7 @@ declare
   moment timestamptz;
   ids uuid[];
 begin
+  perform knowledge_internal.check_caller('claim_knowledge_embeddings');
   perform knowledge_internal.check_worker(model, worker),
           knowledge_internal.check_range('max_chunks', max_chunks, 1, 1000);
   if (lease between interval '1 second' and interval '1 day') is not true then
@@ -323,7 +325,7 @@ begin
              chunk.id, chunk.content_hash, coalesce(claim.attempts, 0) as attempts,
              octet_length(chunk.content) as bytes, pending.place
         from unnest(ids) with ordinality as pending (id, place)
-        join public.knowledge_chunks as chunk on chunk.id = pending.id
+        join knowledge_internal.chunk_rows as chunk on chunk.id = pending.id
         left join public.knowledge_embedding_claims as claim
           on claim.content_hash = chunk.content_hash
          and claim.model = claim_knowledge_embeddings.model
@@ -378,7 +380,7 @@ begin
            chunk.collection, claimed.attempts, claim_knowledge_embeddings.dimensions
       from claimed
       join measured on measured.content_hash = claimed.content_hash
-      join public.knowledge_chunks as chunk on chunk.id = measured.id
+      join knowledge_internal.chunk_rows as chunk on chunk.id = measured.id
      order by measured.place;
     if found then
       return;
@@ -489,10 +491,11 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   -- Dynamic, because the column embedding_next exists only while a re-embedding runs.
   is_pending constant text := case
-    when is_next then 'chunk.embedding_next is null'
+    when is_next then 'chunk.embedding_bits_next is null'
     else
       'knowledge_internal.is_pending('
-        'chunk.embedding is not null, coalesce(chunk.embedding_model, ''''), chunk.collection, $2'
+        'chunk.embedding_bits is not null, coalesce(chunk.embedding_model, ''''),'
+        'chunk.collection, $2'
       ')'
   end;
   changes constant text := case
@@ -584,6 +587,7 @@ declare
   locked text[];
   finished text[];
 begin
+  perform knowledge_internal.check_caller('store_knowledge_embeddings');
   perform knowledge_internal.check_worker(model, worker),
           knowledge_internal.check_embedding_results(results);
   select target.is_next, target.dimensions into is_next, needed_dimensions
@@ -711,7 +715,7 @@ begin
          chunk.content_hash, chunk.id, chunk.updated_at
     from public.knowledge_chunks as chunk
    where chunk.status = 'active'
-     and chunk.embedding is null
+     and chunk.embedding_bits is null
    union all
   select chunk.collection, stored.wanted_model, chunk.content_hash, chunk.id,
          greatest(chunk.updated_at, stored.wanted_since)
@@ -726,7 +730,7 @@ begin
                  select coalesce(following.embedding_model, '') as model, following.collection
                    from public.knowledge_chunks as following
                   where following.status = 'active'
-                    and following.embedding is not null
+                    and following.embedding_bits is not null
                     and (coalesce(following.embedding_model, ''), following.collection)
                           > (pair.model, pair.collection)
                   order by 1, 2
@@ -749,7 +753,7 @@ begin
     ) as stored
     join public.knowledge_chunks as chunk
       on chunk.status = 'active'
-     and chunk.embedding is not null
+     and chunk.embedding_bits is not null
      and coalesce(chunk.embedding_model, '') = stored.model
      and chunk.collection = stored.collection;
 end
@@ -760,6 +764,7 @@ returns table (
   collection text, model text, pending bigint, claimed bigint, failed bigint, oldest timestamptz
 )
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select knowledge_internal.check_caller('pending_knowledge_embeddings');
   select waiting.collection, waiting.model, count(*),
          count(*) filter (where claim.is_claimed),
          count(*) filter (where claim.is_failed),
@@ -794,6 +799,7 @@ returns table (
 )
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('failed_knowledge_embeddings');
   perform knowledge_internal.check_range('max_rows', max_rows, 1, 1000);
   return query
   select chunk.id, document.external_key, chunk.collection, claim.model, claim.attempts,
@@ -821,6 +827,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   removed integer;
 begin
+  perform knowledge_internal.check_caller('retry_knowledge_embeddings');
   delete from public.knowledge_embedding_claims as claim
    where claim.claimed_at is null
      and (retry_knowledge_embeddings.model is null
@@ -854,7 +861,7 @@ begin
   execute
     'select count(*) from ('
     '  select from public.knowledge_chunks as chunk'
-    '   where ' || (plan.scope).matching || ' and chunk.embedding is null'
+    '   where ' || (plan.scope).matching || ' and chunk.embedding_bits is null'
     '     and ($2 is null or chunk.collection = any ($2))'
     '   limit $3'
     ') as pending'
@@ -867,6 +874,7 @@ create function public.count_pending_knowledge_embeddings(search jsonb default '
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('count_pending_knowledge_embeddings');
   return knowledge_internal.pending_embeddings(knowledge_internal.given_arguments(search));
 end
 $$;
@@ -879,8 +887,7 @@ comment on function public.count_pending_knowledge_embeddings is
 revoke all on function public.count_pending_knowledge_embeddings from public, anon, authenticated;
 grant execute on function public.count_pending_knowledge_embeddings to service_role;
 
-create function public.count_my_pending_knowledge_embeddings(search jsonb default '{}')
-returns integer
+create function knowledge_internal.pending_for_user(search jsonb) returns integer
 -- definer: a signed-in user may not read the tables, nor choose a viewer_id.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -890,13 +897,20 @@ begin
 end
 $$;
 
+create function public.count_my_pending_knowledge_embeddings(search jsonb default '{}')
+returns integer
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.pending_for_user(search);
+
 comment on function public.count_my_pending_knowledge_embeddings is
   'count_pending_knowledge_embeddings for the signed-in user: counts public rows, rows whose owner '
   'is auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. Raises 42501 if '
   'nobody is signed in or the user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.count_my_pending_knowledge_embeddings
   from public, anon, authenticated, service_role;
-grant execute on function public.count_my_pending_knowledge_embeddings to authenticated;
+grant execute on function
+  public.count_my_pending_knowledge_embeddings, knowledge_internal.pending_for_user
+  to authenticated;
 
 -- The reason of a failure can quote the text. If another chunk has the same text, it loses only a
 -- lease.

@@ -287,7 +287,7 @@ begin
       'or with an embedding.';
   elsif exists (
     select from unnest(plan.analyses) as analysis
-     cross join unnest(analysis.lexeme_queries) as word (query)
+     cross join unnest((analysis.weighed).lexeme_queries) as word (query)
      where knowledge_internal.shows_row(matching, plan.collections, word => word.query)
   ) then
     reason := 'words_not_together';
@@ -458,6 +458,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
   most_searches constant integer := 50; -- as in hybrid_search_knowledge_chunks_batch
 begin
+  perform knowledge_internal.check_caller('explain_empty_knowledge_search');
   if jsonb_path_exists(search, 'strict $ ? (@.type() == "array" && @.size() > 0)') then
     perform knowledge_internal.check_range('search', jsonb_array_length(search), 1, most_searches);
     return (
@@ -491,7 +492,7 @@ revoke all on function public.explain_empty_knowledge_search(jsonb)
   from public, anon, authenticated;
 grant execute on function public.explain_empty_knowledge_search(jsonb) to service_role;
 
-create function public.explain_my_empty_knowledge_search(search jsonb) returns jsonb
+create function knowledge_internal.empty_reason_for_user(search jsonb) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   given constant knowledge_internal.search_arguments :=
@@ -502,14 +503,20 @@ begin
 end
 $$;
 
+create function public.explain_my_empty_knowledge_search(search jsonb) returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.empty_reason_for_user(search);
+
 comment on function public.explain_my_empty_knowledge_search(jsonb) is
   'explain_empty_knowledge_search for search_my_knowledge_chunks, and with its limits. Raises '
   '42501 if nobody is signed in.';
 revoke all on function public.explain_my_empty_knowledge_search(jsonb)
   from public, anon, authenticated, service_role;
-grant execute on function public.explain_my_empty_knowledge_search(jsonb) to authenticated;
+grant execute on function
+  public.explain_my_empty_knowledge_search(jsonb), knowledge_internal.empty_reason_for_user(jsonb)
+  to authenticated;
 
-create function public.explain_public_empty_knowledge_search(search jsonb) returns jsonb
+create function knowledge_internal.empty_reason_for_visitor(search jsonb) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   given knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
@@ -517,16 +524,23 @@ begin
   given.viewer_id := null;
   given.viewer_groups := null;
   given.public_only := true;
-  perform knowledge_internal.check_cost(given, true);
+  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks'),
+          knowledge_internal.check_cost(given, true);
   return knowledge_internal.empty_reason(given);
 end
 $$;
+
+create function public.explain_public_empty_knowledge_search(search jsonb) returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.empty_reason_for_visitor(search);
 
 comment on function public.explain_public_empty_knowledge_search(jsonb) is
   'explain_empty_knowledge_search for search_public_knowledge_chunks, and with its limits. Nobody '
   'may call it until a project grants it, as to anon.';
 revoke all on function public.explain_public_empty_knowledge_search(jsonb)
   from public, anon, authenticated, service_role;
+grant execute on function knowledge_internal.empty_reason_for_visitor(jsonb)
+  to anon, authenticated, service_role;
 
 create function public.explain_hybrid_search(search jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema.
@@ -534,13 +548,16 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   begun_at constant timestamptz := clock_timestamp();
-  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(
+    search, for_backends => 'explain_hybrid_search'
+  );
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
   reading_milliseconds constant float8 := 1000 * extract(epoch from clock_timestamp() - begun_at);
   -- The lists that are fused below.
   lists constant knowledge_internal.ranked_list[] := knowledge_internal.rank_all(plan);
   analysis constant knowledge_internal.query_analysis :=
     knowledge_internal.with_candidates(plan.analyses[1]);
+  weighed constant knowledge_internal.query_weights := analysis.weighed;
   hits jsonb;
   hybrid_milliseconds float8;
   candidates bigint;
@@ -628,8 +645,8 @@ begin
           then 'fewer rows that pass the filters have words of the query'
       end,
       'candidates', candidates,
-      'chunks', analysis.document_count,
-      'mean_length', analysis.mean_length,
+      'chunks', weighed.document_count,
+      'mean_length', weighed.mean_length,
       'query', analysis.candidate_query::text,
       'lexemes', (
         select jsonb_agg(
@@ -644,7 +661,7 @@ begin
                  )
                  order by word.place
                )
-          from unnest(analysis.lexemes, analysis.document_frequencies, analysis.scored_weights)
+          from unnest(weighed.lexemes, weighed.document_frequencies, weighed.scored_weights)
                with ordinality as word (lexeme, document_frequency, weight, place)
       )
     ),

@@ -33,6 +33,7 @@ create index knowledge_judgments_chunk on public.knowledge_judgments (chunk_id);
 create index knowledge_judgments_judge on public.knowledge_judgments (judged_by);
 
 alter table public.knowledge_judgments enable row level security;
+create policy knowledge_judgments_none on public.knowledge_judgments using (false);
 revoke all on table public.knowledge_judgments from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_judgments to service_role;
 
@@ -174,6 +175,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   most_judgments constant integer := 1000;
 begin
+  perform knowledge_internal.check_caller('set_knowledge_judgments');
   if (jsonb_typeof(judgments) = 'array' and jsonb_array_length(judgments) <= most_judgments)
      is not true
   then
@@ -322,7 +324,7 @@ begin
              'formulas', knowledge_internal.ranking_version()
            )
       from (
-             select chunk.embedding_model, chunk.embedding is not null as is_embedded
+             select chunk.embedding_model, chunk.embedding_bits is not null as is_embedded
                from public.knowledge_chunks as chunk
               where chunk.status = 'active'
                 and (name = '' or chunk.collection = name)

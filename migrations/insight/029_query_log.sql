@@ -41,6 +41,7 @@ comment on column public.knowledge_query_log.viewer_mark is
 create index knowledge_query_log_asked_at on public.knowledge_query_log (asked_at, id);
 
 alter table public.knowledge_query_log enable row level security;
+create policy knowledge_query_log_none on public.knowledge_query_log using (false);
 revoke all on table public.knowledge_query_log from public, anon, authenticated, service_role;
 grant select, delete on table public.knowledge_query_log to service_role;
 
@@ -53,6 +54,7 @@ comment on table public.knowledge_query_log_key is
   'The key of the marks of viewers in the query log: one row, written with the first mark.';
 
 alter table public.knowledge_query_log_key enable row level security;
+create policy knowledge_query_log_key_none on public.knowledge_query_log_key using (false);
 revoke all on table public.knowledge_query_log_key
   from public, anon, authenticated, service_role;
 
@@ -99,6 +101,7 @@ declare
   longest_age constant interval := '3650 days';
   written integer;
 begin
+  perform knowledge_internal.check_caller('record_knowledge_queries');
   if (
     jsonb_typeof(queries) = 'array' and jsonb_array_length(queries) <= most_queries
   ) is not true then
@@ -178,6 +181,7 @@ create function public.report_knowledge_queries(
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
+  perform knowledge_internal.check_caller('report_knowledge_queries');
   perform knowledge_internal.check_range('most', most, 1, 200);
   return (
     with line as materialized (

@@ -120,7 +120,9 @@ create function public.estimate_hybrid_search(search jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   begun_at constant timestamptz := clock_timestamp();
-  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(
+    search, for_backends => 'estimate_hybrid_search'
+  );
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
   reading_ms constant double precision :=
     extract(epoch from clock_timestamp() - begun_at) * 1000;
@@ -146,8 +148,8 @@ begin
               where question.embedding is not null limit 1
            ),
            (
-             select analysis.weight_vector from unnest(plan.analyses) as analysis
-              where analysis.weight_vector is not null limit 1
+             select (analysis.weighed).weight_vector from unnest(plan.analyses) as analysis
+              where (analysis.weighed).weight_vector is not null limit 1
            )
          );
   select sum(list.matching) as matching,

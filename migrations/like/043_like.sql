@@ -71,8 +71,9 @@ declare
   corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
   analysis knowledge_internal.query_analysis :=
     knowledge_internal.with_candidates(plan.analyses[1]);
+  weighed knowledge_internal.query_weights := analysis.weighed;
   -- Alone, more words find no better rows, and read many more.
-  most_words constant integer := case when analysis.lexemes is null then 20 else 50 end;
+  most_words constant integer := case when weighed.lexemes is null then 20 else 50 end;
   lexemes text[];
   chunks bigint[];
   shares float8[];
@@ -118,7 +119,7 @@ begin
                select sum(best.weight)
                  from (
                    select max(asked.weight) as weight
-                     from unnest(analysis.scored_weights, analysis.readings)
+                     from unnest(weighed.scored_weights, weighed.readings)
                           as asked (weight, reading)
                     group by asked.reading
                  ) as best
@@ -150,8 +151,8 @@ begin
            -- A word of its own.
            coalesce(asked.reading, 1000000 + telling.place) as reading
       from unnest(
-             analysis.lexemes, analysis.document_frequencies, analysis.scored_weights,
-             analysis.weights, analysis.readings
+             weighed.lexemes, weighed.document_frequencies, weighed.scored_weights,
+             weighed.weights, weighed.readings
            ) as asked (lexeme, document_frequency, scored, candidate, reading)
       full join telling using (lexeme)
      order by document_frequency, lexeme
@@ -162,14 +163,15 @@ begin
          -- A row must still match the question, if there is one.
          coalesce(analysis.matching_query, string_agg(word.query::text, ' | ')::tsquery),
          analysis.matching_query is null
-    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
-         analysis.scored_weights, analysis.weights, analysis.readings, lexemes,
+    into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
+         weighed.scored_weights, weighed.weights, weighed.readings, lexemes,
          analysis.matching_query, analysis.is_optional
     from both_words as word;
   plan.known.lexemes := lexemes;
-  analysis.document_count := corpus.document_count;
-  analysis.mean_length := corpus.mean_length;
-  analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+  weighed.document_count := corpus.document_count;
+  weighed.mean_length := corpus.mean_length;
+  weighed.weight_vector := knowledge_internal.lexeme_vector(weighed.lexemes, weighed.weights);
+  analysis.weighed := weighed;
   plan.analyses[1] := knowledge_internal.with_candidates(analysis);
   return plan;
 end

@@ -134,8 +134,7 @@ def test_no_candidates_are_drawn_for_the_index(corpus: Connection) -> None:
     with corpus.transaction(force_rollback=True):
         corpus.execute(
             "create or replace function knowledge_internal.candidate_query("
-            "  lexemes text[], document_frequencies float8[], weights float8[],"
-            "  required_query tsquery, document_count float8, effort float8"
+            "  weighed knowledge_internal.query_weights, required_query tsquery, effort float8"
             ") returns tsquery language plpgsql set search_path = pg_catalog, pg_temp as"
             " $$ begin raise 'drawn'; end $$"
         )

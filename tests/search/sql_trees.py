@@ -90,6 +90,8 @@ def parameters(definition: Function, of_the_result: bool) -> dict[str, tuple[str
 
 
 def body(definition: Function) -> str:
+    if getattr(definition, "sql_body", None):  # return <expression>
+        return RawStream()(definition.sql_body)
     # A do block keeps its text among its arguments.
     parts = getattr(definition, "options", None) or definition.args
     (text,) = (one for part in parts if part.defname == "as" for one in nodes(part, ast.String))

@@ -51,8 +51,14 @@ def test_four_common_words_are_drawn_by_the_three_rarest(
 ) -> None:
     query = shared.execute(
         "select knowledge_internal.candidate_query("
-        "         '{a,b,c,d}', array_fill(%(with_word)s::float8, '{4}'), '{1,1,1,1}', null,"
-        "         %(chunks)s, 1"
+        "         jsonb_populate_record("
+        "           null::knowledge_internal.query_weights, jsonb_build_object("
+        "             'lexemes', '{a,b,c,d}'::text[], 'weights', '{1,1,1,1}'::int[],"
+        "             'document_frequencies', array_fill(%(with_word)s::float8, '{4}'),"
+        "             'document_count', %(chunks)s::integer"
+        "           )"
+        "         ),"
+        "         null, 1"
         "       )::text",
         {"chunks": chunks, "with_word": with_word},
     ).fetchone()

@@ -108,7 +108,8 @@ def weights(connection: Connection, text: str) -> dict[str, float]:
     rows = connection.execute(
         "select word.lexeme, word.weight"
         "  from knowledge_internal.analyse_query(%s, 'websearch') as analysis,"
-        "       unnest(analysis.lexemes, analysis.scored_weights) as word (lexeme, weight)",
+        "       unnest((analysis.weighed).lexemes, (analysis.weighed).scored_weights)"
+        "         as word (lexeme, weight)",
         [text],
     )
     return dict(rows.fetchall())

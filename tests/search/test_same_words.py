@@ -223,6 +223,9 @@ def test_the_vowel_am_is_found_and_marked(knowledge: Connection, word: str, lang
         ("work for M&A lawyers", "M&A"),
         ("in the A&E department", "A&E"),
         ("the P&L account", "P&L"),
+        ("A&S paid", "A&S"),
+        ("a gift of I&T", "I&T"),
+        ("he asked D&O about it", "d&o"),
     ],
 )
 def test_an_ampersand_joins_as_a_slash_does(

@@ -135,7 +135,7 @@ def test_a_stop_word_of_half_of_the_corpus_weighs_little(knowledge: Connection) 
         knowledge.execute(
             "select word.lexeme, word.weight"
             "  from knowledge_internal.analyse_query('die batteries', 'websearch') as analysis"
-            " cross join unnest(analysis.lexemes, analysis.scored_weights)"
+            " cross join unnest((analysis.weighed).lexemes, (analysis.weighed).scored_weights)"
             "         as word (lexeme, weight)"
         ).fetchall()
     )

@@ -141,6 +141,16 @@ def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> 
     assert "No issues found" in said
 
 
+@pytest.mark.parametrize("modules", [(), ALL], ids=["core", "all"])
+def test_the_security_advisor_has_no_remark_at_all(
+    supabase: Cli, plain_dsn: str, modules: tuple[str, ...]
+) -> None:
+    migrations.apply(plain_dsn, modules=modules)
+    options = ("--type=security", "--level=info", "--fail-on=info")
+    said = succeeded(supabase("db", "advisors", *options))
+    assert "No issues found" in said
+
+
 def test_the_advisors_would_notice_a_table_without_row_level_security(
     supabase: Cli, plain_dsn: str
 ) -> None:

@@ -104,6 +104,8 @@ comment on table public.knowledge_lexeme_statistics is
 
 alter table public.knowledge_corpus_statistics enable row level security;
 alter table public.knowledge_lexeme_statistics enable row level security;
+create policy knowledge_corpus_statistics_none on public.knowledge_corpus_statistics using (false);
+create policy knowledge_lexeme_statistics_none on public.knowledge_lexeme_statistics using (false);
 revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
@@ -135,17 +137,23 @@ $$;
 create function knowledge_internal.sampled_spread(sample_size integer) returns float8
 language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   with sample as materialized (
-    select extensions.l2_normalize(chunk.embedding) as direction, chunk.id
-      from public.knowledge_chunks as chunk
-           tablesample system (
-             least(100, 2000.0 * sample_size / (
-               select greatest(stored.pages, 1) from knowledge_internal.chunk_table() as stored
-             ))
-           ) repeatable (1)
-     where chunk.status = 'active'
-       and chunk.embedding is not null
-     order by hashtextextended(chunk.id::text, 0), chunk.id
-     limit sample_size
+    select extensions.l2_normalize(row.embedding) as direction, row.id
+      from knowledge_internal.chunk_rows as row
+     where row.embedding is not null
+       and row.id = any (array(
+             select chunk.id
+               from public.knowledge_chunks as chunk
+                    tablesample system (
+                      least(100, 2000.0 * sample_size / (
+                        select greatest(stored.pages, 1)
+                          from knowledge_internal.chunk_table() as stored
+                      ))
+                    ) repeatable (1)
+              where chunk.status = 'active'
+                and chunk.embedding_bits is not null
+              order by hashtextextended(chunk.id::text, 0), chunk.id
+              limit sample_size
+           ))
   )
   select case
            when count(*) < 10 then 0.13
@@ -188,6 +196,7 @@ declare
   least float8;
   languages jsonb;
 begin
+  perform knowledge_internal.check_caller('refresh_knowledge_statistics');
   -- Return if there was no ANALYZE, or none since the last copy, or another session copies now.
   if table_rows <= 0
      or exists (
@@ -453,6 +462,7 @@ comment on table public.knowledge_settings is
   'depends on as it was then; null: they were not measured.';
 
 alter table public.knowledge_settings enable row level security;
+create policy knowledge_settings_none on public.knowledge_settings using (false);
 revoke all on table public.knowledge_settings from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_settings to service_role;
 
@@ -495,6 +505,7 @@ returns table (
 )
 -- definer: service_role has no rights on the internal schema.
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select knowledge_internal.check_caller('list_knowledge_settings');
   select settings.collection, settings.fusion, settings.vector_weight, settings.text_weight,
          settings.embedding_model, settings.heading_weight, settings.title_weight,
          settings.text_keys, settings.updated_at, settings.measured,
@@ -554,11 +565,12 @@ declare
   most_counted constant integer := 100000; -- chunks of each model
   name text := (
     select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
-     where chunk.status = 'active' and chunk.embedding is not null
+     where chunk.status = 'active' and chunk.embedding_bits is not null
   );
   names text[];
   counts bigint[];
 begin
+  perform knowledge_internal.check_caller('knowledge_embedding_models');
   while name is not null loop
     names := names || name;
     counts := counts || (
@@ -567,14 +579,14 @@ begin
           select chunk.id
             from public.knowledge_chunks as chunk
            where chunk.status = 'active'
-             and chunk.embedding is not null
+             and chunk.embedding_bits is not null
              and coalesce(chunk.embedding_model, '') = name
            limit most_counted
         ) as one
     );
     name := (
       select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
-       where chunk.status = 'active' and chunk.embedding is not null
+       where chunk.status = 'active' and chunk.embedding_bits is not null
          and coalesce(chunk.embedding_model, '') > name
     );
   end loop;

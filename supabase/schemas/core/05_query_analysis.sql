@@ -16,27 +16,36 @@ create type knowledge_internal.query_bonuses as (
   phrase_bonuses float8[]
 );
 
--- words, word_queries, compounds: as in asked_words. lexemes with their conditions,
--- document_frequencies and scored_weights (idf times the occurrences in the query), rarest first.
--- readings: a number that lexemes have in common which are one word read in several languages: only
--- the best of them counts. weights: the same for finding candidates, where an identifier outweighs
--- all other words; weight_vector: these weights for an inner product with bm25. matching_query: the
--- rows that match, null when no row can; relaxed_query, relaxed_bonuses: the same when no row has
--- what is required, null when nothing can be relaxed; relaxed_parts: what is required no more;
--- required_query: the words that a row must have, in any order; indexed_query: the same where words
--- must be near each other, whose many conditions take GIN long; excluded_parts: what the question
--- excludes; dropped_parts: required phrases of stop words only; candidate_query: the rows to score
--- first; is_partial: candidate_query finds fewer rows than matching_query; is_optional: one word is
--- enough. document_count and mean_length are those of the corpus. replaced: as in the notes of
--- knowledge_search_hit.
+-- What the words of a query weigh: lexemes with their conditions, document_frequencies and
+-- scored_weights (idf times the occurrences in the query), rarest first. readings: a number that
+-- lexemes have in common which are one word read in several languages: only the best of them
+-- counts. weights: the same for finding candidates, where an identifier outweighs all other words;
+-- weight_vector: these weights for an inner product with bm25. document_count and mean_length are
+-- those of the corpus.
+create type knowledge_internal.query_weights as (
+  lexemes text[], lexeme_queries tsquery[], document_frequencies float8[], weights float8[],
+  weight_vector extensions.sparsevec, scored_weights float8[], readings integer[],
+  document_count float8, mean_length float8
+);
+
+-- A query when no row has what it requires; null when nothing can be relaxed. parts: what is
+-- required no more.
+create type knowledge_internal.relaxation as (
+  query tsquery, bonuses knowledge_internal.query_bonuses, parts text[]
+);
+
+-- words, word_queries, compounds: as in asked_words. matching_query: the rows that match, null when
+-- no row can; required_query: the words that a row must have, in any order; indexed_query: the same
+-- where words must be near each other, whose many conditions take GIN long; excluded_parts: what
+-- the question excludes; dropped_parts: required phrases of stop words only; candidate_query: the
+-- rows to score first; is_partial: candidate_query finds fewer rows than matching_query;
+-- is_optional: one word is enough. replaced: as in the notes of knowledge_search_hit.
 create type knowledge_internal.query_analysis as (
-  words text[], word_queries tsquery[], compounds text[], lexemes text[], lexeme_queries tsquery[],
-  document_frequencies float8[], weights float8[], weight_vector extensions.sparsevec,
-  scored_weights float8[], readings integer[], bonuses knowledge_internal.query_bonuses,
-  relaxed_bonuses knowledge_internal.query_bonuses, matching_query tsquery, relaxed_query tsquery,
-  relaxed_parts text[], required_query tsquery, indexed_query tsquery, excluded_parts text[],
+  words text[], word_queries tsquery[], compounds text[], weighed knowledge_internal.query_weights,
+  bonuses knowledge_internal.query_bonuses, relaxed knowledge_internal.relaxation,
+  matching_query tsquery, required_query tsquery, indexed_query tsquery, excluded_parts text[],
   dropped_parts text[], candidate_query tsquery, is_partial boolean, is_optional boolean,
-  document_count float8, mean_length float8, replaced jsonb
+  replaced jsonb
 );
 
 -- The words of all questions of a search as typed, without stop words, and the parts of compounds
@@ -924,19 +933,22 @@ declare
   has_distances constant boolean := exists (
     select from unnest(operands) as operand where operand.further > 0
   );
+  weighed constant knowledge_internal.query_weights := analysis.weighed;
   conditions constant record := knowledge_internal.operand_conditions(
     operands, configurations, expansions
   );
 begin
   if numnode(conditions.required) > 0 then
     if search_mode = 'websearch' then
-      analysis.relaxed_query := analysis.matching_query && !!conditions.excluded;
-      analysis.relaxed_parts := array(
-        select concat(operand.source, '~' || operand.further)
-          from unnest(operands) as operand
-         where operand.is_required and not operand.is_excluded
+      analysis.relaxed := row(
+        analysis.matching_query && !!conditions.excluded,
+        analysis.bonuses,
+        array(
+          select concat(operand.source, '~' || operand.further)
+            from unnest(operands) as operand
+           where operand.is_required and not operand.is_excluded
+        )
       );
-      analysis.relaxed_bonuses := analysis.bonuses;
       analysis.bonuses.phrase_queries := null; -- each row has them
       analysis.bonuses.phrase_bonuses := null;
     end if;
@@ -962,10 +974,10 @@ begin
   analysis.is_partial := case when expansions = '{}' and (
     select case
              when conditions.required::text like '%|%' then min(word.document_frequency)
-             else analysis.document_count
-               * exp(sum(ln(greatest(word.document_frequency, 1) / analysis.document_count)))
+             else weighed.document_count
+               * exp(sum(ln(greatest(word.document_frequency, 1) / weighed.document_count)))
            end
-      from unnest(analysis.lexeme_queries, analysis.document_frequencies)
+      from unnest(weighed.lexeme_queries, weighed.document_frequencies)
            as word (query, document_frequency)
      where conditions.required @> word.query
   ) <= scored_in_full then false end;
@@ -1004,13 +1016,14 @@ declare
       scope
     )
   end;
+  weighed knowledge_internal.query_weights;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
   -- Few statements, because a connection keeps a plan for each.
   select read.words, read.word_queries, read.compounds, corpus.document_count, corpus.mean_length
-    into analysis.words, analysis.word_queries, analysis.compounds, analysis.document_count,
-         analysis.mean_length
+    into analysis.words, analysis.word_queries, analysis.compounds, weighed.document_count,
+         weighed.mean_length
     from knowledge_internal.typed_words(typed, configurations, expansions) as read;
   if analysis.words is null then
     return analysis;
@@ -1039,21 +1052,21 @@ begin
          array_agg(kept.number order by kept.place),
          string_agg(kept.query::text, ' | ')::tsquery,
          string_agg(kept.query::text, ' | ') filter (where kept.is_identifier)::tsquery
-    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
-         analysis.scored_weights, analysis.readings, analysis.matching_query,
+    into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
+         weighed.scored_weights, weighed.readings, analysis.matching_query,
          bonuses.identifier_query
     from kept;
-  if analysis.lexemes is null then
+  if weighed.lexemes is null then
     return analysis;
   end if;
 
   select phrase.queries, phrase.bonuses,
-         knowledge_internal.lexeme_vector(analysis.lexemes, analysis.scored_weights)
-    into bonuses.phrase_queries, bonuses.phrase_bonuses, analysis.weight_vector
+         knowledge_internal.lexeme_vector(weighed.lexemes, weighed.scored_weights)
+    into bonuses.phrase_queries, bonuses.phrase_bonuses, weighed.weight_vector
     from knowledge_internal.phrase_bonuses(
-           operands, configurations, analysis.lexeme_queries, analysis.scored_weights
+           operands, configurations, weighed.lexeme_queries, weighed.scored_weights
          ) as phrase;
-  analysis.weights := analysis.scored_weights;
+  weighed.weights := weighed.scored_weights;
   if bonuses.identifier_query is not null then
     select identifier.bonus,
            array(
@@ -1062,26 +1075,27 @@ begin
                         then candidate_factor * identifier.bonus
                       else 0
                     end
-               from unnest(analysis.lexeme_queries, analysis.scored_weights)
+               from unnest(weighed.lexeme_queries, weighed.scored_weights)
                     with ordinality as listed (query, weight, place)
               order by listed.place
            )
-      into bonuses.identifier_bonus, analysis.weights
+      into bonuses.identifier_bonus, weighed.weights
       from (
              -- Above every score without an identifier.
              select 1.01 * sum(reachable.score) as bonus
                from (
                  select (knowledge_internal.bm25_k1() + 1) * max(listed.weight)
-                   from unnest(analysis.scored_weights, analysis.readings)
+                   from unnest(weighed.scored_weights, weighed.readings)
                         as listed (weight, reading)
                   group by listed.reading
                  union all
                  select unnest(bonuses.phrase_bonuses)
                ) as reachable (score)
            ) as identifier;
-    analysis.weight_vector := knowledge_internal.lexeme_vector(analysis.lexemes, analysis.weights);
+    weighed.weight_vector := knowledge_internal.lexeme_vector(weighed.lexemes, weighed.weights);
   end if;
 
+  analysis.weighed := weighed;
   analysis.bonuses := bonuses;
   return knowledge_internal.with_requirements(
     analysis, search_mode, operands, configurations, expansions
@@ -1105,6 +1119,7 @@ declare
   words text[];
   lower_words text[];
   lexemes tsvector;
+  weighed knowledge_internal.query_weights;
   analysis knowledge_internal.query_analysis;
 begin
   if length(query_text) > longest_text
@@ -1140,17 +1155,17 @@ begin
   end if;
 
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  analysis.document_count := corpus.document_count;
-  analysis.mean_length := corpus.mean_length;
+  weighed.document_count := corpus.document_count;
+  weighed.mean_length := corpus.mean_length;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
          array_agg(ordered.document_frequency), array_agg(ordered.weight),
          array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery
-    into analysis.lexemes, analysis.lexeme_queries, analysis.document_frequencies,
-         analysis.scored_weights, analysis.readings, analysis.matching_query
+    into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
+         weighed.scored_weights, weighed.readings, analysis.matching_query
     from (
       select asked.lexeme, asked.document_frequency,
              cardinality(asked.positions) * knowledge_internal.inverse_document_frequency(
-               analysis.document_count, least(asked.document_frequency, analysis.document_count)
+               weighed.document_count, least(asked.document_frequency, weighed.document_count)
              ) as weight,
              row_number() over (order by asked.document_frequency, asked.lexeme) as place,
              knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query
@@ -1162,10 +1177,11 @@ begin
              ) as asked (lexeme, positions, labels, document_frequency)
        order by asked.document_frequency, asked.lexeme
     ) as ordered;
-  analysis.weights := analysis.scored_weights;
-  analysis.weight_vector := knowledge_internal.lexeme_vector(
-    analysis.lexemes, analysis.scored_weights
+  weighed.weights := weighed.scored_weights;
+  weighed.weight_vector := knowledge_internal.lexeme_vector(
+    weighed.lexemes, weighed.scored_weights
   );
+  analysis.weighed := weighed;
   analysis.is_optional := true;
   return analysis;
 end
@@ -1194,7 +1210,7 @@ begin
       query_text, configurations[1], collections, scope, corpus
     );
   end if;
-  if analysis.lexemes is null and configurations is not null then
+  if (analysis.weighed).lexemes is null and configurations is not null then
     analysis := knowledge_internal.full_reading(
       query_text, search_mode, collections, prefix_last, configurations, scope, corpus
     );
@@ -1209,13 +1225,14 @@ returns knowledge_internal.asked_words
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   asked knowledge_internal.asked_words := row(
-    analyses[1].words, analyses[1].word_queries, analyses[1].compounds, analyses[1].lexemes
+    analyses[1].words, analyses[1].word_queries, analyses[1].compounds,
+    (analyses[1].weighed).lexemes
   );
 begin
   if cardinality(analyses) > 1 then
     select array_agg(typed.word order by typed.place), array_agg(typed.query order by typed.place),
            array_agg(typed.compound order by typed.place),
-           array(select unnest(question.lexemes) from unnest(analyses) as question)
+           array(select unnest((question.weighed).lexemes) from unnest(analyses) as question)
       into asked.words, asked.word_queries, asked.compounds, asked.lexemes
       from (
         select distinct on (lower(said.word)) said.*,

@@ -394,11 +394,13 @@ $$;
 -- greater effort; null when at most 3,000 rows match at all (20,000 for a query of at least 24
 -- lexemes), so that all of them are candidates.
 create function knowledge_internal.candidate_query(
-  lexemes text[], document_frequencies float8[], weights float8[], required_query tsquery,
-  document_count float8, effort float8
+  weighed knowledge_internal.query_weights, required_query tsquery, effort float8
 ) returns tsquery
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  lexemes constant text[] := weighed.lexemes;
+  document_frequencies constant float8[] := weighed.document_frequencies;
+  document_count constant float8 := weighed.document_count;
   growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
   words constant integer := cardinality(lexemes);
   short_words constant integer := 3;
@@ -428,7 +430,7 @@ begin
   end if;
   if words <= short_words then
     candidate_query := knowledge_internal.short_candidate_query(
-      lexemes, document_frequencies, weights, document_count, effort * sqrt(growth)
+      lexemes, document_frequencies, weighed.weights, document_count, effort * sqrt(growth)
     );
   -- Common words occur together more often than by chance, and too many rows have three of them.
   -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best.
@@ -446,7 +448,7 @@ begin
     )::tsquery;
   else
     candidate_query := knowledge_internal.long_candidate_query(
-      lexemes, document_frequencies, weights, document_count, effort * growth
+      lexemes, document_frequencies, weighed.weights, document_count, effort * growth
     );
   end if;
   return coalesce(required_query && candidate_query, candidate_query);
@@ -459,10 +461,9 @@ returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   -- Known words change only the scores of a question's candidates.
-  if analysis.is_partial is null and analysis.lexemes is not null then
+  if analysis.is_partial is null and (analysis.weighed).lexemes is not null then
     analysis.candidate_query := knowledge_internal.candidate_query(
-      analysis.lexemes, analysis.document_frequencies, analysis.weights, analysis.required_query,
-      analysis.document_count, 1
+      analysis.weighed, analysis.required_query, 1
     );
     analysis.is_partial := analysis.candidate_query is not null;
   end if;
@@ -475,15 +476,16 @@ $$;
 -- length of the time when the chunk was written; these scores have the present one. Of the lexemes
 -- with the same reading only the best counts.
 create function knowledge_internal.exact_scores(
-  candidates uuid[], pool integer, lexemes text[], weights float8[], readings integer[],
-  mean_length float8, bonuses knowledge_internal.query_bonuses, out ids uuid[], out scores float8[]
+  candidates uuid[], pool integer, weighed knowledge_internal.query_weights,
+  bonuses knowledge_internal.query_bonuses, out ids uuid[], out scores float8[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   -- The length factor is linear in the length.
-  shortest constant float8 := knowledge_internal.bm25_length_factor(0, mean_length);
-  per_word constant float8 := knowledge_internal.bm25_length_factor(1, mean_length) - shortest;
+  shortest constant float8 := knowledge_internal.bm25_length_factor(0, weighed.mean_length);
+  per_word constant float8 :=
+    knowledge_internal.bm25_length_factor(1, weighed.mean_length) - shortest;
   length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
   vectors extensions.sparsevec[];
   -- Words are read alike in one language: then no word has several lexemes.
@@ -501,11 +503,13 @@ begin
          ),
          count(*) = count(distinct listed.reading)
     into vectors, is_one_reading
-    from unnest(lexemes, readings) with ordinality as listed (lexeme, reading, place);
+    from unnest(weighed.lexemes, weighed.readings)
+         with ordinality as listed (lexeme, reading, place);
   -- Reading a CTE again takes less time than unnesting for each row.
   with word as materialized (
     select listed.*
-      from unnest(vectors, weights, readings) as listed (vector, weight, reading)
+      from unnest(vectors, weighed.scored_weights, weighed.readings)
+           as listed (vector, weight, reading)
   )
   select array_agg(rated.id order by rated.score desc, rated.id),
          array_agg(rated.score order by rated.score desc, rated.id)
@@ -601,15 +605,14 @@ begin
   pass := 0;
   loop
     if pass = 3 then
-      query := analysis.relaxed_query;
+      query := (analysis.relaxed).query;
     end if;
     pass := case when takes_candidates or pass = 3 then pass + 1 else 3 end;
     candidate_query := case
       when pass = 1 then analysis.candidate_query
       when pass = 2 or pass = 4 and not is_narrow then coalesce(
         knowledge_internal.candidate_query(
-          analysis.lexemes, analysis.document_frequencies, analysis.weights,
-          case when pass = 2 then analysis.required_query end, analysis.document_count,
+          analysis.weighed, case when pass = 2 then analysis.required_query end,
           least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
         ),
         query
@@ -621,7 +624,7 @@ begin
       select compared.text_ids
         into ids
         from knowledge_internal.compared_rows(
-               null, analysis.weight_vector,
+               null, (analysis.weighed).weight_vector,
                -- A negative product shows that a row has a word.
                case when analysis.is_optional is false then query end, collection, plan.scope,
                0, (plan.reading).scored_exactly
@@ -630,7 +633,7 @@ begin
       ids := array(
         select id
           from knowledge_internal.worded_rows(
-                 analysis.weight_vector, candidate_query,
+                 (analysis.weighed).weight_vector, candidate_query,
                  case
                    when (analysis.is_optional or pass = 3 and analysis.indexed_query is null)
                         is not true then query
@@ -640,7 +643,7 @@ begin
       );
     end if;
     exit when pass = 4 or cardinality(ids) >= plan.pool
-           or pass = 3 and (cardinality(ids) > 0 or analysis.relaxed_query is null);
+           or pass = 3 and (cardinality(ids) > 0 or (analysis.relaxed).query is null);
   end loop;
 end
 $$;
@@ -750,7 +753,7 @@ begin
         when list.vector_strategy <> 'index'
           then knowledge_internal.embedding_bits(asked_embedding)
       end,
-      case when compares_text then analysis.weight_vector end,
+      case when compares_text then (analysis.weighed).weight_vector end,
       case when analysis.is_optional is false then analysis.matching_query end,
       collection, plan.scope, reading.compared_by_bits, reading.scored_exactly
     );
@@ -776,7 +779,7 @@ begin
     return list;
   end if;
 
-  if not compares_text or list.text_ids = '{}' and analysis.relaxed_query is not null then
+  if not compares_text or list.text_ids = '{}' and (analysis.relaxed).query is not null then
     found := knowledge_internal.native_rows(analysis, collection, plan);
     native_reason := found.reason;
     pass := 0;
@@ -789,7 +792,7 @@ begin
     end if;
     list.text_ids := found.ids;
   end if;
-  list.relaxed_parts := case when pass = 4 then analysis.relaxed_parts end;
+  list.relaxed_parts := case when pass = 4 then (analysis.relaxed).parts end;
   list.text_strategy := case
     when pass = 0 then 'BM25 index'
     when pass = 4 then 'relaxed: no row has what is required'
@@ -801,9 +804,8 @@ begin
   end || coalesce('; not by the BM25 index: ' || native_reason, '');
   list.identifier_bonus := (analysis.bonuses).identifier_bonus;
   found := knowledge_internal.exact_scores(
-    list.text_ids, plan.pool, analysis.lexemes, analysis.scored_weights, analysis.readings,
-    analysis.mean_length,
-    case when pass = 4 then analysis.relaxed_bonuses else analysis.bonuses end
+    list.text_ids, plan.pool, analysis.weighed,
+    case when pass = 4 then (analysis.relaxed).bonuses else analysis.bonuses end
   );
   list.text_ids := found.ids;
   list.text_scores := found.scores;

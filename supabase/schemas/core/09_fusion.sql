@@ -169,6 +169,7 @@ declare
       then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
   end;
 begin
+  perform knowledge_internal.check_caller('set_knowledge_settings');
   if problem is not null then
     raise exception '%', problem
       using errcode = '22023',
@@ -258,7 +259,9 @@ begin
                else plan.vector_weight * rule.vector_best
              end
              + case
-               when num_nonnulls(plan.questions[place].query_text, plan.analyses[place].lexemes) = 0
+               when num_nonnulls(
+                      plan.questions[place].query_text, (plan.analyses[place].weighed).lexemes
+                    ) = 0
                  then 0
                else plan.text_weight * rule.text_best
              end
@@ -310,12 +313,12 @@ declare
   asked constant knowledge_internal.search_plan := case when plan.known is null then plan
     else knowledge_internal.as_asked(plan) end;
   asked_embedding extensions.vector;
-  analysis knowledge_internal.query_analysis;
+  weighed knowledge_internal.query_weights;
   confidences double precision[];
 begin
   for question in 1 .. cardinality(asked.questions) loop
     asked_embedding := asked.questions[question].embedding;
-    analysis := asked.analyses[question];
+    weighed := asked.analyses[question].weighed;
     confidences := array(
       select case when chunk.id is not null then greatest(
                confidences[listed.place],
@@ -345,7 +348,7 @@ begin
                         select sum(best.weight)
                           from (
                             select max(lexeme.weight) as weight
-                              from unnest(analysis.scored_weights, analysis.readings)
+                              from unnest(weighed.scored_weights, weighed.readings)
                                    as lexeme (weight, reading)
                              group by lexeme.reading
                           ) as best
@@ -353,7 +356,7 @@ begin
                  from (
                    select max(lexeme.weight) as weight
                      from unnest(
-                            analysis.scored_weights, analysis.lexeme_queries, analysis.readings
+                            weighed.scored_weights, weighed.lexeme_queries, weighed.readings
                           ) as lexeme (weight, query, reading)
                     where chunk.lexemes @@ lexeme.query
                     group by lexeme.reading

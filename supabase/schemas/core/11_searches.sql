@@ -2,10 +2,12 @@
 -- Adds: functions search_my_knowledge_chunks, match_knowledge_chunks,
 -- search_knowledge_chunks_fulltext and count_matching_knowledge_chunks. Locks nothing that exists.
 
--- The arguments of an object, with the defaults for those that it lacks. Raises 22023 for an
--- unknown name and for a value of another type; the message begins with place and the name.
-create function knowledge_internal.given_arguments(search jsonb, place text default 'search')
-returns knowledge_internal.search_arguments
+-- The arguments of an object, with the defaults for those that it lacks. for_backends: the function
+-- that reads them, which check_caller checks first. Raises 22023 for an unknown name and a value of
+-- another type; the message begins with place and the name.
+create function knowledge_internal.given_arguments(
+  search jsonb, place text default 'search', for_backends text default null
+) returns knowledge_internal.search_arguments
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- The defaults, as in the signature of hybrid_search_knowledge_chunks.
@@ -22,6 +24,9 @@ declare
   names constant jsonb := to_jsonb(given);
   argument text;
 begin
+  if for_backends is not null then
+    perform knowledge_internal.check_caller(for_backends);
+  end if;
   if jsonb_typeof(search) is distinct from 'object' then
     raise exception '% must be an object of arguments of the search', place using errcode = '22023';
   end if;
@@ -181,6 +186,22 @@ begin
 end
 $$;
 
+-- The search of the signed-in user, who is the viewer whatever the arguments say.
+create function knowledge_internal.search_for_user(given knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+-- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  given.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
+  given.viewer_groups := knowledge_internal.current_viewer_groups();
+  perform knowledge_internal.check_cost(given);
+  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
+end
+$$;
+
+-- What users and visitors call runs with their rights, as Supabase asks of functions that its API
+-- exposes, and calls one definer function, which checks its caller. Its body is parsed where it is
+-- created, so its callers need no usage on the internal schema and can name nothing in it.
 create function public.search_my_knowledge_chunks(
   query_embedding extensions.vector default null, query_text text default null,
   match_count integer default 10, match_threshold double precision default 0.0,
@@ -199,23 +220,17 @@ create function public.search_my_knowledge_chunks(
   min_confidence double precision default null, snippets integer default 1,
   order_by text default null, required_filters jsonb default null
 ) returns setof public.knowledge_search_hit
--- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  given constant knowledge_internal.search_arguments := row(
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.search_for_user(
+  row(
     query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
     filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
-    knowledge_internal.signed_in_viewer('search_my_knowledge_chunks'), public_only,
-    one_per_document, neighbor_window, recency_half_life, match_offset, snippet, formulations,
-    knowledge_internal.current_viewer_groups(), on_bad_embedding, prefix_last,
-    embedding_from_text, like_ids, boosts, diversity, max_per_document, merge_duplicates,
-    min_confidence, snippets, order_by, required_filters
-  )::knowledge_internal.search_arguments;
-begin
-  perform knowledge_internal.check_cost(given);
-  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
-end
-$$;
+    null, public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
+    diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
+    required_filters
+  )::knowledge_internal.search_arguments
+);
 
 comment on function public.search_my_knowledge_chunks is
   'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
@@ -227,7 +242,8 @@ comment on function public.search_my_knowledge_chunks is
   'user id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
-grant execute on function public.search_my_knowledge_chunks to authenticated;
+grant execute on function
+  public.search_my_knowledge_chunks, knowledge_internal.search_for_user to authenticated;
 
 -- The chunks that a search would find if its pools had no bound: active chunks that pass the
 -- filters and have the words of query_text, or an embedding of at least match_threshold, and
@@ -252,7 +268,7 @@ begin
   foreach analysis in array coalesce(plan.analyses, '{}') loop
     -- What is required is required no more where no chunk has it.
     has_strict := true;
-    if analysis.relaxed_query is not null then
+    if (analysis.relaxed).query is not null then
       has_strict := exists (
         select from knowledge_internal.some_rows(
           plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
@@ -262,7 +278,7 @@ begin
       );
     end if;
     if not has_strict then
-      analysis.matching_query := analysis.relaxed_query;
+      analysis.matching_query := (analysis.relaxed).query;
       analysis.indexed_query := null;
     end if;
     asked := array_append(asked, analysis);
@@ -297,7 +313,9 @@ create function public.count_matching_knowledge_chunks(search jsonb) returns big
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(
+    search, for_backends => 'count_matching_knowledge_chunks'
+  );
 begin
   return (
     select coalesce(sum(counted.chunks), 0)
@@ -335,6 +353,7 @@ create function public.match_knowledge_chunks(
 -- definer: service_role has no rights on the internal schema, here and below.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('match_knowledge_chunks');
   if query_embedding is null then
     raise exception 'query_embedding is missing' using errcode = '22023';
   end if;
@@ -373,6 +392,7 @@ create function public.search_knowledge_chunks_fulltext(
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
+  perform knowledge_internal.check_caller('search_knowledge_chunks_fulltext');
   if coalesce(query_text, '') !~ '\S' then
     raise exception 'query_text is missing' using errcode = '22023';
   end if;

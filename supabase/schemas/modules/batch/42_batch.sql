@@ -23,6 +23,7 @@ declare
   row_count integer;
   rows_so_far integer := 0;
 begin
+  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks_batch');
   if jsonb_typeof(queries) is distinct from 'array'
      or jsonb_array_length(queries) not between 1 and most_queries
   then

@@ -21,6 +21,7 @@ declare
   ];
   failed text;
 begin
+  perform knowledge_internal.check_caller('prepare_knowledge_cluster');
   select string_agg(answer.result, '; ')
     into failed
     from (
@@ -95,6 +96,7 @@ declare
   kept uuid[];
   spread float8;
 begin
+  perform knowledge_internal.check_caller('refresh_knowledge_statistics');
   if not pg_try_advisory_xact_lock('public.knowledge_chunks'::regclass::oid::bigint) then
     return false;
   end if;
@@ -206,7 +208,7 @@ begin
   text_ids := '{}';
   if bits is not null then
     execute format(
-      one_leg, ' and chunk.embedding is not null',
+      one_leg, ' and chunk.embedding_bits is not null',
       'chunk.embedding_bits operator(extensions.<~>) $3'
     )
       into near_ids using scope, collection, bits, most_near;

@@ -127,6 +127,7 @@ create function public.facet_knowledge_chunks(
 -- definer: callers have no grant on the tables, the arguments decide which rows are counted.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('facet_knowledge_chunks');
   return query
   select counted.*
     from knowledge_internal.facet_counts(
@@ -148,9 +149,8 @@ comment on function public.facet_knowledge_chunks is
 revoke all on function public.facet_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.facet_knowledge_chunks to service_role;
 
-create function public.facet_my_knowledge_chunks(
-  search jsonb default '{}', facets text[] default '{knowledge_type,collection}',
-  facet_limit integer default 10
+create function knowledge_internal.facets_for_user(
+  search jsonb, facets text[], facet_limit integer
 ) returns table (facet text, value jsonb, count bigint)
 -- definer: a signed-in user may not read the tables, nor choose a viewer_id.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -166,6 +166,13 @@ begin
 end
 $$;
 
+create function public.facet_my_knowledge_chunks(
+  search jsonb default '{}', facets text[] default '{knowledge_type,collection}',
+  facet_limit integer default 10
+) returns table (facet text, value jsonb, count bigint)
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.facets_for_user(search, facets, facet_limit);
+
 comment on function public.facet_my_knowledge_chunks is
   'facet_knowledge_chunks for the signed-in user: counts public rows, rows whose owner is '
   'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The limits are those '
@@ -174,7 +181,8 @@ comment on function public.facet_my_knowledge_chunks is
   'UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.facet_my_knowledge_chunks
   from public, anon, authenticated, service_role;
-grant execute on function public.facet_my_knowledge_chunks to authenticated;
+grant execute on function
+  public.facet_my_knowledge_chunks, knowledge_internal.facets_for_user to authenticated;
 
 revoke all on all functions in schema knowledge_internal from public;
 

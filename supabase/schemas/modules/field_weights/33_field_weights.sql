@@ -159,6 +159,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   chunks_left bigint;
 begin
+  perform knowledge_internal.check_caller('rewrite_knowledge_chunks');
   perform knowledge_internal.check_range('most', most, 0, 100000);
   with collection as materialized (
     select settings.collection, (knowledge_internal.text_fields(settings.collection)).stamp

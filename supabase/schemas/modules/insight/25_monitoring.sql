@@ -479,6 +479,7 @@ $$;
 create function public.knowledge_search_health() returns jsonb
 -- definer: service_role cannot read the statistics of all tables.
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select knowledge_internal.check_caller('knowledge_search_health');
   -- Materialised: in the statement, the figures are named in several places.
   with collected (health) as materialized (
     select jsonb_build_object(

@@ -167,7 +167,7 @@ declare
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(alone);
   list constant knowledge_internal.ranked_list := (knowledge_internal.rank_all(plan))[1];
   analysis constant knowledge_internal.query_analysis := plan.analyses[1];
-  has_text constant boolean := num_nonnulls(question.query_text, analysis.lexemes) > 0;
+  has_text constant boolean := num_nonnulls(question.query_text, (analysis.weighed).lexemes) > 0;
   is_countable constant boolean := ((plan.reading).stored).estimated_rows <= most_counted;
   vector_rank bigint := array_position(list.vector_ids, chunk.id);
   similarity constant double precision :=
@@ -203,10 +203,9 @@ begin
       select scored.place, scored.score
         into text_rank, text_score
         from knowledge_internal.exact_scores(
-               matching, cardinality(matching), analysis.lexemes, analysis.scored_weights,
-               analysis.readings, analysis.mean_length,
+               matching, cardinality(matching), analysis.weighed,
                case when list.relaxed_parts is null then analysis.bonuses
-                 else analysis.relaxed_bonuses end
+                 else (analysis.relaxed).bonuses end
              ) as best
        cross join unnest(best.ids, best.scores) with ordinality as scored (id, score, place)
        where scored.id = chunk.id;
@@ -220,7 +219,7 @@ begin
              question.query_text, given.search_mode, chunk.content_tsv
            ) as words;
     has_word := exists (
-      select from unnest(analysis.lexeme_queries) as word (query)
+      select from unnest((analysis.weighed).lexeme_queries) as word (query)
        where chunk.content_tsv @@ word.query
     );
   end if;
@@ -398,7 +397,8 @@ create function public.explain_missing_knowledge_chunk(
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given constant knowledge_internal.search_arguments :=
+    knowledge_internal.given_arguments(search, 'search', 'explain_missing_knowledge_chunk');
   first_place constant integer := given.match_offset + 1;
   last_place constant integer := given.match_offset + given.match_count;
   plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
@@ -446,12 +446,12 @@ begin
   select stored.* into chunk
     from public.knowledge_chunks as stored
    where stored.id = any (candidates)
-   order by stored.id is distinct from placed.chunk_id,
-            stored.status <> 'active',
+   order by stored.id is distinct from placed.chunk_id, stored.status <> 'active',
             stored.embedding operator(extensions.<=>) plan.questions[1].embedding,
             (stored.content_tsv @@ matching_query) is not true,
-            stored.chunk_index, stored.id
-   limit 1;
+            stored.chunk_index, stored.id limit 1;
+  select row.content, row.embedding into chunk.content, chunk.embedding
+    from knowledge_internal.chunk_rows as row where row.id = chunk.id;
 
   if chunk.id is null then
     causes := jsonb_build_array(
@@ -545,7 +545,7 @@ begin
     'pool', greatest(given.pool_size, given.match_count),
     'vector', vector || jsonb_build_object('is_run', plan.questions[1].embedding is not null),
     'text', text || jsonb_build_object(
-      'is_run', num_nonnulls(question.query_text, plan.analyses[1].lexemes) > 0
+      'is_run', num_nonnulls(question.query_text, (plan.analyses[1].weighed).lexemes) > 0
     ),
     'causes', causes
   ) || knowledge_internal.named_chunk(chunk, documents[1]);

@@ -31,6 +31,7 @@ comment on table public.knowledge_native_texts is
   'knowledge_chunks keep it.';
 
 alter table public.knowledge_native_texts enable row level security;
+create policy knowledge_native_texts_none on public.knowledge_native_texts using (false);
 revoke all on table public.knowledge_native_texts from public, anon, authenticated, service_role;
 
 -- A lexeme as a word that Postgres' parser keeps whole: small ASCII letters stay, another lexeme is
@@ -166,8 +167,9 @@ begin
     when analysis.is_optional is not true then 'required or excluded words'
     when (analysis.bonuses).identifier_query is not null then 'identifier'
     when (analysis.bonuses).phrase_queries is not null then 'phrase'
-    when (select count(distinct listed.reading) from unnest(analysis.readings) as listed (reading))
-         < cardinality(analysis.lexemes) then 'words with several readings'
+    when (select count(distinct listed.reading)
+            from unnest((analysis.weighed).readings) as listed (reading))
+         < cardinality((analysis.weighed).lexemes) then 'words with several readings'
     when native_query is null then 'words with a share of their weight'
     when matching <= (plan.reading).most_read_by_filter then 'few rows pass the filters'
     when to_regclass('public.knowledge_native_texts_bm25') is null then 'no index'
@@ -177,7 +179,7 @@ $$;
 
 -- The words of a question for the index, each as often as it counts: null where a word counts in
 -- parts.
-create function knowledge_internal.native_query(analysis knowledge_internal.query_analysis)
+create function knowledge_internal.native_query(weighed knowledge_internal.query_weights)
 returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -192,10 +194,10 @@ begin
       from (
         select asked.lexeme,
                asked.weight / knowledge_internal.inverse_document_frequency(
-                 analysis.document_count,
-                 least(asked.document_frequency, analysis.document_count)
+                 weighed.document_count,
+                 least(asked.document_frequency, weighed.document_count)
                ) as times
-          from unnest(analysis.lexemes, analysis.scored_weights, analysis.document_frequencies)
+          from unnest(weighed.lexemes, weighed.scored_weights, weighed.document_frequencies)
                as asked (lexeme, weight, document_frequency)
       ) as word
   );
@@ -241,7 +243,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   every_active_row constant text := 'chunk.status = ''active''';
   most_read constant float8 := 20000; -- rows of the index
-  native_query constant text := knowledge_internal.native_query(analysis);
+  native_query constant text := knowledge_internal.native_query(analysis.weighed);
   wanted constant float8 := ceil(1.2 * (plan.reading).scored_exactly);
   read_rows float8 := wanted;
   read uuid[];

@@ -99,9 +99,8 @@ begin
 end
 $$;
 
-create function public.list_my_knowledge_documents(
-  page_size integer default 50, after_key text default null,
-  include_public boolean default false, include_groups boolean default false
+create function knowledge_internal.documents_for_user(
+  page_size integer, after_key text, include_public boolean, include_groups boolean
 ) returns setof public.knowledge_own_document
 -- definer: a signed-in user may not read the tables.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -120,6 +119,15 @@ begin
 end
 $$;
 
+create function public.list_my_knowledge_documents(
+  page_size integer default 50, after_key text default null,
+  include_public boolean default false, include_groups boolean default false
+) returns setof public.knowledge_own_document
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.documents_for_user(
+  page_size, after_key, include_public, include_groups
+);
+
 comment on function public.list_my_knowledge_documents is
   'The documents that the signed-in user owns, with include_public the public ones too, and with '
   'include_groups those of the user''s groups, in order of external_key. page_size: 1 to 200; '
@@ -127,7 +135,8 @@ comment on function public.list_my_knowledge_documents is
   'for a user whose id is not a UUID, 22023 for an argument out of bounds.';
 revoke all on function public.list_my_knowledge_documents
   from public, anon, authenticated, service_role;
-grant execute on function public.list_my_knowledge_documents to authenticated;
+grant execute on function
+  public.list_my_knowledge_documents, knowledge_internal.documents_for_user to authenticated;
 
 -- A document and a page of its active chunks as one JSON object, null where the viewer may not see
 -- it. viewer and viewer_groups null: every row. collections null: all of them. Raises 22023 for an
@@ -212,8 +221,8 @@ begin
 end
 $$;
 
-create function public.read_my_knowledge_document(
-  document uuid, chunk_count integer default 100, chunk_offset integer default 0
+create function knowledge_internal.document_for_user(
+  document uuid, chunk_count integer, chunk_offset integer
 ) returns jsonb
 -- definer: a signed-in user may not read the tables.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -227,6 +236,12 @@ begin
 end
 $$;
 
+create function public.read_my_knowledge_document(
+  document uuid, chunk_count integer default 100, chunk_offset integer default 0
+) returns jsonb
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.document_for_user(document, chunk_count, chunk_offset);
+
 comment on function public.read_my_knowledge_document is
   'A document that is public, owned by the signed-in user, or of one of the user''s groups, as one '
   'JSON object. allowed_groups: only for the owner. chunks: its active chunks in their order, at '
@@ -236,7 +251,8 @@ comment on function public.read_my_knowledge_document is
   'id is not a UUID, and 22023 for an argument out of bounds.';
 revoke all on function public.read_my_knowledge_document
   from public, anon, authenticated, service_role;
-grant execute on function public.read_my_knowledge_document to authenticated;
+grant execute on function
+  public.read_my_knowledge_document, knowledge_internal.document_for_user to authenticated;
 
 create function public.read_knowledge_document(
   document uuid, viewer_id uuid default null, viewer_groups text[] default null,
@@ -247,6 +263,7 @@ create function public.read_knowledge_document(
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('read_knowledge_document');
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
   return knowledge_internal.document_content(
@@ -275,6 +292,7 @@ create function public.list_visible_knowledge_documents(
 -- definer: service_role has no rights on the internal schema.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_caller('list_visible_knowledge_documents');
   perform knowledge_internal.check_flag('public_only', public_only),
           knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
           knowledge_internal.check_range('page_size', page_size, 1, 200);
@@ -302,7 +320,7 @@ revoke all on function public.list_visible_knowledge_documents
   from public, anon, authenticated, service_role;
 grant execute on function public.list_visible_knowledge_documents to service_role;
 
-create function public.delete_my_knowledge_document(document uuid) returns boolean
+create function knowledge_internal.delete_for_user(document uuid) returns boolean
 -- definer: a signed-in user may not write the tables.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -326,6 +344,10 @@ begin
 end
 $$;
 
+create function public.delete_my_knowledge_document(document uuid) returns boolean
+language sql volatile security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.delete_for_user(document);
+
 comment on function public.delete_my_knowledge_document is
   'Deletes a document that the signed-in user owns, and all versions of its chunks, for good; true '
   'when it did. False for a document that does not exist and for one of somebody else, public, of '
@@ -333,7 +355,8 @@ comment on function public.delete_my_knowledge_document is
   '22023 for null.';
 revoke all on function public.delete_my_knowledge_document
   from public, anon, authenticated, service_role;
-grant execute on function public.delete_my_knowledge_document to authenticated;
+grant execute on function
+  public.delete_my_knowledge_document, knowledge_internal.delete_for_user to authenticated;
 
 revoke all on all functions in schema knowledge_internal from public;
 

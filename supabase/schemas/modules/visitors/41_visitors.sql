@@ -3,6 +3,21 @@
 -- Adds: function search_public_knowledge_chunks, which nobody may call until a project grants it.
 -- Locks nothing that exists.
 
+-- The search of a visitor, for whom only public rows are there, whatever the arguments say.
+create function knowledge_internal.search_for_visitor(given knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+-- definer: a visitor may not read the tables of the search, nor call it for all rows.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  given.viewer_id := null;
+  given.viewer_groups := null;
+  given.public_only := true;
+  -- Before the search, so that a visitor cannot make it work for an argument that is refused.
+  perform knowledge_internal.check_cost(given, true);
+  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
+end
+$$;
+
 create function public.search_public_knowledge_chunks(
   query_embedding extensions.vector default null, query_text text default null,
   match_count integer default 10, match_threshold double precision default 0.0,
@@ -20,23 +35,17 @@ create function public.search_public_knowledge_chunks(
   min_confidence double precision default null, snippets integer default 1,
   order_by text default null, required_filters jsonb default null
 ) returns setof public.knowledge_search_hit
--- definer: a visitor may not read the tables of the search, nor call it for all rows.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  given constant knowledge_internal.search_arguments := row(
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.search_for_visitor(
+  row(
     query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
     filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
     null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
     formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
     diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
     required_filters
-  )::knowledge_internal.search_arguments;
-begin
-  -- Before the search, so that a visitor cannot make it work for an argument that is refused.
-  perform knowledge_internal.check_cost(given, true);
-  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
-end
-$$;
+  )::knowledge_internal.search_arguments
+);
 
 comment on function public.search_public_knowledge_chunks is
   'hybrid_search_knowledge_chunks for visitors: public rows only. Nobody may call it until a '
@@ -48,5 +57,9 @@ comment on function public.search_public_knowledge_chunks is
   'bounds.';
 revoke all on function public.search_public_knowledge_chunks
   from public, anon, authenticated, service_role;
+-- No use to a role that may not call the function above: it has no usage on the internal schema.
+grant execute on function knowledge_internal.search_for_visitor
+  to anon, authenticated, service_role;
+revoke all on all functions in schema knowledge_internal from public;
 
 notify pgrst, 'reload schema';

@@ -26,6 +26,7 @@ create index knowledge_words_reversed on public.knowledge_words (reverse(folded)
 create index knowledge_words_chunk on public.knowledge_words (chunk_id);
 
 alter table public.knowledge_words enable row level security;
+create policy knowledge_words_none on public.knowledge_words using (false);
 revoke all on table public.knowledge_words from public, anon, authenticated, service_role;
 
 -- The text without accents: café as cafe, Straße as Strasse, smørrebrød as smorrebrod.
@@ -101,7 +102,8 @@ begin
     select split.part, min(chunk.id) as id
       from (
         -- Postgres 17 has no min of a uuid.
-        select written.id::text collate "C" as id, written.heading, written.content
+        select written.id::text collate "C" as id, written.heading,
+               coalesce(written.content, knowledge_internal.content_of(written.id)) as content
           from written_chunks as written
       ) as chunk
      cross join lateral string_to_table(concat_ws(' ', chunk.heading, chunk.content), ' ')
@@ -147,7 +149,7 @@ create trigger add_words
 -- Chunks that are there already.
 insert into public.knowledge_words (word, folded, chunk_id)
 select listed.word, knowledge_internal.without_accents(listed.word), min(chunk.id::text)::uuid
-  from public.knowledge_chunks as chunk
+  from knowledge_internal.chunk_rows as chunk
  cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content) as listed (word)
  group by listed.word;
 
@@ -516,11 +518,11 @@ declare
   configurations regconfig[];
 begin
   -- Mostly each word is in a chunk.
-  if not is_restricted and 0 < all (analysis.document_frequencies)
+  if not is_restricted and 0 < all ((analysis.weighed).document_frequencies)
      and not exists (
        select
          from unnest(analysis.word_queries) as word (form)
-        where (array_to_tsvector(analysis.lexemes) @@ word.form) is not true
+        where (array_to_tsvector((analysis.weighed).lexemes) @@ word.form) is not true
      )
   then
     return null;
@@ -528,7 +530,7 @@ begin
   configurations := knowledge_internal.query_configurations();
   known := array_to_tsvector(array(
     select listed.lexeme
-      from unnest(analysis.lexemes, analysis.document_frequencies)
+      from unnest((analysis.weighed).lexemes, (analysis.weighed).document_frequencies)
            as listed (lexeme, document_frequency)
      where listed.document_frequency > 0
   ));
@@ -613,6 +615,7 @@ create index knowledge_synonyms_synonym on public.knowledge_synonyms
   using gin (synonym_lexemes) with (fastupdate = off);
 
 alter table public.knowledge_synonyms enable row level security;
+create policy knowledge_synonyms_none on public.knowledge_synonyms using (false);
 revoke all on table public.knowledge_synonyms from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_synonyms to service_role;
 
