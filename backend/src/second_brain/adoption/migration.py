@@ -208,17 +208,17 @@ def file_name(name: str, schema: str) -> str:
     return f"adopt_{'' if schema == SCHEMA else schema + '_'}{name}"
 
 
-def write(into: Path, text: str, name: str, schema: str) -> tuple[Path, bool]:
-    """Write the migration into a project's folder, with a timestamp later than all others.
+def write(into: Path, text: str, name: str) -> tuple[Path, bool]:
+    """Write a migration into a project's folder, with a timestamp later than all others.
 
-    Nothing is written if the newest migration of this adoption there has this text. Return the
-    file, and whether it is new.
+    Nothing is written if the newest migration of this name there has this text. Return the file,
+    and whether it is new.
     """
     into.mkdir(parents=True, exist_ok=True)
-    written = sorted(into.glob(f"[0-9]*_{file_name(name, schema)}.sql"))
-    written = [one for one in written if one.stem.split("_", 1)[1] == file_name(name, schema)]
+    written = sorted(into.glob(f"[0-9]*_{name}.sql"))
+    written = [one for one in written if one.stem.split("_", 1)[1] == name]
     if written and written[-1].read_text("utf-8") == text:
         return written[-1], False
-    file = into / f"{migrations.next_version(into)}_{file_name(name, schema)}.sql"
+    file = into / f"{migrations.next_version(into)}_{name}.sql"
     file.write_text(text, "utf-8")
     return file, True

@@ -1,8 +1,8 @@
--- 045_drop_ins: functions of a project that search an adopted table, written again over this search.
+-- 046_drop_ins: functions of a project that search an adopted table, written again over this search.
 -- Module: adoption.
--- Adds: the functions that write drop-ins with the same name, arguments, result and grants, find
--- the functions to replace, compare both and bring the old ones back; and the functions that
--- drop-ins call. Locks nothing that exists.
+-- Adds: the functions that write drop-ins with the same name, arguments, result and grants, and
+-- those that drop-ins call. Locks nothing that exists.
+-- Written from supabase/schemas/modules/adoption/46_drop_ins.sql by `make baseline`: edit that file.
 
 -- A drop-in keeps the header of the old function, its conditions on rows, and, where its query is
 -- one plain select, its columns and its joins too. Only the retrieval is replaced: adopted_hits
@@ -60,13 +60,11 @@ begin
 end
 $$;
 
--- A drop-in of a function. before_name: the name that the old function keeps; before_ddl, ddl: the
--- statements that create that function and the drop-in. notes: what differs. undecided: why the
--- drop-in may return other rows or columns than the old function; a person decides.
--- is_invoker: it runs with the rights of its caller.
+-- A drop-in of a function. before: the name that the old function gets; statements: those that keep
+-- the old function and create the drop-in. notes: what differs. undecided: why the drop-in may
+-- return other rows or columns than the old function; a person decides.
 create type knowledge_internal.kept_call as (
-  signature text, before_signature text, before_ddl text, ddl text, notes text[],
-  undecided text[], is_invoker boolean
+  signature text, before text, statements text[], notes text[], undecided text[]
 );
 
 -- What an argument of a searching function is: embedding, question, a weight, rrf_k, threshold or
@@ -238,7 +236,6 @@ declare
   tag text := '$call$';
 begin
   select stored.* into proc from pg_catalog.pg_proc as stored where stored.oid = old;
-  call.is_invoker := not proc.prosecdef;
   call.notes := '{}';
   call.undecided := '{}';
   reading := knowledge_internal.read_searching_query(
@@ -277,7 +274,7 @@ begin
     adoption, reading, aliases, arguments, arguments[(roles ->> 'question')::integer]
   );
   call.undecided := call.undecided || given.undecided;
-  is_restricted := call.is_invoker and (
+  is_restricted := not proc.prosecdef and (
     select class.relrowsecurity from pg_catalog.pg_class as class where class.oid = adoption.source
   );
   embedding := format(
@@ -324,7 +321,7 @@ begin
         'coalesce(' || count_sql || ', 1000)'
           || coalesce(' + coalesce(' || reading.skipped || ', 0)', '')
       ),
-      reading.skipped, given.filters, call.is_invoker,
+      reading.skipped, given.filters, not proc.prosecdef,
       arguments[(roles ->> 'threshold')::integer] ~* 'distance'
     ),
     case when reading.parts is null then format(E'\n    join %s as source on true', adoption.source)
@@ -343,46 +340,119 @@ begin
   call.notes := knowledge_internal.notes_of_call(
     reading, given, roles, arguments, body, is_restricted
   );
-  call.ddl := knowledge_internal.header_of_call(proc, adoption, definition)
-    || E'AS ' || tag || body || tag;
   call.signature := old::text;
-  select knowledge_internal.renamed_function(old, kept.name),
-         format(
-           '%I.%I(%s)', namespace.nspname, kept.name,
-           pg_catalog.pg_get_function_identity_arguments(old)
-         )
-    into call.before_ddl, call.before_signature
-    from pg_catalog.pg_namespace as namespace
-   cross join (select left(proc.proname, 56) || '_before') as kept (name)
-   where namespace.oid = proc.pronamespace;
+  call.before := left(proc.proname, 56) || '_before';
+  call.statements := knowledge_internal.statements_of_call(
+    proc, adoption, call.before,
+    knowledge_internal.header_of_call(proc, adoption, definition) || 'AS ' || tag || body || tag
+  );
+  if to_regprocedure(knowledge_internal.signature_of(proc, call.before)) is not null then
+    call.undecided := call.undecided || format('there is a function %s', call.before);
+  end if;
+  if proc.prosecdef and not has_function_privilege(
+    proc.proowner, 'public.hybrid_search_knowledge_chunks', 'execute'
+  ) then
+    call.undecided := call.undecided || format(
+      'it runs as %s, who may not search the corpus', proc.proowner::regrole
+    );
+  end if;
+  if exists (
+    select
+      from public.knowledge_documents as document
+     where document.collection = knowledge_internal.collection_of_adoption(adoption)
+       and document.source_row ->> 'adoption' is distinct from adoption.name
+  ) then
+    call.undecided := call.undecided || 'its collection has other documents: adopt the table again '
+      'with a --collection of its own'::text;
+  end if;
   return call;
 end
 $$;
 
--- The statement of a function up to its body, as of a function in SQL with a search_path: its own,
--- else the schemas of the function, of the table and of pgvector.
+-- A function's name and the types of its arguments, under another name.
+create function knowledge_internal.signature_of(proc pg_catalog.pg_proc, name text) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off as $$
+begin
+  return (
+    select format('%I.%I(%s)', namespace.nspname, name, string_agg(
+             pg_catalog.format_type(listed.type, null), ', ' order by listed.place
+           ))
+      from pg_catalog.pg_namespace as namespace
+      left join unnest(proc.proargtypes::oid[]) with ordinality as listed (type, place) on true
+     where namespace.oid = proc.pronamespace
+     group by namespace.nspname
+  );
+end
+$$;
+
+-- The statements that keep a function under the name before, for its owner alone, and create its
+-- drop-in. A drop-in that runs as its caller needs a right on the search, for each role of the API
+-- that may call the function and read the table.
+create function knowledge_internal.statements_of_call(
+  proc pg_catalog.pg_proc, adoption public.knowledge_adoptions, before text, drop_in text
+) returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  kept constant text := knowledge_internal.signature_of(proc, before);
+begin
+  return array[
+    knowledge_internal.renamed_function(proc.oid, before),
+    format('revoke all on function %s from public, anon, authenticated, service_role', kept),
+    format(
+      'comment on function %s is %L', kept,
+      format('Was %s before the adoption %s.', proc.proname, adoption.name)
+    ),
+    drop_in
+  ] || array(
+    select format(grants.sql, role.rolname)
+      from pg_catalog.pg_roles as role
+     cross join (
+             values
+               (1, 'grant usage on schema knowledge_internal to %I'),
+               (2, 'grant execute on function knowledge_internal.adopted_hits_for_caller to %I')
+           ) as grants (place, sql)
+     where not proc.prosecdef
+       and role.rolname in ('anon', 'authenticated', 'service_role')
+       and has_function_privilege(role.oid, proc.oid, 'execute')
+       and has_any_column_privilege(role.oid, adoption.source, 'select')
+     order by role.rolname, grants.place
+  );
+end
+$$;
+
+-- The schemas that a function without a search_path needs: its own, the table's and pgvector's.
+create function knowledge_internal.path_of_call(proc pg_catalog.pg_proc, source regclass)
+returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select string_agg(distinct quote_ident(namespace.nspname), ', ') || ', pg_temp'
+      from pg_catalog.pg_namespace as namespace
+     where namespace.oid in (
+             proc.pronamespace, 'extensions'::regnamespace,
+             (select class.relnamespace from pg_catalog.pg_class as class where class.oid = source)
+           )
+  );
+end
+$$;
+
+-- The statement of a function up to its body, as of a function in SQL with a search_path.
 create function knowledge_internal.header_of_call(
   proc pg_catalog.pg_proc, adoption public.knowledge_adoptions, definition text
 ) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- The body is the last part, between marks that pg_get_functiondef chooses.
-  header text := substring(definition from '(?s)^(.*?\n LANGUAGE .*?)(?:AS \$|\nBEGIN ATOMIC|\nRETURN )');
-  schemas text;
+  -- The body is the last part; pg_get_functiondef chooses its marks.
+  header constant text := regexp_replace(
+    substring(definition from '^(.*?\n LANGUAGE .*?)(?:AS \$|\nBEGIN ATOMIC|\nRETURN |\n RETURN )'),
+    '\n LANGUAGE \w+', E'\n LANGUAGE sql'
+  );
 begin
-  header := regexp_replace(header, '\n LANGUAGE \w+', E'\n LANGUAGE sql');
-  if array_to_string(proc.proconfig, ',') ~ 'search_path=' then
-    return header;
-  end if;
-  select string_agg(distinct quote_ident(namespace.nspname), ', ') into schemas
-    from pg_catalog.pg_namespace as namespace
-   where namespace.oid in (
-           proc.pronamespace,
-           (select class.relnamespace from pg_catalog.pg_class as class
-             where class.oid = adoption.source),
-           'extensions'::regnamespace
-         );
-  return rtrim(header, E'\n') || E'\n SET search_path TO ' || schemas || E', pg_temp\n';
+  return rtrim(header, E'\n') || case
+    when array_to_string(proc.proconfig, ',') ~ 'search_path=' then ''
+    else E'\n SET search_path TO ' || knowledge_internal.path_of_call(proc, adoption.source)
+  end || E'\n';
 end
 $$;
 
@@ -414,117 +484,6 @@ begin
        where not knowledge_internal.names_word(body, listed.name)
          and not knowledge_internal.names_word(body, '$' || listed.place)
     ), null
-  );
-end
-$$;
-
--- The functions of exposed schemas that search the source of an adoption and have no drop-in: they
--- have an embedding as an argument, or search by words or distances, and name the table.
-create function knowledge_internal.searching_functions(adoption_name text)
-returns setof regprocedure
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
-begin
-  return query
-  select proc.oid::regprocedure
-    from pg_catalog.pg_proc as proc
-    join pg_catalog.pg_language as language on language.oid = proc.prolang
-    join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
-    join pg_catalog.pg_class as class on class.oid = adoption.source
-   cross join lateral (
-           select coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc)
-         ) as body (code)
-   where proc.prokind = 'f'
-     and language.lanname in ('sql', 'plpgsql')
-     and namespace.nspname not in ('pg_catalog', 'information_schema', 'extensions')
-     -- Those of this package, and drop-ins.
-     and strpos(body.code, 'knowledge_internal.') = 0
-     and knowledge_internal.kept_for(proc.oid) is null
-     and not exists (
-           select
-             from pg_catalog.pg_depend as dependency
-            where dependency.classid = 'pg_catalog.pg_proc'::regclass
-              and dependency.objid = proc.oid
-              and dependency.deptype = 'e'
-         )
-     and (
-       not exists (
-         select from pg_catalog.pg_roles as role where role.rolname in ('anon', 'authenticated')
-       )
-       or exists (
-            select
-              from pg_catalog.pg_roles as role
-             where role.rolname in ('anon', 'authenticated', 'service_role')
-               and has_schema_privilege(role.oid, namespace.oid, 'usage')
-          )
-     )
-     and (
-       body.code ~* '@@|ts_rank|<=>|<#>|<->'
-       or exists (
-            select
-              from unnest(proc.proargtypes::oid[]) as listed (type)
-              join pg_catalog.pg_type as type on type.oid = listed.type
-             where type.typname in ('vector', 'halfvec')
-          )
-     )
-     and (
-       proc.prorettype = class.reltype
-       or knowledge_internal.names_word(body.code, class.relname)
-     )
-   order by proc.oid::regprocedure::text;
-end
-$$;
-
--- The name of the function that this one was before a drop-in took its place; null for others.
-create function knowledge_internal.kept_for(kept oid) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return substring(
-    pg_catalog.obj_description(kept, 'pg_proc') from '^Was (.*) before the adoption '
-  );
-end
-$$;
-
--- The statements that bring the functions back that drop-ins of an adoption have replaced.
-create function knowledge_internal.calls_undone(adoption_name text) returns setof text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set quote_all_identifiers = off as $$
-begin
-  return query
-  select statement.sql
-    from pg_catalog.pg_proc as kept
-    join pg_catalog.pg_namespace as namespace on namespace.oid = kept.pronamespace
-   cross join lateral (
-           values
-             (1, knowledge_internal.renamed_function(
-                kept.oid, knowledge_internal.kept_for(kept.oid)
-              )),
-             (2, 'DROP FUNCTION ' || kept.oid::regprocedure)
-         ) as statement (place, sql)
-   where kept.prokind = 'f'
-     and pg_catalog.obj_description(kept.oid, 'pg_proc')
-           like 'Was % before the adoption ' || replace(adoption_name, '_', '\_') || '.%'
-   order by kept.oid, statement.place;
-end
-$$;
-
--- The statement that creates a function with another name.
-create function knowledge_internal.renamed_function(old oid, name text) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set quote_all_identifiers = off as $$
-begin
-  return (
-    select format('CREATE OR REPLACE FUNCTION %I.%I', namespace.nspname, name)
-             || substr(
-                  pg_catalog.pg_get_functiondef(old),
-                  1 + length(
-                    format('CREATE OR REPLACE FUNCTION %I.%I', namespace.nspname, proc.proname)
-                  )
-                )
-      from pg_catalog.pg_proc as proc
-      join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
-     where proc.oid = old
   );
 end
 $$;

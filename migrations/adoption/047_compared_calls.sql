@@ -1,7 +1,141 @@
--- 046_compared_calls: a drop-in and the function that it replaces, called side by side.
+-- 047_compared_calls: functions that search an adopted table, found, compared and brought back.
 -- Module: adoption.
--- Adds: functions that compare both with rows of the adopted table as questions. Locks nothing that
--- exists.
+-- Adds: functions that find the functions to replace, compare one with its drop-in over rows of the
+-- table as questions, and bring the old ones back. Locks nothing that exists.
+-- Written from supabase/schemas/modules/adoption/47_compared_calls.sql by `make baseline`: edit that file.
+
+-- The functions of exposed schemas that search a table and are no drop-ins: they
+-- have an embedding as an argument, or search by words or distances, and name the table.
+create function knowledge_internal.searching_functions(source regclass)
+returns setof regprocedure
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return query
+  select proc.oid::regprocedure
+    from pg_catalog.pg_proc as proc
+    join pg_catalog.pg_language as language on language.oid = proc.prolang
+    join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
+    join pg_catalog.pg_class as class on class.oid = source
+   cross join lateral (
+           select coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc)
+         ) as body (code)
+   where proc.prokind = 'f'
+     and language.lanname in ('sql', 'plpgsql')
+     and namespace.nspname not in ('pg_catalog', 'information_schema', 'extensions')
+     -- Those of this package, and drop-ins.
+     and strpos(body.code, 'knowledge_internal.') = 0
+     and knowledge_internal.kept_for(proc.oid) is null
+     and not exists (
+           select
+             from pg_catalog.pg_depend as dependency
+            where dependency.classid = 'pg_catalog.pg_proc'::regclass
+              and dependency.objid = proc.oid
+              and dependency.deptype = 'e'
+         )
+     and (
+       not exists (
+         select from pg_catalog.pg_roles as role where role.rolname in ('anon', 'authenticated')
+       )
+       or exists (
+            select
+              from pg_catalog.pg_roles as role
+             where role.rolname in ('anon', 'authenticated', 'service_role')
+               and has_schema_privilege(role.oid, namespace.oid, 'usage')
+          )
+     )
+     and (
+       body.code ~* '@@|ts_rank|<=>|<#>|<->'
+       or exists (
+            select
+              from unnest(proc.proargtypes::oid[]) as listed (type)
+              join pg_catalog.pg_type as type on type.oid = listed.type
+             where type.typname in ('vector', 'halfvec')
+          )
+     )
+     and (
+       proc.prorettype = class.reltype
+       or knowledge_internal.names_word(body.code, class.relname)
+     )
+   order by proc.oid::regprocedure::text;
+end
+$$;
+
+-- The name of the function that this one was before a drop-in took its place; null for others.
+create function knowledge_internal.kept_for(kept oid) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return substring(
+    pg_catalog.obj_description(kept, 'pg_proc') from '^Was (.*) before the adoption '
+  );
+end
+$$;
+
+-- The statements that bring the functions back that drop-ins of an adoption have replaced, and take
+-- the rights on the search away that no other drop-in needs.
+create function knowledge_internal.calls_undone(adoption_name text) returns setof text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off as $$
+declare
+  kept oid[] := array(
+    select proc.oid from pg_catalog.pg_proc as proc
+     where knowledge_internal.kept_for(proc.oid) is not null
+  );
+  undone constant oid[] := array(
+    select listed.id
+      from unnest(kept) as listed (id)
+     where strpos(
+             pg_catalog.obj_description(listed.id, 'pg_proc'),
+             format(' before the adoption %s.', adoption_name)
+           ) > 0
+     order by listed.id
+  );
+begin
+  return query
+  select statement.sql
+    from unnest(undone) with ordinality as listed (id, place)
+   cross join lateral (
+           values
+             (1, knowledge_internal.renamed_function(
+                listed.id, knowledge_internal.kept_for(listed.id)
+              )),
+             (2, 'drop function ' || listed.id::regprocedure)
+         ) as statement (place, sql)
+   order by listed.place, statement.place;
+  if undone <> '{}' and kept <@ undone then
+    return query
+    select format(revoked.sql, granted.grantee::regrole)
+      from pg_catalog.pg_proc as proc
+     cross join lateral aclexplode(proc.proacl) as granted
+     cross join (
+             values
+               ('revoke execute on function knowledge_internal.adopted_hits_for_caller from %s'),
+               ('revoke usage on schema knowledge_internal from %s')
+           ) as revoked (sql)
+     where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
+       and granted.grantee not in (0, proc.proowner);
+  end if;
+end
+$$;
+
+-- The statement that creates a function with another name.
+create function knowledge_internal.renamed_function(old oid, name text) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off as $$
+begin
+  return (
+    select format('CREATE OR REPLACE FUNCTION %I.%I', namespace.nspname, name)
+             || substr(
+                  pg_catalog.pg_get_functiondef(old),
+                  1 + length(
+                    format('CREATE OR REPLACE FUNCTION %I.%I', namespace.nspname, proc.proname)
+                  )
+                )
+      from pg_catalog.pg_proc as proc
+      join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
+     where proc.oid = old
+  );
+end
+$$;
 
 -- What a function is called with in a comparison: its arguments as SQL, over a row of the source
 -- (asked.chosen) and words of its text (asked_text). most: how many rows it is asked for.
@@ -106,13 +240,16 @@ create function knowledge_internal.compare_calls(
   out asked integer, out both_rows integer, out old_rows integer, out new_rows text[],
   out conditions text[]
 )
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   source_key constant text := (knowledge_internal.key_sql(adoption, 'source', false)).value;
   answer_key constant text := knowledge_internal.compared_key(before, adoption);
   shared text[];
 begin
+  -- The old function can need the search_path of its callers.
+  perform set_config('search_path', knowledge_internal.path_of_call(proc, adoption.source), true)
+     from pg_catalog.pg_proc as proc where proc.oid = before;
   execute format(
     $query$
       with asked as materialized (
@@ -159,15 +296,12 @@ begin
                    when bool_and(field.value is not null) filter (where not given.is_new)
                      and bool_and(field.value is null) filter (where given.is_new)
                      then format('%%I is not null', attribute.attname)
-                   when type.typname in ('date', 'timestamp', 'timestamptz') then
-                     case
-                       when not bool_or(field.value is null) and bool_and(
-                         given.is_new <> (field.value::timestamptz > now())
-                       ) then format('%%I > now()', attribute.attname)
-                       when not bool_or(field.value is null) and bool_and(
-                         given.is_new <> (field.value::timestamptz <= now())
-                       ) then format('%%I <= now()', attribute.attname)
-                     end
+                   when bool_and(given.is_new <> (field.time > now()))
+                     and not bool_or(field.time is null)
+                     then format('%%I > now()', attribute.attname)
+                   when bool_and(given.is_new <> (field.time <= now()))
+                     and not bool_or(field.time is null)
+                     then format('%%I <= now()', attribute.attname)
                    when count(distinct field.value) filter (where not given.is_new) = 1
                      and not array_agg(field.value) filter (where given.is_new)
                        && array_agg(field.value) filter (where not given.is_new)
@@ -181,7 +315,12 @@ begin
             ) as given
             join pg_catalog.pg_attribute as attribute on attribute.attrelid = %1$L::regclass
             join pg_catalog.pg_type as type on type.oid = attribute.atttypid
-           cross join lateral (select given.fields ->> attribute.attname) as field (value)
+           cross join lateral (
+                   select listed.value,
+                          case when type.typname in ('date', 'timestamp', 'timestamptz')
+                            then listed.value::timestamptz end
+                     from (values (given.fields ->> attribute.attname)) as listed (value)
+                 ) as field (value, time)
            where attribute.attnum > 0
              and not attribute.attisdropped
              and type.typname not in ('vector', 'halfvec', 'tsvector')
