@@ -1,4 +1,4 @@
--- 046_drop_ins: functions of a project that search an adopted table, written again over this search.
+-- 046_drop_ins: functions of a project that search an adopted table, over this search.
 -- Module: adoption.
 -- Adds: the functions that write drop-ins with the same name, arguments, result and grants, and
 -- those that drop-ins call. Locks nothing that exists.
@@ -18,7 +18,8 @@ create function knowledge_internal.adopted_hits(
   key jsonb, place bigint, similarity double precision, score double precision,
   text_score double precision
 )
-language plpgsql stable security invoker rows 20 set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+rows 20 as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   given knowledge_internal.search_arguments := knowledge_internal.given_arguments(
@@ -48,7 +49,8 @@ create function knowledge_internal.adopted_hits_for_caller(
   text_score double precision
 )
 -- definer: the caller may not search the corpus.
-language plpgsql stable security definer rows 20 set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+rows 20 as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
@@ -56,7 +58,8 @@ begin
   if not has_any_column_privilege(caller, adoption.source, 'select') then
     raise exception 'permission denied for table %', adoption.source using errcode = '42501';
   end if;
-  return query select hit.* from knowledge_internal.adopted_hits(adoption.name, embedding, search) as hit;
+  return query
+  select hit.* from knowledge_internal.adopted_hits(adoption.name, embedding, search) as hit;
 end
 $$;
 
@@ -80,7 +83,8 @@ begin
     when type_name in ('text', 'varchar') and (
       name ~* '(query|search|keyword|question|term)'
       or query ~* (
-        '(to_tsquery|like|similarity)[^()]*\(?[^()]*' || replace(name, '$', '\$') || '\M'
+        '(to_tsquery|similarity)\s*\((?:[^()]|\([^()]*\))*?' || replace(name, '$', '\$') || '\M'
+        '|like\s+[''%|\s]*' || replace(name, '$', '\$') || '\M'
       )
     ) then 'question'
     when name ~* '^(p_|match_)?(full_?text|text|keyword|bm25|lexical|fts)_weight$'
@@ -110,7 +114,7 @@ begin
   select string_agg(
            format(
              '(%s)::%s', coalesce(value.sql, 'null'),
-             pg_catalog.format_type(wanted.type, wanted.modifier)
+             pg_catalog.format_type(wanted.type, null)
            ),
            E',\n         ' order by wanted.place
          ),
@@ -118,12 +122,12 @@ begin
            filter (where value.sql is null)
     into shown, undecided
     from (
-      select listed.name, listed.type, -1 as modifier, listed.place
+      select listed.name, listed.type, listed.place
         from unnest(proc.proargnames, proc.proallargtypes, proc.proargmodes)
              with ordinality as listed (name, type, mode, place)
        where listed.mode in ('t', 'o', 'b')
       union all
-      select attribute.attname, attribute.atttypid, attribute.atttypmod, attribute.attnum
+      select attribute.attname, attribute.atttypid, attribute.attnum
         from pg_catalog.pg_type as type
         join pg_catalog.pg_attribute as attribute on attribute.attrelid = type.typrelid
        where type.oid = proc.prorettype
@@ -216,6 +220,7 @@ $$;
 create function knowledge_internal.keep_call(old regprocedure, adoption_name text)
 returns knowledge_internal.kept_call
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- A name has quotes only where it needs them.
 set quote_all_identifiers = off as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
@@ -350,7 +355,7 @@ begin
     call.undecided := call.undecided || format('there is a function %s', call.before);
   end if;
   if proc.prosecdef and not has_function_privilege(
-    proc.proowner, 'public.hybrid_search_knowledge_chunks', 'execute'
+    proc.proowner, 'public.hybrid_search_knowledge_chunks'::regproc, 'execute'
   ) then
     call.undecided := call.undecided || format(
       'it runs as %s, who may not search the corpus', proc.proowner::regrole
@@ -372,6 +377,7 @@ $$;
 -- A function's name and the types of its arguments, under another name.
 create function knowledge_internal.signature_of(proc pg_catalog.pg_proc, name text) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- A name has quotes only where it needs them.
 set quote_all_identifiers = off as $$
 begin
   return (

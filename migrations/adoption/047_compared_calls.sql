@@ -74,6 +74,7 @@ $$;
 -- the rights on the search away that no other drop-in needs.
 create function knowledge_internal.calls_undone(adoption_name text) returns setof text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- A name has quotes only where it needs them.
 set quote_all_identifiers = off as $$
 declare
   kept oid[] := array(
@@ -120,6 +121,7 @@ $$;
 -- The statement that creates a function with another name.
 create function knowledge_internal.renamed_function(old oid, name text) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- A name has quotes only where it needs them.
 set quote_all_identifiers = off as $$
 begin
   return (
@@ -188,7 +190,8 @@ begin
                         case when argument.name ~* 'distance' then '2' else '-1' end
                       when attribute.atttypid = type.typelem and type.typname like '\_%'
                         then format('array[(asked.chosen).%I]', attribute.attname)
-                      when attribute.attname is not null then format('(asked.chosen).%I', attribute.attname)
+                      when attribute.attname is not null
+                        then format('(asked.chosen).%I', attribute.attname)
                       when type.typname = 'jsonb' then '''{}'''
                     end
            ) as given (value)
@@ -305,15 +308,17 @@ begin
                    when count(distinct field.value) filter (where not given.is_new) = 1
                      and not array_agg(field.value) filter (where given.is_new)
                        && array_agg(field.value) filter (where not given.is_new)
-                     then format('%%I = %%L', attribute.attname,
-                                 min(field.value) filter (where not given.is_new))
+                     then format(
+                            '%%I = %%s', attribute.attname,
+                            quote_literal(min(field.value) filter (where not given.is_new))
+                          )
                  end as condition
             from (
               select to_jsonb(source) as fields, %2$s::text = any ($1) as is_new
                 from %1$s as source
                where %2$s::text = any ($1 || $2)
             ) as given
-            join pg_catalog.pg_attribute as attribute on attribute.attrelid = %1$L::regclass
+            join pg_catalog.pg_attribute as attribute on attribute.attrelid = $4
             join pg_catalog.pg_type as type on type.oid = attribute.atttypid
            cross join lateral (
                    select listed.value,
@@ -332,7 +337,7 @@ begin
     adoption.source, source_key
   )
   into conditions
-  using new_rows, shared, adoption.key_columns;
+  using new_rows, shared, adoption.key_columns, adoption.source;
 end
 $$;
 

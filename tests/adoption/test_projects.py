@@ -15,7 +15,7 @@ PROJECTS = sorted(Path(__file__).with_name("projects").glob("*.sql"))
 
 
 class Project:
-    """A file of `projects`: SQL, and comments that say how it is adopted and what its calls give."""
+    """A file of `projects`: SQL, and comments on how it is adopted and what its calls give."""
 
     def __init__(self, path: Path) -> None:
         text = path.read_text("utf-8")

@@ -1,5 +1,5 @@
 -- Memories of users: a tenant that must be given, filters that need not, and archived rows.
--- adopt: public.memories --model m --owner none
+-- adopt: public.memories --model m --rows all
 create table public.memories (
   id uuid primary key,
   user_id uuid not null,

@@ -1,5 +1,5 @@
 -- Offers that are valid from a date to another, published or not.
--- adopt: public.offers --model m
+-- adopt: public.offers --model m --rows all
 create table public.offers (
   id int primary key,
   title text,

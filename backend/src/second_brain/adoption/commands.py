@@ -1,6 +1,7 @@
 """The command adopt: arguments and output; `database.adoption` does the work."""
 
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -100,6 +101,19 @@ def adopt(
     updated: Annotated[
         str | None, typer.Option(metavar=_MAPPED, help="The document's date.")
     ] = None,
+    document: Annotated[
+        str | None, typer.Option(metavar=_MAPPED, help="The same for the chunks of a document.")
+    ] = None,
+    position: Annotated[
+        str | None, typer.Option(metavar=_MAPPED, help="The order of chunks in their document.")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="SQL|all", help="The rows that are searched.")
+    ] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="Columns that are not carried over, with commas."),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model of the embeddings in the table.")] = None,
     embed: Annotated[
         bool,
@@ -198,6 +212,8 @@ def adopt(
                 "owner": owner,
                 "groups": groups,
                 "updated": updated,
+                "document": document,
+                "position": position,
                 "collection": None if collection is None else proposal.NOT_MAPPED,
             }
             proposed = proposal.propose(
@@ -207,6 +223,9 @@ def adopt(
                 None if layout is None else layout.value,
                 uses_embeddings=not embed,
                 is_public=visibility is Visibility.public,
+                rows=rows or _ask_rows(proposal.read_table(database, table)),
+                leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
+                finds_documents=not copy or document is not None,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -245,6 +264,18 @@ def adopt(
                 )
 
 
+def _ask_rows(table: proposal.Table) -> str | None:
+    """Ask which rows are searched, where columns can hide some and there is a terminal."""
+    hiding = proposal.hiding_columns(table)
+    if not hiding or not sys.stdin.isatty():
+        return None
+    return typer.prompt(
+        f"{', '.join(hiding)} can hide rows. Which are searched? An SQL condition, or all",
+        default=proposal.ALL_ROWS,
+        err=True,
+    )
+
+
 def _write(
     database: Database,
     proposed: proposal.Proposal,
@@ -255,7 +286,11 @@ def _write(
 ) -> None:
     typer.echo(f"{'key':<10} {', '.join(proposed.key)}: {proposed.key_reason}", err=True)
     for one in proposed.fields:
-        typer.echo(f"{one.field:<10} {one.source}: {one.reason}", err=True)
+        typer.echo(f"{one.field:<10} {one.shown or one.source}: {one.reason}", err=True)
+    for column, becomes in proposed.others:
+        typer.echo(f"{printable(column):<10} {printable(becomes)}", err=True)
+    if proposed.rows:
+        typer.echo(f"rows       {proposed.rows}", err=True)
     for warning in proposed.warnings:
         typer.echo(f"warning: {warning}", err=True)
     text = migration.render(proposed, choices, database.install)

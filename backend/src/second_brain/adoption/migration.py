@@ -44,7 +44,7 @@ drop view if exists {view};
 create view {view} as
 select
 {columns}
-  from {table} as source;
+  from {table} as source{rows};
 
 revoke all on table {view} from public, anon, authenticated, service_role;
 
@@ -114,6 +114,11 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         )
     if choices.is_in_place:
         _check_place(proposal, choices)
+    elif proposal.field("document"):
+        raise ConfigurationError(
+            "--document: the rows of a table that is copied are documents of their own",
+            remedy="Leave out --copy, or leave out --document and --position.",
+        )
     literal = sql.Literal
     parts: dict[str, sql.Composable] = {
         "name": sql.SQL(name),
@@ -137,6 +142,9 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         is_later=literal(choices.is_later),
         is_in_place=literal(choices.is_in_place),
         embedding_column=literal(_embedding_column(proposal) if choices.is_in_place else None),
+        rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))
+        if proposal.rows
+        else sql.SQL(""),
         where=sql.SQL(" in place" if choices.is_in_place else ", as copies"),
         what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),

@@ -210,7 +210,8 @@ declare
   operators constant jsonb := '{
     "=": "eq", "<>": "ne", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"
   }';
-  term constant text := '("?\w+"?|\$\d+|''[^'']*''|\d+(?:\.\d+)?|now\(\))(?:::[\w. ]+(?:\(\d+\))?)?';
+  term constant text := '("?\w+"?|\$\d+|''[^'']*''|\d+(?:\.\d+)?|now\(\))'
+    '(?:::[\w. ]+(?:\(\d+\))?)?';
   bare text := btrim(condition, E' \n\t');
   parts text[];
   compared text[];
@@ -232,7 +233,9 @@ begin
     return knowledge_internal.filter_of_condition(parts[2], columns, arguments);
   end if;
   bare := regexp_replace(bare, '(^|[(\s])\w+\.(?=["\w])', '\1', 'g');
-  bare := regexp_replace(bare, '(?i)^("?\w+"?)\s*=\s*coalesce\s*\(\s*(\S+)\s*,\s*\1\s*\)$', '\1 = \2');
+  bare := regexp_replace(
+    bare, '(?i)^("?\w+"?)\s*=\s*coalesce\s*\(\s*(\S+)\s*,\s*\1\s*\)$', '\1 = \2'
+  );
   bare := regexp_replace(bare, '(?i)^("?\w+"?)\s+is\s+(not\s+)?true$', '\2\1');
   if bare ~* '^(not\s+)?"?\w+"?$' then
     bare := regexp_replace(bare, '(?i)^not\s+(.*)$', '\1 = false');
@@ -261,7 +264,8 @@ begin
     return format(
       'case when coalesce(%1$s, ''{}'') = ''{}'' then ''[]'' else jsonb_build_array('
       'jsonb_build_object(''field'', %2$L, ''op'', ''contains'', ''value'', %1$s)) end',
-      value || '::jsonb', case value_type when 'metadata' then 'metadata' else 'metadata.' || field end
+      value || '::jsonb',
+      case value_type when 'metadata' then 'metadata' else 'metadata.' || field end
     );
   elsif value_type in ('json', 'jsonb', 'metadata') then
     return null;
@@ -336,8 +340,8 @@ begin
              query,
              '(?:\mfrom|\mjoin|,)\s*(?:only\s+)?(?:"?\w+"?\.)?"?'
                || regexp_replace(class.relname, '(\W)', '\\\1', 'g')
-               || '"?(?![\w.(])(?:\s+(?:as\s+)?(?!(?:on|using|where|join|left|right|full|inner|cross'
-                  '|natural|group|order|limit|offset|union|for|tablesample)\M)("?\w+"?))?', 'gi'
+               || '"?(?![\w.(])(?:\s+(?:as\s+)?(?!(?:on|using|where|join|left|right|full|inner'
+                  '|cross|natural|group|order|limit|offset|union|for|tablesample)\M)("?\w+"?))?', 'gi'
            ) as listed (parts)
      where class.oid = source
   );
@@ -395,6 +399,7 @@ declare
        and type.typname not in ('vector', 'halfvec', 'sparsevec', 'tsvector')
   );
   is_about_rows constant text := '\m(select|exists|current_\w+|session_user)\M|\mauth\.';
+  seen text[] := '{}';
   condition text;
   outside text;
   filter text;
@@ -406,10 +411,12 @@ begin
   loop
     if not is_plain then
       condition := regexp_replace(
-        condition, '(?:"?\w+"?\.)?\m(' || array_to_string(aliases, '|') || ')\M"?\.', 'source.', 'gi'
+        condition, '(?:"?\w+"?\.)?\m(' || array_to_string(aliases, '|') || ')\M"?\.',
+        'source.', 'gi'
       );
     end if;
-    continue when condition = any (result.kept) or condition ~* '^\(?true\)?$';
+    continue when condition = any (seen) or condition ~* '^\(?true\)?$';
+    seen := seen || condition;
     if condition ~* '@@|ts_rank|tsquery|%>|<%|\msimilarity\s*\(' or question is not null and (
       condition ~ '<=>|<->|<#>' or knowledge_internal.names_word(condition, question)
     ) then
