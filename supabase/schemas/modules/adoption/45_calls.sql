@@ -341,7 +341,8 @@ begin
              '(?:\mfrom|\mjoin|,)\s*(?:only\s+)?(?:"?\w+"?\.)?"?'
                || regexp_replace(class.relname, '(\W)', '\\\1', 'g')
                || '"?(?![\w.(])(?:\s+(?:as\s+)?(?!(?:on|using|where|join|left|right|full|inner'
-                  '|cross|natural|group|order|limit|offset|union|for|tablesample)\M)("?\w+"?))?', 'gi'
+                  '|cross|natural|group|order|limit|offset|union|for|tablesample)\M)("?\w+"?))?',
+             'gi'
            ) as listed (parts)
      where class.oid = source
   );
