@@ -823,7 +823,7 @@ begin
          chunk.heading, chunk.sensitivity,
          case when one_per_document then page.collections else array[chunk.collection] end,
          coalesce(size.placed, 0)::integer,
-         document.external_key, document.source_row,
+         document.external_key, coalesce(chunk.source_row, document.source_row),
          greatest(0, least(1, page.score / best_score)),
          case when merged > 0 or ranked_lists ? 'shares' then
            coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
@@ -837,7 +837,7 @@ begin
            id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
            collections, factors, duplicates, place
          )
-    left join chunk on chunk.id = page.id
+    join chunk on chunk.id = page.id
     left join knowledge_internal.sizes_of_documents(
            array(select chunk.document_id from chunk), plan.scope
          ) as size on size.document_id = chunk.document_id

@@ -90,7 +90,10 @@ begin
   new.collection := coalesce(new.collection, 'knowledge');
 
   new.embedding_bits := case
-    when new.embedding operator(extensions.=) old.embedding
+    when (
+           new.embedding operator(extensions.=) old.embedding
+           or num_nonnulls(new.embedding, old.embedding) = 0
+         )
          and old.embedding_bits is not null
          and new.content_tsv is not null
       then old.embedding_bits
@@ -125,6 +128,8 @@ begin
   end if;
 
   if is_analysed then
+    -- A text that is kept elsewhere.
+    new.content := coalesce(new.content, knowledge_internal.content_of(new.id));
     new.content_hash := public.knowledge_content_hash(new.heading, new.content);
     -- The embedding is of the old text, unless this update gives another one.
     if tg_op = 'UPDATE'
@@ -383,7 +388,7 @@ begin
                         (
                           select stored.embedding_model
                             from public.knowledge_chunks as stored
-                           where stored.embedding is not null
+                           where stored.embedding_bits is not null
                              and stored.status = 'active'
                            limit 1
                         ),
@@ -532,7 +537,7 @@ begin
     into embedding
     from (
       select chunk.embedding, chunk.embedding_model, chunk.document_id
-        from public.knowledge_chunks as chunk
+        from knowledge_internal.chunk_rows as chunk
        where chunk.content_hash = hash
        limit most_read
     ) as same
@@ -574,7 +579,7 @@ set enable_seqscan = off as $$
 begin
   return query
   select chunk.document_id, chunk.id, chunk.chunk_index, chunk.content_hash, chunk.version,
-         chunk.embedding is not null, chunk.embedding_model
+         chunk.embedding_bits is not null, chunk.embedding_model
     from public.knowledge_chunks as chunk
    where chunk.document_id = any (documents)
      and chunk.status = 'active'

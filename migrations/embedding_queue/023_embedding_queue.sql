@@ -6,7 +6,7 @@
 -- Written from supabase/schemas/modules/embedding_queue/23_embedding_queue.sql by `make baseline`: edit that file.
 
 create index knowledge_chunks_unembedded on public.knowledge_chunks (collection)
-  where status = 'active' and embedding is null;
+  where status = 'active' and embedding_bits is null;
 
 -- The column that embeddings of a model are written to: embedding_next (is_next) while a
 -- re-embedding changes the corpus to this model, else embedding. The comment on embedding_next
@@ -98,14 +98,14 @@ begin
      and not exists (
        select from public.knowledge_chunks as chunk
         where chunk.status = 'active'
-          and chunk.embedding is not null
+          and chunk.embedding_bits is not null
           and coalesce(chunk.embedding_model, '') = wanted_model
      )
   then
     select coalesce(chunk.embedding_model, '') into other_model
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
-       and chunk.embedding is not null
+       and chunk.embedding_bits is not null
        and coalesce(chunk.embedding_model, '') > ''
        -- Another worker may have stored the first one of this model since.
        and chunk.embedding_model <> wanted_model
@@ -125,7 +125,7 @@ begin
     select chunk.collection into place
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
-       and chunk.embedding is null
+       and chunk.embedding_bits is null
        and chunk.collection > place
        and (searched is null or chunk.collection = any (searched))
      order by chunk.collection
@@ -137,7 +137,7 @@ begin
       select chunk.id
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding is null
+         and chunk.embedding_bits is null
          and chunk.collection = place
          and not exists (
                select from public.knowledge_embedding_claims as claim
@@ -159,7 +159,7 @@ begin
     select coalesce(chunk.embedding_model, ''), chunk.collection into other_model, place
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
-       and chunk.embedding is not null
+       and chunk.embedding_bits is not null
        and (coalesce(chunk.embedding_model, ''), chunk.collection) > (other_model, place)
      order by 1, 2
      limit 1;
@@ -169,7 +169,7 @@ begin
       select max(chunk.collection) into place
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding is not null
+         and chunk.embedding_bits is not null
          and coalesce(chunk.embedding_model, '') = wanted_model;
       continue;
     end if;
@@ -179,7 +179,7 @@ begin
       select chunk.id
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding is not null
+         and chunk.embedding_bits is not null
          and coalesce(chunk.embedding_model, '') = other_model
          and chunk.collection = place
          and not exists (
@@ -211,7 +211,7 @@ declare
       select chunk.id
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
-         and chunk.embedding_next is null
+         and chunk.embedding_bits_next is null
          and %s
          and ($3 is null or chunk.collection = any ($3))
          and not exists (
@@ -325,7 +325,7 @@ begin
              chunk.id, chunk.content_hash, coalesce(claim.attempts, 0) as attempts,
              octet_length(chunk.content) as bytes, pending.place
         from unnest(ids) with ordinality as pending (id, place)
-        join public.knowledge_chunks as chunk on chunk.id = pending.id
+        join knowledge_internal.chunk_rows as chunk on chunk.id = pending.id
         left join public.knowledge_embedding_claims as claim
           on claim.content_hash = chunk.content_hash
          and claim.model = claim_knowledge_embeddings.model
@@ -380,7 +380,7 @@ begin
            chunk.collection, claimed.attempts, claim_knowledge_embeddings.dimensions
       from claimed
       join measured on measured.content_hash = claimed.content_hash
-      join public.knowledge_chunks as chunk on chunk.id = measured.id
+      join knowledge_internal.chunk_rows as chunk on chunk.id = measured.id
      order by measured.place;
     if found then
       return;
@@ -491,10 +491,11 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   -- Dynamic, because the column embedding_next exists only while a re-embedding runs.
   is_pending constant text := case
-    when is_next then 'chunk.embedding_next is null'
+    when is_next then 'chunk.embedding_bits_next is null'
     else
       'knowledge_internal.is_pending('
-        'chunk.embedding is not null, coalesce(chunk.embedding_model, ''''), chunk.collection, $2'
+        'chunk.embedding_bits is not null, coalesce(chunk.embedding_model, ''''),'
+        'chunk.collection, $2'
       ')'
   end;
   changes constant text := case
@@ -714,7 +715,7 @@ begin
          chunk.content_hash, chunk.id, chunk.updated_at
     from public.knowledge_chunks as chunk
    where chunk.status = 'active'
-     and chunk.embedding is null
+     and chunk.embedding_bits is null
    union all
   select chunk.collection, stored.wanted_model, chunk.content_hash, chunk.id,
          greatest(chunk.updated_at, stored.wanted_since)
@@ -729,7 +730,7 @@ begin
                  select coalesce(following.embedding_model, '') as model, following.collection
                    from public.knowledge_chunks as following
                   where following.status = 'active'
-                    and following.embedding is not null
+                    and following.embedding_bits is not null
                     and (coalesce(following.embedding_model, ''), following.collection)
                           > (pair.model, pair.collection)
                   order by 1, 2
@@ -752,7 +753,7 @@ begin
     ) as stored
     join public.knowledge_chunks as chunk
       on chunk.status = 'active'
-     and chunk.embedding is not null
+     and chunk.embedding_bits is not null
      and coalesce(chunk.embedding_model, '') = stored.model
      and chunk.collection = stored.collection;
 end
@@ -860,7 +861,7 @@ begin
   execute
     'select count(*) from ('
     '  select from public.knowledge_chunks as chunk'
-    '   where ' || (plan.scope).matching || ' and chunk.embedding is null'
+    '   where ' || (plan.scope).matching || ' and chunk.embedding_bits is null'
     '     and ($2 is null or chunk.collection = any ($2))'
     '   limit $3'
     ') as pending'

@@ -103,7 +103,8 @@ begin
     select split.part, min(chunk.id) as id
       from (
         -- Postgres 17 has no min of a uuid.
-        select written.id::text collate "C" as id, written.heading, written.content
+        select written.id::text collate "C" as id, written.heading,
+               coalesce(written.content, knowledge_internal.content_of(written.id)) as content
           from written_chunks as written
       ) as chunk
      cross join lateral string_to_table(concat_ws(' ', chunk.heading, chunk.content), ' ')
@@ -149,7 +150,7 @@ create trigger add_words
 -- Chunks that are there already.
 insert into public.knowledge_words (word, folded, chunk_id)
 select listed.word, knowledge_internal.without_accents(listed.word), min(chunk.id::text)::uuid
-  from public.knowledge_chunks as chunk
+  from knowledge_internal.chunk_rows as chunk
  cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content) as listed (word)
  group by listed.word;
 

@@ -41,6 +41,10 @@ def crowd(server: Server) -> Iterator[Connection]:
                     copy.write_row(
                         ("x", "x", "", 0, COLLECTIONS[number % 2], embedding, kind, status)
                     )
+            connection.execute(
+                "update public.knowledge_chunks"
+                " set embedding_bits = knowledge_internal.embedding_bits(embedding)"
+            )
             connection.execute(index)
             connection.execute("alter table public.knowledge_chunks enable trigger user")
             connection.execute(

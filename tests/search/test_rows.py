@@ -8,6 +8,8 @@ from sql_trees import body, definitions, dotted
 ROWS = "007_rows.sql"
 # Its own form of what a distributed engine cannot plan.
 OF_AN_ENGINE = "036_citus.sql"
+# The other places of rows.
+OF_PLACES = {"nearest_elsewhere"}
 # Another place for the rows, or another engine, has to look at each of these, too.
 WRITERS = {
     "pass_document_on",
@@ -31,6 +33,12 @@ WRITERS = {
     "failed_knowledge_embeddings",
     "store_adopted_rows",
     "adoption_differences",
+    "adoption_keys",
+    "adoption_left_over",
+    "checked_place",
+    "placed_chunks",
+    "store_placed_rows",
+    "delete_placed",
     "delete_judgments",
     "pass_title_on",
     "rewrite_knowledge_chunks",
@@ -56,6 +64,7 @@ STATISTICS = {
     "chunk_sizes",
     "sample_knowledge_embeddings",
     "use_vector_index",
+    "write_chunk_rows",
 }
 # They read rows that a search may not return, of any status, or one document as it is stored.
 WITHOUT_A_SCOPE = {
@@ -67,12 +76,12 @@ WITHOUT_A_SCOPE = {
     "list_knowledge_documents",
     "describe_knowledge_document",
 }
-# Rows by their ids, for the numbers that an arrangement compares.
-BY_ID = {"measured_rows"}
+# Rows by their ids: the numbers that an arrangement compares, a text that is kept elsewhere.
+BY_ID = {"measured_rows", "content_of"}
 # One statement for many words, two scopes at once, and the condition of a document with chunks.
 OF_A_SCOPE = {"visible_words", "shown_rows", "document_condition"}
 NAMES = re.compile(r"\b(?:from|join|update|into|only)\s+public\.knowledge_chunks\b")
-VIEW = re.compile(r"\bfrom\s+knowledge_internal\.searchable_chunks\b")
+VIEW = re.compile(r"\b(?:from|join)\s+knowledge_internal\.(?:searchable_chunks|chunk_rows)\b")
 
 
 def naming(text: str) -> bool:
@@ -94,7 +103,7 @@ def test_only_the_rows_and_who_is_listed_name_the_table_of_chunks() -> None:
     named = {
         name for file, name, text in FOUND if file not in {ROWS, OF_AN_ENGINE} and naming(text)
     }
-    listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | BY_ID | OF_A_SCOPE
+    listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | BY_ID | OF_A_SCOPE | OF_PLACES
     assert named - listed == set()
 
 
@@ -105,6 +114,7 @@ def test_only_the_rows_and_who_is_listed_name_the_table_of_chunks() -> None:
         ("execute 'select from '\n  'public.knowledge_chunks as chunk where ' || matching", True),
         ("update public.knowledge_chunks set status = 'deleted'", True),
         ("select from knowledge_internal.searchable_chunks as chunk", True),
+        ("join knowledge_internal.chunk_rows as row on true", True),
         ("chunk public.knowledge_chunks; -- from public.knowledge_chunks", False),
         ("raise exception 'analyze public.knowledge_chunks'", False),
     ],

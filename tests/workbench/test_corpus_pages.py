@@ -220,6 +220,7 @@ def test_repeated_texts_titles_and_sizes_are_found(database: Connection) -> None
     assert found["repeated_documents"]["source_url"]["groups"] == 0
     assert (sizes["short"], sizes["long"], sizes["sampled"]) == (3, 2, 5)
     assert {one["document_key"] for one in sizes["examples"]["long"]} == {"a", "b"}
+    assert sizes["is_estimated"] is False
     assert sum(one["chunks"] for one in sizes["histogram"]) == 5
 
 

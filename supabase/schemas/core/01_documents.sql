@@ -427,12 +427,41 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
      and attribute.attname = embedding_column
 $$;
 
--- Creates the view searchable_chunks: the columns that a search reads, and indexed_embedding, the
--- expression of the vector index. A search orders by it, for any kind of index.
+-- Extension point: creates the view chunk_rows, by which everything that reads a text or an
+-- embedding of stored rows reads it. A module can keep both elsewhere. Whether a row has an
+-- embedding is said by embedding_bits.
+create function knowledge_internal.write_chunk_rows() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  drop view if exists knowledge_internal.chunk_rows;
+  create view knowledge_internal.chunk_rows with (security_invoker = true) as
+  select chunk.id, chunk.document_id, chunk.chunk_index, chunk.status, chunk.collection,
+         chunk.knowledge_type, chunk.language, chunk.document_date, chunk.owner_id,
+         chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.source_id,
+         chunk.source_origin, chunk.metadata, chunk.heading, chunk.content_hash,
+         chunk.text_length, chunk.content_tsv, chunk.bm25, chunk.embedding_bits,
+         chunk.embedding_model, chunk.updated_at, chunk.content, chunk.embedding,
+         null::jsonb as source_row
+    from public.knowledge_chunks as chunk;
+end
+$$;
+
+-- The text of a stored row, for a statement that has the row without it.
+create function knowledge_internal.content_of(chunk_id uuid) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (select row.content from knowledge_internal.chunk_rows as row where row.id = chunk_id);
+end
+$$;
+
+-- Creates the views chunk_rows and searchable_chunks: the columns that a search reads, and
+-- indexed_embedding, the expression of the vector index. A search orders by it, for any kind of
+-- index.
 create function knowledge_internal.use_vector_index(kind text) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   drop view if exists knowledge_internal.searchable_chunks;
+  perform knowledge_internal.write_chunk_rows();
   execute format(
     'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'
     ' select chunk.id, chunk.document_id, chunk.content, chunk.embedding, chunk.embedding_model,'
@@ -501,7 +530,7 @@ create index knowledge_chunks_content_hash on public.knowledge_chunks using hash
 -- Which models the corpus has (knowledge_embedding_models).
 create index knowledge_chunks_embedding_model
   on public.knowledge_chunks (coalesce(embedding_model, ''), collection)
-  where status = 'active' and embedding is not null;
+  where status = 'active' and embedding_bits is not null;
 create index knowledge_chunks_status on public.knowledge_chunks (status, updated_at)
   where status <> 'active';
 

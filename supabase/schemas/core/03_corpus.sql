@@ -137,17 +137,23 @@ $$;
 create function knowledge_internal.sampled_spread(sample_size integer) returns float8
 language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
   with sample as materialized (
-    select extensions.l2_normalize(chunk.embedding) as direction, chunk.id
-      from public.knowledge_chunks as chunk
-           tablesample system (
-             least(100, 2000.0 * sample_size / (
-               select greatest(stored.pages, 1) from knowledge_internal.chunk_table() as stored
-             ))
-           ) repeatable (1)
-     where chunk.status = 'active'
-       and chunk.embedding is not null
-     order by hashtextextended(chunk.id::text, 0), chunk.id
-     limit sample_size
+    select extensions.l2_normalize(row.embedding) as direction, row.id
+      from knowledge_internal.chunk_rows as row
+     where row.embedding is not null
+       and row.id = any (array(
+             select chunk.id
+               from public.knowledge_chunks as chunk
+                    tablesample system (
+                      least(100, 2000.0 * sample_size / (
+                        select greatest(stored.pages, 1)
+                          from knowledge_internal.chunk_table() as stored
+                      ))
+                    ) repeatable (1)
+              where chunk.status = 'active'
+                and chunk.embedding_bits is not null
+              order by hashtextextended(chunk.id::text, 0), chunk.id
+              limit sample_size
+           ))
   )
   select case
            when count(*) < 10 then 0.13
@@ -644,7 +650,7 @@ declare
   most_counted constant integer := 100000; -- chunks of each model
   name text := (
     select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
-     where chunk.status = 'active' and chunk.embedding is not null
+     where chunk.status = 'active' and chunk.embedding_bits is not null
   );
   names text[];
   counts bigint[];
@@ -658,14 +664,14 @@ begin
           select chunk.id
             from public.knowledge_chunks as chunk
            where chunk.status = 'active'
-             and chunk.embedding is not null
+             and chunk.embedding_bits is not null
              and coalesce(chunk.embedding_model, '') = name
            limit most_counted
         ) as one
     );
     name := (
       select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
-       where chunk.status = 'active' and chunk.embedding is not null
+       where chunk.status = 'active' and chunk.embedding_bits is not null
          and coalesce(chunk.embedding_model, '') > name
     );
   end loop;

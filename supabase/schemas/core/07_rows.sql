@@ -18,7 +18,7 @@ create type knowledge_internal.chunk_row as (
 create type knowledge_internal.page_row as (
   id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,
   source_id uuid, source_origin text, metadata jsonb, content_tsv tsvector, collection text,
-  document_date date, language text, heading text, sensitivity text
+  document_date date, language text, heading text, sensitivity text, source_row jsonb
 );
 
 create function knowledge_internal.rows_by_id(
@@ -33,7 +33,7 @@ begin
          case when has_lexemes then chunk.content_tsv end,
          case when has_embedding then chunk.embedding end,
          chunk.embedding operator(extensions.<=>) asked_embedding
-    from public.knowledge_chunks as chunk
+    from knowledge_internal.chunk_rows as chunk
    where chunk.id = any (ids);
 end
 $$;
@@ -46,9 +46,13 @@ begin
   select chunk.id, case when has_text then chunk.content end, chunk.knowledge_type,
          chunk.document_id, chunk.chunk_index, chunk.source_id, chunk.source_origin,
          chunk.metadata, case when has_text then chunk.content_tsv end, chunk.collection,
-         chunk.document_date, chunk.language, chunk.heading, chunk.sensitivity
-    from public.knowledge_chunks as chunk
-   where chunk.id = any (ids);
+         chunk.document_date, chunk.language, chunk.heading, chunk.sensitivity, chunk.source_row
+    from (
+      select stored.* from knowledge_internal.chunk_rows as stored where stored.id = any (ids)
+      offset 0 -- or a text that is kept elsewhere is read twice
+    ) as chunk
+   -- A text that is kept elsewhere can be gone.
+   where chunk.content is not null;
 end
 $$;
 
@@ -75,7 +79,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 begin
   return query execute
     'select chunk.id, chunk.heading, chunk.content, chunk.content_tsv'
-    '  from public.knowledge_chunks as chunk'
+    '  from knowledge_internal.chunk_rows as chunk'
     ' where ' || scope.matching
     || case when query is not null then ' and chunk.content_tsv @@ $3' else '' end
     || case when checked is not null then ' and chunk.content_tsv || '''' @@ $4' else '' end
@@ -137,7 +141,7 @@ begin
     'select hit.id, string_agg(chunk.content, chr(10) || ''[CHUNK BOUNDARY]'' || chr(10)'
     '                          order by chunk.chunk_index, chunk.id)'
     '  from unnest($2) as hit'
-    '  join public.knowledge_chunks as chunk'
+    '  join knowledge_internal.chunk_rows as chunk'
     '    on chunk.document_id = hit.document_id and chunk.collection = hit.collection'
     '   and chunk.chunk_index between hit.chunk_index::bigint - $3 and hit.chunk_index::bigint + $3'
     ' where ' || scope.visible ||
@@ -146,7 +150,21 @@ begin
 end
 $$;
 
--- The rows in scope that the vector index finds nearest to an embedding, nearest first.
+-- Extension point: the nearest rows by the vector index of the table, merged with those that are
+-- found elsewhere.
+create function knowledge_internal.nearest_elsewhere(
+  near_ids uuid[], near_similarities double precision[], asked_embedding extensions.vector,
+  collection text, scope knowledge_internal.row_scope, most integer, out ids uuid[],
+  out similarities double precision[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  ids := near_ids;
+  similarities := near_similarities;
+end
+$$;
+
+-- The rows in scope that the vector indexes find nearest to an embedding, nearest first.
 create function knowledge_internal.nearest_rows(
   asked_embedding extensions.vector, collection text, scope knowledge_internal.row_scope,
   most integer, out ids uuid[], out similarities double precision[]
@@ -169,6 +187,10 @@ begin
     -- The index has the first 4,000 dimensions, as in indexed_embedding.
     using scope, asked_embedding,
           extensions.l2_normalize(extensions.subvector(asked_embedding, 1, 4000)), most, collection;
+  select merged.ids, merged.similarities into ids, similarities
+    from knowledge_internal.nearest_elsewhere(
+           ids, similarities, asked_embedding, collection, scope, most
+         ) as merged;
 end
 $$;
 
@@ -187,7 +209,7 @@ begin
     'with passing as '
     -- Rows for one leg are not kept.
     || case when bits is null or weights is null then 'not ' else '' end || 'materialized ('
-    '  select chunk.id, chunk.embedding is not null as is_embedded,'
+    '  select chunk.id, chunk.embedding_bits is not null as is_embedded,'
     '         chunk.embedding_bits operator(extensions.<~>) $2 as distance,'
     '         chunk.bm25 operator(extensions.<#>) $3 as product,'
     '         case when $4 is not null then chunk.content_tsv end as content_tsv'
@@ -258,7 +280,7 @@ begin
     ' where ' || conditions ||
     ' union '
     'select chunk.id, chunk.document_id from unnest($4) as asked (embedding)'
-    '  join public.knowledge_chunks as chunk'
+    '  join knowledge_internal.chunk_rows as chunk'
     '    on 1 - (chunk.embedding operator(extensions.<=>) asked.embedding) >= $5'
     ' where ' || conditions ||
     ' union '

@@ -91,7 +91,7 @@ IS_LEFT = """
 select
   from public.knowledge_chunks as chunk
  where chunk.status = 'active'
-   and chunk.embedding_next is null
+   and chunk.embedding_bits_next is null
    and not exists (
          select
            from public.knowledge_embedding_claims as claim
@@ -167,12 +167,12 @@ QUEUE_INDEXES: dict[str, LiteralString] = {
     "knowledge_chunks_unembedded_next": """
 create index concurrently knowledge_chunks_unembedded_next
   on public.knowledge_chunks (collection)
-  where status = 'active' and embedding_next is null
+  where status = 'active' and embedding_bits_next is null
 """,
     "knowledge_chunks_embedding_model_next": """
 create index concurrently knowledge_chunks_embedding_model_next
   on public.knowledge_chunks (coalesce(embedding_model_next, ''), collection)
-  where status = 'active' and embedding_next is not null
+  where status = 'active' and embedding_bits_next is not null
 """,
 }
 NEXT_INDEX, OLD_INDEX = "knowledge_chunks_embedding_next", "knowledge_chunks_embedding_old"

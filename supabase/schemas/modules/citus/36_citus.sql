@@ -208,7 +208,7 @@ begin
   text_ids := '{}';
   if bits is not null then
     execute format(
-      one_leg, ' and chunk.embedding is not null',
+      one_leg, ' and chunk.embedding_bits is not null',
       'chunk.embedding_bits operator(extensions.<~>) $3'
     )
       into near_ids using scope, collection, bits, most_near;

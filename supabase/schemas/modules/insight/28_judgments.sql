@@ -323,7 +323,7 @@ begin
              'formulas', knowledge_internal.ranking_version()
            )
       from (
-             select chunk.embedding_model, chunk.embedding is not null as is_embedded
+             select chunk.embedding_model, chunk.embedding_bits is not null as is_embedded
                from public.knowledge_chunks as chunk
               where chunk.status = 'active'
                 and (name = '' or chunk.collection = name)

@@ -20,7 +20,7 @@ set enable_bitmapscan = off as $$
              select coalesce(chunk.embedding_model, '') as model, chunk.collection
                from public.knowledge_chunks as chunk
               where chunk.status = 'active'
-                and chunk.embedding is not null
+                and chunk.embedding_bits is not null
                 and (coalesce(chunk.embedding_model, ''), chunk.collection)
                       > (pair.model, pair.collection)
               order by 1, 2
@@ -65,10 +65,10 @@ begin
   return query
   with chunks as materialized (
     select chunk.document_id, chunk.collection, chunk.status = 'active' as is_active,
-           chunk.embedding is not null as is_embedded,
+           chunk.embedding_bits is not null as is_embedded,
            coalesce(chunk.embedding_model, '') as model,
            octet_length(chunk.content) as bytes
-      from public.knowledge_chunks as chunk
+      from knowledge_internal.chunk_rows as chunk
      where chunk.document_id = any (ids)
   ),
   wanted as materialized (
@@ -133,14 +133,14 @@ begin
     select chunk.document_id
       from public.knowledge_chunks as chunk
      where chunk.status = 'active'
-       and chunk.embedding is null
+       and chunk.embedding_bits is null
        and chunk.document_id is not null
      union all
     select chunk.document_id
       from knowledge_internal.stored_models() as stored
       join public.knowledge_chunks as chunk
         on chunk.status = 'active'
-       and chunk.embedding is not null
+       and chunk.embedding_bits is not null
        and coalesce(chunk.embedding_model, '') = stored.model
        and chunk.collection = stored.collection
      where stored.model <> knowledge_internal.model_of_collection(stored.collection)
@@ -220,7 +220,7 @@ begin
         or document.id = document_id;
   end if;
   with page as (
-    select chunk
+    select chunk, coalesce(chunk.content, knowledge_internal.content_of(chunk.id)) as content
       from public.knowledge_chunks as chunk
      where case
              when describe_knowledge_document.chunk_id is null then chunk.document_id = target
@@ -237,24 +237,24 @@ begin
              'version', (page.chunk).version,
              'status', (page.chunk).status,
              'heading', (page.chunk).heading,
-             'content', (page.chunk).content,
-             'bytes', octet_length((page.chunk).content),
+             'content', page.content,
+             'bytes', octet_length(page.content),
              'words', (page.chunk).text_length,
              'collection', (page.chunk).collection,
              'language', (page.chunk).language,
              'visibility', (page.chunk).visibility,
              'metadata', (page.chunk).metadata,
-             'is_embedded', (page.chunk).embedding is not null,
+             'is_embedded', (page.chunk).embedding_bits is not null,
              'embedding_model', (page.chunk).embedding_model,
              'state', case
                when (page.chunk).status <> 'active' then 'inactive'
-               when (page.chunk).embedding is null or has.model <> wanted.model then 'pending'
+               when (page.chunk).embedding_bits is null or has.model <> wanted.model then 'pending'
                else 'ready'
              end,
              'reason', case
                when (page.chunk).status <> 'active'
                  then format('its status is %s: no search returns it', (page.chunk).status)
-               when (page.chunk).embedding is null
+               when (page.chunk).embedding_bits is null
                  then 'it has no embedding, so only the text leg finds it'
                when has.model <> wanted.model then format(
                  'its embedding is of %s, and the model of its collection is %s',
@@ -478,7 +478,7 @@ begin
              )
            )
       from example
-      join public.knowledge_chunks as chunk on chunk.id = example.ids[1]
+      join knowledge_internal.chunk_rows as chunk on chunk.id = example.ids[1]
   );
 end
 $$;
@@ -498,7 +498,9 @@ declare
 begin
   return (
     with sampled as materialized (
-      select chunk.id, chunk.document_id, octet_length(chunk.content) as bytes
+      select chunk.id, chunk.document_id,
+             octet_length(coalesce(chunk.content, knowledge_internal.content_of(chunk.id)))
+               as bytes
         from public.knowledge_chunks as chunk tablesample system (share) repeatable (1)
        where chunk.status = 'active'
          -- Rows without chunk_index are whole documents, which may be long.
@@ -531,7 +533,7 @@ begin
                order by example.place
              ) as chunks
         from examples as example
-        join public.knowledge_chunks as chunk on chunk.id = example.id
+        join knowledge_internal.chunk_rows as chunk on chunk.id = example.id
         left join public.knowledge_documents as document on document.id = example.document_id
        where example.place <= most_examples
        group by example.kind
@@ -617,15 +619,16 @@ begin
          sampled.collection, sampled.knowledge_type, sampled.language, sampled.source_origin,
          sampled.embedding::real[]
     from (
-      select chunk.id, chunk.document_id, chunk.content, chunk.collection, chunk.knowledge_type,
-             chunk.language, chunk.source_origin, chunk.embedding
+      select chunk.id
         from public.knowledge_chunks as chunk tablesample system (share) repeatable (1)
        where chunk.status = 'active'
-         and chunk.embedding is not null
+         and chunk.embedding_bits is not null
        -- In random order, so that the limit does not always leave out the end of the table.
        order by md5(chunk.id::text)
        limit most
-    ) as sampled
+    ) as one
+    join knowledge_internal.chunk_rows as sampled
+      on sampled.id = one.id and sampled.embedding is not null
     left join public.knowledge_documents as document on document.id = sampled.document_id;
 end
 $$;
