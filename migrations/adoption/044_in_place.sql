@@ -222,7 +222,8 @@ begin
          end as embedding,
          case when chunk.place_id is not null then knowledge_internal.place_row(
            chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
-         ) end as source_row
+         ) end as source_row,
+         chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
     from public.knowledge_chunks as chunk;
 end
 $$;
@@ -979,7 +980,15 @@ $$;
 do $$
 begin
   perform knowledge_internal.write_places();
-  perform knowledge_internal.write_chunk_rows();
+  perform knowledge_internal.use_vector_index(
+    (
+      select type.typname
+        from pg_catalog.pg_attribute as attribute
+        join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+       where attribute.attrelid = 'knowledge_internal.searchable_chunks'::regclass
+         and attribute.attname = 'indexed_embedding'
+    )
+  );
 end
 $$;
 
