@@ -136,7 +136,7 @@ begin
   loop
     execute format(
       $function$
-        create or replace function knowledge_internal.place_%1$s(
+        create or replace function knowledge_internal.%1$I(
           place integer, of_bigint bigint, of_uuid uuid, of_text text
         ) returns %2$s
         language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $body$
@@ -150,7 +150,7 @@ begin
         end
         $body$
       $function$,
-      read.field, read.type,
+      'place_' || read.field, read.type,
       (
         select string_agg(
                  format(
@@ -174,7 +174,7 @@ begin
       )
     );
     execute format(
-      'revoke all on function knowledge_internal.place_%s from public', read.field
+      'revoke all on function knowledge_internal.%I from public', 'place_' || read.field
     );
   end loop;
 end

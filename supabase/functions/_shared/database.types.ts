@@ -68,11 +68,14 @@ export type Database = {
           "chunk_overlap": number;
           "chunk_size": number | null;
           "created_at": string;
+          "embedding_column": unknown;
           "embedding_model": string | null;
           "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
+          "order_sql": string | null;
+          "place_id": number | null;
           "source": unknown;
         };
         ComputedFields: never;
@@ -80,22 +83,28 @@ export type Database = {
           "chunk_overlap": number;
           "chunk_size"?: number | null;
           "created_at"?: string;
+          "embedding_column"?: unknown;
           "embedding_model"?: string | null;
           "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
+          "order_sql"?: string | null;
+          "place_id"?: number | null;
           "source": unknown;
         };
         Update: {
           "chunk_overlap"?: number;
           "chunk_size"?: number | null;
           "created_at"?: string;
+          "embedding_column"?: unknown;
           "embedding_model"?: string | null;
           "is_later"?: boolean;
           "key_columns"?: (string)[];
           "key_types"?: (string)[];
           "name"?: string;
+          "order_sql"?: string | null;
+          "place_id"?: number | null;
           "source"?: unknown;
         };
         Relationships: [];
@@ -106,7 +115,7 @@ export type Database = {
           "bm25": unknown;
           "chunk_index": number | null;
           "collection": string;
-          "content": string;
+          "content": string | null;
           "content_hash": string;
           "content_tsv": unknown;
           "created_at": string;
@@ -122,6 +131,11 @@ export type Database = {
           "language": string;
           "metadata": NonNullable<Json>;
           "owner_id": string | null;
+          "place_bigint": number | null;
+          "place_embedded": boolean | null;
+          "place_id": number | null;
+          "place_text": string | null;
+          "place_uuid": string | null;
           "sensitivity": string | null;
           "source_id": string | null;
           "source_origin": string;
@@ -137,7 +151,7 @@ export type Database = {
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection": string;
-          "content": string;
+          "content"?: string | null;
           "content_hash": string;
           "content_tsv": unknown;
           "created_at"?: string;
@@ -153,6 +167,11 @@ export type Database = {
           "language"?: string;
           "metadata"?: NonNullable<Json>;
           "owner_id"?: string | null;
+          "place_bigint"?: number | null;
+          "place_embedded"?: boolean | null;
+          "place_id"?: number | null;
+          "place_text"?: string | null;
+          "place_uuid"?: string | null;
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;
@@ -167,7 +186,7 @@ export type Database = {
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection"?: string;
-          "content"?: string;
+          "content"?: string | null;
           "content_hash"?: string;
           "content_tsv"?: unknown;
           "created_at"?: string;
@@ -183,6 +202,11 @@ export type Database = {
           "language"?: string;
           "metadata"?: NonNullable<Json>;
           "owner_id"?: string | null;
+          "place_bigint"?: number | null;
+          "place_embedded"?: boolean | null;
+          "place_id"?: number | null;
+          "place_text"?: string | null;
+          "place_uuid"?: string | null;
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;
@@ -1121,6 +1145,16 @@ export type Database = {
           "text_weight"?: number;
           "vector_weight"?: number;
         };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
+      "search_visible_knowledge_chunks": {
+        Args: { "search": Json };
         Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
         SetofOptions: {
           from: "*";

@@ -454,7 +454,7 @@ begin
 end
 $$;
 
--- Creates the views chunk_rows and searchable_chunks: the columns of the table, and
+-- Creates the views chunk_rows and searchable_chunks: the columns that a search reads, and
 -- indexed_embedding, the expression of the vector index. A search orders by it, for any kind of
 -- index.
 create function knowledge_internal.use_vector_index(kind text) returns void
@@ -464,9 +464,22 @@ begin
   perform knowledge_internal.write_chunk_rows();
   execute format(
     'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'
-    ' select chunk.*, %s as indexed_embedding'
+    ' select chunk.id, chunk.document_id, chunk.content, chunk.embedding, chunk.embedding_model,'
+    '        chunk.knowledge_type, chunk.chunk_index, chunk.source_id, chunk.source_origin,'
+    '        chunk.collection, chunk.language, chunk.document_date, chunk.owner_id,'
+    '        chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.metadata,'
+    '        chunk.status, chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
+    '        chunk.created_at, chunk.updated_at, %s as indexed_embedding%s'
     '   from public.knowledge_chunks as chunk',
-    knowledge_internal.indexed_embedding(kind)
+    knowledge_internal.indexed_embedding(kind),
+    -- Columns that a module has added, and that caller_condition reads.
+    (
+      select string_agg(format(', chunk.%I', attribute.attname), '' order by attribute.attnum)
+        from pg_catalog.pg_attribute as attribute
+       where attribute.attrelid = 'public.knowledge_chunks'::regclass
+         and attribute.attname like 'place\_%'
+         and not attribute.attisdropped
+    )
   );
 end
 $$;
