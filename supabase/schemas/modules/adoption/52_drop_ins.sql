@@ -1,4 +1,4 @@
--- 046_drop_ins: functions of a project that search an adopted table, over this search.
+-- 052_drop_ins: functions of a project that search an adopted table, over this search.
 -- Module: adoption.
 -- Adds: the functions that write drop-ins with the same name, arguments, result and grants, and
 -- those that drop-ins call. Locks nothing that exists.

@@ -1,8 +1,7 @@
--- 047_compared_calls: functions that search an adopted table, found, compared and brought back.
+-- 053_compared_calls: functions that search an adopted table, found, compared and brought back.
 -- Module: adoption.
 -- Adds: functions that find the functions to replace, compare one with its drop-in over rows of the
 -- table as questions, and bring the old ones back. Locks nothing that exists.
--- Written from supabase/schemas/modules/adoption/47_compared_calls.sql by `make baseline`: edit that file.
 
 -- The functions of exposed schemas that search a table and are no drop-ins: they
 -- have an embedding as an argument, or search by words or distances, and name the table.

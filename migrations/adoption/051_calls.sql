@@ -1,8 +1,8 @@
--- 045_calls: the SQL of functions that search an adopted table, read.
+-- 051_calls: the SQL of functions that search an adopted table, read.
 -- Module: adoption.
 -- Adds: functions that read the query of a function: its clauses, its conditions on rows, and the
 -- filters that follow from them. Locks nothing that exists.
--- Written from supabase/schemas/modules/adoption/45_calls.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/adoption/51_calls.sql by `make baseline`: edit that file.
 
 -- The tokens of an SQL text without comments, with the depth of parentheses and case expressions.
 create function knowledge_internal.sql_tokens(source text)

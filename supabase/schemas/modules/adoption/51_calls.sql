@@ -1,4 +1,4 @@
--- 045_calls: the SQL of functions that search an adopted table, read.
+-- 051_calls: the SQL of functions that search an adopted table, read.
 -- Module: adoption.
 -- Adds: functions that read the query of a function: its clauses, its conditions on rows, and the
 -- filters that follow from them. Locks nothing that exists.

@@ -1,8 +1,8 @@
--- 046_drop_ins: functions of a project that search an adopted table, over this search.
+-- 052_drop_ins: functions of a project that search an adopted table, over this search.
 -- Module: adoption.
 -- Adds: the functions that write drop-ins with the same name, arguments, result and grants, and
 -- those that drop-ins call. Locks nothing that exists.
--- Written from supabase/schemas/modules/adoption/46_drop_ins.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/modules/adoption/52_drop_ins.sql by `make baseline`: edit that file.
 
 -- A drop-in keeps the header of the old function, its conditions on rows, and, where its query is
 -- one plain select, its columns and its joins too. Only the retrieval is replaced: adopted_hits
