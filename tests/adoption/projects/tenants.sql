@@ -35,12 +35,12 @@ select ('10000000-0000-0000-0000-00000000000' || place)::uuid,
        'Invoice number ' || place,
        (select array_agg((one = place)::int + 0.01 order by one) from generate_series(1, 3072) as one)::extensions.vector
   from generate_series(1, 3) as place;
--- call: select right(article_id::text, 1) from search_articles('a0000000-0000-0000-0000-00000000000a', (select embedding from articles order by id limit 1), 'invoice')
+-- call: select right(article_id::text, 1) from search_articles('a0000000-0000-0000-0000-00000000000a', (select embedding from articles order by id limit 1), 'invoice number 1')
 -- before: 1 2
 -- after: 1 2
 -- call: select right(article_id::text, 1) from search_articles('a0000000-0000-0000-0000-00000000000a', (select embedding from articles order by id limit 1), 'invoice', '{de}')
 -- before: 2
 -- after: 2
--- call: select right(article_id::text, 1) from search_articles(null, (select embedding from articles order by id limit 1), 'invoice')
+-- call: select right(article_id::text, 1) from search_articles(null, (select embedding from articles order by id limit 1), 'invoice number 1')
 -- before:
 -- after:
