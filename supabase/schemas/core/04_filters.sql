@@ -944,13 +944,22 @@ begin
 end
 $$;
 
+-- Extension point: what a row must meet beside the arguments, because of who runs the search, as
+-- SQL about chunk; null: nothing. collections: those that the search reads; null: all.
+create function knowledge_internal.caller_condition(collections text[]) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return null;
+end
+$$;
+
 -- The rows that pass a filter and that a search may see: the one home of these conditions. No value
 -- becomes part of the SQL.
 create function knowledge_internal.row_scope(
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
   public_only boolean, required knowledge_internal.chunk_filter
 ) returns knowledge_internal.row_scope
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
   visible text := 'chunk.status = ''active''';
@@ -962,7 +971,8 @@ begin
     case when has_viewer then knowledge_internal.viewer_condition('chunk') end,
     case when wanted.public_only then 'chunk.visibility = ''public''' end,
     wanted.access_sql,
-    case when not (required is null) then knowledge_internal.required_sql(required) end
+    case when not (required is null) then knowledge_internal.required_sql(required) end,
+    knowledge_internal.caller_condition(coalesce(wanted.collections, required.collections))
   );
   matching := concat_ws(
     ' and ', visible, case when not (wanted is null) then knowledge_internal.filter_sql(wanted) end
