@@ -360,7 +360,7 @@ begin
                    from public.knowledge_corpus_statistics as corpus
                   cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
                ) is true, -- is_filtered
-           is_indexed, is_small_corpus, stored, index_rows,
+           is_indexed, is_small_corpus, stored, known.corpus, index_rows,
            -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
            least(
              1000,
@@ -420,7 +420,10 @@ begin
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
                     or not (required is null) as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed
+                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed,
+                  knowledge_internal.corpus_figures(
+                    stored, coalesce(given.collections, wanted.collections, required.collections)
+                  ) as corpus
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -440,7 +443,7 @@ begin
   end if;
   plan.arrangement := row(
     nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
-    given.recency_half_life,
+    given.recency_half_life, knowledge_internal.neighbour_weight(plan.fusion, plan.reading),
     case
       when given.diversity = 0 and not given.merge_duplicates
         and num_nonnulls(given.boosts, given.order_by) = 0 then null
@@ -487,7 +490,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
+    query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
   );
   if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
@@ -516,7 +519,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
+      query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
