@@ -439,6 +439,7 @@ $$;
 create function knowledge_internal.write_chunk_rows() returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
+  drop view if exists knowledge_internal.chunk_rows;
   create view knowledge_internal.chunk_rows with (security_invoker = true) as
   select chunk.id, chunk.document_id, chunk.chunk_index, chunk.status, chunk.collection,
          chunk.knowledge_type, chunk.language, chunk.document_date, chunk.owner_id,
@@ -465,7 +466,7 @@ $$;
 create function knowledge_internal.use_vector_index(kind text) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  drop view if exists knowledge_internal.chunk_rows, knowledge_internal.searchable_chunks;
+  drop view if exists knowledge_internal.searchable_chunks;
   perform knowledge_internal.write_chunk_rows();
   execute format(
     'create view knowledge_internal.searchable_chunks with (security_invoker = true) as'

@@ -48,8 +48,12 @@ begin
          chunk.document_id, chunk.chunk_index, chunk.source_id, chunk.source_origin,
          chunk.metadata, case when has_text then chunk.content_tsv end, chunk.collection,
          chunk.document_date, chunk.language, chunk.heading, chunk.sensitivity, chunk.source_row
-    from knowledge_internal.chunk_rows as chunk
-   where chunk.id = any (ids);
+    from (
+      select stored.* from knowledge_internal.chunk_rows as stored where stored.id = any (ids)
+      offset 0 -- or a text that is kept elsewhere is read twice
+    ) as chunk
+   -- A text that is kept elsewhere can be gone.
+   where chunk.content is not null;
 end
 $$;
 
@@ -147,8 +151,21 @@ begin
 end
 $$;
 
--- Extension point: the rows in scope that the vector index finds nearest to an embedding, nearest
--- first.
+-- Extension point: the nearest rows by the vector index of the table, merged with those that are
+-- found elsewhere.
+create function knowledge_internal.nearest_elsewhere(
+  near_ids uuid[], near_similarities double precision[], asked_embedding extensions.vector,
+  collection text, scope knowledge_internal.row_scope, most integer, out ids uuid[],
+  out similarities double precision[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  ids := near_ids;
+  similarities := near_similarities;
+end
+$$;
+
+-- The rows in scope that the vector indexes find nearest to an embedding, nearest first.
 create function knowledge_internal.nearest_rows(
   asked_embedding extensions.vector, collection text, scope knowledge_internal.row_scope,
   most integer, out ids uuid[], out similarities double precision[]
@@ -171,6 +188,10 @@ begin
     -- The index has the first 4,000 dimensions, as in indexed_embedding.
     using scope, asked_embedding,
           extensions.l2_normalize(extensions.subvector(asked_embedding, 1, 4000)), most, collection;
+  select merged.ids, merged.similarities into ids, similarities
+    from knowledge_internal.nearest_elsewhere(
+           ids, similarities, asked_embedding, collection, scope, most
+         ) as merged;
 end
 $$;
 

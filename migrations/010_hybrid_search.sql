@@ -840,7 +840,7 @@ begin
            id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
            collections, factors, duplicates, place
          )
-    left join chunk on chunk.id = page.id
+    join chunk on chunk.id = page.id
     left join knowledge_internal.sizes_of_documents(
            array(select chunk.document_id from chunk), plan.scope
          ) as size on size.document_id = chunk.document_id

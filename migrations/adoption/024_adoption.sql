@@ -138,10 +138,12 @@ $$;
 -- value that is not allowed.
 create function knowledge_internal.adopt_table(
   adoption_name text, source regclass, key_columns text[], embedding_model text default null,
-  chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false
+  chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false,
+  is_in_place boolean default false, embedding_column name default null
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  place integer;
   -- Their texts are equal if and only if the values are, with the settings of adopted_rows.
   key_type_names constant text[] := array[
     'int2', 'int4', 'int8', 'numeric', 'uuid', 'text', 'varchar', 'bpchar', 'citext', 'bool',
@@ -227,18 +229,39 @@ begin
             'chunk_overlap', chunk_overlap, 0, coalesce(chunk_size, 2) / 2,
             '0 to half of chunk_size'
           );
+  if is_in_place then
+    place := knowledge_internal.checked_place(
+      adoption_name, source, types, chunk_size, embedding_column
+    );
+  end if;
+  if exists (
+    select from public.knowledge_adoptions as stored
+     where stored.name = adoption_name and (stored.place_id is null) = is_in_place
+  ) then
+    raise exception 'the adoption % %', adoption_name,
+                    case when is_in_place then 'copies its rows' else 'is in place' end
+      using errcode = '22023',
+            hint = format(
+              'Remove it first: second-brain adopt --remove %s --delete-documents --apply',
+              adoption_name
+            );
+  end if;
   insert into public.knowledge_adoptions as stored (
-    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later
+    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
+    place_id, embedding_column
   )
   values (
-    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap, is_later
+    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap, is_later,
+    place, embedding_column
   )
       on conflict (name) do update
      set (
-           source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later
+           source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
+           embedding_column
          ) = (
            excluded.source, excluded.key_columns, excluded.key_types, excluded.embedding_model,
-           excluded.chunk_size, excluded.chunk_overlap, excluded.is_later
+           excluded.chunk_size, excluded.chunk_overlap, excluded.is_later,
+           excluded.embedding_column
          );
 end
 $$;
@@ -341,6 +364,9 @@ begin
       ) as followed (suffix, event, clauses, argument)
      where is_gated or followed.suffix <> 'change'
   );
+  if adoption.place_id is not null then
+    perform knowledge_internal.use_place(adoption);
+  end if;
 end
 $$;
 
@@ -683,6 +709,9 @@ begin
     return 0;
   end if;
   begin
+    if adoption.place_id is not null then
+      return knowledge_internal.carry_over_placed(adoption, keys);
+    end if;
     -- Locked before the rows are read: a row that another transaction inserts again, with its
     -- document, is seen after that transaction has ended.
     locked_documents := knowledge_internal.lock_adopted(adoption, keys);
@@ -715,8 +744,14 @@ begin
     );
   end if;
   -- A search must not find the earlier content of the row.
-  delete from public.knowledge_documents as document
-   where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
+  if adoption.place_id is not null then
+    perform knowledge_internal.delete_placed(
+      adoption, keys, knowledge_internal.lock_placed(adoption, keys), '{}'
+    );
+  else
+    delete from public.knowledge_documents as document
+     where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
+  end if;
   perform knowledge_internal.note_adoption_problems(adoption, keys, false, problem);
   return 0;
 end
@@ -744,6 +779,10 @@ declare
   listed text;
   keys jsonb;
 begin
+  -- An embedding that was made for the row is stored already.
+  if current_setting('knowledge_internal.stores_place', true) = 'on' then
+    return null;
+  end if;
   if tg_level = 'ROW' then
     perform set_config(changed, 'yes', true);
     return null;
@@ -943,18 +982,27 @@ begin
            where %4$s
              and (
                not $4
-               or not exists (
-                    select from public.knowledge_documents as document
-                     where document.external_key = knowledge_internal.adopted_key($1, %1$s)
-                       and document.source_row @> jsonb_build_object('adoption', $1.name)
-                  )
+               or not exists (%5$s)
              )
            order by %2$s
            limit $3
         ) as page
     $query$,
     key_sql.value, key_sql.columns, 'adopted_' || adoption.name,
-    case when after_key is null then 'true' else key_sql.is_after end
+    case when after_key is null then 'true' else key_sql.is_after end,
+    case
+      when adoption.place_id is null then format(
+        'select from public.knowledge_documents as document'
+        ' where document.external_key = knowledge_internal.adopted_key($1, %s)'
+        '   and document.source_row @> jsonb_build_object(''adoption'', $1.name)',
+        key_sql.value
+      )
+      else format(
+        'select from public.knowledge_chunks as chunk'
+        ' where chunk.place_id = $1.place_id and chunk.place_%s = adopted.key_1',
+        knowledge_internal.key_kind(adoption)
+      )
+    end
   )
   into keys
   using adoption, after_key, page_size, only_missing;
@@ -971,6 +1019,10 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
 begin
+  if adoption.place_id is not null then
+    return query select found.* from knowledge_internal.placed_differences(adoption, keys) as found;
+    return;
+  end if;
   return query
   select given.key,
          case when stored.id is null then array['missing'] else differing.fields end
@@ -1059,9 +1111,21 @@ begin
                  ) as key
             from public.knowledge_documents as document
            where document.source_row ->> 'adoption' = $1.name
+             and document.source_row ? 'key'
+          union all
+          select document.external_key,
+                 jsonb_build_array(
+                   coalesce(chunk.place_bigint::text, chunk.place_uuid::text, chunk.place_text)
+                 )
+            from public.knowledge_chunks as chunk
+            join public.knowledge_documents as document on document.id = chunk.document_id
+           where chunk.place_id = $1.place_id
+             and document.source_row ? 'document'
         ) as given
        where not exists (select from knowledge_internal.%I as adopted where %s)
-          or given.external_key is distinct from knowledge_internal.adopted_key($1, given.key)
+          or $1.place_id is null
+             and given.external_key
+                   is distinct from knowledge_internal.adopted_key($1, given.key)
     $query$,
     'adopted_' || adoption.name,
     (knowledge_internal.key_sql(adoption, 'adopted', true)).is_given

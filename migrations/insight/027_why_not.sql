@@ -450,8 +450,7 @@ begin
    order by stored.id is distinct from placed.chunk_id, stored.status <> 'active',
             stored.embedding operator(extensions.<=>) plan.questions[1].embedding,
             (stored.content_tsv @@ matching_query) is not true,
-            stored.chunk_index, stored.id
-   limit 1;
+            stored.chunk_index, stored.id limit 1;
   select row.content, row.embedding into chunk.content, chunk.embedding
     from knowledge_internal.chunk_rows as row where row.id = chunk.id;
 

@@ -18,6 +18,8 @@ create table public.documents (
 )
 """
 Row = dict[str, Any]
+IN_PLACE = False
+"""Whether adopt() leaves texts and embeddings in a table with one key column."""
 
 
 def adopt(
@@ -36,6 +38,8 @@ def adopt(
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
     choices.setdefault("model", "m")
+    if IN_PLACE and len(proposed.key) == 1 and "chunk_size" not in choices:
+        choices.setdefault("is_in_place", True)
     text = migration.render(proposed, migration.Choices(**choices), database.install)
     connection.execute(text.encode())
     return str(choices["name"])
@@ -62,7 +66,7 @@ def documents(connection: Connection) -> dict[str, Row]:
             "select document.*, array("
             "  select jsonb_build_object('content', chunk.content, 'heading', chunk.heading,"
             "    'embedding', chunk.embedding::text, 'model', chunk.embedding_model)"
-            "    from public.knowledge_chunks as chunk"
+            "    from knowledge_internal.chunk_rows as chunk"
             "   where chunk.document_id = document.id and chunk.status = 'active'"
             "   order by chunk.chunk_index"
             ") as chunks from public.knowledge_documents as document"

@@ -104,7 +104,10 @@ def test_a_removed_adoption_is_gone(run: Run, source: str) -> None:
             ("--from", "langchain"),
             "not of the layout langchain",
         ),
-        ("id float primary key, content text", ("--apply",), "has one of the types"),
+        ("id float primary key, content text", ("--apply", "--copy"), "has one of the types"),
+        ("id float primary key, content text", (), "--copy"),
+        ("id int, part int, content text, primary key (id, part)", (), "--copy"),
+        ("id int primary key, content text", ("--split",), "--copy"),
     ],
 )
 def test_a_table_that_cannot_be_adopted_is_refused_with_a_remedy(

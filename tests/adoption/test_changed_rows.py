@@ -6,7 +6,7 @@ from adopted import GUIDE, adopt, backfill, compare, contents, documents
 from conftest import Connection
 from second_brain.database import doctor
 
-pytestmark = pytest.mark.module("adoption")
+pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from adopted import GUIDE, adopt, backfill, compare, contents, documents, reason
 
 from conftest import Connect, Connection
 
-pytestmark = pytest.mark.module("adoption")
+pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
 
 
 @pytest.fixture

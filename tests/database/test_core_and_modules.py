@@ -15,6 +15,11 @@ OF_CORE = schema_files.objects(CORE)
 FUNCTIONS_OF_CORE = {one.function for file in CORE for one in file.functions}
 POINTS = schema_files.extension_points(FILES)
 MOST_POINTS = 19
+# What is kept of a chunk whose text is elsewhere.
+COLUMNS = (
+    "alter table public.knowledge_chunks\n  alter column content drop not null,\n",
+    "alter table public.knowledge_chunks validate constraint knowledge_chunks_has_content",
+)
 
 per_core_file = pytest.mark.parametrize("file", CORE, ids=lambda file: file.path.name)
 per_module_file = pytest.mark.parametrize("file", OF_MODULES, ids=lambda file: file.path.name)
@@ -45,7 +50,7 @@ def test_a_module_names_objects_of_core_and_of_itself_only(file: SchemaFile) -> 
 @per_module_file
 def test_a_module_changes_nothing_of_core_but_extension_points(file: SchemaFile) -> None:
     for one in file.statements:
-        assert one.changed not in OF_CORE, one.text
+        assert one.changed not in OF_CORE or one.text.startswith(COLUMNS), one.text
         # A function may have the name of a type.
         if one.created in (FUNCTIONS_OF_CORE if one.function else OF_CORE - FUNCTIONS_OF_CORE):
             assert one.created is not None

@@ -92,7 +92,12 @@ def test_a_line_has_at_most_100_characters() -> None:
 # Module citus replaces what reads the catalogue of one table.
 TEXT, CORPUS, CITUS = ("02_text_analysis.sql",), ("03_corpus.sql",), ("36_citus.sql",)
 # The index and the plan read the dimension of the column in use, the queue that of embedding_next.
-OF_THE_EMBEDDINGS = ("01_documents.sql", "03_corpus.sql", "23_embedding_queue.sql")
+OF_THE_EMBEDDINGS = (
+    "01_documents.sql",
+    "03_corpus.sql",
+    "23_embedding_queue.sql",
+    "44_in_place.sql",
+)
 
 
 @pytest.mark.parametrize(

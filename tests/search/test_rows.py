@@ -8,6 +8,8 @@ from sql_trees import body, definitions, dotted
 ROWS = "007_rows.sql"
 # Its own form of what a distributed engine cannot plan.
 OF_AN_ENGINE = "036_citus.sql"
+# The other places of rows.
+OF_PLACES = {"nearest_elsewhere"}
 # Another place for the rows, or another engine, has to look at each of these, too.
 WRITERS = {
     "pass_document_on",
@@ -31,11 +33,19 @@ WRITERS = {
     "failed_knowledge_embeddings",
     "store_adopted_rows",
     "adoption_differences",
+    "adoption_keys",
+    "adoption_left_over",
+    "checked_place",
+    "placed_chunks",
+    "store_placed_rows",
+    "delete_placed",
     "delete_judgments",
     "pass_title_on",
     "rewrite_knowledge_chunks",
 }
 STATISTICS = {
+    "model_weight",
+    "counted_corpus",
     "sampled_spread",
     "chunks_of_configurations",
     "refresh_knowledge_statistics",
@@ -95,7 +105,7 @@ def test_only_the_rows_and_who_is_listed_name_the_table_of_chunks() -> None:
     named = {
         name for file, name, text in FOUND if file not in {ROWS, OF_AN_ENGINE} and naming(text)
     }
-    listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | BY_ID | OF_A_SCOPE
+    listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | BY_ID | OF_A_SCOPE | OF_PLACES
     assert named - listed == set()
 
 

@@ -536,7 +536,7 @@ create function knowledge_internal.counted_words(
   configuration regconfig, content text, out words integer, out distinct_words integer
 )
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
+set standard_conforming_strings = on as $$
 declare
   characters_read constant integer := 2000; -- in longer texts all corpora repeat their words
   longest_word constant integer := 15; -- characters, on average, spaces and stop words with them

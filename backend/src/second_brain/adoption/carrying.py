@@ -28,8 +28,10 @@ Key = list[str | None]
 
 _EXISTS = "select to_regclass('public.knowledge_adoptions') is not null"
 _LIST = """
-select adoption.name, format('%I.%I', namespace.nspname, class.relname),
-       adoption.key_columns, adoption.embedding_model,
+select adoption.name,
+       case when class.oid is null then '"a dropped table"'
+         else format('%I.%I', namespace.nspname, class.relname) end,
+       adoption.key_columns, adoption.embedding_model, adoption.place_id is not null,
        (
          select count(*)
            from public.knowledge_adoption_problems as problem
@@ -131,6 +133,16 @@ select mapped.name
             and dependency.refobjsubid = attribute.attnum
        )
 """
+_LACKS_INDEX = """
+select adoption.order_sql
+  from public.knowledge_adoptions as adoption
+ where adoption.name = %(name)s
+   and adoption.embedding_column is not null
+   and adoption.order_sql is distinct from knowledge_internal.place_order(
+         adoption.source, adoption.embedding_column
+       )
+"""
+_WRITE_PLACES = "select knowledge_internal.write_places()"
 _FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
 _HAS_VIEW = "select to_regclass(%(view)s) is not null"
 _DROP_TRIGGER = "drop trigger {trigger} on {source}"
@@ -150,6 +162,7 @@ class Adoption:
     source: str
     key_columns: Sequence[str]
     embedding_model: str | None
+    is_in_place: bool
     problems: int
 
 
@@ -284,8 +297,12 @@ def compare(
     leaves out the search for documents that are left over.
     """
     found = Comparison(name)
-    if repair and _trigger_faults(database, named(database, name)):
+    if repair and faults(database, named(database, name)):
         database.execute(_FOLLOW, {"name": name})
+    if repair:
+        # What such a row lacked can be there now: another mapping, or other rows of its document.
+        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
+        _repair(database, name, lost)
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
     problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
@@ -340,7 +357,10 @@ def faults(database: Database, adoption: Adoption) -> list[str]:
         _LOST_COLUMNS, {"columns": list(adoption.key_columns), "source": adoption.source}
     ).fetchall()
     found += [f"{adoption.source} has no column {name}, which is in the key" for (name,) in lost]
-    return found + _trigger_faults(database, adoption)
+    found += _trigger_faults(database, adoption)
+    if not lost and database.execute(_LACKS_INDEX, {"name": adoption.name}).fetchone():
+        found.append(f"{adoption.source} has another vector index than at its adoption")
+    return found
 
 
 def _trigger_faults(database: Database, adoption: Adoption) -> list[str]:
@@ -379,9 +399,12 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
         for trigger, *_ in found
     ]
     statements.append(composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))))
-    if delete_documents:
+    # Of a table that is searched in place, the documents have no text without it.
+    if delete_documents or adoption.is_in_place:
         statements.append(composed(_DELETE_DOCUMENTS, name=sql.Literal(name)))
     statements += [composed(one, name=sql.Literal(name)) for one in (_FORGET_NOTED, _FORGET)]
+    if adoption.is_in_place:
+        statements.append(composed(_WRITE_PLACES))
     return [one.as_string(database.connection) for one in statements]
 
 

@@ -108,6 +108,12 @@ def adopt(
         bool,
         typer.Option("--later", help="Writes only note their rows; see --carry-over."),
     ] = False,
+    copy: Annotated[
+        bool,
+        typer.Option(
+            "--copy", help="Copy texts and embeddings instead of searching the table in place."
+        ),
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="Name of the adoption; default: of the table.")
     ] = None,
@@ -210,6 +216,7 @@ def adopt(
                 chunk_size=chunk_size if split else None,
                 chunk_overlap=overlap if split else 0,
                 is_later=later,
+                is_in_place=not copy,
             )
             _write(database, proposed, choices, into, run=apply)
 

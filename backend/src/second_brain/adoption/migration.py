@@ -9,14 +9,15 @@ from psycopg import sql
 
 from second_brain.adoption.proposal import Proposal
 from second_brain.database import migrations
-from second_brain.errors import InvalidInputError
+from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.services.install import SCHEMA, Install
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _LONGEST_NAME = 63
+_PLACE_KEYS = ("int2", "int4", "int8", "uuid", "text", "varchar")
 
 _MIGRATION = """
--- {file}: carries the rows of {table_text} over into documents that can be searched.
+-- {file}: makes the rows of {table_text} searchable{where}.
 -- Written by `second-brain adopt`. Adds: an entry in public.knowledge_adoptions, the view
 -- {view_name}, triggers on {table_text}.
 -- Locks {table_text} against writes while the triggers are created.
@@ -30,7 +31,9 @@ select knowledge_internal.adopt_table(
   embedding_model => {model},
   chunk_size => {chunk_size},
   chunk_overlap => {chunk_overlap},
-  is_later => {is_later}
+  is_later => {is_later},
+  is_in_place => {is_in_place},
+  embedding_column => {embedding_column}
 );
 
 -- The mapping: change its expressions as you like, and add fields of upsert_knowledge_document
@@ -65,6 +68,7 @@ class Choices:
     """What the user decides beside the mapping.
 
     `model` names the embeddings of the source. With `chunk_size`, longer contents are split.
+    `is_in_place`: the texts and embeddings stay in the table, and are not copied.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Choices:
     chunk_size: int | None = None
     chunk_overlap: int = 0
     is_later: bool = False
+    is_in_place: bool = False
 
 
 def default_name(table: str) -> str:
@@ -107,6 +112,8 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             f"--name is {longest - _LONGEST_NAME} characters too long for the triggers of schema "
             f"{install.schema}, {name!r}"
         )
+    if choices.is_in_place:
+        _check_place(proposal, choices)
     literal = sql.Literal
     parts: dict[str, sql.Composable] = {
         "name": sql.SQL(name),
@@ -128,11 +135,44 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         chunk_size=literal(choices.chunk_size),
         chunk_overlap=literal(choices.chunk_overlap),
         is_later=literal(choices.is_later),
+        is_in_place=literal(choices.is_in_place),
+        embedding_column=literal(_embedding_column(proposal) if choices.is_in_place else None),
+        where=sql.SQL(" in place" if choices.is_in_place else ", as copies"),
         what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
     return migration.as_string(None).lstrip()
+
+
+def _check_place(proposal: Proposal, choices: Choices) -> None:
+    """Raise InvalidInputError for what is not searched in place."""
+    columns = [proposal.table.column(name) for name in proposal.key]
+    if len(columns) != 1 or columns[0] is None or columns[0].kind not in _PLACE_KEYS:
+        raise ConfigurationError(
+            f"{proposal.table} has the key ({', '.join(proposal.key)}): a table that is searched "
+            "in place has one key column, an integer, a uuid or a text",
+            remedy="Use --copy to copy texts and embeddings, or --key to name another unique "
+            "column.",
+        )
+    if choices.chunk_size is not None:
+        raise ConfigurationError(
+            "--split: the texts of a table that is searched in place are not split",
+            remedy="Use --copy to copy and split the texts.",
+        )
+
+
+def _embedding_column(proposal: Proposal) -> str | None:
+    embedding = proposal.field("embedding")
+    if embedding is None:
+        return None
+    if embedding.column is None or embedding.column.kind not in ("vector", "halfvec"):
+        raise ConfigurationError(
+            f"--embedding: {embedding.source} is no column of type vector or halfvec, and a table "
+            "is searched in place by such a column",
+            remedy="Use --copy to copy texts and embeddings, or --embed to embed the texts again.",
+        )
+    return embedding.column.name
 
 
 def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:

@@ -124,10 +124,36 @@ select btrim(regexp_replace(function.prosrc, '\\s+', ' ', 'g')) = 'begin return 
 """
 # What the manifest calls a kind of object, where it has another word.
 _LISTED_AS = {"domain": "type", "procedure": "function", "aggregate": "function"}
-_FUNCTIONS_NAMED = """
-select function.oid
+# The view chunk_rows is created by one of the functions.
+_RESTORED = """
+select 'pg_proc', function.oid
   from pg_catalog.pg_proc as function
- where function.pronamespace::regnamespace::text || '.' || function.proname = any (%s)
+ where function.pronamespace::regnamespace::text || '.' || function.proname = any (%(names)s)
+union all
+select 'pg_class', to_regclass(left(name, -length('write_chunk_rows')) || 'chunk_rows')::oid
+  from unnest(%(names)s) as listed (name)
+ where name like '%%.write\\_chunk\\_rows'
+"""
+# What the module adoption has added to the chunks. Rows that are searched in place have no text
+# without it.
+_WITHOUT_PLACES = (
+    """
+delete from public.knowledge_documents as document
+ where document.id in (
+         select chunk.document_id from public.knowledge_chunks as chunk
+          where chunk.place_id is not null
+       )
+""",
+    "select knowledge_internal.write_chunk_rows()",
+)
+_WITHOUT_COLUMNS = """
+alter table public.knowledge_chunks
+  drop column place_id,
+  drop column place_bigint,
+  drop column place_uuid,
+  drop column place_text,
+  drop column place_embedded,
+  alter column content set not null
 """
 _RELOAD = "notify pgrst, 'reload schema'"
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
@@ -307,11 +333,14 @@ def _plan_of_module(connection: Connection, schema: str, module: str, cascade: b
     ordered = _ordered(connection, nodes, restored=replaced.keys(), cascade=cascade)
     files = [one for one in packaged if one.module == module]
     declared = [one for one in migrations.find_state() if one.module == module]
+    is_adoption = module == _ADOPTION
     return Uninstall(
         schema,
         (
             *replaced.values(),
+            *(_here(connection, schema, one) for one in _WITHOUT_PLACES if is_adoption),
             *_drops(ordered, cascade=cascade),
+            *(_here(connection, schema, one) for one in [_WITHOUT_COLUMNS] if is_adoption),
             *migrations.forget(connection, schema, migrations.recorded(connection, schema, module)),
             _RELOAD,
         ),
@@ -346,18 +375,22 @@ def _replaced(connection: Connection, schema: str, module: str) -> dict[str, str
                 created = _FUNCTION.search(statement)
                 if created is not None and created[1] in names:
                     found[created[1]] = statement[created.start() :]
-    vector = pgvector.installed(connection)
-    vector_schema = vector.schema if vector else naming.EXTENSIONS
-    created_names = naming.created_names(one.sql for one in packaged)
-
-    def here(text: str) -> str:
-        text = naming.rename(text, created_names, naming.SCHEMA, schema)
-        return naming.with_vector(text, vector_schema)
-
     return {
-        here(name): here(re.sub("^create function", "create or replace function", text))
+        _here(connection, schema, name): _here(
+            connection, schema, re.sub("^create function", "create or replace function", text)
+        )
         for name, text in found.items()
     }
+
+
+def _here(connection: Connection, schema: str, text: str) -> str:
+    """Return SQL of the migrations as it is in an install in this schema."""
+    vector = pgvector.installed(connection)
+    created_names = naming.created_names(one.sql for one in migrations.find())
+    return naming.with_vector(
+        naming.rename(text, created_names, naming.SCHEMA, schema),
+        vector.schema if vector else naming.EXTENSIONS,
+    )
 
 
 def _nodes(
@@ -399,8 +432,8 @@ def _ordered(
     `restored` are functions that no longer depend on the nodes when these are dropped. Raises
     ForeignDependentsError if other objects depend on the nodes, unless `cascade`.
     """
-    rows = connection.execute(_FUNCTIONS_NAMED, [list(restored)]).fetchall()
-    depends = Dependencies(connection, nodes, {("pg_proc", oid) for (oid,) in rows})
+    rows = connection.execute(_RESTORED, {"names": list(restored)}).fetchall()
+    depends = Dependencies(connection, nodes, set(rows))
     if depends.foreign and not cascade:
         described = [_described(connection, one) for one in depends.foreign]
         raise ForeignDependentsError(sorted(described))

@@ -1,0 +1,988 @@
+-- 044_in_place: rows of adopted tables that are searched where they are.
+-- Module: adoption.
+-- Adds: columns, a check and indexes of knowledge_chunks, columns of knowledge_adoptions, a trigger
+-- of knowledge_chunks, and the functions that store what is derived from such a row and read its
+-- text and its embedding. Locks knowledge_chunks while its columns and indexes are created.
+-- Written from supabase/schemas/modules/adoption/44_in_place.sql by `make baseline`: edit that file.
+
+-- A place is an adopted table whose text and embeddings stay where they are. A chunk of it has
+-- place_id and the key of its row, in the type of the key; its content is null, and so is its
+-- embedding where the table has one. What is derived from both is stored as for other chunks.
+-- The functions place_content and place_embedding read the row. They are written again for each
+-- place, and are functions, not joins of a view, because nothing then depends on the table:
+-- `drop table ... cascade` ends one place and no search.
+
+alter table public.knowledge_adoptions
+  add column place_id integer unique,
+  add column embedding_column name,
+  add column order_sql text;
+
+comment on column public.knowledge_adoptions.place_id is
+  'The number of a table that is searched in place; null: texts and embeddings are copied.';
+comment on column public.knowledge_adoptions.embedding_column is
+  'In place: the column of the table that the embeddings are in; null: they are kept in '
+  'knowledge_chunks.';
+comment on column public.knowledge_adoptions.order_sql is
+  'In place: what a vector index of the table orders by; null: it has none that serves cosine '
+  'distance. Written by follow_table.';
+
+alter table public.knowledge_chunks
+  alter column content drop not null,
+  add column place_id integer,
+  add column place_bigint bigint,
+  add column place_uuid uuid,
+  add column place_text text,
+  add column place_embedded boolean,
+  add constraint knowledge_chunks_has_content
+    check (content is not null or place_id is not null) not valid;
+alter table public.knowledge_chunks validate constraint knowledge_chunks_has_content;
+
+comment on column public.knowledge_chunks.place_id is
+  'The adopted table that keeps the content, and the row by place_bigint, place_uuid or '
+  'place_text; null: the content is here. Written by the module adoption.';
+
+comment on column public.knowledge_chunks.place_embedded is
+  'True: a worker has written the embedding into the row. It goes when the text changes.';
+
+create unique index knowledge_chunks_place_bigint on public.knowledge_chunks
+  (place_id, place_bigint) where place_bigint is not null;
+create unique index knowledge_chunks_place_uuid on public.knowledge_chunks
+  (place_id, place_uuid) where place_uuid is not null;
+create unique index knowledge_chunks_place_text on public.knowledge_chunks
+  (place_id, place_text) where place_text is not null;
+create index knowledge_chunks_place on public.knowledge_chunks (place_id, collection)
+  where place_id is not null;
+
+-- bigint, uuid or text: which column of a chunk has the key of a row.
+create function knowledge_internal.key_kind(adoption public.knowledge_adoptions) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return case
+    when adoption.key_types[1] in ('smallint', 'integer', 'bigint') then 'bigint'
+    when adoption.key_types[1] = 'uuid' then 'uuid'
+    else 'text'
+  end;
+end
+$$;
+
+-- The number of a table that is adopted in place. Raises 22023 for one that cannot be.
+create function knowledge_internal.checked_place(
+  adoption_name text, source regclass, key_types text[], chunk_size integer, embedding_column name
+) returns integer
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  key_type_names constant text[] := array[
+    'smallint', 'integer', 'bigint', 'uuid', 'text', 'character varying'
+  ];
+  remedy constant text := 'Adopt a copy of it: second-brain adopt TABLE --copy';
+begin
+  if cardinality(key_types) <> 1 or key_types[1] <> all (key_type_names) then
+    raise exception 'key_columns: a table that is searched in place has one key column, of type %',
+                    array_to_string(key_type_names, ', ')
+      using errcode = '22023', hint = remedy;
+  end if;
+  if chunk_size is not null then
+    raise exception 'chunk_size: the texts of a table that is searched in place are not split'
+      using errcode = '22023', hint = remedy;
+  end if;
+  if embedding_column is not null and not exists (
+    select
+      from pg_catalog.pg_attribute as attribute
+      join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+     where attribute.attrelid = source
+       and attribute.attname = embedding_column
+       and type.typname in ('vector', 'halfvec')
+  ) then
+    raise exception 'embedding_column must be a column of % of type vector or halfvec, not %',
+                    source, embedding_column
+      using errcode = '22023', hint = remedy;
+  end if;
+  -- Chunks of a place that is gone must not become those of a new one.
+  perform pg_advisory_xact_lock(hashtext('knowledge_internal.checked_place'));
+  return (
+    select coalesce(
+             (select stored.place_id from public.knowledge_adoptions as stored
+               where stored.name = adoption_name),
+             1 + greatest(
+               0,
+               (select max(stored.place_id) from public.knowledge_adoptions as stored),
+               (select max(chunk.place_id) from public.knowledge_chunks as chunk)
+             )
+           )
+  );
+end
+$$;
+
+-- Finds the vector index of a place and makes its rows readable.
+create function knowledge_internal.use_place(adoption public.knowledge_adoptions) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  update public.knowledge_adoptions as stored
+     set order_sql = case when stored.embedding_column is not null
+           then knowledge_internal.place_order(stored.source, stored.embedding_column) end
+   where stored.name = adoption.name;
+  perform knowledge_internal.write_places();
+end
+$$;
+
+-- Writes place_content and place_embedding for the places that there are.
+create function knowledge_internal.write_places() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  read record;
+begin
+  for read in select 'content' as field, 'text' as type
+               union all select 'embedding', 'extensions.vector'
+  loop
+    execute format(
+      $function$
+        create or replace function knowledge_internal.place_%1$s(
+          place integer, of_bigint bigint, of_uuid uuid, of_text text
+        ) returns %2$s
+        language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $body$
+        begin
+          case place
+            when 0 then return null;%3$s
+            else return null;
+          end case;
+        exception when undefined_table or undefined_column then
+          return null; -- the table or its view was dropped: only this place has no rows
+        end
+        $body$
+      $function$,
+      read.field, read.type,
+      (
+        select string_agg(
+                 format(
+                   E'\n            when %s then return (\n              select adopted.%s'
+                   ' from knowledge_internal.%I as adopted where adopted.key_1 = of_%s);',
+                   place.place_id,
+                   case when read.field = 'content' then 'content'
+                     else 'embedding::extensions.vector' end,
+                   'adopted_' || place.name, knowledge_internal.key_kind(place)
+                 ),
+                 '' order by place.place_id
+               )
+          from public.knowledge_adoptions as place
+         where place.place_id is not null
+           and exists (
+                 select from pg_catalog.pg_attribute as attribute
+                  where attribute.attrelid
+                          = to_regclass(format('knowledge_internal.%I', 'adopted_' || place.name))
+                    and attribute.attname = read.field
+               )
+      )
+    );
+    execute format(
+      'revoke all on function knowledge_internal.place_%s from public', read.field
+    );
+  end loop;
+end
+$$;
+
+-- The value of source_row for a chunk of a place: its own row, also where several rows are chunks
+-- of one document.
+create function knowledge_internal.place_row(
+  place integer, of_bigint bigint, of_uuid uuid, of_text text
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select knowledge_internal.adopted_source_row(
+             adoption, jsonb_build_array(coalesce(of_bigint::text, of_uuid::text, of_text))
+           )
+      from public.knowledge_adoptions as adoption
+     where adoption.place_id = place
+  );
+end
+$$;
+
+create or replace function knowledge_internal.write_chunk_rows() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  drop view if exists knowledge_internal.chunk_rows;
+  create view knowledge_internal.chunk_rows with (security_invoker = true) as
+  select chunk.id, chunk.document_id, chunk.chunk_index, chunk.status, chunk.collection,
+         chunk.knowledge_type, chunk.language, chunk.document_date, chunk.owner_id,
+         chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.source_id,
+         chunk.source_origin, chunk.metadata, chunk.heading, chunk.content_hash,
+         chunk.text_length, chunk.content_tsv, chunk.bm25, chunk.embedding_bits,
+         chunk.embedding_model, chunk.updated_at,
+         coalesce(
+           chunk.content,
+           knowledge_internal.place_content(
+             chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
+           )
+         ) as content,
+         case
+           when chunk.embedding is not null or chunk.place_id is null then chunk.embedding
+           when chunk.embedding_bits is not null then knowledge_internal.place_embedding(
+             chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
+           )
+         end as embedding,
+         case when chunk.place_id is not null then knowledge_internal.place_row(
+           chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
+         ) end as source_row
+    from public.knowledge_chunks as chunk;
+end
+$$;
+
+-- Runs after complete_chunk, which has derived from text and embedding what is stored: leaves both
+-- to the table. An embedding that was made for a row is written into the table.
+create function knowledge_internal.complete_chunk_in_place() returns trigger
+-- definer: a role that may write chunks has no rights on the internal functions, nor on the table.
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  place constant public.knowledge_adoptions := (
+    select adoption from public.knowledge_adoptions as adoption
+     where adoption.place_id = new.place_id
+  );
+begin
+  new.content := null;
+  if place.embedding_column is null or new.embedding is null then
+    return new;
+  end if;
+  if current_setting('knowledge_internal.stores_place', true) is distinct from 'on' then
+    if knowledge_internal.embed_place_row(place, new) then
+      new.place_embedded := true;
+    else
+      -- The row is held by a writer: this chunk waits for an embedding as before.
+      new.embedding_bits := old.embedding_bits;
+      new.embedding_model := old.embedding_model;
+    end if;
+  end if;
+  new.embedding := null;
+  return new;
+end
+$$;
+
+-- Writes the embedding of a chunk into the row of its place; false if another transaction holds the
+-- row: waiting for it with the chunk locked could end in a deadlock.
+create function knowledge_internal.embed_place_row(
+  place public.knowledge_adoptions, chunk public.knowledge_chunks
+) returns boolean
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  written bigint;
+begin
+  -- The triggers of the adoption leave this write out: the chunk has the embedding already.
+  perform set_config('knowledge_internal.stores_place', 'on', true);
+  execute format(
+    'update %1$s as source set %2$I = $1'
+    ' where source.%3$I = any (array('
+    '         select held.%3$I from %1$s as held where held.%3$I = $2::%4$s for update skip locked'
+    '       ))',
+    place.source, place.embedding_column, place.key_columns[1], place.key_types[1]
+  )
+  using chunk.embedding,
+        coalesce(chunk.place_bigint::text, chunk.place_uuid::text, chunk.place_text);
+  get diagnostics written = row_count;
+  perform set_config('knowledge_internal.stores_place', '', true);
+  return written > 0;
+end
+$$;
+
+create trigger complete_chunk_in_place
+  before insert or update on public.knowledge_chunks
+  for each row when (new.place_id is not null)
+  execute function knowledge_internal.complete_chunk_in_place();
+
+-- A row of a place as it is to be stored. document: its document; is_first: the fields of the
+-- document are those of this row. embedding: null for one that is not used. has_text: false for a
+-- row without text, which has no chunk. left_out: as in adopted_row.
+create type knowledge_internal.placed_row as (
+  key text, document public.knowledge_documents, is_first boolean, chunk_index integer,
+  content text, metadata jsonb, content_hash text, embedding extensions.vector,
+  embedding_bits bit varying, embedding_model text, has_text boolean, left_out text
+);
+
+-- The same fields of a document without its key and its address, checked by check_document.
+create function knowledge_internal.checked_fields(fields jsonb) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  perform knowledge_internal.check_document(
+    fields - 'source_url' || '{"external_key": "checked elsewhere"}'
+  );
+  return fields;
+end
+$$;
+
+-- The rows of a place with these keys (an array of arrays of texts); for one key, raises the errors
+-- of check_document.
+create function knowledge_internal.placed_rows(adoption public.knowledge_adoptions, keys jsonb)
+returns setof knowledge_internal.placed_row
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- As in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  view_name constant text := 'adopted_' || adoption.name;
+  columns constant text[] := array(
+    select attribute.attname::text
+      from pg_catalog.pg_attribute as attribute
+     where attribute.attrelid = format('knowledge_internal.%I', view_name)::regclass
+       and attribute.attnum > 0
+  );
+  key_sql constant record := knowledge_internal.key_sql(adoption, 'adopted', true);
+  fields constant text[] := array(
+    select name from unnest(columns) as listed (name)
+     where name <> all ('{key_1,content,embedding,document_key,chunk_index}')
+  );
+  has_documents constant boolean := 'document_key' = any (columns);
+begin
+  return query execute format(
+    $query$
+      select given.key, stored.document,
+             row_number() over (
+               partition by (stored.document).external_key order by given.chunk_index, given.key
+             ) = 1,
+             given.chunk_index, given.content, given.metadata,
+             public.knowledge_content_hash((stored.document).title, given.content),
+             used.embedding,
+             case when used.embedding is not null
+               then knowledge_internal.embedding_bits(used.embedding) end,
+             corpus.model, concat((stored.document).title, given.content) ~ '\S',
+             concat_ws(
+               ', ',
+               case when given.embedding is not null and corpus.model = $1.embedding_model
+                         and used.embedding is null then
+                 'embedding has no direction (it is zero, or too small)' end,
+               case when not given.has_address then
+                 'source_url is no address of http or https and no path' end
+             )
+        from (
+          select %1$s ->> 0 as key, %2$s as document_key, %3$s as chunk_index,
+                 adopted.content::text as content, %4$s as embedding,
+                 coalesce(%5$s, '{}') as metadata, (%6$s) is not false as has_address,
+                 %7$s as fields
+            from jsonb_array_elements($2) as given (key)
+            join knowledge_internal.%8$I as adopted on %9$s
+          offset 0
+        ) as given
+       cross join lateral (
+               select coalesce(
+                        knowledge_internal.model_of_collection(
+                          coalesce(given.fields ->> 'collection', 'knowledge')
+                        ),
+                        $1.embedding_model
+                      )
+               offset 0
+             ) as corpus (model)
+       cross join lateral (
+               select case when corpus.model = $1.embedding_model
+                                and (given.embedding operator(extensions.<=>) given.embedding) < 0.5
+                        then given.embedding end
+               offset 0
+             ) as used (embedding)
+       cross join lateral (
+               select knowledge_internal.changed_document(
+                        null,
+                        given.fields || jsonb_build_object(
+                          'external_key', $1.name || '/' || given.document_key,
+                          'source_url', case when given.has_address
+                            then given.fields -> 'source_url' end,
+                          'metadata', %10$s, 'source_row', %11$s
+                        ),
+                        'replace'
+                      ) as document
+               offset 0
+             ) as stored
+    $query$,
+    key_sql.value,
+    case when has_documents then 'adopted.document_key::text' else 'adopted.key_1::text' end,
+    case when 'chunk_index' = any (columns) then 'coalesce(adopted.chunk_index, 0)::integer'
+      else '0' end,
+    case
+      when adoption.embedding_column is not null and 'embedding' = any (columns)
+        then 'adopted.embedding::extensions.vector'
+      else 'null::extensions.vector'
+    end,
+    case when 'metadata' = any (fields) then 'adopted.metadata::jsonb' else 'null::jsonb' end,
+    case when 'source_url' = any (fields)
+      then 'knowledge_internal.is_address(adopted.source_url)' else 'true' end,
+    -- A row that is stored alone can be the wrong one of many: its error says what is allowed.
+    case when jsonb_array_length(keys) = 1 then 'knowledge_internal.checked_fields'
+      else '' end || '(jsonb_build_object('
+      || (
+        select string_agg(format('%1$L, adopted.%1$I', name), ', ')
+          from unnest(fields) as listed (name)
+      )
+      || '))',
+    view_name, key_sql.is_given,
+    -- Of a document with several rows, metadata is that of each row.
+    case when has_documents then '''{}''::jsonb' else 'given.metadata' end,
+    case when has_documents then
+      'jsonb_build_object(''adoption'', $1.name, ''table'', ($1.source)::text,'
+      ' ''document'', given.document_key)'
+      else 'knowledge_internal.adopted_source_row($1, jsonb_build_array(given.key))' end
+  )
+  using adoption, keys;
+end
+$$;
+
+-- The chunks of these keys of a place (texts), with their documents: the plan is one look-up a key.
+create function knowledge_internal.placed_chunks(
+  adoption public.knowledge_adoptions, keys text[]
+) returns table (
+  key text, id uuid, document_id uuid, chunk_index integer, collection text, heading text,
+  metadata jsonb, content_hash text, embedding_bits bit varying, embedding_model text,
+  place_embedded boolean
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- As in store_adopted_rows.
+set enable_seqscan = off as $$
+begin
+  return query execute format(
+    'select chunk.place_%1$s::text, chunk.id, chunk.document_id, chunk.chunk_index,'
+    '       chunk.collection, chunk.heading, chunk.metadata, chunk.content_hash,'
+    '       chunk.embedding_bits, chunk.embedding_model, chunk.place_embedded'
+    '  from public.knowledge_chunks as chunk'
+    ' where chunk.place_id = $1 and chunk.place_%1$s = any ($2::%1$s[])',
+    knowledge_internal.key_kind(adoption)
+  )
+  using adoption.place_id, keys;
+end
+$$;
+
+-- Stores the documents of rows of a place.
+create function knowledge_internal.store_placed_documents(given knowledge_internal.placed_row[])
+returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- As in store_adopted_rows.
+set enable_seqscan = off as $$
+begin
+  insert into public.knowledge_documents as stored
+  select (row.document).*
+    from unnest(given) as row
+   where row.is_first
+   order by (row.document).external_key
+      on conflict (external_key) do update
+     set (
+           title, knowledge_type, source_id, source_url, source_origin, author, document_date,
+           owner_id, visibility, allowed_groups, sensitivity, language, collection, metadata,
+           source_row, updated_at
+         ) = row (
+           excluded.title, excluded.knowledge_type, excluded.source_id, excluded.source_url,
+           excluded.source_origin, excluded.author, excluded.document_date, excluded.owner_id,
+           excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
+           excluded.collection, excluded.metadata, excluded.source_row, now()
+         )
+   where (
+           stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
+           stored.source_origin, stored.author, stored.document_date, stored.owner_id,
+           stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
+           stored.collection, stored.metadata, stored.source_row
+         ) is distinct from (
+           excluded.title, excluded.knowledge_type, excluded.source_id, excluded.source_url,
+           excluded.source_origin, excluded.author, excluded.document_date, excluded.owner_id,
+           excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
+           excluded.collection, excluded.metadata, excluded.source_row
+         );
+end
+$$;
+
+-- Makes documents and chunks of a place equal to these rows. Raises 22023 for a row without
+-- content, for a key that another document has, and for rows of one document that are not visible
+-- to the same users.
+create function knowledge_internal.store_placed_rows(
+  adoption public.knowledge_adoptions, given knowledge_internal.placed_row[]
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- As in store_adopted_rows.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+declare
+  kind constant text := knowledge_internal.key_kind(adoption);
+  wrong text;
+begin
+  if exists (select from unnest(given) as row where row.content is null) then
+    raise exception 'content is null' using errcode = '22023';
+  end if;
+  select row.key into wrong
+    from unnest(given) as row group by row.key having count(*) > 1 limit 1;
+  if found then
+    raise exception 'the view has several rows with the key %', left(wrong, 100)
+      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
+  end if;
+  select stored.external_key into wrong
+    from unnest(given) as row
+    join public.knowledge_documents as stored on stored.external_key = (row.document).external_key
+   where stored.source_row ->> 'adoption' is distinct from adoption.name
+   limit 1;
+  if found then
+    raise exception 'another document has the external_key %', left(wrong, 100)
+      using errcode = '22023',
+            hint = 'Delete that document, or adopt the table under another name.';
+  end if;
+  -- A row of a document decides who sees the others, so all must say the same.
+  select (row.document).external_key into wrong
+    from unnest(given) as row
+    join unnest(given) as first
+      on first.is_first and (first.document).external_key = (row.document).external_key
+   where not row.is_first
+     and ((row.document).visibility, (row.document).owner_id, (row.document).allowed_groups,
+          (row.document).sensitivity)
+           is distinct from
+         ((first.document).visibility, (first.document).owner_id, (first.document).allowed_groups,
+          (first.document).sensitivity)
+   union all
+  select stored.external_key
+    from unnest(given) as row
+    join public.knowledge_documents as stored on stored.external_key = (row.document).external_key
+   where row.is_first
+     and (stored.visibility, stored.owner_id, stored.allowed_groups, stored.sensitivity)
+           is distinct from
+         ((row.document).visibility, (row.document).owner_id, (row.document).allowed_groups,
+          (row.document).sensitivity)
+     and exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.document_id = stored.id
+              and coalesce(chunk.place_bigint::text, chunk.place_uuid::text, chunk.place_text)
+                    <> all (array(select other.key from unnest(given) as other))
+         )
+   limit 1;
+  if found then
+    raise exception 'the rows of document % have different visibility, owner, groups or '
+                    'sensitivity', left(wrong, 100)
+      using errcode = '22023', hint = 'Write all rows of the document in one statement.';
+  end if;
+
+  perform knowledge_internal.store_placed_documents(given);
+  -- The trigger of the chunks writes nothing into the table.
+  perform set_config('knowledge_internal.stores_place', 'on', true);
+  -- A chunk that loses its embedding is made anew.
+  delete from public.knowledge_chunks as chunk
+   where chunk.id in (
+           select stored.id
+             from knowledge_internal.placed_chunks(
+                    adoption, array(select row.key from unnest(given) as row)
+                  ) as stored
+             join unnest(given) as row using (key)
+            where not row.has_text
+               or adoption.embedding_column is not null
+                  and stored.embedding_bits is not null and row.embedding is null
+         );
+  update public.knowledge_chunks as chunk
+     set document_id = document.id,
+         chunk_index = row.chunk_index,
+         heading = (row.document).title,
+         collection = (row.document).collection,
+         metadata = row.metadata,
+         -- The text is analysed again if it is given.
+         content = case when row.content_hash <> stored.content_hash then row.content end,
+         version = chunk.version + (row.content_hash <> stored.content_hash)::integer,
+         embedding = case
+           when row.embedding is null then chunk.embedding
+           when row.embedding_bits is distinct from stored.embedding_bits then row.embedding
+         end,
+         embedding_model = case when row.embedding is null then chunk.embedding_model
+           else row.embedding_model end,
+         place_embedded = case
+           when row.embedding_bits is not distinct from stored.embedding_bits
+             then chunk.place_embedded end
+    from unnest(given) as row
+    join knowledge_internal.placed_chunks(
+           adoption, array(select listed.key from unnest(given) as listed)
+         ) as stored using (key)
+    join public.knowledge_documents as document
+      on document.external_key = (row.document).external_key
+   where chunk.id = stored.id
+     and (
+       (
+         stored.document_id, stored.chunk_index, stored.heading, stored.collection,
+         stored.metadata, stored.content_hash
+       ) is distinct from (
+         document.id, row.chunk_index, (row.document).title, (row.document).collection,
+         row.metadata, row.content_hash
+       )
+       or row.embedding is not null
+          and (stored.embedding_bits, stored.embedding_model)
+                is distinct from (row.embedding_bits, row.embedding_model)
+     );
+  insert into public.knowledge_chunks (
+    place_id, place_bigint, place_uuid, place_text, document_id, chunk_index, heading, content,
+    collection, metadata, embedding, embedding_model
+  )
+  select adoption.place_id, case kind when 'bigint' then row.key::bigint end,
+         case kind when 'uuid' then row.key::uuid end, case kind when 'text' then row.key end,
+         document.id, row.chunk_index, (row.document).title, row.content,
+         (row.document).collection, row.metadata, row.embedding,
+         case when row.embedding is not null then row.embedding_model end
+    from unnest(given) as row
+    join public.knowledge_documents as document
+      on document.external_key = (row.document).external_key
+   where row.has_text
+     and row.key <> all (array(
+           select stored.key
+             from knowledge_internal.placed_chunks(
+                    adoption, array(select listed.key from unnest(given) as listed)
+                  ) as stored
+         ));
+  perform set_config('knowledge_internal.stores_place', '', true);
+
+  perform knowledge_internal.note_adoption_problems(
+            adoption, jsonb_build_array(jsonb_build_array(row.key)), true,
+            row.left_out || ': carried over without it'
+          )
+     from unnest(given) as row
+    where row.left_out <> '';
+end
+$$;
+
+-- Locks the documents of rows of a place, those of their chunks and those that they name, in the
+-- order of ids; returns their ids. keys: an array of arrays of texts.
+create function knowledge_internal.lock_placed(adoption public.knowledge_adoptions, keys jsonb)
+returns uuid[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- As in store_adopted_rows.
+set enable_seqscan = off as $$
+begin
+  return array(
+    select document.id
+      from public.knowledge_documents as document
+     where document.id = any (array(
+             select chunk.document_id
+               from knowledge_internal.placed_chunks(
+                      adoption, array(select given.key ->> 0 from jsonb_array_elements(keys)
+                                             as given (key))
+                    ) as chunk
+             union
+             select named.id
+               from public.knowledge_documents as named
+              where named.external_key = any (array(
+                      select knowledge_internal.adopted_key(adoption, given.key)
+                        from jsonb_array_elements(keys) as given (key)
+                    ))
+                and named.source_row @> jsonb_build_object('adoption', adoption.name)
+           ))
+     order by document.id
+       for update
+  );
+end
+$$;
+
+-- Deletes the chunks of these keys but those that are kept, and of the documents those without a
+-- row: those of rows that are gone, and those of several rows without a chunk.
+create function knowledge_internal.delete_placed(
+  adoption public.knowledge_adoptions, keys jsonb, locked_documents uuid[],
+  kept knowledge_internal.placed_row[]
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- As in store_adopted_rows.
+set enable_seqscan = off as $$
+begin
+  delete from public.knowledge_chunks as chunk
+   where chunk.id = any (array(
+           select stored.id
+             from knowledge_internal.placed_chunks(
+                    adoption, array(select given.key ->> 0 from jsonb_array_elements(keys)
+                                           as given (key))
+                  ) as stored
+            where stored.key <> all (array(select row.key from unnest(kept) as row))
+         ));
+  delete from public.knowledge_documents as document
+   where document.id = any (locked_documents)
+     and document.external_key <> all (
+           array(select (row.document).external_key from unnest(kept) as row)
+         )
+     and not exists (
+           select from public.knowledge_chunks as chunk where chunk.document_id = document.id
+         );
+end
+$$;
+
+-- Empties the embeddings that workers have written into the rows of texts that have changed since,
+-- so that they wait for new ones; returns the keys.
+create function knowledge_internal.empty_old_embeddings(
+  adoption public.knowledge_adoptions, given knowledge_internal.placed_row[]
+) returns text[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  keys constant text[] := array(
+    select row.key
+      from unnest(given) as row
+      join knowledge_internal.placed_chunks(
+             adoption, array(select listed.key from unnest(given) as listed)
+           ) as stored using (key)
+     where stored.place_embedded
+       and stored.content_hash <> row.content_hash
+       and stored.embedding_bits = row.embedding_bits
+  );
+begin
+  if keys <> '{}' then
+    perform set_config('knowledge_internal.stores_place', 'on', true);
+    execute format(
+      'update %s as source set %I = null where source.%I = any ($1::%s[])',
+      adoption.source, adoption.embedding_column, adoption.key_columns[1], adoption.key_types[1]
+    )
+    using keys;
+    perform set_config('knowledge_internal.stores_place', '', true);
+  end if;
+  return keys;
+end
+$$;
+
+-- carry_over for a place: errors are raised, and carry_over lists them.
+create function knowledge_internal.carry_over_placed(
+  adoption public.knowledge_adoptions, keys jsonb
+) returns bigint
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  locked_documents constant uuid[] := knowledge_internal.lock_placed(adoption, keys);
+  given knowledge_internal.placed_row[];
+begin
+  perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
+  given := array(select row from knowledge_internal.placed_rows(adoption, keys) as row);
+  if given <> '{}' and knowledge_internal.empty_old_embeddings(adoption, given) <> '{}' then
+    given := array(select row from knowledge_internal.placed_rows(adoption, keys) as row);
+  end if;
+  if given <> '{}' then
+    perform knowledge_internal.store_placed_rows(adoption, given);
+  end if;
+  perform knowledge_internal.delete_placed(adoption, keys, locked_documents, given);
+  return cardinality(given);
+end
+$$;
+
+-- Compares the rows with these keys with what is stored of them, as adoption_differences does.
+create function knowledge_internal.placed_differences(
+  adoption public.knowledge_adoptions, keys jsonb
+) returns table (key jsonb, fields text[])
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return query
+  select jsonb_build_array(given.key),
+         case when parent.id is null or given.has_text and stored.id is null
+           then array['missing'] else differing.fields end
+    from knowledge_internal.placed_rows(adoption, keys) as given
+    left join public.knowledge_documents as parent
+      on parent.external_key = (given.document).external_key
+     and parent.source_row @> jsonb_build_object('adoption', adoption.name)
+    left join knowledge_internal.placed_chunks(
+           adoption, array(select listed.key ->> 0 from jsonb_array_elements(keys)
+                                  as listed (key))
+         ) as stored using (key)
+   cross join lateral (
+           select array(
+             select field.key
+               from jsonb_each(
+                      to_jsonb(parent) - '{id,content_hash,created_at,updated_at}'::text[]
+                    ) as field
+               join jsonb_each(to_jsonb(given.document)) as wanted using (key)
+              where field.value is distinct from wanted.value
+             union all
+             select 'content'
+              where given.content is null or not given.has_text and stored.id is not null
+                 or given.has_text and stored.content_hash <> given.content_hash
+             union all
+             select 'embedding'
+              where adoption.embedding_column is not null and given.has_text
+                and (
+                  stored.embedding_bits is distinct from given.embedding_bits
+                  or given.embedding is not null
+                     and stored.embedding_model is distinct from given.embedding_model
+                )
+             union all
+             select 'columns of chunks'
+              where given.has_text
+                and (stored.document_id, stored.chunk_index, stored.heading, stored.metadata,
+                     stored.collection)
+                      is distinct from
+                    (parent.id, given.chunk_index, (given.document).title, given.metadata,
+                     (given.document).collection)
+           )
+         ) as differing (fields)
+   where parent.id is null
+      or given.has_text and stored.id is null
+      or differing.fields <> '{}';
+end
+$$;
+
+-- What a vector index of a table orders by, over source, with the question's direction as $3; null
+-- if no index serves cosine distance. That of inner product and of L2 does where the vectors have
+-- the length 1, which a sample shows. A partial index serves if it leaves out null only.
+create function knowledge_internal.place_order(source regclass, embedding_column name) returns text
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- Names are those that the catalogue has.
+set quote_all_identifiers = off
+-- The plan has the index if the index can be used.
+set enable_seqscan = off
+set enable_sort = off as $$
+declare
+  sampled constant integer := 1000; -- rows
+  are_units boolean;
+  index record;
+  plan json;
+begin
+  execute format(
+    'select bool_and(abs(extensions.vector_norm(source.embedding) - 1) < 0.01)'
+    '  from ('
+    '    select %1$I::extensions.vector as embedding'
+    '      from %2$s where %1$I is not null limit %3$s'
+    '  ) as source',
+    embedding_column, source, sampled
+  )
+    into are_units;
+  for index in
+    select class.relname as name, rule.operator,
+           regexp_replace(
+             pg_get_indexdef(stored.indexrelid, 1, true),
+             format('(?<![\w".])"?%s"?(?![\w".])', embedding_column),
+             format('source.%I', embedding_column), 'g'
+           ) as expression,
+           pg_catalog.format_type(attribute.atttypid, attribute.atttypmod) as type
+      from pg_catalog.pg_index as stored
+      join pg_catalog.pg_class as class on class.oid = stored.indexrelid
+      join pg_catalog.pg_am as method on method.oid = class.relam and method.amname = 'hnsw'
+      join pg_catalog.pg_opclass as class_of on class_of.oid = stored.indclass[0]
+      join pg_catalog.pg_attribute as attribute
+        on attribute.attrelid = stored.indexrelid and attribute.attnum = 1
+      join (
+             values ('cosine', '<=>', false), ('ip', '<#>', true), ('l2', '<->', true)
+           ) as rule (name, operator, needs_units)
+        on class_of.opcname in (
+             format('vector_%s_ops', rule.name), format('halfvec_%s_ops', rule.name)
+           )
+       and (are_units or not rule.needs_units)
+     where stored.indrelid = source
+       and stored.indisvalid
+       and (
+         stored.indpred is null
+         or pg_get_expr(stored.indpred, stored.indrelid)
+              = format('(%I IS NOT NULL)', embedding_column)
+       )
+     order by rule.needs_units, class.relname
+  loop
+    begin
+      -- Only the planner can say whether the expression is that of the index.
+      execute format(
+        'explain (format json) select from %s as source where source.%I is not null'
+        ' order by %s operator(extensions.%s) (select null::%s) limit 1',
+        source, embedding_column, index.expression, index.operator, index.type
+      )
+        into plan;
+      if plan::text like '%"Order By"%' then
+        return format(
+          '%s operator(extensions.%s) $3::%s', index.expression, index.operator, index.type
+        );
+      end if;
+    exception when others then
+      null; -- an expression that cannot be used so
+    end;
+  end loop;
+  return null;
+end
+$$;
+
+-- The nearest rows of each place by its own vector index, and by embedding_bits of a place without
+-- one, or whose index stopped early.
+create or replace function knowledge_internal.nearest_elsewhere(
+  near_ids uuid[], near_similarities double precision[], asked_embedding extensions.vector,
+  collection text, scope knowledge_internal.row_scope, most integer, out ids uuid[],
+  out similarities double precision[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Names are those that the catalogue has.
+set quote_all_identifiers = off as $$
+declare
+  named constant text[] := case when collection is not null then array[collection]
+    else coalesce((scope.wanted).collections, (scope.required).collections) end;
+  direction constant extensions.vector := extensions.l2_normalize(asked_embedding);
+  conditions constant text := scope.matching
+    || case when collection is not null then ' and chunk.collection = $5' else '' end
+    || ' and chunk.embedding_bits is not null';
+  near constant text :=
+    'select array_agg(near.id order by near.distance, near.id),'
+    '       array_agg(1 - near.distance order by near.distance, near.id)'
+    '  from (%s) as near';
+  place public.knowledge_adoptions;
+  source_sql text;
+  found_ids uuid[];
+  found_similarities double precision[];
+  has_found boolean := false;
+begin
+  ids := near_ids;
+  similarities := near_similarities;
+  for place in
+    select adoption.*
+      from public.knowledge_adoptions as adoption
+     where adoption.embedding_column is not null
+       and adoption.place_id is not null
+       -- The table may be dropped.
+       and exists (select from pg_catalog.pg_class as class where class.oid = adoption.source)
+       and (
+         named is null
+         or exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.place_id = adoption.place_id and chunk.collection = any (named)
+         )
+       )
+     order by adoption.place_id
+  loop
+    found_ids := null;
+    source_sql := format(
+      '(source.%I)::extensions.vector operator(extensions.<=>) $2 as distance',
+      place.embedding_column
+    );
+    if place.order_sql is not null then
+      execute format(
+        near,
+        format(
+          'select chunk.id, %s from %s as source join public.knowledge_chunks as chunk'
+          ' on chunk.place_id = %s and chunk.place_%s = source.%I where %s'
+          ' and source.%I is not null order by %s limit $4',
+          source_sql, place.source, place.place_id, knowledge_internal.key_kind(place),
+          place.key_columns[1], conditions, place.embedding_column, place.order_sql
+        )
+      )
+        into found_ids, found_similarities
+        using scope, asked_embedding, direction, most, collection;
+    end if;
+    if (cardinality(found_ids) >= most) is not true then
+      execute format(
+        near,
+        format(
+          'select listed.id, %s from ('
+          '  select chunk.id, chunk.place_%2$s as key from public.knowledge_chunks as chunk'
+          '   where chunk.place_id = %3$s and %4$s'
+          '   order by chunk.embedding_bits operator(extensions.<~>) $6, chunk.id limit 5 * $4'
+          ') as listed join %5$s as source on source.%6$I = listed.key'
+          ' order by distance, listed.id limit $4',
+          source_sql, knowledge_internal.key_kind(place), place.place_id, conditions, place.source,
+          place.key_columns[1]
+        )
+      )
+        into found_ids, found_similarities
+        using scope, asked_embedding, direction, most, collection,
+              knowledge_internal.embedding_bits(asked_embedding);
+    end if;
+    has_found := has_found or found_ids is not null;
+    ids := coalesce(ids, '{}') || coalesce(found_ids, '{}');
+    similarities := coalesce(similarities, '{}') || coalesce(found_similarities, '{}');
+  end loop;
+  if has_found then
+    select array_agg(near.id order by near.similarity desc, near.id),
+           array_agg(near.similarity order by near.similarity desc, near.id)
+      into ids, similarities
+      from (
+        select listed.id, listed.similarity
+          from unnest(ids, similarities) as listed (id, similarity)
+         order by listed.similarity desc, listed.id
+         limit most
+      ) as near;
+  end if;
+end
+$$;
+
+-- Makes the views of a corpus that is installed already read places.
+do $$
+begin
+  perform knowledge_internal.write_places();
+  perform knowledge_internal.write_chunk_rows();
+end
+$$;
+
+revoke all on all functions in schema knowledge_internal from public;
+
+notify pgrst, 'reload schema';

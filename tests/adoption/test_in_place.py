@@ -1,0 +1,420 @@
+"""A table that is searched in place: it keeps its texts and its embeddings."""
+
+import random
+from typing import Any
+
+import pytest
+from adopted import GUIDE, Row, adopt, backfill, compare, reasons
+from psycopg.types.json import Jsonb
+
+from conftest import Connection
+from second_brain.adoption import carrying
+from second_brain.services.install import Database
+
+pytestmark = pytest.mark.module("adoption")
+
+WORDS = ("harbour", "lighthouse", "ferry", "anchor", "tide", "rope", "sail", "wind", "chart")
+LARGE = (
+    "create or replace function knowledge_internal.small_corpus_limit() returns integer"
+    " language sql immutable as 'select 0'"
+)
+
+
+@pytest.fixture
+def source(database: Connection) -> Connection:
+    """A database with a table of three rows that is searched in place."""
+    database.execute(GUIDE)
+    database.execute(
+        "insert into public.documents (title, content, metadata, embedding) values"
+        " ('Keys', 'Rotate the keys.', '{\"team\": \"security\"}', '[1,0,0]'),"
+        " (null, 'Water the plants.', null, '[0,1,0]'),"
+        " ('Bin', 'Empty the bin.', '{}', '[0,0,1]')"
+    )
+    adopt(database, is_in_place=True)
+    backfill(database)
+    return database
+
+
+def search(connection: Connection, **arguments: Any) -> list[Row]:
+    (rows,) = connection.execute(
+        "select coalesce(jsonb_agg(to_jsonb(hit) order by hit.ordinality), '[]')"
+        "  from knowledge_internal.search(knowledge_internal.given_arguments(%s))"
+        "       with ordinality as hit",
+        [Jsonb(arguments)],
+    ).fetchone() or ([],)
+    return list(rows)
+
+
+def found(connection: Connection, **arguments: Any) -> list[str]:
+    return [row["content"] for row in search(connection, **arguments)]
+
+
+def stored(connection: Connection) -> list[tuple[Any, ...]]:
+    return connection.execute(
+        "select content, embedding, embedding_bits is not null from public.knowledge_chunks"
+        " order by place_bigint"
+    ).fetchall()
+
+
+def test_a_row_is_found_with_its_text_and_neither_text_nor_embedding_is_stored_twice(
+    source: Connection,
+) -> None:
+    assert stored(source) == [(None, None, True)] * 3
+    (hit,) = search(source, query_text="rotate", snippet=True)
+    assert hit["content"] == "Rotate the keys."
+    assert hit["snippet"] == "<mark>Rotate</mark> the keys."
+    assert (hit["title"], hit["external_key"]) == ("Keys", "documents/1")
+    assert hit["source_row"]["key"] == {"id": 1}
+    hit, *_ = search(source, query_embedding="[0,0.9,0.1]")
+    assert hit["content"] == "Water the plants."
+    assert round(hit["similarity"], 3) == 0.994
+
+
+def test_writes_of_the_table_are_followed(source: Connection) -> None:
+    source.execute("update public.documents set content = 'Rotate the wheels.' where id = 1")
+    source.execute("update public.documents set embedding = '[1,0.1,0]' where id = 2")
+    source.execute("delete from public.documents where id = 3")
+    source.execute("insert into public.documents (content) values ('Rotate crops.')")
+    assert sorted(found(source, query_text="rotate")) == ["Rotate crops.", "Rotate the wheels."]
+    hits = search(source, query_embedding="[1,0.1,0]")
+    assert [hit["content"] for hit in hits] == ["Water the plants.", "Rotate the wheels."]
+    assert compare(source).differences == 0
+    source.execute("truncate public.documents")
+    assert found(source, query_text="rotate", query_embedding="[1,0,0]") == []
+    assert stored(source) == []
+
+
+def test_a_row_whose_text_is_unchanged_is_not_analysed_again(source: Connection) -> None:
+    before = source.execute(
+        "select id, content_tsv, embedding_bits, version from public.knowledge_chunks order by 1"
+    ).fetchall()
+    source.execute("update public.documents set metadata = '{\"seen\": 1}'")
+    after = source.execute(
+        "select id, content_tsv, embedding_bits, version from public.knowledge_chunks order by 1"
+    ).fetchall()
+    assert after == before
+    hit, *_ = search(source, query_text="rotate")
+    assert hit["metadata"] == {"seen": 1}
+
+
+def test_a_row_that_was_deleted_without_triggers_is_not_shown_and_is_repaired(
+    source: Connection,
+) -> None:
+    source.execute("alter table public.documents disable trigger user")
+    source.execute("delete from public.documents where id = 1")
+    assert found(source, query_text="rotate keys") == []
+    assert found(source, query_text="keys or plants", match_count=1) in ([], ["Water the plants."])
+    source.execute("alter table public.documents enable trigger user")
+    assert compare(source, repair=True).left_over == 1
+    assert len(stored(source)) == 2
+
+
+@pytest.fixture
+def two(source: Connection) -> Connection:
+    """Two tables that are searched in place, and a chunk of none."""
+    source.execute(
+        "create table public.notes (id uuid primary key default gen_random_uuid(), body text,"
+        " vector extensions.halfvec(3))"
+    )
+    source.execute("insert into public.notes (body, vector) values ('Rotate notes.', '[1,1,0]')")
+    adopt(source, "public.notes", is_in_place=True)
+    backfill(source, "notes")
+    source.execute(
+        "insert into public.knowledge_chunks (collection, content, embedding)"
+        " values ('own', 'Rotate own.', '[1,0,1]')"
+    )
+    return source
+
+
+def test_several_tables_and_own_chunks_are_one_list(two: Connection) -> None:
+    texts = {"Rotate the keys.", "Rotate notes.", "Rotate own."}
+    assert set(found(two, query_text="rotate")) == texts
+    assert set(found(two, query_embedding="[1,0.2,0.2]", match_threshold=0.5)) == texts
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_dropped_table_ends_no_search(two: Connection, is_large: bool) -> None:
+    if is_large:
+        two.execute(LARGE)
+    two.execute("drop table public.documents cascade")
+    question = {"query_text": "rotate", "query_embedding": "[1,0.2,0.2]", "match_threshold": 0.5}
+    assert set(found(two, **question)) == {"Rotate notes.", "Rotate own."}
+    two.execute("insert into public.notes (body) values ('Rotate more.')")
+    assert "Rotate more." in found(two, **question)
+    carrying.remove(Database(two), "documents")
+    assert set(found(two, **question)) == {"Rotate notes.", "Rotate own.", "Rotate more."}
+
+
+def test_a_removed_adoption_leaves_the_others(two: Connection) -> None:
+    carrying.remove(Database(two), "documents")
+    assert set(found(two, query_text="rotate")) == {"Rotate notes.", "Rotate own."}
+    assert two.execute("select count(*) from public.documents").fetchone() == (3,)
+    adopt(two, is_in_place=True)
+    assert backfill(two).stored == 3
+    assert len(found(two, query_text="rotate")) == 3
+
+
+def queue(connection: Connection, embedding: str) -> int:
+    """Work as an embedding worker does, until nothing is pending; count the texts."""
+    done = 0
+    while True:
+        rows = connection.execute(
+            "select chunk_id, content_hash from public.claim_knowledge_embeddings(model => 'm')"
+        ).fetchall()
+        if not rows:
+            return done
+        results = [
+            {"chunk_id": str(one), "content_hash": text, "embedding": embedding}
+            for one, text in rows
+        ]
+        connection.execute("select public.store_knowledge_embeddings('m', %s)", [Jsonb(results)])
+        done += len(rows)
+
+
+@pytest.mark.module("embedding_queue")
+def test_a_worker_writes_into_the_table_and_again_after_a_change_of_the_text(
+    source: Connection,
+) -> None:
+    source.execute("insert into public.documents (content) values ('Sweep.')")
+    assert queue(source, "[1,1,1]") == 1
+    (row,) = source.execute("select embedding::text from public.documents where id = 4").fetchall()
+    assert row == ("[1,1,1]",)
+    assert found(source, query_embedding="[1,1,1]", match_threshold=0.9) == ["Sweep."]
+    source.execute("update public.documents set content = 'Sweep twice.' where id = 4")
+    (row,) = source.execute("select embedding from public.documents where id = 4").fetchall()
+    assert row == (None,)
+    assert queue(source, "[0,1,1]") == 1
+    assert found(source, query_embedding="[0,1,1]", match_threshold=0.9) == ["Sweep twice."]
+    assert compare(source).differences == 0
+    # Who made an embedding of the table is not asked: that of the table holds.
+    source.execute("update public.documents set content = 'Rotate wheels.' where id = 1")
+    assert queue(source, "[1,1,1]") == 0
+
+
+@pytest.mark.module("embedding_queue")
+def test_the_embeddings_of_a_table_without_them_are_kept_beside_it(database: Connection) -> None:
+    database.execute("create table public.notes (id text primary key, content text)")
+    adopt(database, "public.notes", is_in_place=True)
+    database.execute("insert into public.notes values ('a', 'one'), ('b', 'two')")
+    assert queue(database, "[0,1,0]") == 2
+    assert set(found(database, query_embedding="[0,1,0]")) == {"one", "two"}
+    database.execute("update public.notes set content = 'three' where id = 'a'")
+    assert found(database, query_embedding="[0,1,0]") == ["two"]
+    assert queue(database, "[1,1,0]") == 1
+    assert compare(database, "notes").differences == 0
+
+
+CHUNKS = """
+create table public.parents (id int primary key, name text);
+create table public.parts (
+  id uuid primary key default gen_random_uuid(), parent int references public.parents, place int,
+  content text, tags jsonb, embedding extensions.vector(3)
+);
+insert into public.parents values (1, 'Harbour'), (2, 'Ferry');
+insert into public.parts (parent, place, content, tags, embedding)
+select parent, place, format('part %s of %s', place, parent), jsonb_build_object('n', place),
+       format('[%s,%s,1]', parent, place)::extensions.vector
+  from generate_series(1, 2) as parent cross join generate_series(0, 3) as place
+"""
+MAPPING = """
+create or replace view knowledge_internal.adopted_parts as
+select source.id as key_1, source.content, source.embedding, parent.name as title,
+       source.tags as metadata, 'knowledge' as collection, 'private' as visibility,
+       source.parent as document_key, source.place as chunk_index
+  from public.parts as source left join public.parents as parent on parent.id = source.parent
+"""
+
+
+@pytest.fixture
+def parts(database: Connection) -> Connection:
+    """A table of chunks with a table of their documents."""
+    database.execute(CHUNKS)
+    adopt(database, "public.parts", is_in_place=True)
+    database.execute("drop view knowledge_internal.adopted_parts")
+    database.execute(MAPPING)
+    database.execute("select knowledge_internal.follow_table('parts')")
+    backfill(database, "parts")
+    return database
+
+
+def test_rows_can_be_the_chunks_of_documents(parts: Connection) -> None:
+    hits = search(
+        parts, query_embedding="[1,2,1]", neighbor_window=1,
+        one_per_document=True,
+    )  # fmt: skip
+    assert sorted(hit["external_key"] for hit in hits) == ["parts/1", "parts/2"]
+    assert {hit["title"] for hit in hits} == {"Harbour", "Ferry"}
+    assert {hit["document_chunks"] for hit in hits} == {4}
+    best = hits[0]
+    assert best["content"] == "part 2 of 1"
+    assert best["context"].count("[CHUNK BOUNDARY]") == 2
+    assert best["metadata"] == {"n": 2}
+    key = best["source_row"]["key"]["id"]
+    assert parts.execute("select content from public.parts where id = %s", [key]).fetchone() == (
+        "part 2 of 1",
+    )
+    assert compare(parts, "parts").differences == 0
+
+
+def test_a_document_goes_with_its_last_row(parts: Connection) -> None:
+    parts.execute("update public.parts set parent = 2, place = 9 where parent = 1 and place = 0")
+    parts.execute("delete from public.parts where parent = 1")
+    documents = parts.execute("select external_key from public.knowledge_documents").fetchall()
+    assert documents == [("parts/2",)]
+    assert len(search(parts, query_text="part")) == 5
+    parts.execute("alter table public.parts disable trigger user")
+    parts.execute("delete from public.parts where place = 9")
+    parts.execute("alter table public.parts enable trigger user")
+    assert compare(parts, "parts", repair=True).left_over == 1
+    assert len(search(parts, query_text="part")) == 4
+
+
+def test_rows_of_one_document_are_seen_by_the_same_users(parts: Connection) -> None:
+    parts.execute(
+        MAPPING.replace("'private' as visibility", "source.tags ->> 'seen' as visibility")
+        .replace("left join", "join")
+        .encode()
+    )
+    parts.execute("select knowledge_internal.follow_table('parts')")
+    parts.execute('update public.parts set tags = \'{"seen": "private"}\'')
+    assert compare(parts, "parts").differences == 0
+    parts.execute('update public.parts set tags = \'{"seen": "public"}\' where place = 1')
+    assert set(reasons(parts, "parts").values()) == {
+        "the rows of document parts/1 have different visibility, owner, groups or sensitivity",
+        "the rows of document parts/2 have different visibility, owner, groups or sensitivity",
+    }
+    assert search(parts, query_text="part", public_only=True) == []
+    parts.execute('update public.parts set tags = \'{"seen": "public"}\'')
+    compare(parts, "parts", repair=True)
+    assert reasons(parts, "parts") == {}
+    assert len(search(parts, query_text="part", public_only=True)) == 8
+
+
+INDEXES = {
+    "hnsw (embedding extensions.vector_cosine_ops)": True,
+    "hnsw ((embedding::extensions.halfvec(3)) extensions.halfvec_cosine_ops)": True,
+    "hnsw (embedding extensions.vector_ip_ops)": True,
+    "hnsw (embedding extensions.vector_l2_ops) where embedding is not null": True,
+    "hnsw (embedding extensions.vector_cosine_ops) where id > 5": False,
+    "hnsw (embedding extensions.vector_l1_ops)": False,
+    "ivfflat (embedding extensions.vector_cosine_ops) with (lists = 2)": False,
+}
+
+
+@pytest.mark.parametrize(("index", "is_used"), INDEXES.items())
+def test_the_nearest_rows_come_from_the_table_s_own_index(
+    database: Connection, index: str, is_used: bool
+) -> None:
+    database.execute(LARGE)
+    database.execute(GUIDE)
+    database.execute(
+        "insert into public.documents (content, metadata, embedding)"
+        " select 'row ' || n, jsonb_build_object('even', n %% 2 = 0),"
+        "        extensions.l2_normalize(array[sin(n), cos(n * 2), sin(n * 3)]"
+        "          ::extensions.vector)"
+        "   from generate_series(1, 300) as n".replace("%%", "%")
+    )
+    database.execute(f"create index own on public.documents using {index}".encode())
+    adopt(database, is_in_place=True)
+    backfill(database)
+    (order,) = database.execute("select order_sql from public.knowledge_adoptions").fetchone() or ()
+    assert (order is not None) is is_used
+    question = "[0.3,0.7,-0.2]"
+    for filters, condition in (([], "true"), ([("even", True)], "metadata @> '{\"even\": true}'")):
+        hits = search(
+            database,
+            query_embedding=question,
+            filters=[
+                {"field": f"metadata.{name}", "op": "eq", "value": value} for name, value in filters
+            ],
+        )
+        nearest = database.execute(
+            f"select content from public.documents where {condition}"
+            " order by embedding operator(extensions.<=>) %s::extensions.vector limit 10".encode(),
+            [question],
+        ).fetchall()
+        assert [(hit["content"],) for hit in hits] == nearest
+
+
+@pytest.mark.parametrize("operator", ["ip", "l2"])
+def test_an_index_that_does_not_order_by_cosine_is_not_used(
+    database: Connection, operator: str
+) -> None:
+    database.execute(GUIDE)
+    database.execute("insert into public.documents (embedding) values ('[1,0,0]'), ('[9,9,9]')")
+    database.execute(
+        "create index on public.documents using hnsw"
+        f" (embedding extensions.vector_{operator}_ops)".encode()
+    )
+    adopt(database, is_in_place=True)
+    (order,) = database.execute("select order_sql from public.knowledge_adoptions").fetchone() or ()
+    assert order is None
+
+
+def test_an_index_that_is_made_later_is_reported_and_used_after_a_repair(
+    source: Connection,
+) -> None:
+    (adoption,) = carrying.listed(Database(source))
+    assert carrying.faults(Database(source), adoption) == []
+    source.execute(
+        "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
+    )
+    (fault,) = carrying.faults(Database(source), adoption)
+    assert "has another vector index" in fault
+    compare(source, repair=True)
+    assert carrying.faults(Database(source), adoption) == []
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_search_in_place_has_the_hits_of_a_copy(database: Connection, is_large: bool) -> None:
+    if is_large:
+        database.execute(LARGE)
+    generator = random.Random(5)
+    for table in ("copied", "placed"):
+        database.execute(
+            f"create table public.{table} (id int primary key, title text, content text,"
+            " metadata jsonb, embedding extensions.vector(3))".encode()
+        )
+    rows = [
+        (
+            number,
+            generator.choice([None, *WORDS]),
+            " ".join(generator.choices(WORDS, k=generator.randint(1, 12))) + f" {number}",
+            Jsonb({"n": number % 5}),
+            None if number % 7 == 0 else str([generator.gauss(0, 1) for _ in range(3)]),
+        )
+        for number in range(200)
+    ]
+    for table in ("copied", "placed"):
+        with database.cursor() as cursor:
+            cursor.executemany(
+                f"insert into public.{table} values (%s, %s, %s, %s, %s)".encode(), rows
+            )
+        adopt(database, f"public.{table}", collection=table, is_in_place=table == "placed")
+        backfill(database, table)
+    for _ in range(40):
+        question: Row = {
+            "query_text": " ".join(generator.sample(WORDS, generator.randint(1, 3))),
+            "query_embedding": generator.choice(
+                [None, str([generator.gauss(0, 1) for _ in range(3)])]
+            ),
+            "match_count": 200,
+            "fusion": "auto",
+            "pool_size": 200,
+            "snippet": True,
+        }
+        if generator.random() < 0.4:
+            question["filters"] = [
+                {"field": "metadata.n", "op": "eq", "value": generator.randrange(5)}
+            ]
+        answers = [
+            {
+                hit["content"]: (
+                    round(hit["rrf_score"], 9), hit["similarity"], hit["snippet"], hit["title"],
+                    hit["metadata"], hit["total_count"], hit["answer_confidence"],
+                )
+                for hit in search(database, collections=[table], **question)
+            }
+            for table in ("copied", "placed")
+        ]  # fmt: skip
+        assert answers[0] == answers[1]
