@@ -587,7 +587,8 @@ create function public.list_knowledge_settings()
 returns table (
   collection text, fusion text, vector_weight double precision, text_weight double precision,
   embedding_model text, heading_weight integer, title_weight integer, text_keys text[],
-  updated_at timestamptz, measured jsonb, changes text[]
+  updated_at timestamptz, measured jsonb, changes text[], bm25_k1 double precision,
+  bm25_b double precision
 )
 -- definer: service_role has no rights on the internal schema.
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -598,7 +599,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
          case
            when settings.measured is null then '{}'
            else (knowledge_internal.changes_since(settings.collection, settings.measured)).changes
-         end
+         end,
+         settings.bm25_k1, settings.bm25_b
     from public.knowledge_settings as settings
    order by settings.collection
 $$;

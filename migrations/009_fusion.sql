@@ -137,7 +137,9 @@ create function public.set_knowledge_settings(
   text_weight double precision default 1,
   embedding_model text default null,
   dimensions integer default null,
-  measured_on text default null
+  measured_on text default null,
+  bm25_k1 double precision default null,
+  bm25_b double precision default null
 ) returns public.knowledge_settings
 -- definer: service_role has no rights on the internal schema.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -171,6 +173,10 @@ declare
       then 'embedding_model must be a name of 1 to 200 characters'
     when length(measured_on) not between 1 and 200
       then 'measured_on must say in 1 to 200 characters on what the settings were measured'
+    when bm25_k1 not between 0 and 10
+      then format('bm25_k1 must be between 0 and 10, or null, not %s', bm25_k1)
+    when bm25_b not between 0 and 1
+      then format('bm25_b must be between 0 and 1, or null, not %s', bm25_b)
     when dimensions <> stored_dimensions
       then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
   end;
@@ -183,12 +189,13 @@ begin
               then 'Change the model of the corpus with second-brain corpus reembed.' else '' end;
   end if;
   insert into public.knowledge_settings as stored (
-    collection, fusion, vector_weight, text_weight, embedding_model, measured
+    collection, fusion, vector_weight, text_weight, embedding_model, bm25_k1, bm25_b, measured
   )
   values (
     set_knowledge_settings.collection, set_knowledge_settings.fusion,
     set_knowledge_settings.vector_weight, set_knowledge_settings.text_weight,
-    set_knowledge_settings.embedding_model,
+    set_knowledge_settings.embedding_model, set_knowledge_settings.bm25_k1,
+    set_knowledge_settings.bm25_b,
     case when measured_on is not null then
       jsonb_build_object('on', measured_on, 'at', now())
         || (knowledge_internal.changes_since(set_knowledge_settings.collection)).ranked
@@ -199,6 +206,8 @@ begin
          vector_weight = excluded.vector_weight,
          text_weight = excluded.text_weight,
          embedding_model = excluded.embedding_model,
+         bm25_k1 = excluded.bm25_k1,
+         bm25_b = excluded.bm25_b,
          measured = excluded.measured,
          updated_at = now()
   returning stored.* into settings;
@@ -210,7 +219,8 @@ comment on function public.set_knowledge_settings is
   'Stores how a collection ('''' for all others) is searched where a caller gives no fusion: '
   'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
   'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
-  'the stored embeddings. measured_on says on what fusion and weights were measured: '
+  'the stored embeddings. bm25_k1, bm25_b: of BM25 for a search of this collection (null: 1.2, and '
+  'by how often the corpus repeats its words). measured_on says on what fusion and weights were measured: '
   'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of '
   'bounds.';
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;

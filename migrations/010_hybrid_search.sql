@@ -378,8 +378,14 @@ begin
            end, -- most_compared
            case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
            compared_exactly,
-           -- The rows of a small corpus were written while its mean length still changed.
-           case when is_small_corpus then 4 * pool else pool end, -- scored_exactly
+           -- The rows of a small corpus were written while its mean length still changed, those of
+           -- short texts with the usual b.
+           case
+             when is_small_corpus then greatest(4 * pool, fewest_compared)
+             when (known.corpus).b <> 0.75 or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+               then greatest(2 * pool, fewest_compared)
+             else pool
+           end, -- scored_exactly
            case
              when is_indexed then least(
                most_read,

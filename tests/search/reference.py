@@ -73,6 +73,7 @@ class Corpus:
     chunks: Mapping[int, Chunk]
     today: date
     cosine_spread: float
+    stored_b: float | None = None
 
     def active(self) -> dict[int, Chunk]:
         """The chunks that a search may find."""
@@ -202,9 +203,11 @@ def idf(active: Mapping[int, Chunk], word: str) -> float:
     return math.log(1 + (len(active) - having + 0.5) / (having + 0.5))
 
 
-def bm25(active: Mapping[int, Chunk], query: str, mode: str | None) -> dict[int, float]:
+def bm25(
+    active: Mapping[int, Chunk], query: str, mode: str | None, b: float | None = None
+) -> dict[int, float]:
     """Score the chunks with any word of the query, or all in mode simple: k1 1.2."""
-    b = length_weight((len(one.words), len(set(one.words))) for one in active.values())
+    b = b or length_weight((len(one.words), len(set(one.words))) for one in active.values())
     mean_length = sum(len(one.words) for one in active.values()) / max(len(active), 1)
     asked = Counter(query.split())
     weights = {word: times * idf(active, word) for word, times in asked.items()}
@@ -272,7 +275,9 @@ def ranked_list(
     }
     bm25s = {
         number: score
-        for number, score in bm25(active, text, arguments.get("search_mode")).items()
+        for number, score in bm25(
+            active, text, arguments.get("search_mode"), corpus.stored_b
+        ).items()
         if text and weights[1] and number in candidates
     }
 

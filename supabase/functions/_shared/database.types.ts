@@ -68,11 +68,14 @@ export type Database = {
           "chunk_overlap": number;
           "chunk_size": number | null;
           "created_at": string;
+          "embedding_column": unknown;
           "embedding_model": string | null;
           "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
+          "order_sql": string | null;
+          "place_id": number | null;
           "source": unknown;
         };
         ComputedFields: never;
@@ -80,22 +83,28 @@ export type Database = {
           "chunk_overlap": number;
           "chunk_size"?: number | null;
           "created_at"?: string;
+          "embedding_column"?: unknown;
           "embedding_model"?: string | null;
           "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
+          "order_sql"?: string | null;
+          "place_id"?: number | null;
           "source": unknown;
         };
         Update: {
           "chunk_overlap"?: number;
           "chunk_size"?: number | null;
           "created_at"?: string;
+          "embedding_column"?: unknown;
           "embedding_model"?: string | null;
           "is_later"?: boolean;
           "key_columns"?: (string)[];
           "key_types"?: (string)[];
           "name"?: string;
+          "order_sql"?: string | null;
+          "place_id"?: number | null;
           "source"?: unknown;
         };
         Relationships: [];
@@ -106,10 +115,12 @@ export type Database = {
           "bm25": unknown;
           "chunk_index": number | null;
           "collection": string;
-          "content": string;
+          "content": string | null;
           "content_hash": string;
           "content_tsv": unknown;
+          "content_words": number;
           "created_at": string;
+          "distinct_words": number;
           "document_date": string | null;
           "document_id": string | null;
           "embedding": string | null;
@@ -122,6 +133,11 @@ export type Database = {
           "language": string;
           "metadata": NonNullable<Json>;
           "owner_id": string | null;
+          "place_bigint": number | null;
+          "place_embedded": boolean | null;
+          "place_id": number | null;
+          "place_text": string | null;
+          "place_uuid": string | null;
           "sensitivity": string | null;
           "source_id": string | null;
           "source_origin": string;
@@ -137,10 +153,12 @@ export type Database = {
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection": string;
-          "content": string;
+          "content"?: string | null;
           "content_hash": string;
           "content_tsv": unknown;
+          "content_words"?: number;
           "created_at"?: string;
+          "distinct_words"?: number;
           "document_date"?: string | null;
           "document_id"?: string | null;
           "embedding"?: string | null;
@@ -153,6 +171,11 @@ export type Database = {
           "language"?: string;
           "metadata"?: NonNullable<Json>;
           "owner_id"?: string | null;
+          "place_bigint"?: number | null;
+          "place_embedded"?: boolean | null;
+          "place_id"?: number | null;
+          "place_text"?: string | null;
+          "place_uuid"?: string | null;
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;
@@ -167,10 +190,12 @@ export type Database = {
           "bm25"?: unknown;
           "chunk_index"?: number | null;
           "collection"?: string;
-          "content"?: string;
+          "content"?: string | null;
           "content_hash"?: string;
           "content_tsv"?: unknown;
+          "content_words"?: number;
           "created_at"?: string;
+          "distinct_words"?: number;
           "document_date"?: string | null;
           "document_id"?: string | null;
           "embedding"?: string | null;
@@ -183,6 +208,11 @@ export type Database = {
           "language"?: string;
           "metadata"?: NonNullable<Json>;
           "owner_id"?: string | null;
+          "place_bigint"?: number | null;
+          "place_embedded"?: boolean | null;
+          "place_id"?: number | null;
+          "place_text"?: string | null;
+          "place_uuid"?: string | null;
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;
@@ -227,7 +257,9 @@ export type Database = {
         Row: {
           "analysed_at": string | null;
           "analysed_rows": number | null;
+          "content_words": number;
           "cosine_spread": number;
+          "distinct_words": number;
           "document_count": number;
           "id": boolean;
           "language_shares": Json | null;
@@ -240,7 +272,9 @@ export type Database = {
         Insert: {
           "analysed_at"?: string | null;
           "analysed_rows"?: number | null;
+          "content_words"?: number;
           "cosine_spread": number;
+          "distinct_words"?: number;
           "document_count": number;
           "id"?: boolean;
           "language_shares"?: Json | null;
@@ -252,7 +286,9 @@ export type Database = {
         Update: {
           "analysed_at"?: string | null;
           "analysed_rows"?: number | null;
+          "content_words"?: number;
           "cosine_spread"?: number;
+          "distinct_words"?: number;
           "document_count"?: number;
           "id"?: boolean;
           "language_shares"?: Json | null;
@@ -442,6 +478,22 @@ export type Database = {
         };
         Relationships: [];
       };
+      "knowledge_model_weights": {
+        Row: {
+          "model": string;
+          "vector_weight": number;
+        };
+        ComputedFields: never;
+        Insert: {
+          "model": string;
+          "vector_weight": number;
+        };
+        Update: {
+          "model"?: string;
+          "vector_weight"?: number;
+        };
+        Relationships: [];
+      };
       "knowledge_query_log": {
         Row: {
           "asked_at": string;
@@ -518,6 +570,8 @@ export type Database = {
       };
       "knowledge_settings": {
         Row: {
+          "bm25_b": number | null;
+          "bm25_k1": number | null;
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
@@ -531,6 +585,8 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "bm25_b"?: number | null;
+          "bm25_k1"?: number | null;
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
@@ -543,6 +599,8 @@ export type Database = {
           "vector_weight"?: number;
         };
         Update: {
+          "bm25_b"?: number | null;
+          "bm25_k1"?: number | null;
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
@@ -895,6 +953,8 @@ export type Database = {
       "list_knowledge_settings": {
         Args: Record<PropertyKey, never>;
         Returns: {
+          "bm25_b": number;
+          "bm25_k1": number;
           "changes": (string)[];
           "collection": string;
           "embedding_model": string;
@@ -1137,6 +1197,8 @@ export type Database = {
           "title_weight"?: number;
         };
         Returns: {
+          "bm25_b": number | null;
+          "bm25_k1": number | null;
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
@@ -1158,6 +1220,8 @@ export type Database = {
       "set_knowledge_judgments": { Args: { "judgments": Json }; Returns: number };
       "set_knowledge_settings": {
         Args: {
+          "bm25_b"?: number;
+          "bm25_k1"?: number;
           "collection"?: string;
           "dimensions"?: number;
           "embedding_model"?: string;
@@ -1167,6 +1231,8 @@ export type Database = {
           "vector_weight"?: number;
         };
         Returns: {
+          "bm25_b": number | null;
+          "bm25_k1": number | null;
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
