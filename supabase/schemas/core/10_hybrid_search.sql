@@ -381,7 +381,8 @@ begin
            -- short texts with the usual b.
            case
              when is_small_corpus then greatest(4 * pool, fewest_compared)
-             when (known.corpus).b <> 0.75 or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+             when (known.corpus).b <> knowledge_internal.bm25_b()
+               or (known.corpus).k1 <> knowledge_internal.bm25_k1()
                then greatest(2 * pool, fewest_compared)
              else pool
            end, -- scored_exactly
