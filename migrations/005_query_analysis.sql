@@ -92,33 +92,6 @@ begin
 end
 $$;
 
--- The text search configurations that a query is read with: those of the chunks, each of which was
--- analysed in its own language. Null in an empty corpus.
-create function knowledge_internal.query_configurations() returns regconfig[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  found_language text := '';
-  languages text[];
-begin
-  -- One look at the index for each language.
-  loop
-    found_language := (
-      select min(chunk.language) from public.knowledge_chunks as chunk
-       where chunk.status = 'active' and chunk.language > found_language
-    );
-    exit when found_language is null;
-    languages := languages || found_language;
-  end loop;
-  return case
-    when cardinality(languages) = 1 then array[knowledge_internal.text_configuration(languages[1])]
-    else (
-      select array_agg(distinct knowledge_internal.text_configuration(present.name))
-        from unnest(languages) as present (name)
-    )
-  end;
-end
-$$;
-
 -- The words and phrases of a query as typed, up to words_read words. websearch: words are optional,
 -- "a phrase" is required, -word and -"a phrase" are excluded, "a phrase"~5 has further 5, or joins
 -- alternatives; in prose all of them are optional words and phrases. simple: each word is required.
@@ -226,125 +199,6 @@ begin
 end
 $$;
 
--- The condition with labels: rows that have its lexemes with one of these.
-create function knowledge_internal.labelled(query tsquery, labels text) returns tsquery
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-begin
-  return regexp_replace(query::text, '(''(?:[^'']|'''')*'')', '\1:' || labels, 'g')::tsquery;
-end
-$$;
-
--- The condition for words, which a word inside another one (label C: java of JavaScript) does not
--- meet; a single letter of Han or Hangul does.
-create function knowledge_internal.whole_words(query tsquery) returns tsquery
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-begin
-  if octet_length(query::text) > length(query::text)
-     and query::text ~ ('''[' || knowledge_internal.letters_found_alone() || ']''')
-  then
-    return (query);
-  end if;
-  return knowledge_internal.labelled(query, 'ABD');
-end
-$$;
-
--- The rows that have the words of a phrase as they stand in it or, with further, in any order and
--- within that many positions more than they take in it. A word that stands in it twice counts once.
--- The words may be neighbours inside one word ("user name" of getUserName). A compound is found as
--- one word too, in a longer phrase only where all its parts are stop words (AT&T).
-create function knowledge_internal.phrase_query(
-  configuration regconfig, phrase text, further integer default null
-) returns tsquery
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  words constant text := knowledge_internal.apart(phrase);
-  condition tsquery := phraseto_tsquery(configuration, words);
-  compound record;
-begin
-  condition := case
-    when numnode(condition) < 2 then knowledge_internal.whole_words(condition)
-    else knowledge_internal.labelled(
-      condition,
-      -- Where a stop word is left out, words of two compounds could match.
-      case
-        when replace(condition::text, '<->', '') like '%<%'
-             or knowledge_internal.whole_words(condition)::text = condition::text then 'D'
-        else 'ACD'
-      end
-    )
-  end;
-  if further > 0 then
-    condition := condition || knowledge_internal.near_query(configuration, words, further);
-  end if;
-  for compound in
-    select knowledge_internal.whole_words(plainto_tsquery(configuration, listed.joined)) as query,
-           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts,
-           listed.is_alone
-      from (
-        select split.word, knowledge_internal.joined(split.word) as joined,
-               count(*) over () = 1 as is_alone
-          from regexp_split_to_table(btrim(phrase, E' \t\n\r'), '\s+') as split (word)
-        offset 0
-      ) as listed
-     where listed.joined <> ''
-  loop
-    condition := case
-      when compound.is_alone then condition || compound.query
-      when numnode(compound.parts) = 0 then condition && compound.query
-      else condition
-    end;
-  end loop;
-  return condition;
-end
-$$;
-
--- The rows that have these words in any order and within that many positions more than they take.
-create function knowledge_internal.near_query(
-  configuration regconfig, words text, further integer
-) returns tsquery
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  condition text;
-begin
-  with word as (
-    select distinct placed.forms, placed.distance
-      from (
-        select '(' || string_agg(knowledge_internal.quoted_lexeme(found.lexeme) || ':D', ' | ')
-                 || ')' as forms,
-               max(position.place) over () - min(position.place) over () + further as distance
-          from unnest(to_tsvector(configuration, words)) as found
-         cross join unnest(found.positions) as position (place)
-         group by position.place
-      ) as placed
-  ),
-  -- One word is the first, and each other stands behind it: an operand of <0> begins where it does.
-  behind as (
-    select first.forms as first,
-           string_agg(first.forms || ' <' || gap || '> ' || other.forms, ' | ') as condition
-      from word as first
-      left join word as other on other.forms <> first.forms
-     cross join generate_series(1, first.distance) as gap
-     group by first.forms, other.forms
-  ),
-  near as (
-    select concat(
-             behind.first, ' <0> (' || string_agg('(' || behind.condition || ')', ' & ') || ')'
-           ) as condition
-      from behind
-     group by behind.first
-  )
-  -- The words alone first: most rows lack one, and this is known at once.
-  select (select string_agg(distinct word.forms, ' & ') from word)
-           || ' & (' || string_agg('(' || near.condition || ')', ' | ') || ')'
-    into condition
-    from near;
-  return coalesce(condition, '')::tsquery;
-end
-$$;
-
 -- The condition for the expansions of a word; null without any.
 create function knowledge_internal.expanded_query(
   word text, expansions knowledge_internal.expansion[]
@@ -383,25 +237,14 @@ declare
   alternatives tsquery;
   alternatives_group integer;
   conditioned text[] := '{}';
-  dropped constant text[] := case when cardinality(configurations) > 1 then array(
-    select listed.source
-      from unnest(operands) as listed
-     where (listed.is_excluded or (listed.is_required and listed.source ~ '^"'))
-       and (
-         select sum(greatest(language.chunks, 1) * case
-                  when numnode(
-                    knowledge_internal.phrase_query(language.configuration, listed.source)
-                  ) = 0 then -1
-                  else 1
-                end)
-           from unnest(
-                  configurations,
-                  knowledge_internal.chunks_of_configurations(
-                    configurations, knowledge_internal.corpus_figures()
-                  )
-                ) as language (configuration, chunks)
-       ) < 0
-  ) else '{}' end;
+  dropped constant text[] := knowledge_internal.stop_phrases(
+    array(
+      select listed.source
+        from unnest(operands) as listed
+       where listed.is_excluded or (listed.is_required and listed.source ~ '^"')
+    ),
+    configurations
+  );
   most_neighbours constant integer := 4;
   words constant text := (
     select string_agg(listed.source, ' ' order by listed.ordinality)

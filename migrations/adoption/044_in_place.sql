@@ -136,7 +136,7 @@ begin
   loop
     execute format(
       $function$
-        create or replace function knowledge_internal.place_%1$s(
+        create or replace function knowledge_internal.%1$I(
           place integer, of_bigint bigint, of_uuid uuid, of_text text
         ) returns %2$s
         language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $body$
@@ -150,7 +150,7 @@ begin
         end
         $body$
       $function$,
-      read.field, read.type,
+      'place_' || read.field, read.type,
       (
         select string_agg(
                  format(
@@ -174,7 +174,7 @@ begin
       )
     );
     execute format(
-      'revoke all on function knowledge_internal.place_%s from public', read.field
+      'revoke all on function knowledge_internal.%I from public', 'place_' || read.field
     );
   end loop;
 end
@@ -222,7 +222,8 @@ begin
          end as embedding,
          case when chunk.place_id is not null then knowledge_internal.place_row(
            chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
-         ) end as source_row
+         ) end as source_row,
+         chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
     from public.knowledge_chunks as chunk;
 end
 $$;
@@ -980,7 +981,15 @@ $$;
 do $$
 begin
   perform knowledge_internal.write_places();
-  perform knowledge_internal.write_chunk_rows();
+  perform knowledge_internal.use_vector_index(
+    (
+      select type.typname
+        from pg_catalog.pg_attribute as attribute
+        join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+       where attribute.attrelid = 'knowledge_internal.searchable_chunks'::regclass
+         and attribute.attname = 'indexed_embedding'
+    )
+  );
 end
 $$;
 

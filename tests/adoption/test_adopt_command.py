@@ -161,7 +161,7 @@ def test_the_proposal_warns_of_policies_and_of_missing_owners(run: Run, dsn: str
             " alter table public.notes enable row level security"
         )
     done = run("adopt", "public.notes", "--dsn", dsn)
-    assert "policies of public.notes are not carried over" in done.err
+    assert "policies of public.notes hold in search_visible_knowledge_chunks" in done.err
     assert "There is no owner" not in done.err
     assert "There is no owner" in run("adopt", "public.notes", "--owner", "none", "--dsn", dsn).err
 

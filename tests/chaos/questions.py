@@ -54,6 +54,10 @@ def simple_question(draw: random.Random, corpus: Corpus) -> Question:
     if draw.random() < 0.2:
         filters.append({"field": "sensitivity", "op": "exists", "value": True})
         passes.append(lambda one: one.sensitivity is not None)
+    if draw.random() < 0.2:
+        left_out = draw.choice(VOCABULARY)
+        filters.append({"field": "text", "op": "has_no_word", "value": [left_out]})
+        passes.append(lambda one: left_out not in (*one.words, one.word))
     if filters:
         arguments["filters"] = filters
     if draw.random() < 0.3:
@@ -91,6 +95,13 @@ def any_question(draw: random.Random, corpus: Corpus) -> Question:
                 [{"field": "owner_id", "op": "exists", "value": draw.random() < 0.5}],
                 [{"field": "visibility", "op": "in", "value": ["private", "public"]}],
                 [{"field": "metadata.word", "op": "gte", "value": "row2x"}],
+                [
+                    {
+                        "field": "text",
+                        "op": "has_any_word",
+                        "value": some_words(draw, corpus).split(),
+                    }
+                ],
                 [{"field": "metadata", "op": "contains", "value": {"tag": "red"}}],
                 {"tag": "red"},
             ]

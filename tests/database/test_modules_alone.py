@@ -75,7 +75,6 @@ CALLS = {
         "failed_knowledge_embeddings()",
         "retry_knowledge_embeddings(model => 'm')",
     ),
-    "adoption": (),
     "insight": (
         "knowledge_search_health()",
         f"explain_hybrid_search({SEARCH})",
@@ -108,6 +107,7 @@ CALLS = {
     "snippets": (
         "hybrid_search_knowledge_chunks(query_text => 'zebra', snippet => true, snippets => 2)",
     ),
+    "adoption": (f"search_visible_knowledge_chunks({SEARCH})",),
     "visitors": ("search_public_knowledge_chunks(query_text => 'zebra')",),
     "batch": (
         """hybrid_search_knowledge_chunks_batch('[{"query_text": "a"}, {"query_text": "b"}]')""",

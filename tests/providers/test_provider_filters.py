@@ -426,3 +426,12 @@ def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
 
 def test_a_provider_is_not_multi_tenant_unless_asked_to_be(library: Connection) -> None:
     assert len(PostgresProvider(library, on_error="empty").hybrid_search(None, "zebra")[0]) == 3
+
+
+def test_a_builder_requires_and_excludes_words() -> None:
+    built = FilterBuilder().add_words(required=["DS-7604", "power cut"], excluded="draft").build()
+    assert conditions(built) == [
+        {"field": "text", "op": "has_all_words", "value": ["DS-7604", "power cut"]},
+        {"field": "text", "op": "has_no_word", "value": ["draft"]},
+    ]
+    assert FilterBuilder().add_words().build() == []

@@ -83,7 +83,10 @@ OF_DOCUMENTS = COLUMN_VALUES.keys() - {
 row_values = {
     field: st.none() | drawn if field in NULLABLE else drawn
     for field, drawn in COLUMN_VALUES.items()
-} | {"metadata": st.dictionaries(st.sampled_from([*KEYS, "a.b"]), values, max_size=4)}
+} | {
+    "metadata": st.dictionaries(st.sampled_from([*KEYS, "a.b"]), values, max_size=4),
+    "content": st.sampled_from(["alpha", "alpha beta", "gamma alpha beta", "beta gamma alpha"]),
+}
 document_rows = st.fixed_dictionaries(
     {field: row_values[field] for field in [*sorted(OF_DOCUMENTS), "metadata"]}
 )
@@ -96,7 +99,11 @@ corpora = st.tuples(
 @st.composite
 def conditions(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a condition on any field with any op that it takes."""
-    field = draw(st.sampled_from([*COLUMN_VALUES, *["metadata"] * 14]))
+    field = draw(st.sampled_from([*COLUMN_VALUES, "text", *["metadata"] * 14]))
+    if field == "text":
+        asked = st.sampled_from(["beta", "Gamma", "beta gamma", "gamma alpha", "delta"])
+        op = draw(st.sampled_from(["has_all_words", "has_any_word", "has_no_word"]))
+        return {"field": field, "op": op, "value": draw(st.lists(asked, min_size=1, max_size=3))}
     ops = ["eq", "ne", "in", "not_in", "exists", "is_null", "is_not_null"]
     if field in ORDERED or field == "metadata":
         ops += ["gte", "gt", "lte", "lt", "between"]
@@ -230,6 +237,9 @@ def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
     path = field.split(".")
     stored, wanted = value_of(row, path), condition.get("value", True)
     op = condition.get("op") or condition["operator"]
+    if field == "text":
+        has = [f" {one.lower()} " in f" {row['content']} " for one in wanted]
+        return {"has_all_words": all(has), "has_any_word": any(has)}.get(op, not any(has))
     if op == "exists":
         return (stored is not None) is wanted
     if op in ("is_null", "is_not_null"):
@@ -280,14 +290,14 @@ insert into public.knowledge_chunks (
   sensitivity, embedding_model, document_id, source_id, owner_id, chunk_index, document_date,
   created_at, updated_at, metadata
 )
-select chunk.id, 'alpha', '[1,0,0]', chunk.knowledge_type, chunk.source_origin, chunk.collection,
-       chunk.language, chunk.visibility, chunk.sensitivity, chunk.embedding_model,
+select chunk.id, chunk.content, '[1,0,0]', chunk.knowledge_type, chunk.source_origin,
+       chunk.collection, chunk.language, chunk.visibility, chunk.sensitivity, chunk.embedding_model,
        chunk.document_id, chunk.source_id, chunk.owner_id, chunk.chunk_index,
        chunk.document_date, chunk.created_at, chunk.updated_at, chunk.metadata
   from jsonb_populate_recordset(null::public.knowledge_chunks, %s) as chunk
 returning id, knowledge_type, source_origin, collection, language, visibility, sensitivity,
           embedding_model, document_id, source_id, owner_id, chunk_index, document_date,
-          created_at, updated_at, metadata
+          created_at, updated_at, metadata, content
 """
 
 # What a search of a large corpus does where few rows pass.

@@ -115,6 +115,8 @@ NAMED_AT_RUN_TIME = {
             "nearest_elsewhere",
             "write_places",
             "place_order",
+            "let_search",
+            "search_visible",
             "pending_next_chunks",
             "write_embeddings",
             "physical_table",
@@ -160,7 +162,9 @@ def test_no_sql_is_put_together_at_run_time() -> None:
             name in NAMED_AT_RUN_TIME
             and "%L" not in text
             # What creates a trigger or a function, or is explained, takes no parameters.
-            and ("using" in words(text) or name.endswith(("_table", "_places", "_order")))
+            and (
+                "using" in words(text) or name.endswith(("_table", "_places", "_order", "_search"))
+            )
         )
 
     # Module citus distributes tables that are named in its own text.

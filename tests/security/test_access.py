@@ -269,7 +269,12 @@ USERS_OWN = {
     "delete_my_knowledge_document",
 }
 # A project grants it to visitors.
-NOBODYS = {"search_public_knowledge_chunks", "explain_public_empty_knowledge_search"}
+NOBODYS = {
+    "search_public_knowledge_chunks",
+    "explain_public_empty_knowledge_search",
+    # let_search grants it to users and visitors.
+    "search_visible_knowledge_chunks",
+}
 # What a function for users or visitors calls with the owner's rights.
 INNER = (
     ("count_my_pending_knowledge_embeddings", "pending_for_user"),
@@ -281,6 +286,7 @@ INNER = (
     ("read_my_knowledge_document", "document_for_user"),
     ("search_my_knowledge_chunks", "search_for_user"),
     ("search_public_knowledge_chunks", "search_for_visitor"),
+    ("search_visible_knowledge_chunks", "search_visible"),
 )
 
 

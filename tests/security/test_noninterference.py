@@ -115,7 +115,12 @@ class Side:
             rows = call(self.roles[role], function, arguments)
         except psycopg.errors.InvalidParameterValue as error:
             return str(error)
-        return [without_times(row) for row in rows]
+        answer = [without_times(row) for row in rows]
+        match answer:
+            case [{"explain_hybrid_search": {"hits": [], "empty": _} as told}]:
+                # Whether legs are run for nothing depends on a sample of all rows.
+                return {key: told[key] for key in ("hits", "empty")}
+        return answer
 
 
 def without_times(value: object) -> object:
@@ -202,6 +207,11 @@ def question(draw: random.Random) -> str:
     )
 
 
+def with_words(draw: random.Random) -> Row:
+    op = draw.choice(["has_all_words", "has_any_word", "has_no_word"])
+    return {"field": "text", "op": op, "value": [draw.choice(WORDS), question(draw)]}
+
+
 def searched(draw: random.Random, modules: tuple[str, ...]) -> Row:
     arguments: Row = {
         "query_text": question(draw),
@@ -215,6 +225,7 @@ def searched(draw: random.Random, modules: tuple[str, ...]) -> Row:
                 [{"field": "metadata.tag", "op": "in", "value": draw.sample(TAGS, 2)}],
                 [{"field": "owner_id", "op": "ne", "value": str(draw.choice(USERS))}],
                 [{"field": "sensitivity", "op": "exists", "value": draw.random() < 0.5}],
+                [with_words(draw)],
             ]
         ),
         "collections": draw.choice([None, None, ["one"], ["one", "two"]]),
@@ -276,6 +287,7 @@ def mistaken(draw: random.Random) -> Row:
             {"filters": [condition]},
             {"filters": [condition, owner]},
             {"filters": {"languag": "english"}},
+            {"filters": {"any": [with_words(draw), condition]}},
             {"collections": [draw.choice(["on", "tow", "three"])]},
             {"date_from": "2050-01-01"},
             {"query_text": draw.choice(["zzz", "the"]), "query_embedding": None},

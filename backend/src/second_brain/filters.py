@@ -34,9 +34,12 @@ Operator = Literal[
     "is_not_null",
     "starts_with",
     "contains_text",
+    "has_all_words",
+    "has_any_word",
+    "has_no_word",
 ]
 """`contains` and `has_any` are for metadata only; gte, gt, lte, lt and between for dates, numbers
-and metadata; starts_with and contains_text for texts."""
+and metadata; starts_with and contains_text for texts; the words for the field `text`."""
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
 
@@ -55,10 +58,11 @@ COLUMNS = (
     "sensitivity",
     "source_id",
     "source_origin",
+    "text",
     "updated_at",
     "visibility",
 )
-"""The columns that a condition can name, those of `knowledge_internal.filter_columns()`."""
+"""The fields that a condition can name beside metadata: `knowledge_internal.filter_columns()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,16 @@ class FilterBuilder:
     def exclude_sensitivity(self, *labels: str | Iterable[str]) -> Self:
         """Leave out rows with one of these labels; rows without a label stay."""
         return self.add("sensitivity", "not_in", _listed("exclude_sensitivity", labels))
+
+    def add_words(
+        self, *, required: str | Iterable[str] = (), excluded: str | Iterable[str] = ()
+    ) -> Self:
+        """Keep rows whose text has every required word or phrase and none of the excluded ones."""
+        if required:
+            self.add("text", "has_all_words", _listed("required", [required]))
+        if excluded:
+            self.add("text", "has_no_word", _listed("excluded", [excluded]))
+        return self
 
     def build(self) -> "list[FilterExpression | Mapping[str, object]]":
         """Return the conditions, for `filters=` of a search."""

@@ -241,6 +241,7 @@ export const FILTER_COLUMNS = [
   "sensitivity",
   "source_id",
   "source_origin",
+  "text",
   "updated_at",
   "visibility",
 ] as const;

@@ -1189,6 +1189,16 @@ export type Database = {
           isSetofReturn: true;
         };
       };
+      "search_visible_knowledge_chunks": {
+        Args: { "search": Json };
+        Returns: Database["public"]["CompositeTypes"]["knowledge_search_hit"][];
+        SetofOptions: {
+          from: "*";
+          to: "knowledge_search_hit";
+          isOneToOne: false;
+          isSetofReturn: true;
+        };
+      };
       "set_knowledge_fields": {
         Args: {
           "collection"?: string;

@@ -41,6 +41,7 @@ export type FilterCondition =
     | { op: "exists"; value?: boolean }
     | { op: "is_null" | "is_not_null" }
     | { op: "starts_with" | "contains_text"; value: string }
+    | { op: "has_all_words" | "has_any_word" | "has_no_word"; value: string[] }
   );
 
 /** Rows that meet any or all of the parts, or not the one. */

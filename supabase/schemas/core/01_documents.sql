@@ -474,9 +474,17 @@ begin
     '        chunk.collection, chunk.language, chunk.document_date, chunk.owner_id,'
     '        chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.metadata,'
     '        chunk.status, chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
-    '        chunk.created_at, chunk.updated_at, %s as indexed_embedding'
+    '        chunk.created_at, chunk.updated_at, %s as indexed_embedding%s'
     '   from public.knowledge_chunks as chunk',
-    knowledge_internal.indexed_embedding(kind)
+    knowledge_internal.indexed_embedding(kind),
+    -- Columns that a module has added, and that caller_condition reads.
+    (
+      select string_agg(format(', chunk.%I', attribute.attname), '' order by attribute.attnum)
+        from pg_catalog.pg_attribute as attribute
+       where attribute.attrelid = 'public.knowledge_chunks'::regclass
+         and attribute.attname like 'place\_%'
+         and not attribute.attisdropped
+    )
   );
 end
 $$;

@@ -453,6 +453,125 @@ begin
 end
 $$;
 
+-- The condition with labels: rows that have its lexemes with one of these.
+create function knowledge_internal.labelled(query tsquery, labels text) returns tsquery
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return regexp_replace(query::text, '(''(?:[^'']|'''')*'')', '\1:' || labels, 'g')::tsquery;
+end
+$$;
+
+-- The condition for words, which a word inside another one (label C: java of JavaScript) does not
+-- meet; a single letter of Han or Hangul does.
+create function knowledge_internal.whole_words(query tsquery) returns tsquery
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  if octet_length(query::text) > length(query::text)
+     and query::text ~ ('''[' || knowledge_internal.letters_found_alone() || ']''')
+  then
+    return (query);
+  end if;
+  return knowledge_internal.labelled(query, 'ABD');
+end
+$$;
+
+-- The rows that have the words of a phrase as they stand in it or, with further, in any order and
+-- within that many positions more than they take in it. A word that stands in it twice counts once.
+-- The words may be neighbours inside one word ("user name" of getUserName). A compound is found as
+-- one word too, in a longer phrase only where all its parts are stop words (AT&T).
+create function knowledge_internal.phrase_query(
+  configuration regconfig, phrase text, further integer default null
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  words constant text := knowledge_internal.apart(phrase);
+  condition tsquery := phraseto_tsquery(configuration, words);
+  compound record;
+begin
+  condition := case
+    when numnode(condition) < 2 then knowledge_internal.whole_words(condition)
+    else knowledge_internal.labelled(
+      condition,
+      -- Where a stop word is left out, words of two compounds could match.
+      case
+        when replace(condition::text, '<->', '') like '%<%'
+             or knowledge_internal.whole_words(condition)::text = condition::text then 'D'
+        else 'ACD'
+      end
+    )
+  end;
+  if further > 0 then
+    condition := condition || knowledge_internal.near_query(configuration, words, further);
+  end if;
+  for compound in
+    select knowledge_internal.whole_words(plainto_tsquery(configuration, listed.joined)) as query,
+           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts,
+           listed.is_alone
+      from (
+        select split.word, knowledge_internal.joined(split.word) as joined,
+               count(*) over () = 1 as is_alone
+          from regexp_split_to_table(btrim(phrase, E' \t\n\r'), '\s+') as split (word)
+        offset 0
+      ) as listed
+     where listed.joined <> ''
+  loop
+    condition := case
+      when compound.is_alone then condition || compound.query
+      when numnode(compound.parts) = 0 then condition && compound.query
+      else condition
+    end;
+  end loop;
+  return condition;
+end
+$$;
+
+-- The rows that have these words in any order and within that many positions more than they take.
+create function knowledge_internal.near_query(
+  configuration regconfig, words text, further integer
+) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  condition text;
+begin
+  with word as (
+    select distinct placed.forms, placed.distance
+      from (
+        select '(' || string_agg(knowledge_internal.quoted_lexeme(found.lexeme) || ':D', ' | ')
+                 || ')' as forms,
+               max(position.place) over () - min(position.place) over () + further as distance
+          from unnest(to_tsvector(configuration, words)) as found
+         cross join unnest(found.positions) as position (place)
+         group by position.place
+      ) as placed
+  ),
+  -- One word is the first, and each other stands behind it: an operand of <0> begins where it does.
+  behind as (
+    select first.forms as first,
+           string_agg(first.forms || ' <' || gap || '> ' || other.forms, ' | ') as condition
+      from word as first
+      left join word as other on other.forms <> first.forms
+     cross join generate_series(1, first.distance) as gap
+     group by first.forms, other.forms
+  ),
+  near as (
+    select concat(
+             behind.first, ' <0> (' || string_agg('(' || behind.condition || ')', ' & ') || ')'
+           ) as condition
+      from behind
+     group by behind.first
+  )
+  -- The words alone first: most rows lack one, and this is known at once.
+  select (select string_agg(distinct word.forms, ' & ') from word)
+           || ' & (' || string_agg('(' || near.condition || ')', ' | ') || ')'
+    into condition
+    from near;
+  return coalesce(condition, '')::tsquery;
+end
+$$;
+
 -- The dimension of a lexeme in a sparse vector: its hash, from 1 to 2^29 - 1. Dimension 2^29 is the
 -- length factor of a chunk (knowledge_internal.document_side).
 create function knowledge_internal.lexeme_dimension(lexeme text) returns bigint

@@ -495,6 +495,33 @@ begin
 end
 $$;
 
+-- The text search configurations that a query is read with: those of the chunks, each of which was
+-- analysed in its own language. Null in an empty corpus.
+create function knowledge_internal.query_configurations() returns regconfig[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  found_language text := '';
+  languages text[];
+begin
+  -- One look at the index for each language.
+  loop
+    found_language := (
+      select min(chunk.language) from public.knowledge_chunks as chunk
+       where chunk.status = 'active' and chunk.language > found_language
+    );
+    exit when found_language is null;
+    languages := languages || found_language;
+  end loop;
+  return case
+    when cardinality(languages) = 1 then array[knowledge_internal.text_configuration(languages[1])]
+    else (
+      select array_agg(distinct knowledge_internal.text_configuration(present.name))
+        from unnest(languages) as present (name)
+    )
+  end;
+end
+$$;
+
 -- The number of chunks that each of these text search configurations has analysed. A language that
 -- the planner's statistics do not list has few.
 create function knowledge_internal.chunks_of_configurations(
@@ -532,6 +559,64 @@ begin
      group by asked.place
      order by asked.place
   );
+end
+$$;
+
+-- Those of the phrases that are stop words in the languages of most chunks, and not in all.
+create function knowledge_internal.stop_phrases(phrases text[], configurations regconfig[])
+returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  chunks float8[];
+begin
+  if cardinality(configurations) < 2 or phrases = '{}' then
+    return '{}';
+  end if;
+  chunks := knowledge_internal.chunks_of_configurations(
+    configurations, knowledge_internal.corpus_figures()
+  );
+  return array(
+    select phrase
+      from unnest(phrases) as phrase
+     cross join unnest(configurations, chunks) as language (configuration, chunks)
+     group by phrase
+    having sum(
+             greatest(language.chunks, 1) * case numnode(
+               knowledge_internal.phrase_query(language.configuration, phrase)
+             ) when 0 then -1 else 1 end
+           ) < 0
+  );
+end
+$$;
+
+-- The rows that have all of the words and phrases (op has_all_words) or one of them (has_any_word,
+-- has_no_word), each read in the languages of the chunks; empty for stop words only.
+create function knowledge_internal.words_query(words text[], op text) returns tsquery
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning as $$
+declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  dropped constant text[] := knowledge_internal.stop_phrases(words, configurations);
+begin
+  return coalesce(
+    (
+      select string_agg(
+               '(' || read.query || ')', case op when 'has_all_words' then ' & ' else ' | ' end
+             )
+        from unnest(words) as listed (word)
+       cross join lateral (
+               select string_agg(distinct '(' || reading.query::text || ')', ' | ') as query
+                 from unnest(configurations) as language (configuration)
+                cross join lateral knowledge_internal.phrase_query(
+                        language.configuration, listed.word
+                      ) as reading (query)
+                where numnode(reading.query) > 0 and listed.word <> all (dropped)
+             ) as read
+       where read.query is not null
+    ),
+    ''
+  )::tsquery;
 end
 $$;
 

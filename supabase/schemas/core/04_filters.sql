@@ -2,16 +2,16 @@
 -- Adds: types filter_condition, chunk_filter and row_scope, functions that compile the filters of a
 -- search, and row_scope, the one home of the conditions on rows. Locks nothing that exists.
 
--- One condition. field: a column, metadata or metadata.<key>. kind: text, uuid, integer, date,
--- timestamp or json, which is metadata. path: the keys after metadata. location: the same, with the
--- bounds of a range. op: as in filters, but in or not_in for eq, ne and those about null. has_null:
--- null is among the values. They are in the array of their kind (json's with null), has_any's in
--- texts. level: the groups that it is in. A group (op any, all or not) follows its parts: the last
--- ones of the level below it, as many as parts says.
+-- One condition. field: a column, text, metadata or metadata.<key>. kind: text, uuid, integer,
+-- date, timestamp, words (of field text) or json, which is metadata. path: the keys after metadata.
+-- location: the same, with the bounds of a range. op: as in filters, but in or not_in for eq, ne
+-- and those about null. has_null: null is among the values. They are in the array of their kind
+-- (json's with null), has_any's in texts, words in query. level: the groups that it is in. A group
+-- (op any, all or not) follows its parts: the last ones of the level below it, parts many.
 create type knowledge_internal.filter_condition as (
   field text, kind text, path text[], location jsonpath, op text, has_null boolean,
   texts text[], uuids uuid[], integers integer[], dates date[], timestamps timestamptz[],
-  jsons jsonb[], level integer, parts integer
+  jsons jsonb[], query tsquery, level integer, parts integer
 );
 
 -- Compiled filters; a chunk must meet all parts, and a null part is no restriction. filter_type to
@@ -88,7 +88,8 @@ begin
 end
 $$;
 
--- The columns that a filter can name, each with the kind of its values.
+-- The fields that a filter can name, each with the kind of its values: columns, and text, which is
+-- what the text leg searches.
 create function knowledge_internal.filter_columns() returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -97,7 +98,7 @@ begin
     "visibility": "text", "sensitivity": "text", "embedding_model": "text", "id": "uuid",
     "document_id": "uuid", "external_key": "uuid", "source_id": "uuid", "owner_id": "uuid",
     "chunk_index": "integer",
-    "document_date": "date", "created_at": "timestamp", "updated_at": "timestamp"
+    "document_date": "date", "created_at": "timestamp", "updated_at": "timestamp", "text": "words"
   }';
 end
 $$;
@@ -125,6 +126,7 @@ declare
   value constant jsonb := source -> 'value';
   allowed_ops constant text[] := case
     when condition.path = '{}' then '{contains,has_any}'
+    when condition.kind = 'words' then '{has_all_words,has_any_word,has_no_word}'
     else '{eq,ne,in,not_in,exists,is_null,is_not_null}' || case condition.kind
       when 'text' then '{starts_with,contains_text}'
       when 'uuid' then '{}'
@@ -151,7 +153,7 @@ declare
     when condition.op <> 'exists' and value is null then '.value is missing'
     when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean'
       then '.value for exists must be true or false, not %9$s'
-    when condition.op in ('in', 'not_in', 'has_any')
+    when (condition.op in ('in', 'not_in', 'has_any') or condition.kind = 'words')
       and not jsonb_path_match(value, 'strict $.type() == "array" && $.size() <= 1000')
       then '.value for %8$s must be an array of at most 1000 values, not %9$s'
     when condition.op = 'between' and not jsonb_path_match(
@@ -185,7 +187,8 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   is_integer constant jsonpath :=
     'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $';
-  is_part constant boolean := condition.op in ('starts_with', 'contains_text');
+  is_part constant boolean := condition.op in ('starts_with', 'contains_text')
+    or condition.kind = 'words';
   allowed constant text[] := case
     when not is_part then knowledge_internal.known_values(condition.field) end;
   wrong record;
@@ -293,8 +296,8 @@ create function knowledge_internal.listed_conditions(
 )
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- A short form names the metadata keys id and external_key, which many projects have.
-  columns constant jsonb := knowledge_internal.filter_columns() - '{id,external_key}'::text[];
+  -- A short form names the metadata keys id, external_key and text, which many projects have.
+  columns constant jsonb := knowledge_internal.filter_columns() - '{id,external_key,text}'::text[];
   other_names constant jsonb := knowledge_internal.other_filter_names();
   bounds constant jsonb := '{
     "from": "gte", "start": "gte", "gte": "gte", "gt": "gt", "to": "lte", "end": "lte",
@@ -539,7 +542,8 @@ begin
     -- Equality is a list with one element; existence is a comparison with null.
     elements := case
       when condition.op in ('exists', 'is_null', 'is_not_null') then '[null]'
-      when condition.op in ('in', 'not_in', 'has_any', 'between') then value
+      when condition.op in ('in', 'not_in', 'has_any', 'between') or condition.kind = 'words'
+        then value
       else jsonb_build_array(value)
     end;
     is_list := elements = value;
@@ -595,7 +599,11 @@ begin
     end if;
 
     condition.has_null := elements @> 'null';
-    if condition.kind = 'json' and condition.op <> 'has_any' then
+    if condition.kind = 'words' then
+      condition.query := knowledge_internal.words_query(
+        array(select jsonb_array_elements_text(elements)), condition.op
+      );
+    elsif condition.kind = 'json' and condition.op <> 'has_any' then
       condition.jsons := array(select jsonb_array_elements(elements));
     else
       condition := jsonb_populate_record(condition, jsonb_build_object(
@@ -635,7 +643,9 @@ declare
   keys text;
 begin
   is_access := condition.field in ('visibility', 'sensitivity', 'owner_id');
-  is_indexed := condition.op = 'in' and condition.kind in ('text', 'uuid')
+  is_indexed := condition.op in ('has_all_words', 'has_any_word')
+      and numnode(condition.query) > 0
+    or condition.op = 'in' and condition.kind in ('text', 'uuid')
       and condition.field not in ('sensitivity', 'embedding_model')
     or condition.op <> 'not_in' and condition.field = 'document_date';
   if condition.kind = 'json' then
@@ -659,6 +669,9 @@ begin
   end if;
   added := format(
     case
+      when numnode(condition.query) = 0 then 'true'
+      when condition.op = 'has_no_word' then '(chunk.content_tsv @@ %4$squery) is not true'
+      when condition.kind = 'words' then 'chunk.content_tsv @@ %4$squery'
       when condition.op = 'contains' then '%s @> %s[1]'
       when condition.op = 'has_any' then '%s ?| %s'
       when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'
@@ -672,7 +685,7 @@ begin
       when condition.op = 'contains_text' then 'strpos(%1$s, %2$s[1]) > 0'
       else '%1$s %3$s %2$s[1]'
     end,
-    actual, given, operator
+    actual, given, operator, here
   );
   condition.path := null; -- The planner copies the conditions for each value that it reads.
 end
@@ -926,13 +939,22 @@ begin
 end
 $$;
 
+-- Extension point: what a row must meet beside the arguments, because of who runs the search, as
+-- SQL about chunk; null: nothing. collections: those that the search reads; null: all.
+create function knowledge_internal.caller_condition(collections text[]) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return null;
+end
+$$;
+
 -- The rows that pass a filter and that a search may see: the one home of these conditions. No value
 -- becomes part of the SQL.
 create function knowledge_internal.row_scope(
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
   public_only boolean, required knowledge_internal.chunk_filter
 ) returns knowledge_internal.row_scope
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
   visible text := 'chunk.status = ''active''';
@@ -944,7 +966,8 @@ begin
     case when has_viewer then knowledge_internal.viewer_condition('chunk') end,
     case when wanted.public_only then 'chunk.visibility = ''public''' end,
     wanted.access_sql,
-    case when not (required is null) then knowledge_internal.required_sql(required) end
+    case when not (required is null) then knowledge_internal.required_sql(required) end,
+    knowledge_internal.caller_condition(coalesce(wanted.collections, required.collections))
   );
   matching := concat_ws(
     ' and ', visible, case when not (wanted is null) then knowledge_internal.filter_sql(wanted) end

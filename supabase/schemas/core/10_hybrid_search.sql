@@ -425,7 +425,8 @@ begin
                   greatest(given.pool_size, given.match_count, fewest_compared)
                     as compared_exactly,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or not (required is null) as is_bounded,
+                    or not (required is null)
+                    or knowledge_internal.caller_condition(null) is not null as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
                     or wanted.is_indexed is true or required.is_indexed is true as is_indexed,
                   knowledge_internal.corpus_figures(

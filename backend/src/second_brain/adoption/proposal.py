@@ -421,8 +421,8 @@ def _warnings(table: Table, mapped: Sequence[Mapped], is_public: bool) -> Iterab
     fields: dict[str, Any] = {one.field: one for one in mapped}
     if table.has_row_security:
         yield (
-            f"The policies of {table} are not carried over: who sees a document is decided by "
-            "visibility, owner and groups."
+            f"The policies of {table} hold in search_visible_knowledge_chunks (in place, after "
+            "let_search); in other searches visibility, owner and groups decide."
         )
     if table.elsewhere:
         yield (

@@ -22,13 +22,16 @@ begin
     execute format('create role %I %s', missing.role_name, missing.attributes);
   end loop;
 
+  -- postgres may make a role a member of authenticated.
   for missing in
-    select role_name, member
+    select role_name, member, option
     from unnest(array['anon', 'authenticated', 'service_role']) as role_name
-   cross join unnest(array['authenticator', 'postgres']) as member
+   cross join (
+           values ('authenticator', ''), ('postgres', ' with admin option')
+         ) as members (member, option)
     where not pg_catalog.pg_has_role(member, role_name, 'member')
   loop
-    execute format('grant %I to %I', missing.role_name, missing.member);
+    execute format('grant %I to %I%s', missing.role_name, missing.member, missing.option);
   end loop;
 
   for missing in

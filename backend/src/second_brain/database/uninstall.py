@@ -147,13 +147,27 @@ delete from public.knowledge_documents as document
     "select knowledge_internal.write_chunk_rows()",
 )
 _WITHOUT_COLUMNS = """
-alter table public.knowledge_chunks
-  drop column place_id,
-  drop column place_bigint,
-  drop column place_uuid,
-  drop column place_text,
-  drop column place_embedded,
-  alter column content set not null
+do $$
+declare
+  kind constant text := (
+    select type.typname
+      from pg_catalog.pg_attribute as attribute
+      join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+     where attribute.attrelid = 'knowledge_internal.searchable_chunks'::regclass
+       and attribute.attname = 'indexed_embedding'
+  );
+begin
+  drop view knowledge_internal.searchable_chunks;
+  alter table public.knowledge_chunks
+    drop column place_id,
+    drop column place_bigint,
+    drop column place_uuid,
+    drop column place_text,
+    drop column place_embedded,
+    alter column content set not null;
+  perform knowledge_internal.use_vector_index(kind);
+end
+$$
 """
 _RELOAD = "notify pgrst, 'reload schema'"
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
