@@ -393,8 +393,8 @@ comment on column public.knowledge_chunks.content_hash is
 comment on column public.knowledge_chunks.field_stamp is
   'With which field weights the words were written; null: with the defaults.';
 comment on column public.knowledge_chunks.content_words is
-  'The words of the first 2,000 characters of content, without stop words; distinct_words: how many '
-  'different ones. 0 for a text whose words are not set apart by spaces.';
+  'The words of the first 2,000 characters of content, without stop words; distinct_words: how '
+  'many different ones. 0 for a text whose words are not set apart by spaces.';
 comment on column public.knowledge_chunks.version is
   'Increases by 1 each time the chunk at this position of its document is replaced.';
 

@@ -624,6 +624,15 @@ begin
 end
 $$;
 
+-- b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.
+create function knowledge_internal.bm25_b() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.75::float8;
+end
+$$;
+
 -- How often a word that a text has only inside other words (java of JavaScript) occurs in it, for
 -- BM25: a multiple of 1/4, as exact_scores reads it.
 create function knowledge_internal.inner_occurrences() returns float8
@@ -636,12 +645,11 @@ $$;
 
 -- The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The
 -- weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the
--- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009). b: how much the length of a text
--- lowers its score, from 0 (not at all) to 1. With these defaults it is written; a search scores
--- its candidates with those of corpus_figures.
+-- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009). It is written with the defaults;
+-- a search scores its candidates with k1 and b of corpus_figures.
 create function knowledge_internal.bm25_length_factor(
   text_length float8, mean_length float8, k1 float8 default knowledge_internal.bm25_k1(),
-  b float8 default 0.75
+  b float8 default knowledge_internal.bm25_b()
 ) returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$

@@ -90,9 +90,9 @@ create table public.knowledge_corpus_statistics (
 
 comment on table public.knowledge_corpus_statistics is
   'One row: statistics of the corpus from the last refresh_knowledge_statistics. mean_length, '
-  'content_words, distinct_words: means of a chunk. cosine_spread: the standard deviation of the cosine of random pairs of chunks. least_frequency: the smallest '
-  'in knowledge_lexeme_statistics. sample: ids of random chunks. language_shares: of the chunks, '
-  'by language. analysed_at, analysed_rows: the ANALYZE that was copied.';
+  'content_words, distinct_words: means of a chunk. cosine_spread: the standard deviation of the '
+  'cosine of random pairs of chunks. least_frequency: the smallest in knowledge_lexeme_statistics. '
+  'sample: ids of random chunks. language_shares: of the chunks, by language. analysed_at, analysed_rows: the ANALYZE that was copied.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
@@ -455,7 +455,12 @@ begin
   figures.k1 := coalesce(figures.k1, knowledge_internal.bm25_k1());
   figures.b := coalesce(
     figures.b,
-    least(0.75, greatest(0.4, 3 * (1 - figures.distinct_words / nullif(figures.content_words, 0))))
+    least(
+      knowledge_internal.bm25_b(),
+      greatest(
+        0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
+      )
+    )
   );
   return figures;
 end

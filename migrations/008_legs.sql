@@ -38,7 +38,8 @@ create type knowledge_internal.reading_plan as (
   is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
   stored knowledge_internal.chunk_table, corpus knowledge_internal.corpus_figures,
   index_rows integer, ef_search integer, scan_tuples integer, most_compared double precision,
-  compared_by_bits integer, compared_exactly integer, scored_exactly integer, most_read_by_filter double precision, sample_weight double precision,
+  compared_by_bits integer, compared_exactly integer, scored_exactly integer,
+  most_read_by_filter double precision, sample_weight double precision,
   sampled_collections text[]
 );
 
@@ -533,11 +534,13 @@ begin
                  select sum(best.score order by best.reading)
                    from (
                      select word.reading,
-                            max(word.weight * (weighed.k1 + 1) / (1 + 4 * chunk.length_factor / round(
-                              4 * chunk.stored_factor / (most_weight / nullif(
-                                -(chunk.bm25 operator(extensions.<#>) word.vector), 0
-                              ) - 1)
-                            ))) as score
+                            max(
+                              word.weight * (weighed.k1 + 1) / (1 + 4 * chunk.length_factor / round(
+                                4 * chunk.stored_factor / (most_weight / nullif(
+                                  -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                                ) - 1)
+                              ))
+                            ) as score
                        from word
                       group by word.reading
                    ) as best

@@ -83,8 +83,8 @@ alter table public.knowledge_settings
 -- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
 -- weights. For null, the settings stored for the one collection searched, else those stored for
 -- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
--- rrf. Where scores and not ranks are fused, the weight of the model counts, too. cosine_scale: what
--- auto divides a cosine by.
+-- rrf. Where scores and not ranks are fused, the weight of the model counts, too. cosine_scale:
+-- what auto divides a cosine by.
 create function knowledge_internal.effective_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[], out cosine_scale double precision
@@ -220,7 +220,8 @@ comment on function public.set_knowledge_settings is
   'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
   'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
   'the stored embeddings. bm25_k1, bm25_b: of BM25 for a search of this collection (null: 1.2, and '
-  'by how often the corpus repeats its words). measured_on says on what fusion and weights were measured: '
+  'by how often the corpus repeats its words). '
+  'measured_on says on what fusion and weights were measured: '
   'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of '
   'bounds.';
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
@@ -465,7 +466,7 @@ $$;
 
 -- The rows that fit the question at least as min_confidence says, best first: each score, with the
 -- part of a neighbour, is multiplied by the factors of its row, the last of which is that of
--- recency_half_life. greatest_factor: the greatest product of the factors of a row, at least 1.
+-- recency_half_life. greatest_factor: how much the best score can have grown, at least 1.
 create function knowledge_internal.weighted_rows(
   rows knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
   out weighted knowledge_internal.fused_row[], out greatest_factor double precision
@@ -489,7 +490,11 @@ begin
            )::knowledge_internal.fused_row
            order by scaled.score desc, least(hit.vector_rank, hit.text_rank), hit.id
          ),
-         greatest(max(weight.product), 1)
+         greatest(max(weight.product), 1) * case
+           when bool_or(hit.score - hit.vector_share - hit.text_share > 1e-9)
+             then 1 + asked.neighbour_weight
+           else 1
+         end
     into weighted, greatest_factor
     from unnest(
            case when asked.neighbour_weight is null then rows

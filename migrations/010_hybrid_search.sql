@@ -382,7 +382,8 @@ begin
            -- short texts with the usual b.
            case
              when is_small_corpus then greatest(4 * pool, fewest_compared)
-             when (known.corpus).b <> 0.75 or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+             when (known.corpus).b <> knowledge_internal.bm25_b()
+               or (known.corpus).k1 <> knowledge_internal.bm25_k1()
                then greatest(2 * pool, fewest_compared)
              else pool
            end, -- scored_exactly
@@ -868,7 +869,8 @@ $$;
 comment on function public.hybrid_search_knowledge_chunks is
   'Chunks that match a query by meaning and by words, best first. '
   'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: '
-  'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
+  'vector only) is scored by BM25 (k1 1.2, b 0.4 to 0.75, by how often the corpus '
+  'repeats its words); each leg gives its best pool_size chunks. '
   'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
@@ -877,7 +879,9 @@ comment on function public.hybrid_search_knowledge_chunks is
   'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
   'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
   'of its leg (of all collections, where its own has no vector hit), BM25 as 0 where the pool is '
-  'not full; chunks with an identifier that was asked for come first. '
+  'not full; where chunks are short, the best neighbour of a chunk adds to its score; chunks with an '
+  'identifier that was asked for come first. auto and relative_score multiply vector_weight by the '
+  'weight of the model (knowledge_model_weights). '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '

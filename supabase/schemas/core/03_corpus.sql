@@ -456,7 +456,9 @@ begin
     figures.b,
     least(
       knowledge_internal.bm25_b(),
-      greatest(0.4, 3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)))
+      greatest(
+        0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
+      )
     )
   );
   return figures;

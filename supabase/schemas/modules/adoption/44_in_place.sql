@@ -314,7 +314,8 @@ returns setof knowledge_internal.placed_row
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- As in adopted_rows.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
+set timezone = 'UTC'
+set standard_conforming_strings = on as $$
 declare
   view_name constant text := 'adopted_' || adoption.name;
   columns constant text[] := array(
