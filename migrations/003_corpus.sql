@@ -92,7 +92,8 @@ comment on table public.knowledge_corpus_statistics is
   'One row: statistics of the corpus from the last refresh_knowledge_statistics. mean_length, '
   'content_words, distinct_words: means of a chunk. cosine_spread: the standard deviation of the '
   'cosine of random pairs of chunks. least_frequency: the smallest in knowledge_lexeme_statistics. '
-  'sample: ids of random chunks. language_shares: of the chunks, by language. analysed_at, analysed_rows: the ANALYZE that was copied.';
+  'sample: ids of random chunks. language_shares: of the chunks, by language. analysed_at, '
+  'analysed_rows: the ANALYZE that was copied.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.

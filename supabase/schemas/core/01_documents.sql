@@ -352,8 +352,8 @@ create table public.knowledge_chunks (
   allowed_groups text[],
   sensitivity text,
   text_length integer not null,
-  content_words smallint not null default 0,
-  distinct_words smallint not null default 0,
+  content_words integer not null default 0,
+  distinct_words integer not null default 0,
   content_tsv tsvector not null,
   embedding extensions.vector(1024)
     constraint knowledge_chunks_embedding_not_zero
