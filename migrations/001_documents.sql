@@ -475,7 +475,7 @@ begin
     '        chunk.collection, chunk.language, chunk.document_date, chunk.owner_id,'
     '        chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.metadata,'
     '        chunk.status, chunk.content_tsv, chunk.text_length, chunk.bm25, chunk.embedding_bits,'
-    '        chunk.created_at, chunk.updated_at, %s as indexed_embedding%s'
+    '        chunk.created_at, chunk.updated_at, chunk.heading, %s as indexed_embedding%s'
     '   from public.knowledge_chunks as chunk',
     knowledge_internal.indexed_embedding(kind),
     -- Columns that a module has added, and that caller_condition reads.

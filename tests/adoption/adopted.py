@@ -1,5 +1,6 @@
 """A table in the layout of Supabase's guide, adopted, and what the corpus has of it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from psycopg.rows import dict_row
@@ -29,12 +30,18 @@ def adopt(
     options: dict[str, str | None] | None = None,
     layout: str | None = None,
     uses_embeddings: bool = True,
+    leave_out: Sequence[str] = (),
     **choices: Any,
 ) -> str:
     """Adopt a table as the command does; return the name of the adoption."""
     database = Database(connection)
     proposed = proposal.propose(
-        database, table, options or {}, layout, uses_embeddings=uses_embeddings
+        database,
+        table,
+        options or {},
+        layout,
+        uses_embeddings=uses_embeddings,
+        leave_out=leave_out,
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
     choices.setdefault("model", "m")

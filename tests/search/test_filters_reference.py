@@ -102,7 +102,10 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
     field = draw(st.sampled_from([*COLUMN_VALUES, "text", *["metadata"] * 14]))
     if field == "text":
         asked = st.sampled_from(["beta", "Gamma", "beta gamma", "gamma alpha", "delta"])
-        op = draw(st.sampled_from(["has_all_words", "has_any_word", "has_no_word"]))
+        op = draw(st.sampled_from(["has_all_words", "has_any_word", "has_no_word", ""]))
+        if not op:
+            part = draw(st.sampled_from(["a be", "eta", "%", "_", "\\", "alpha beta"]))
+            return {"field": field, "op": "contains_text", "value": part}
         return {"field": field, "op": op, "value": draw(st.lists(asked, min_size=1, max_size=3))}
     ops = ["eq", "ne", "in", "not_in", "exists", "is_null", "is_not_null"]
     if field in ORDERED or field == "metadata":
@@ -237,6 +240,8 @@ def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
     path = field.split(".")
     stored, wanted = value_of(row, path), condition.get("value", True)
     op = condition.get("op") or condition["operator"]
+    if field == "text" and op == "contains_text":
+        return wanted in row["content"]
     if field == "text":
         has = [f" {one.lower()} " in f" {row['content']} " for one in wanted]
         return {"has_all_words": all(has), "has_any_word": any(has)}.get(op, not any(has))

@@ -34,7 +34,8 @@ def test_a_function_states_its_properties_in_one_order() -> None:
             expected.remove("volatility")
         if "parallel" not in stated:
             expected.remove("parallel")
-        return stated[: len(expected)] == expected and set(stated) <= {*expected, "as"}
+        # How many rows the planner expects may follow.
+        return stated[: len(expected)] == expected and set(stated) <= {*expected, "rows", "as"}
 
     assert [dotted(one.funcname) for _, one in definitions() if not states_them(one)] == []
 
@@ -108,6 +109,7 @@ NAMED_AT_RUN_TIME = {
             "lock_source_rows",
             "adoption_keys",
             "adoption_left_over",
+            "compare_calls",
             "placed_rows",
             "placed_chunks",
             "embed_place_row",
@@ -160,7 +162,7 @@ def test_no_sql_is_put_together_at_run_time() -> None:
         # conditions of row_scope are text, because those of absent filters are left out.
         return (
             name in NAMED_AT_RUN_TIME
-            and "%L" not in text
+            and ("%L" not in text or name.endswith("_places"))
             # What creates a trigger or a function, or is explained, takes no parameters.
             and (
                 "using" in words(text) or name.endswith(("_table", "_places", "_order", "_search"))

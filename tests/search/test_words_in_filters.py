@@ -59,6 +59,11 @@ def words(op: str, *value: str) -> dict[str, Any]:
         ({"any": [words("all_words", "draft"), words("all_words", "Rechnung")]}, {1, 3, 4}),
         ([words("all_words", "invoice"), words("no_word", "draft")], {2, 5}),
         ({"text": "alpha"}, set()),
+        (one("text", "contains_text", "S-76"), {1}),
+        (one("text", "contains_text", "etUserN"), {3}),
+        (one("text", "contains_text", "nvoice"), {1, 2, 5}),
+        (one("text", "contains_text", "a%a"), set()),
+        ({"not": one("text", "contains_text", "draft")[0]}, {2, 4, 5}),
     ],
     ids=str,
 )
@@ -113,8 +118,8 @@ def test_the_reasons_name_the_words(corpus: Connection) -> None:
     [
         (
             one("text", "eq", "alpha"),
-            "filters[0].op must be one of has_all_words, has_any_word, has_no_word for text,"
-            ' not "eq"',
+            "filters[0].op must be one of has_all_words, has_any_word, has_no_word, contains_text"
+            ' for text, not "eq"',
         ),
         (
             one("text", "has_no_word", "draft"),

@@ -126,7 +126,7 @@ declare
   value constant jsonb := source -> 'value';
   allowed_ops constant text[] := case
     when condition.path = '{}' then '{contains,has_any}'
-    when condition.kind = 'words' then '{has_all_words,has_any_word,has_no_word}'
+    when condition.kind = 'words' then '{has_all_words,has_any_word,has_no_word,contains_text}'
     else '{eq,ne,in,not_in,exists,is_null,is_not_null}' || case condition.kind
       when 'text' then '{starts_with,contains_text}'
       when 'uuid' then '{}'
@@ -153,7 +153,7 @@ declare
     when condition.op <> 'exists' and value is null then '.value is missing'
     when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean'
       then '.value for exists must be true or false, not %9$s'
-    when (condition.op in ('in', 'not_in', 'has_any') or condition.kind = 'words')
+    when (condition.op in ('in', 'not_in', 'has_any') or condition.op ~ '_words?$')
       and not jsonb_path_match(value, 'strict $.type() == "array" && $.size() <= 1000')
       then '.value for %8$s must be an array of at most 1000 values, not %9$s'
     when condition.op = 'between' and not jsonb_path_match(
@@ -542,7 +542,7 @@ begin
     -- Equality is a list with one element; existence is a comparison with null.
     elements := case
       when condition.op in ('exists', 'is_null', 'is_not_null') then '[null]'
-      when condition.op in ('in', 'not_in', 'has_any', 'between') or condition.kind = 'words'
+      when condition.op in ('in', 'not_in', 'has_any', 'between') or condition.op ~ '_words?$'
         then value
       else jsonb_build_array(value)
     end;
@@ -599,7 +599,7 @@ begin
     end if;
 
     condition.has_null := elements @> 'null';
-    if condition.kind = 'words' then
+    if condition.op ~ '_words?$' then
       condition.query := knowledge_internal.words_query(
         array(select jsonb_array_elements_text(elements)), condition.op
       );
@@ -607,7 +607,8 @@ begin
       condition.jsons := array(select jsonb_array_elements(elements));
     else
       condition := jsonb_populate_record(condition, jsonb_build_object(
-        case condition.op when 'has_any' then 'texts' else condition.kind || 's' end,
+        case when condition.op = 'has_any' or condition.kind = 'words' then 'texts'
+          else condition.kind || 's' end,
         case condition.kind
           -- 7.0 is an integer, too.
           when 'integer' then jsonb_path_query_array(elements, '$[*] ? (@ != null).floor()')
@@ -632,14 +633,18 @@ create function knowledge_internal.condition_sql(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   here constant text := format('($1).wanted.conditions[%s].', number);
-  given constant text := here || case condition.op
-    when 'has_any' then 'texts' else condition.kind || 's'
+  given constant text := here || case
+    when condition.op = 'has_any' or condition.kind = 'words' then 'texts'
+    else condition.kind || 's'
   end;
   operator constant text := '{
     "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "between": ">=",
     "starts_with": "starts with", "contains_text": "like_regex"
   }'::jsonb ->> condition.op;
-  actual text := 'chunk.' || condition.field;
+  actual text := case condition.kind
+    when 'words' then 'concat_ws(chr(10), chunk.heading, chunk.content)'
+    else 'chunk.' || condition.field
+  end;
   keys text;
 begin
   is_access := condition.field in ('visibility', 'sensitivity', 'owner_id');
@@ -671,7 +676,7 @@ begin
     case
       when numnode(condition.query) = 0 then 'true'
       when condition.op = 'has_no_word' then '(chunk.content_tsv @@ %4$squery) is not true'
-      when condition.kind = 'words' then 'chunk.content_tsv @@ %4$squery'
+      when condition.op in ('has_all_words', 'has_any_word') then 'chunk.content_tsv @@ %4$squery'
       when condition.op = 'contains' then '%s @> %s[1]'
       when condition.op = 'has_any' then '%s ?| %s'
       when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'

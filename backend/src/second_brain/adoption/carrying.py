@@ -142,6 +142,7 @@ select adoption.order_sql
          adoption.source, adoption.embedding_column
        )
 """
+CALLS_UNDONE = "select statement from knowledge_internal.calls_undone(%(name)s) as statement"
 _WRITE_PLACES = "select knowledge_internal.write_places()"
 _FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
 _HAS_VIEW = "select to_regclass(%(view)s) is not null"
@@ -394,6 +395,7 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     # Postgres wrote this name, with its schema and with quotes where it needs them.
     source = sql.SQL(adoption.source)
     composed = database.install.composed
+    undone = database.execute(CALLS_UNDONE, {"name": name}).fetchall()
     statements = [
         composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=source)
         for trigger, *_ in found
@@ -405,7 +407,8 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     statements += [composed(one, name=sql.Literal(name)) for one in (_FORGET_NOTED, _FORGET)]
     if adoption.is_in_place:
         statements.append(composed(_WRITE_PLACES))
-    return [one.as_string(database.connection) for one in statements]
+    removing = [one.as_string(database.connection) for one in statements]
+    return [*(one for (one,) in undone), *removing]
 
 
 def remove(database: Database, name: str, *, delete_documents: bool = False) -> None:

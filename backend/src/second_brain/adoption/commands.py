@@ -1,6 +1,7 @@
 """The command adopt: arguments and output; `database.adoption` does the work."""
 
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from second_brain.adoption import carrying, migration, proposal
+from second_brain.adoption import calls, carrying, migration, proposal
 from second_brain.adoption.layouts import LAYOUTS
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
@@ -35,6 +36,7 @@ Examples:
   second-brain adopt --backfill documents
   second-brain adopt public.events --later
   second-brain adopt --carry-over --watch 5
+  second-brain adopt --calls documents
   second-brain adopt --check
   second-brain adopt --check documents --repair
   second-brain adopt --remove documents
@@ -45,8 +47,8 @@ def adopt(
         str | None,
         typer.Argument(
             metavar="[TABLE|NAME]",
-            help="The table, such as public.documents; for --backfill, --carry-over, --check and "
-            "--remove the name of an adoption (default: all).",
+            help="The table, such as public.documents; for --backfill, --carry-over, --check, "
+            "--calls and --remove the name of an adoption (default: all).",
         ),
     ] = None,
     backfill: Annotated[
@@ -64,6 +66,15 @@ def adopt(
     ] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="With --check: carry differing rows over again.")
+    ] = False,
+    replace_calls: Annotated[
+        bool,
+        typer.Option(
+            "--calls", help="Write functions that search the table again over this search."
+        ),
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="With --calls: bring the old functions back.")
     ] = False,
     remove: Annotated[
         bool, typer.Option("--remove", help="Print the SQL that removes an adoption.")
@@ -89,6 +100,19 @@ def adopt(
     ] = None,
     updated: Annotated[
         str | None, typer.Option(metavar=_MAPPED, help="The document's date.")
+    ] = None,
+    document: Annotated[
+        str | None, typer.Option(metavar=_MAPPED, help="The same for the chunks of a document.")
+    ] = None,
+    position: Annotated[
+        str | None, typer.Option(metavar=_MAPPED, help="The order of chunks in their document.")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="SQL|all", help="The rows that are searched.")
+    ] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="Columns that are not carried over, with commas."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model of the embeddings in the table.")] = None,
     embed: Annotated[
@@ -153,9 +177,9 @@ def adopt(
     Connect as the owner of the table. --check has exit code 1 if there are differences, or rows
     that cannot be carried over.
     """
-    if backfill + carry_over + check + remove > 1:
+    if backfill + carry_over + check + replace_calls + remove > 1:
         raise typer.BadParameter(
-            "--backfill, --carry-over, --check and --remove exclude each other"
+            "--backfill, --carry-over, --check, --calls and --remove exclude each other"
         )
     with opened(dsn, schema) as database:
         if backfill:
@@ -168,12 +192,15 @@ def adopt(
         elif check:
             found = [_compared(database, one, repair) for one in _chosen(database, table)]
             _report(found, schema, as_json=as_json, repaired=repair)
+        elif replace_calls:
+            for one in _chosen(database, table):
+                _replace_calls(database, one, into, undo=undo, run=apply)
         elif remove:
             _remove(database, table, delete_documents=delete_documents, run=apply)
         else:
             if table is None:
                 raise typer.BadParameter(
-                    "name the table, or use --backfill, --carry-over, --check or --remove"
+                    "name the table, or use --backfill, --carry-over, --check, --calls or --remove"
                 )
             given = {
                 "key": key,
@@ -185,6 +212,8 @@ def adopt(
                 "owner": owner,
                 "groups": groups,
                 "updated": updated,
+                "document": document,
+                "position": position,
                 "collection": None if collection is None else proposal.NOT_MAPPED,
             }
             proposed = proposal.propose(
@@ -194,6 +223,9 @@ def adopt(
                 None if layout is None else layout.value,
                 uses_embeddings=not embed,
                 is_public=visibility is Visibility.public,
+                rows=rows or _ask_rows(proposal.read_table(database, table)),
+                leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
+                finds_documents=not copy or document is not None,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -207,9 +239,12 @@ def adopt(
                     "A worker embeds the texts: second-brain corpus embed",
                     err=True,
                 )
+            name = name or migration.default_name(proposed.table.name)
+            searching = calls.searching(database, proposed.table.identifier.as_string(None))
             choices = migration.Choices(
-                name=name or migration.default_name(proposed.table.name),
-                collection=collection or migration.Choices.collection,
+                name=name,
+                # Drop-ins find this table alone.
+                collection=collection or (name if searching else migration.Choices.collection),
                 visibility=visibility.value,
                 language=language,
                 model=model,
@@ -219,6 +254,26 @@ def adopt(
                 is_in_place=not copy,
             )
             _write(database, proposed, choices, into, run=apply)
+            for function in searching:
+                typer.echo(f"searches it: {function}", err=True)
+            if searching:
+                typer.echo(
+                    f"Then replace {'them' if len(searching) > 1 else 'it'}: second-brain adopt "
+                    f"--calls {name}{schema_option(schema)}",
+                    err=True,
+                )
+
+
+def _ask_rows(table: proposal.Table) -> str | None:
+    """Ask which rows are searched, where columns can hide some and there is a terminal."""
+    hiding = proposal.hiding_columns(table)
+    if not hiding or not sys.stdin.isatty():
+        return None
+    return typer.prompt(
+        f"{', '.join(hiding)} can hide rows. Which are searched? An SQL condition, or all",
+        default=proposal.ALL_ROWS,
+        err=True,
+    )
 
 
 def _write(
@@ -231,7 +286,11 @@ def _write(
 ) -> None:
     typer.echo(f"{'key':<10} {', '.join(proposed.key)}: {proposed.key_reason}", err=True)
     for one in proposed.fields:
-        typer.echo(f"{one.field:<10} {one.source}: {one.reason}", err=True)
+        typer.echo(f"{one.field:<10} {one.shown or one.source}: {one.reason}", err=True)
+    for column, becomes in proposed.others:
+        typer.echo(f"{printable(column):<10} {printable(becomes)}", err=True)
+    if proposed.rows:
+        typer.echo(f"rows       {proposed.rows}", err=True)
     for warning in proposed.warnings:
         typer.echo(f"warning: {warning}", err=True)
     text = migration.render(proposed, choices, database.install)
@@ -242,14 +301,7 @@ def _write(
             database.connection.execute(text.encode())
         typer.echo(f"Adopted {proposed.table} as {choices.name}.")
     else:
-        file, is_new = migration.write(into, text, choices.name, schema)
-        typer.echo(file if is_new else f"{file}: nothing changed")
-        if is_new:
-            typer.echo(
-                "Next: read it, then apply it: supabase db push, or without Supabase:"
-                f' psql "$SECOND_BRAIN_DSN" -1f {shlex.quote(str(file))}',
-                err=True,
-            )
+        file, is_new = _write_file(into, text, migration.file_name(choices.name, schema))
         if is_new and (Path(file).parent.parent / "schemas").is_dir():
             typer.echo(
                 "note: this project has declarative schemas: copy `create view` and `create "
@@ -262,6 +314,57 @@ def _write(
             f"After writes: second-brain adopt --carry-over {choices.name}{more}, or the job of "
             "second-brain server schedule",
             err=True,
+        )
+
+
+def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
+    file, is_new = migration.write(into, text, name)
+    typer.echo(file if is_new else f"{file}: nothing changed")
+    if is_new:
+        typer.echo(
+            "Next: read it, then apply it: supabase db push, or without Supabase:"
+            f' psql "$SECOND_BRAIN_DSN" -1f {shlex.quote(str(file))}',
+            err=True,
+        )
+    return file, is_new
+
+
+def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run: bool) -> None:
+    if undo:
+        statements = calls.undo(database, name)
+        if run:
+            with database.connection.transaction():
+                for statement in statements:
+                    database.connection.execute(statement.encode())
+        typer.echo(
+            f"{name}: {number(len(statements), 'statement')} run."
+            if run
+            else "begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;"
+        )
+        return
+    found = calls.keep(database, name, run=run)
+    for one in found:
+        done = "not replaced" if one.undecided else "replaced" if run else "can be replaced"
+        typer.echo(f"{printable(one.signature)}: {done}")
+        for reason in one.undecided:
+            typer.echo(f"  decide: {printable(reason)}")
+        for note in one.notes:
+            typer.echo(f"  note: {printable(note)}")
+        if one.asked:
+            typer.echo(
+                f"  {number(one.asked, 'question')}: {number(one.both_rows, 'row')} of both,"
+                f" {one.old_rows} of the old one alone, {len(one.new_rows)} of the new one alone"
+            )
+        for key in one.new_rows[:20]:
+            typer.echo(f"  new: {printable(key[:_SHOWN])}")
+        for condition in one.conditions:
+            typer.echo(f"  seems to be missing: {printable(condition)}")
+    if not found:
+        typer.echo(f"{name}: no function to replace.")
+    elif not run:
+        schema = database.install.schema
+        _write_file(
+            into, calls.migration(found, name), migration.file_name(f"{name}_calls", schema)
         )
 
 

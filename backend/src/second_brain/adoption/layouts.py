@@ -12,14 +12,12 @@ class Layout:
     """How the columns of a known kind of table become fields of a document.
 
     `required` must exist in the table. Of `optional`, what the table does not have is left out.
-    `{schema}` in an expression is the schema of the table. With `keeps_other_columns`, columns that
-    are not named here are keys of the metadata.
+    `{schema}` in an expression is the schema of the table.
     """
 
     summary: str
     required: Mapping[str, str]
     optional: Mapping[str, str] = field(default_factory=dict)
-    keeps_other_columns: bool = False
 
 
 LAYOUTS = {
@@ -41,8 +39,6 @@ LAYOUTS = {
             "title": "langchain_metadata ->> 'title'",
             "url": "langchain_metadata ->> 'source'",
         },
-        # These are the store's metadata_columns.
-        keeps_other_columns=True,
     ),
     "pgvector": Layout(
         "LangChain's PGVector: langchain_pg_embedding, the former class of langchain-postgres",
@@ -81,6 +77,14 @@ USUAL_NAMES = {
     "url": ("source_url", "url", "link", "permalink", "href", "uri"),
     "owner": ("owner_id", "user_id", "owner", "author_id", "created_by"),
     "groups": ("allowed_groups", "groups"),
+    "document": (
+        "document_id", "doc_id", "parent_id", "file_id", "article_id", "page_id", "post_id",
+        "source_document_id", "document_uuid", "document_key",
+    ),
+    "position": (
+        "chunk_index", "chunk_number", "chunk_no", "chunk_order", "chunk_id", "chunk_num",
+        "position", "sequence", "seq", "ordinal", "part", "idx", "index", "order_index",
+    ),
     "updated": ("document_date", "updated_at", "modified_at", "published_at", "date", "created_at"),
 }  # fmt: skip
 """For each field, the names of columns that are proposed for it, best first."""

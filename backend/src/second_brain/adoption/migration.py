@@ -44,7 +44,7 @@ drop view if exists {view};
 create view {view} as
 select
 {columns}
-  from {table} as source;
+  from {table} as source{rows};
 
 revoke all on table {view} from public, anon, authenticated, service_role;
 
@@ -114,6 +114,11 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         )
     if choices.is_in_place:
         _check_place(proposal, choices)
+    elif proposal.field("document"):
+        raise ConfigurationError(
+            "--document: the rows of a table that is copied are documents of their own",
+            remedy="Leave out --copy, or leave out --document and --position.",
+        )
     literal = sql.Literal
     parts: dict[str, sql.Composable] = {
         "name": sql.SQL(name),
@@ -137,6 +142,9 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         is_later=literal(choices.is_later),
         is_in_place=literal(choices.is_in_place),
         embedding_column=literal(_embedding_column(proposal) if choices.is_in_place else None),
+        rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))
+        if proposal.rows
+        else sql.SQL(""),
         where=sql.SQL(" in place" if choices.is_in_place else ", as copies"),
         what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),
@@ -208,17 +216,17 @@ def file_name(name: str, schema: str) -> str:
     return f"adopt_{'' if schema == SCHEMA else schema + '_'}{name}"
 
 
-def write(into: Path, text: str, name: str, schema: str) -> tuple[Path, bool]:
-    """Write the migration into a project's folder, with a timestamp later than all others.
+def write(into: Path, text: str, name: str) -> tuple[Path, bool]:
+    """Write a migration into a project's folder, with a timestamp later than all others.
 
-    Nothing is written if the newest migration of this adoption there has this text. Return the
-    file, and whether it is new.
+    Nothing is written if the newest migration of this name there has this text. Return the file,
+    and whether it is new.
     """
     into.mkdir(parents=True, exist_ok=True)
-    written = sorted(into.glob(f"[0-9]*_{file_name(name, schema)}.sql"))
-    written = [one for one in written if one.stem.split("_", 1)[1] == file_name(name, schema)]
+    written = sorted(into.glob(f"[0-9]*_{name}.sql"))
+    written = [one for one in written if one.stem.split("_", 1)[1] == name]
     if written and written[-1].read_text("utf-8") == text:
         return written[-1], False
-    file = into / f"{migrations.next_version(into)}_{file_name(name, schema)}.sql"
+    file = into / f"{migrations.next_version(into)}_{name}.sql"
     file.write_text(text, "utf-8")
     return file, True

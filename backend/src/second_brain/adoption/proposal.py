@@ -27,6 +27,8 @@ FIELDS = (
     "groups",
     "updated",
     "collection",
+    "document",
+    "position",
 )
 """What can be mapped, by the names of the options; only layouts map the collection."""
 
@@ -42,7 +44,14 @@ select class.oid, class.relkind::text, namespace.nspname, class.relname,
 """
 _COLUMNS = """
 select attribute.attname, type.typname, format_type(attribute.atttypid, attribute.atttypmod),
-       attribute.atttypmod, attribute.attnotnull
+       attribute.atttypmod, attribute.attnotnull, attribute.attgenerated <> '',
+       exists (
+         select
+           from pg_catalog.pg_constraint as foreign_key
+          where foreign_key.conrelid = attribute.attrelid
+            and foreign_key.contype = 'f'
+            and foreign_key.conkey = array[attribute.attnum]
+       )
   from pg_catalog.pg_attribute as attribute
   join pg_catalog.pg_type as type on type.oid = attribute.atttypid
  where attribute.attrelid = %s
@@ -91,6 +100,8 @@ _TYPES = {
     "owner": ("uuid",),
     "groups": ("_text", "_varchar"),
     "updated": ("date", "timestamp", "timestamptz"),
+    "document": ("int2", "int4", "int8", "uuid", *_TEXTS),
+    "position": ("int2", "int4", "int8"),
 }
 _DOCUMENT_FIELDS = {
     "title": "title",
@@ -102,7 +113,18 @@ _DOCUMENT_FIELDS = {
     "content": "content",
     "embedding": "embedding",
     "collection": "collection",
+    "document": "document_key",
+    "position": "chunk_index",
 }
+_HIDES_ROWS = re.compile(
+    r"(is_|row_|record_)?(status|state|(soft_)?deleted(_at|_on)?|archived(_at|_on)?|draft|hidden"
+    r"|expire[sd](_at|_on)?|expiry(_date)?|expiration(_date)?|published(_at|_on)?|active|enabled"
+    r"|disabled|valid_(to|until|from)|superseded(_at|_by)?|removed(_at)?|visibility)"
+)
+"""Names of columns that say which rows readers of the table see."""
+_PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
+ALL_ROWS = "all"
+"""The value of --rows for all of them."""
 NOT_MAPPED = "none"
 """The value of an option that leaves a field out."""
 
@@ -116,6 +138,8 @@ class Column:
     type: str
     modifier: int
     not_null: bool
+    is_generated: bool
+    is_reference: bool
 
 
 @dataclass(frozen=True)
@@ -154,6 +178,8 @@ class Mapped:
     source: str
     reason: str
     column: Column | None = None
+    shown: str | None = None
+    """What the user reads instead of the source."""
 
     @property
     def expression(self) -> sql.Composable:
@@ -182,6 +208,10 @@ class Proposal:
     key_reason: str
     fields: Sequence[Mapped]
     warnings: Sequence[str]
+    rows: str | None
+    """The condition of the rows that are searched; None for all."""
+    others: Sequence[tuple[str, str]]
+    """The columns that are no field of their own, and what becomes of them."""
 
     def field(self, name: str) -> Mapped | None:
         """Return what a field is mapped to."""
@@ -196,19 +226,46 @@ def propose(
     *,
     uses_embeddings: bool = True,
     is_public: bool = False,
+    rows: str | None = ALL_ROWS,
+    leave_out: Sequence[str] = (),
+    finds_documents: bool = False,
 ) -> Proposal:
     """Propose the mapping of a table; `given` has the values of the options by field.
 
-    `is_public`: all its documents will be public.
+    `is_public`: all its documents will be public. `rows`: the condition of the rows that are
+    searched, None if the user has not said it. `leave_out`: columns that are not carried over.
+    `finds_documents`: propose columns for document and position, too.
 
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
     table = read_table(database, table_name)
+    unknown = [one for one in leave_out if table.column(one) is None]
+    if unknown:
+        raise ConfigurationError(
+            f"--leave-out: {table} has no column {', '.join(unknown)}", remedy="Name its columns."
+        )
+    hiding = hiding_columns(table)
+    if rows is None and hiding:
+        raise ConfigurationError(
+            f"{table} has {', '.join(hiding)}, which can hide rows: say which rows are searched",
+            remedy="Use --rows with an SQL condition, such as \"status = 'published'\" or "
+            '"deleted_at is null", or --rows all.',
+        )
     options = {name: value for name, value in given.items() if value is not None}
     chosen = _of_layout(table, layout, options) if layout else {}
     chosen.update({name: (value, f"--{name}") for name, value in options.items()})
     key, key_reason = _key(table, chosen.pop("key", None))
-    mapped = [one for name in FIELDS[1:] if (one := _field(table, name, chosen, key, layout))]
+    names = FIELDS[1:] if finds_documents else FIELDS[1:-2]
+    mapped = [one for name in names if (one := _field(table, name, chosen, key, layout))]
+    fields = {one.field for one in mapped}
+    if "position" in fields and "document" not in fields:
+        if "position" in chosen:
+            raise ConfigurationError(
+                "--position is given, and no document", remedy="Name its column: --document COLUMN."
+            )
+        mapped = [one for one in mapped if one.field != "position"]
+    if "document" in fields and "position" not in fields and "document" not in chosen:
+        mapped = [one for one in mapped if one.field != "document"]
     if not uses_embeddings:
         mapped = [one for one in mapped if one.field != "embedding"]
     if not any(one.field == "content" for one in mapped):
@@ -217,9 +274,73 @@ def propose(
             remedy="Name it: --content COLUMN, or an expression such as "
             "--content \"question || ' ' || answer\".",
         )
-    _check_expressions(database, table, mapped)
+    condition = None if rows in (None, ALL_ROWS) else rows
+    checked = [*mapped, Mapped("rows", f"({condition}) is true", "")] if condition else mapped
+    _check_expressions(database, table, checked)
+    if condition and re.search(r"\bnow\b|\bcurrent_|_timestamp\b", condition, re.IGNORECASE):
+        raise ConfigurationError(
+            "--rows: the condition depends on the time, and a row is read when it is written",
+            remedy="Use --rows all. Searches compare with the time by a filter, such as "
+            '[{"field": "metadata.expires_at", "op": "gt", "value": "now"}].',
+        )
     _check_dimensions(database, table, mapped)
-    return Proposal(table, key, key_reason, mapped, list(_warnings(table, mapped, is_public)))
+    mapped, others = _with_others(table, key, mapped, leave_out)
+    warnings = list(_warnings(table, mapped, is_public))
+    return Proposal(table, key, key_reason, mapped, warnings, condition, others)
+
+
+def hiding_columns(table: Table) -> list[str]:
+    """List the columns whose names say that they hide rows from readers of the table."""
+    return [one.name for one in table.columns if _HIDES_ROWS.fullmatch(one.name.lower())]
+
+
+def _with_others(
+    table: Table, key: Sequence[str], mapped: Sequence[Mapped], leave_out: Sequence[str]
+) -> tuple[Sequence[Mapped], Sequence[tuple[str, str]]]:
+    """Add the columns that are no field to the metadata; return what becomes of each."""
+    used = {*key}
+    for one in mapped:
+        # A date and an owner are fields; as keys of the metadata they can be filtered on.
+        if one.field not in ("owner", "groups", "updated", "document", "position"):
+            used.update(_words(one.source) if one.column is None else [one.column.name])
+    others: list[tuple[str, str]] = []
+    carried: list[str] = []
+    for column in table.columns:
+        if column.name in used:
+            continue
+        if column.name in leave_out:
+            others.append((column.name, "left out, as --leave-out says"))
+        elif column.is_generated:
+            others.append((column.name, "left out: generated"))
+        elif column.kind in (*_VECTORS, "sparsevec", "tsvector"):
+            others.append((column.name, f"left out: {column.type}"))
+        else:
+            carried.append(column.name)
+            others.append((column.name, f"metadata.{column.name}"))
+    metadata = next((one for one in mapped if one.field == "metadata"), None)
+    if not carried:
+        return mapped, others
+    before = f"coalesce(nullif({metadata.source}::jsonb, 'null'), '{{}}') || " if metadata else ""
+    if metadata is not None and metadata.column is not None:
+        column_sql = metadata.expression.as_string(None)
+        before = f"coalesce(nullif({column_sql}::jsonb, 'null'), '{{}}') || "
+    objects = " || ".join(
+        f"jsonb_build_object({_pairs(carried[place : place + _PAIRS])})"
+        for place in range(0, len(carried), _PAIRS)
+    )
+    source = f"{before}jsonb_strip_nulls({objects})"
+    if metadata:
+        whole = Mapped("metadata", source, metadata.reason, shown=metadata.source)
+    else:
+        whole = Mapped("metadata", source, "no column; the following are its keys", shown="-")
+    return [*(one for one in mapped if one.field != "metadata"), whole], others
+
+
+def _pairs(columns: Sequence[str]) -> str:
+    pairs = [
+        sql.SQL("{}, source.{}").format(sql.Literal(name), sql.Identifier(name)) for name in columns
+    ]
+    return sql.SQL(", ").join(pairs).as_string(None)
 
 
 def read_table(database: Database, name: str) -> Table:
@@ -275,30 +396,11 @@ def _of_layout(table: Table, name: str, options: Mapping[str, str]) -> dict[str,
         for field, value in {**required, **layout.optional}.items()
         if columns.intersection(_words(value))
     }
-    if layout.keeps_other_columns and "metadata" in fields:
-        used = {word for value in (*fields.values(), *options.values()) for word in _words(value)}
-        others = [
-            one.name
-            for one in table.columns
-            if one.name not in used and one.kind not in (*_VECTORS, "tsvector")
-        ]
-        if others:
-            fields["metadata"] = _with_columns(fields["metadata"], others)
     return {field: (value, f"the layout {name}") for field, value in fields.items()}
 
 
 def _words(expression: str) -> Sequence[str]:
     return re.findall(r"\w+", re.sub("'[^']*'", "", expression))
-
-
-def _with_columns(metadata: str, columns: Sequence[str]) -> str:
-    pairs = sql.SQL(", ").join(
-        sql.SQL("{}, source.{}").format(sql.Literal(name), sql.Identifier(name)) for name in columns
-    )
-    return (
-        f"coalesce(nullif({metadata}::jsonb, 'null'), '{{}}')"
-        f" || jsonb_strip_nulls(jsonb_build_object({pairs.as_string(None)}))"
-    )
 
 
 def _key(table: Table, given: tuple[str, str] | None) -> tuple[Sequence[str], str]:
@@ -360,6 +462,9 @@ def _field(
     if layout is not None or name not in USUAL_NAMES:
         return None
     usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
+    if name == "document":
+        # A reference first: a name such as source_id can mean something else.
+        usable.sort(key=lambda one: not one.is_reference)
     for usual in USUAL_NAMES[name]:
         for column in usable:
             if column.name.lower() == usual:
