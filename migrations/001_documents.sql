@@ -483,7 +483,7 @@ begin
       select string_agg(format(', chunk.%I', attribute.attname), '' order by attribute.attnum)
         from pg_catalog.pg_attribute as attribute
        where attribute.attrelid = 'public.knowledge_chunks'::regclass
-         and attribute.attname like 'place\_%'
+         and starts_with(attribute.attname::text, 'place_')
          and not attribute.attisdropped
     )
   );
