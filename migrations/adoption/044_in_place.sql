@@ -317,7 +317,8 @@ returns setof knowledge_internal.placed_row
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- As in adopted_rows.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
+set timezone = 'UTC'
+set standard_conforming_strings = on as $$
 declare
   view_name constant text := 'adopted_' || adoption.name;
   columns constant text[] := array(
@@ -812,6 +813,7 @@ create function knowledge_internal.place_order(source regclass, embedding_column
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- Names are those that the catalogue has.
 set quote_all_identifiers = off
+set standard_conforming_strings = on
 -- The plan has the index if the index can be used.
 set enable_seqscan = off
 set enable_sort = off as $$
