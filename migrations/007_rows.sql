@@ -33,7 +33,8 @@ begin
          chunk.content_hash, case when has_bm25 then chunk.bm25 end,
          case when has_lexemes then chunk.content_tsv end,
          case when has_embedding then chunk.embedding end,
-         chunk.embedding operator(extensions.<=>) asked_embedding
+         case when asked_embedding is not null
+           then chunk.embedding operator(extensions.<=>) asked_embedding end
     from knowledge_internal.chunk_rows as chunk
    where chunk.id = any (ids);
 end

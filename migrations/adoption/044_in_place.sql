@@ -125,14 +125,22 @@ begin
 end
 $$;
 
--- Writes place_content and place_embedding for the places that there are.
+-- Writes the functions that read a row of a place: its text, its embedding, and, where several rows
+-- are chunks of one document, its source_row.
 create function knowledge_internal.write_places() returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- Names are those that the catalogue has.
+set quote_all_identifiers = off as $$
 declare
   read record;
 begin
-  for read in select 'content' as field, 'text' as type
-               union all select 'embedding', 'extensions.vector'
+  for read in
+    select listed.name, listed.type, listed.needs
+      from (
+             values ('place_content', 'text', 'content'),
+                    ('place_embedding', 'extensions.vector', 'embedding'),
+                    ('place_row', 'jsonb', 'document_key')
+           ) as listed (name, type, needs)
   loop
     execute format(
       $function$
@@ -150,16 +158,26 @@ begin
         end
         $body$
       $function$,
-      'place_' || read.field, read.type,
+      read.name, read.type,
       (
         select string_agg(
                  format(
-                   E'\n            when %s then return (\n              select adopted.%s'
-                   ' from knowledge_internal.%I as adopted where adopted.key_1 = of_%s);',
-                   place.place_id,
-                   case when read.field = 'content' then 'content'
-                     else 'embedding::extensions.vector' end,
-                   'adopted_' || place.name, knowledge_internal.key_kind(place)
+                   E'\n            when %s then return %s;', place.place_id,
+                   case read.needs
+                     when 'document_key' then format(
+                       'pg_catalog.jsonb_build_object(''adoption'', %L, ''table'', %L, ''key'','
+                       ' pg_catalog.jsonb_build_object(%L, of_%s), ''types'','
+                       ' pg_catalog.jsonb_build_object(%3$L, %5$L))',
+                       place.name, place.source, place.key_columns[1],
+                       knowledge_internal.key_kind(place), place.key_types[1]
+                     )
+                     else format(
+                       '(select adopted.%I::%s from knowledge_internal.%I as adopted'
+                       ' where adopted.key_1 = of_%s)',
+                       read.needs, read.type, 'adopted_' || place.name,
+                       knowledge_internal.key_kind(place)
+                     )
+                   end
                  ),
                  '' order by place.place_id
                )
@@ -169,31 +187,12 @@ begin
                  select from pg_catalog.pg_attribute as attribute
                   where attribute.attrelid
                           = to_regclass(format('knowledge_internal.%I', 'adopted_' || place.name))
-                    and attribute.attname = read.field
+                    and attribute.attname = read.needs
                )
       )
     );
-    execute format(
-      'revoke all on function knowledge_internal.%I from public', 'place_' || read.field
-    );
+    execute format('revoke all on function knowledge_internal.%I from public', read.name);
   end loop;
-end
-$$;
-
--- The value of source_row for a chunk of a place: its own row, also where several rows are chunks
--- of one document.
-create function knowledge_internal.place_row(
-  place integer, of_bigint bigint, of_uuid uuid, of_text text
-) returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select knowledge_internal.adopted_source_row(
-             adoption, jsonb_build_array(coalesce(of_bigint::text, of_uuid::text, of_text))
-           )
-      from public.knowledge_adoptions as adoption
-     where adoption.place_id = place
-  );
 end
 $$;
 

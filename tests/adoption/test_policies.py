@@ -10,6 +10,7 @@ from adopted import Row, adopt, backfill
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
+from second_brain.database import doctor
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -333,3 +334,13 @@ def test_each_table_is_under_its_own_policies(two: Connection, connect: Connect)
     assert [hit["content"] for hit in hits] == ["harbour fee"]
     two.execute("drop table public.faq cascade")
     assert keys(search(user, query_text="harbour")) <= shown
+
+
+def test_the_doctor_has_no_remark_about_readers(notes: Connection) -> None:
+    let_search(notes, "anon")
+    found = [
+        one.message
+        for one in doctor.examine(notes)
+        if one.status in ("error", "warning") and "have no embedding" not in one.message
+    ]
+    assert found == []

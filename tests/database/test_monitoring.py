@@ -108,9 +108,9 @@ def large(admin: Connection, database: Connection) -> Connection:
         "alter table public.knowledge_chunks set (autovacuum_enabled = off)",
         "set session_replication_role = replica",
         "insert into public.knowledge_chunks (content, embedding, embedding_model, collection,"
-        "  content_hash, content_tsv, text_length)"
+        "  content_hash, content_tsv, text_length, embedding_bits)"
         " select 'x', '[1,2,3]', case when number % 500 = 7 then 'rare' else 'main' end, 'c',"
-        "        number::text, '', 0"
+        "        number::text, '', 0, b'1'"
         "   from generate_series(1, 12000) as number",
         "set session_replication_role = origin",
     )
@@ -136,8 +136,8 @@ def test_two_frequent_models_have_the_shares_that_analyze_found(
         admin,
         "set session_replication_role = replica",
         "insert into public.knowledge_chunks (content, embedding, embedding_model, collection,"
-        "  content_hash, content_tsv, text_length)"
-        " select 'x', '[1,2,3]', 'next', 'c', number::text, '', 0"
+        "  content_hash, content_tsv, text_length, embedding_bits)"
+        " select 'x', '[1,2,3]', 'next', 'c', number::text, '', 0, b'1'"
         "   from generate_series(1, 24000) as number",
         "analyze public.knowledge_chunks",
     )

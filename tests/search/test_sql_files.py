@@ -162,7 +162,7 @@ def test_no_sql_is_put_together_at_run_time() -> None:
         # conditions of row_scope are text, because those of absent filters are left out.
         return (
             name in NAMED_AT_RUN_TIME
-            and "%L" not in text
+            and ("%L" not in text or name.endswith("_places"))
             # What creates a trigger or a function, or is explained, takes no parameters.
             and (
                 "using" in words(text) or name.endswith(("_table", "_places", "_order", "_search"))

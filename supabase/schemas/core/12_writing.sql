@@ -1040,7 +1040,8 @@ $$;
 
 comment on function public.delete_knowledge_owner is
   'Deletes every document and chunk of one owner for good, superseded versions included, and what '
-  'modules keep of the owner: judgments and lines of the query log. Raises 22023 for null.';
+  'modules keep of the owner: judgments and lines of the query log. Rows of adopted tables stay in '
+  'their tables: delete them there. Raises 22023 for null.';
 
 create function public.purge_knowledge_chunks(older_than interval default '30 days') returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _MODELS = """
     select distinct sample.embedding_model
     from (
-      select chunk.embedding_model, chunk.embedding is not null as is_embedded
+      select chunk.embedding_model, chunk.embedding_bits is not null as is_embedded
       from public.knowledge_chunks as chunk
       where chunk.status = 'active'
       limit 10000

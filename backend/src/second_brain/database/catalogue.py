@@ -33,6 +33,8 @@ Catalogue: TypeAlias = dict[str, Definition]
 Change = Literal["missing", "different", "left over"]
 
 REPLACED_BY_PROJECT = f"function public.{naming.VIEWER_GROUPS}()"
+# An adoption in place writes the bodies of these.
+_OF_PLACES = f"function {naming.INTERNALS}.place_"
 _FIXED_IN_REPLACEMENT = ("kind", "arguments", "returns")
 
 API_ROLES = ("public", "anon", "authenticated", "service_role")
@@ -257,7 +259,9 @@ def _portable(name: str, definition: Definition) -> Definition:
     # knowledge_search_health reports invalid indexes and disabled triggers.
     left_out = ("owner", "support", "valid", "enabled")
     kept = {key: value for key, value in definition.items() if key not in left_out}
-    if name == REPLACED_BY_PROJECT:
+    if name == REPLACED_BY_PROJECT or (
+        name.startswith(_OF_PLACES) and not name.startswith(f"{_OF_PLACES}order(")
+    ):
         return {key: value for key, value in kept.items() if key in _FIXED_IN_REPLACEMENT}
     if name.startswith(("view ", "materialized view ")):
         kept.pop("definition", None)

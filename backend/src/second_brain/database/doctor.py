@@ -58,9 +58,14 @@ _ROW_SECURITY = {
 _RELATIONS = ("table", "view", "type")
 # The migrations grant these to nobody; a project can grant the search to visitors, and reads of the
 # column to users and visitors.
-_FOR_VISITORS = "public.search_public_knowledge_chunks("
+_FOR_VISITORS = (
+    "public.search_public_knowledge_chunks(",
+    "public.search_visible_knowledge_chunks(",
+)
 _SHOWN_COLUMN = "public.knowledge_documents.source_row"
 _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
+# What let_search creates.
+_OF_READERS = re.compile(rf"^{naming.INTERNALS}\.search_as_|\bknowledge_reader_")
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
@@ -351,6 +356,8 @@ def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) ->
     """Return the finding for an object that is not in the manifest; None if it is a project's."""
     check, what = _check(difference), f"{difference.kind} {difference.name}"
     if difference.kind in ("view", "column") and difference.name.startswith(_VIEWS_OF_ADOPTIONS):
+        return None
+    if difference.kind in ("function", "policy") and _OF_READERS.search(difference.name):
         return None
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
     if difference.kind == "function":

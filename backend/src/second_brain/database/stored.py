@@ -24,7 +24,7 @@ select settings.collection, settings.fusion, settings.vector_weight, settings.te
                from {schema}.knowledge_chunks as chunk
               where settings.embedding_model is not null
                 and chunk.status = 'active'
-                and chunk.embedding is not null
+                and chunk.embedding_bits is not null
                 and (
                   chunk.collection = settings.collection
                   or settings.collection = '' and chunk.collection not in (
@@ -52,7 +52,7 @@ select least(100, 100.0 * 100000 / greatest(class.reltuples, 1))::real
 _EQUAL = """
 select round(100 * count(*) / {share})::bigint as chunks, min(chunk.id::text)
   from {schema}.knowledge_chunks as chunk tablesample system ({share}) repeatable (1)
- where chunk.status = 'active' and chunk.embedding is not null
+ where chunk.status = 'active' and chunk.embedding_bits is not null
  group by chunk.embedding_bits, chunk.embedding
 having count(*) > {most} * {share} / 100
  order by chunks desc, 2

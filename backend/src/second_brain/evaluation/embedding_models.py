@@ -34,7 +34,7 @@ _CHUNKS = """
     from public.knowledge_chunks as chunk
     left join public.knowledge_documents as document on document.id = chunk.document_id
     where chunk.status = 'active'
-      and chunk.embedding is not null
+      and chunk.embedding_bits is not null
       and (%(collection)s::text is null or chunk.collection = %(collection)s::text)
     order by
       coalesce(document.external_key, 'chunk:' || chunk.id) = any (%(judged)s::text[]) desc,

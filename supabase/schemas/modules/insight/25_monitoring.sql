@@ -336,7 +336,7 @@ declare
 begin
   return (
     with counted as materialized (
-      select chunk.status, chunk.embedding is not null as is_embedded,
+      select chunk.status, num_nonnulls(chunk.embedding, chunk.embedding_bits) > 0 as is_embedded,
              chunk.bm25 is null and chunk.text_length > 0 as lacks_words,
              chunk.embedding is not null and chunk.embedding_bits is null as lacks_bits,
              round(count(*) * 100 / share)::bigint as chunks
