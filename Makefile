@@ -28,7 +28,8 @@ endef
 .DEFAULT_GOAL := help
 .PHONY: help install demo workbench playground test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands registry cli \
   baseline migration check-migrations freeze release \
-  bench bench-full benchmark-adoption figures soak benchmark-quality benchmark-before-after clean
+  bench bench-full benchmark-adoption figures soak benchmark-quality benchmark-conversations \
+  benchmark-before-after clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -168,6 +169,9 @@ soak: $(INSTALLED) ## an hour of searches and writes at 100,000 chunks: what gro
 
 benchmark-quality: $(INSTALLED) ## nDCG@10 of each leg and fusion; COLLECTIONS='DIR ...' in BEIR layout
 	$(BIN)/python -m benchmarks.quality $(COLLECTIONS)
+
+benchmark-conversations: $(INSTALLED) ## recall of turns of LoCoMo: FILE=locomo10.json BENCH='--apart'
+	$(BIN)/python -m benchmarks.conversations $(FILE) $(BENCH)
 
 benchmark-before-after: $(INSTALLED) ## this checkout's SQL beside a revision's; BEFORE=main BENCH='--keep DIR'
 	$(BIN)/python -m benchmarks.before_after --before $(or $(BEFORE),main) $(BENCH)

@@ -361,7 +361,7 @@ begin
                    from public.knowledge_corpus_statistics as corpus
                   cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
                ) is true, -- is_filtered
-           is_indexed, is_small_corpus, stored, index_rows,
+           is_indexed, is_small_corpus, stored, known.corpus, index_rows,
            -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
            least(
              1000,
@@ -378,8 +378,15 @@ begin
            end, -- most_compared
            case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
            compared_exactly,
-           -- The rows of a small corpus were written while its mean length still changed.
-           case when is_small_corpus then 4 * pool else pool end, -- scored_exactly
+           -- The rows of a small corpus were written while its mean length still changed, those of
+           -- short texts with the usual b.
+           case
+             when is_small_corpus then greatest(4 * pool, fewest_compared)
+             when (known.corpus).b <> knowledge_internal.bm25_b()
+               or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+               then greatest(2 * pool, fewest_compared)
+             else pool
+           end, -- scored_exactly
            case
              when is_indexed then least(
                most_read,
@@ -422,7 +429,10 @@ begin
                     or not (required is null)
                     or knowledge_internal.caller_condition(null) is not null as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed
+                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed,
+                  knowledge_internal.corpus_figures(
+                    stored, coalesce(given.collections, wanted.collections, required.collections)
+                  ) as corpus
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -442,7 +452,7 @@ begin
   end if;
   plan.arrangement := row(
     nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
-    given.recency_half_life,
+    given.recency_half_life, knowledge_internal.neighbour_weight(plan.fusion, plan.reading),
     case
       when given.diversity = 0 and not given.merge_duplicates
         and num_nonnulls(given.boosts, given.order_by) = 0 then null
@@ -489,7 +499,7 @@ begin
     return null;
   end if;
   analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
+    query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
   );
   if given.search_mode = 'websearch' then
     near := knowledge_internal.near_words(query_text, analysis, plan.scope);
@@ -518,7 +528,7 @@ begin
       end if;
     end loop;
     analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).stored
+      query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
     );
     analysis.replaced := nullif(replaced, '{}');
   end if;
@@ -859,7 +869,8 @@ $$;
 comment on function public.hybrid_search_knowledge_chunks is
   'Chunks that match a query by meaning and by words, best first. '
   'query_embedding (null: text only) is compared by cosine distance, query_text (null or blank: '
-  'vector only) is scored by BM25 (k1 1.2, b 0.75); each leg gives its best pool_size chunks. '
+  'vector only) is scored by BM25 (k1 1.2, b 0.4 to 0.75, by how often the corpus '
+  'repeats its words); each leg gives its best pool_size chunks. '
   'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
   'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
@@ -868,7 +879,9 @@ comment on function public.hybrid_search_knowledge_chunks is
   'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
   'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
   'of its leg (of all collections, where its own has no vector hit), BM25 as 0 where the pool is '
-  'not full; chunks with an identifier that was asked for come first. '
+  'not full; where chunks are short, the best neighbour of a chunk adds to its score; chunks with '
+  'an identifier that was asked for come first. auto and relative_score multiply vector_weight by the '
+  'weight of the model (knowledge_model_weights). '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '

@@ -131,7 +131,7 @@ begin
     part := '';
     ends_at := null;
   end if;
-  if reading.query !~* '^(select|with)\M'
+  if (reading.query ~* '^(select|with)\M') is not true
     or (select count(*) from knowledge_internal.sql_tokens(reading.query) as listed
          where listed.token = ';') > 0 then
     reading.query := null;

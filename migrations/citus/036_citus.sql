@@ -108,7 +108,9 @@ begin
              '  ''rows'', greatest(class.reltuples, 0),'
              '  ''at'', greatest(pg_stat_get_last_analyze_time(class.oid),'
              '                   pg_stat_get_last_autoanalyze_time(class.oid)),'
-             '  ''length'', sampled.length, ''sampled'', sampled.rows, ''ids'', sampled.ids,'
+             '  ''length'', sampled.length, ''words'', sampled.words,'
+             '  ''distinct'', sampled.distinct_words, ''sampled'', sampled.rows,'
+             '  ''ids'', sampled.ids,'
              '  ''frequencies'', ('
              '    select jsonb_object_agg(listed.lexeme, listed.frequency)'
              '      from pg_catalog.pg_stats as statistics'
@@ -121,6 +123,8 @@ begin
              '  from pg_catalog.pg_class as class'
              ' cross join ('
              '         select sum(chunk.text_length) as length, count(*) as rows,'
+             '                sum(chunk.content_words) as words,'
+             '                sum(chunk.distinct_words) as distinct_words,'
              '                (array_agg(chunk.id order by hashtextextended(chunk.id::text, 0)))'
              '                  [:' || kept_rows || '] as ids'
              '           from ('
@@ -176,16 +180,19 @@ begin
          );
   delete from public.knowledge_corpus_statistics;
   insert into public.knowledge_corpus_statistics (
-    document_count, mean_length, cosine_spread, least_frequency, sample, analysed_at, analysed_rows
+    document_count, mean_length, content_words, distinct_words, cosine_spread, least_frequency,
+    sample, analysed_at, analysed_rows
   )
-  select table_rows,
-         greatest(
-           sum((shard ->> 'length')::float8 * (shard ->> 'rows')::float8
-               / nullif((shard ->> 'sampled')::float8, 0)) / table_rows, 1
-         ),
+  select table_rows, greatest(sum((shard ->> 'length')::float8 * share.weight), 1),
+         coalesce(sum((shard ->> 'words')::float8 * share.weight), 0),
+         coalesce(sum((shard ->> 'distinct')::float8 * share.weight), 0),
          spread, (select min(known.frequency) from public.knowledge_lexeme_statistics as known),
          coalesce(kept, '{}'), max((shard ->> 'at')::timestamptz), table_rows
-    from unnest(facts) as shard;
+    from unnest(facts) as shard
+   cross join lateral (
+           select (shard ->> 'rows')::float8 / nullif((shard ->> 'sampled')::float8, 0) / table_rows
+                    as weight
+         ) as share;
   return true;
 end
 $$;

@@ -574,7 +574,11 @@ begin
                to_jsonb(hit) - '{metadata,context}'::text[] || jsonb_build_object(
                  'notes', nullif(hit.notes - 'shares', '{}'),
                  'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}',
-                 'factors', hit.notes #> '{shares,2}'
+                 'factors', hit.notes #> '{shares,2}',
+                 'neighbour_share', case when (plan.arrangement).neighbour_weight > 0 then
+                   hit.rrf_score / nullif(product.factors, 0)
+                     - (hit.notes #>> '{shares,0}')::float8 - (hit.notes #>> '{shares,1}')::float8
+                   end
                )
              ),
              '[]'
@@ -582,6 +586,12 @@ begin
       from knowledge_internal.search(
              given, jsonb_build_object('lists', lists, 'shares', true)
            ) as hit
+     cross join lateral (
+             select knowledge_internal.factor_product(
+                      array(select jsonb_array_elements_text(
+                              nullif(hit.notes #> '{shares,2}', 'null'))::float8)
+                    ) as factors
+           ) as product
   );
   -- The question is read a second time, to show the hits.
   hybrid_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at)
@@ -647,6 +657,8 @@ begin
       'candidates', candidates,
       'chunks', weighed.document_count,
       'mean_length', weighed.mean_length,
+      'k1', weighed.k1,
+      'b', weighed.b,
       'query', analysis.candidate_query::text,
       'lexemes', (
         select jsonb_agg(

@@ -154,12 +154,13 @@ def test_a_removed_adoption_leaves_the_others(two: Connection) -> None:
     assert len(found(two, query_text="rotate")) == 3
 
 
-def queue(connection: Connection, embedding: str) -> int:
+def queue(connection: Connection, embedding: str, model: str = "m") -> int:
     """Work as an embedding worker does, until nothing is pending; count the texts."""
     done = 0
     while True:
         rows = connection.execute(
-            "select chunk_id, content_hash from public.claim_knowledge_embeddings(model => 'm')"
+            "select chunk_id, content_hash from public.claim_knowledge_embeddings(model => %s)",
+            [model],
         ).fetchall()
         if not rows:
             return done
@@ -167,7 +168,9 @@ def queue(connection: Connection, embedding: str) -> int:
             {"chunk_id": str(one), "content_hash": text, "embedding": embedding}
             for one, text in rows
         ]
-        connection.execute("select public.store_knowledge_embeddings('m', %s)", [Jsonb(results)])
+        connection.execute(
+            "select public.store_knowledge_embeddings(%s, %s)", [model, Jsonb(results)]
+        )
         done += len(rows)
 
 
@@ -202,6 +205,31 @@ def test_the_embeddings_of_a_table_without_them_are_kept_beside_it(database: Con
     assert found(database, query_embedding="[0,1,0]") == ["two"]
     assert queue(database, "[1,1,0]") == 1
     assert compare(database, "notes").differences == 0
+
+
+@pytest.mark.module("embedding_queue")
+@pytest.mark.parametrize("is_large", [False, True])
+def test_embeddings_of_another_model_are_kept_beside_the_table(
+    source: Connection, is_large: bool
+) -> None:
+    if is_large:
+        source.execute(LARGE)
+        source.execute(
+            "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
+        )
+        compare(source, repair=True)
+    before = source.execute("select embedding from public.documents order by id").fetchall()
+    source.execute("select public.set_knowledge_settings(embedding_model => 'other')")
+    assert queue(source, "[0,1,1]", "other") == 3
+    assert compare(source).differences == 0
+    assert len(found(source, query_embedding="[0,1,1]", match_threshold=0.99)) == 3
+    source.execute("update public.documents set metadata = '{\"seen\": 1}'")
+    assert len(found(source, query_embedding="[0,1,1]", match_threshold=0.99)) == 3
+    assert source.execute("select embedding from public.documents order by id").fetchall() == before
+    source.execute("update public.documents set content = 'Other.' where id = 1")
+    assert len(found(source, query_embedding="[0,1,1]", match_threshold=0.99)) == 2
+    assert queue(source, "[1,1,0]", "other") == 1
+    assert found(source, query_embedding="[1,1,0]", match_threshold=0.99) == ["Other."]
 
 
 CHUNKS = """

@@ -25,7 +25,6 @@ class Project:
         self.name = self.adopt[0].split(".")[1]
         self.decided = [value for mark, value in marks if mark == "decide"]
         self.notes = [value for mark, value in marks if mark == "note"]
-        self.dimensions = next((int(value) for mark, value in marks if mark == "dimensions"), 3)
         self.calls: list[dict[str, str]] = []
         user = ""
         for mark, value in marks:
@@ -50,7 +49,15 @@ def answer(connect: Connect, user: str, call: str) -> list[str]:
     return [str(row[0]) for row in caller.execute(call.encode()).fetchall()]
 
 
-@pytest.mark.parametrize("path", PROJECTS, ids=[one.stem for one in PROJECTS])
+def dimensions_of(path: Path) -> int:
+    stated = re.search(r"^-- dimensions: (\d+)", path.read_text("utf-8"), re.MULTILINE)
+    return int(stated[1]) if stated else 3
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "path"),
+    [pytest.param(dimensions_of(path), path, id=path.stem) for path in PROJECTS],
+)
 def test_the_calls_of_a_project_stay(run: Run, dsn: str, connect: Connect, path: Path) -> None:
     project = Project(path)
     with psycopg.connect(dsn, autocommit=True) as owner:

@@ -73,6 +73,7 @@ class Corpus:
     chunks: Mapping[int, Chunk]
     today: date
     cosine_spread: float
+    stored_b: float | None = None
 
     def active(self) -> dict[int, Chunk]:
         """The chunks that a search may find."""
@@ -202,8 +203,11 @@ def idf(active: Mapping[int, Chunk], word: str) -> float:
     return math.log(1 + (len(active) - having + 0.5) / (having + 0.5))
 
 
-def bm25(active: Mapping[int, Chunk], query: str, mode: str | None) -> dict[int, float]:
-    """Score the chunks with any word of the query, or all in mode simple: k1 1.2, b 0.75."""
+def bm25(
+    active: Mapping[int, Chunk], query: str, mode: str | None, b: float | None = None
+) -> dict[int, float]:
+    """Score the chunks with any word of the query, or all in mode simple: k1 1.2."""
+    b = b or length_weight((len(one.words), len(set(one.words))) for one in active.values())
     mean_length = sum(len(one.words) for one in active.values()) / max(len(active), 1)
     asked = Counter(query.split())
     weights = {word: times * idf(active, word) for word, times in asked.items()}
@@ -213,10 +217,16 @@ def bm25(active: Mapping[int, Chunk], query: str, mode: str | None) -> dict[int,
     for number, one in active.items():
         found = [word in one.words for word in asked]
         if all(found) if mode == "simple" else any(found):
-            norm = 1.2 * (0.25 + 0.75 * len(one.words) / mean_length)
+            norm = 1.2 * (1 - b + b * len(one.words) / mean_length)
             tfs = [(word, one.words.count(word)) for word in rarest_first]
             scores[number] = sum(weights[word] * tf * 2.2 / (tf + norm) for word, tf in tfs)
     return scores
+
+
+def length_weight(counts: Iterable[tuple[int, int]]) -> float:
+    """Return b of BM25 for chunks with so many words and different words."""
+    words, distinct = (sum(one) for one in zip(*counts, strict=True))
+    return min(0.75, max(0.4, 3 * (1 - distinct / words)))
 
 
 def best_first(scores: Mapping[int, float]) -> list[int]:
@@ -265,7 +275,9 @@ def ranked_list(
     }
     bm25s = {
         number: score
-        for number, score in bm25(active, text, arguments.get("search_mode")).items()
+        for number, score in bm25(
+            active, text, arguments.get("search_mode"), corpus.stored_b
+        ).items()
         if text and weights[1] and number in candidates
     }
 
@@ -307,6 +319,26 @@ def add_scores(lists: Sequence[dict[int, Hit]], corpus: Corpus, arguments: Argum
             hit.rrf_score += arguments["text_weight"] * score / max(bm25s, default=1)
 
 
+def with_neighbours(scores: dict[int, float], active: Mapping[int, Chunk]) -> dict[int, float]:
+    """Add a part of the best score of the chunks before and after in the same document."""
+    words = sum(len(one.words) for one in active.values()) / len(active)
+    weight = min(0.3, 6 / words)
+    added = dict(scores)
+    for number in scores:
+        one = active[number]
+        near = [
+            score
+            for other, score in scores.items()
+            if one.document is not None and one.chunk_index is not None
+            if active[other].document == one.document
+            if (place := active[other].chunk_index) is not None
+            if abs(place - one.chunk_index) == 1
+        ]
+        if near:
+            added[number] += weight * (max(near) - min(scores.values()))
+    return added
+
+
 def known(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
@@ -336,9 +368,12 @@ def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
         for number, hit in chain.from_iterable(hits.items() for hits in lists):
             found[number].append(hit)
 
+    sums = {number: sum(hit.rrf_score for hit in hits) for number, hits in found.items()}
+    if arguments.get("fusion") == "auto":
+        sums = with_neighbours(sums, corpus.active())
     fused = {}
     for number, hits in found.items():
-        score = sum(hit.rrf_score for hit in hits)
+        score = sums[number]
         # A score below 0 would rise with its age.
         if score > 0 and (half_life := arguments.get("recency_half_life")):
             score *= 0.5 ** min(corpus.age(number) / half_life, 1000)

@@ -156,14 +156,17 @@ def test_the_hits_are_those_of_the_search(varied: Connection, name: str, fusion:
     ).fetchone()
     explained = explain(varied, **given)
     assert row
-    shares = [(hit.pop("vector_share"), hit.pop("text_share")) for hit in explained["hits"]]
+    shares = [
+        (hit.pop("vector_share"), hit.pop("text_share"), hit.pop("neighbour_share") or 0)
+        for hit in explained["hits"]
+    ]
     factors = [hit.pop("factors") for hit in explained["hits"]]
     assert [one and len(one) for one in factors] == [1 if name == "age" else None] * len(factors)
     assert explained["hits"] == row[0] != []
     # A document has the score of its best chunk, which need not be the one that it shows.
     if name not in ("age", "documents", "documents of collections"):
         scores = [hit["rrf_score"] for hit in explained["hits"]]
-        assert [sum(both) for both in shares] == pytest.approx(scores)
+        assert [sum(all_three) for all_three in shares] == pytest.approx(scores)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -157,6 +157,7 @@ def test_a_word_read_in_several_languages_counts_once(knowledge: Connection) -> 
         {"content": "houses hous", "language": "klingon"},
         {"content": "other things here", "language": "klingon"},
     )
+    knowledge.execute("insert into public.knowledge_settings (bm25_b) values (0.75)")
     rows = search(knowledge, query_text="houses")
     scores = {row["id"].int: row["text_score"] for row in rows}
     # The second chunk has both readings, houses and hous; the better one counts.

@@ -85,6 +85,8 @@ def whole(shared: Connection) -> tuple[Connection, Corpus]:
         )
     chunks = stored(shared, drawn()).chunks
     shared.execute(LIMIT.format(LIMITS["large"]).encode())
+    # With another b than that of the index, candidates of a large corpus are not quite the best.
+    shared.execute("insert into public.knowledge_settings (bm25_b) values (0.75)")
     shared.execute("vacuum analyze public.knowledge_chunks")
     shared.execute("select public.refresh_knowledge_statistics()")
     # Chunks are indexed with the mean length of their time.
@@ -93,7 +95,7 @@ def whole(shared: Connection) -> tuple[Connection, Corpus]:
     ((today, cosine_spread),) = shared.execute(
         "select (now() at time zone 'UTC')::date, knowledge_internal.cosine_spread()"
     ).fetchall()
-    return shared, Corpus(chunks, today, cosine_spread)
+    return shared, Corpus(chunks, today, cosine_spread, 0.75)
 
 
 @pytest.fixture(scope="module", params=LIMITS)

@@ -44,6 +44,8 @@ WRITERS = {
     "rewrite_knowledge_chunks",
 }
 STATISTICS = {
+    "model_weight",
+    "counted_corpus",
     "sampled_spread",
     "chunks_of_configurations",
     "refresh_knowledge_statistics",

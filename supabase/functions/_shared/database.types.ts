@@ -118,7 +118,9 @@ export type Database = {
           "content": string | null;
           "content_hash": string;
           "content_tsv": unknown;
+          "content_words": number;
           "created_at": string;
+          "distinct_words": number;
           "document_date": string | null;
           "document_id": string | null;
           "embedding": string | null;
@@ -154,7 +156,9 @@ export type Database = {
           "content"?: string | null;
           "content_hash": string;
           "content_tsv": unknown;
+          "content_words"?: number;
           "created_at"?: string;
+          "distinct_words"?: number;
           "document_date"?: string | null;
           "document_id"?: string | null;
           "embedding"?: string | null;
@@ -189,7 +193,9 @@ export type Database = {
           "content"?: string | null;
           "content_hash"?: string;
           "content_tsv"?: unknown;
+          "content_words"?: number;
           "created_at"?: string;
+          "distinct_words"?: number;
           "document_date"?: string | null;
           "document_id"?: string | null;
           "embedding"?: string | null;
@@ -251,7 +257,9 @@ export type Database = {
         Row: {
           "analysed_at": string | null;
           "analysed_rows": number | null;
+          "content_words": number;
           "cosine_spread": number;
+          "distinct_words": number;
           "document_count": number;
           "id": boolean;
           "language_shares": Json | null;
@@ -264,7 +272,9 @@ export type Database = {
         Insert: {
           "analysed_at"?: string | null;
           "analysed_rows"?: number | null;
+          "content_words"?: number;
           "cosine_spread": number;
+          "distinct_words"?: number;
           "document_count": number;
           "id"?: boolean;
           "language_shares"?: Json | null;
@@ -276,7 +286,9 @@ export type Database = {
         Update: {
           "analysed_at"?: string | null;
           "analysed_rows"?: number | null;
+          "content_words"?: number;
           "cosine_spread"?: number;
+          "distinct_words"?: number;
           "document_count"?: number;
           "id"?: boolean;
           "language_shares"?: Json | null;
@@ -466,6 +478,22 @@ export type Database = {
         };
         Relationships: [];
       };
+      "knowledge_model_weights": {
+        Row: {
+          "model": string;
+          "vector_weight": number;
+        };
+        ComputedFields: never;
+        Insert: {
+          "model": string;
+          "vector_weight": number;
+        };
+        Update: {
+          "model"?: string;
+          "vector_weight"?: number;
+        };
+        Relationships: [];
+      };
       "knowledge_query_log": {
         Row: {
           "asked_at": string;
@@ -542,6 +570,8 @@ export type Database = {
       };
       "knowledge_settings": {
         Row: {
+          "bm25_b": number | null;
+          "bm25_k1": number | null;
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
@@ -555,6 +585,8 @@ export type Database = {
         };
         ComputedFields: never;
         Insert: {
+          "bm25_b"?: number | null;
+          "bm25_k1"?: number | null;
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
@@ -567,6 +599,8 @@ export type Database = {
           "vector_weight"?: number;
         };
         Update: {
+          "bm25_b"?: number | null;
+          "bm25_k1"?: number | null;
           "collection"?: string;
           "embedding_model"?: string | null;
           "fusion"?: string | null;
@@ -919,6 +953,8 @@ export type Database = {
       "list_knowledge_settings": {
         Args: Record<PropertyKey, never>;
         Returns: {
+          "bm25_b": number;
+          "bm25_k1": number;
           "changes": (string)[];
           "collection": string;
           "embedding_model": string;
@@ -1171,6 +1207,8 @@ export type Database = {
           "title_weight"?: number;
         };
         Returns: {
+          "bm25_b": number | null;
+          "bm25_k1": number | null;
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;
@@ -1192,6 +1230,8 @@ export type Database = {
       "set_knowledge_judgments": { Args: { "judgments": Json }; Returns: number };
       "set_knowledge_settings": {
         Args: {
+          "bm25_b"?: number;
+          "bm25_k1"?: number;
           "collection"?: string;
           "dimensions"?: number;
           "embedding_model"?: string;
@@ -1201,6 +1241,8 @@ export type Database = {
           "vector_weight"?: number;
         };
         Returns: {
+          "bm25_b": number | null;
+          "bm25_k1": number | null;
           "collection": string;
           "embedding_model": string | null;
           "fusion": string | null;

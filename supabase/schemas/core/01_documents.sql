@@ -352,6 +352,8 @@ create table public.knowledge_chunks (
   allowed_groups text[],
   sensitivity text,
   text_length integer not null,
+  content_words integer not null default 0,
+  distinct_words integer not null default 0,
   content_tsv tsvector not null,
   embedding extensions.vector(1024)
     constraint knowledge_chunks_embedding_not_zero
@@ -374,8 +376,8 @@ create table public.knowledge_chunks (
 
 comment on table public.knowledge_chunks is
   'A passage of a document. Searches return only chunks with status active, and a change of the '
-  'document is copied only to these. The database sets text_length, content_tsv, embedding_bits, '
-  'bm25, content_hash and field_stamp.';
+  'document is copied only to these. The database sets text_length, content_words, '
+  'distinct_words, content_tsv, embedding_bits, bm25, content_hash and field_stamp.';
 comment on column public.knowledge_chunks.heading is
   'Title and section path; searched together with content.';
 -- A cosine distance of a zero vector is NaN, which passes every threshold.
@@ -389,6 +391,9 @@ comment on column public.knowledge_chunks.content_hash is
   'knowledge_content_hash(heading, content): equal hashes mean equal text.';
 comment on column public.knowledge_chunks.field_stamp is
   'With which field weights the words were written; null: with the defaults.';
+comment on column public.knowledge_chunks.content_words is
+  'The words of the first 2,000 characters of content, without stop words; distinct_words: how '
+  'many different ones. 0 for a text whose words are not set apart by spaces.';
 comment on column public.knowledge_chunks.version is
   'Increases by 1 each time the chunk at this position of its document is replaced.';
 
@@ -477,7 +482,7 @@ begin
       select string_agg(format(', chunk.%I', attribute.attname), '' order by attribute.attnum)
         from pg_catalog.pg_attribute as attribute
        where attribute.attrelid = 'public.knowledge_chunks'::regclass
-         and attribute.attname like 'place\_%'
+         and starts_with(attribute.attname::text, 'place_')
          and not attribute.attisdropped
     )
   );

@@ -623,6 +623,15 @@ begin
 end
 $$;
 
+-- b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.
+create function knowledge_internal.bm25_b() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.75::float8;
+end
+$$;
+
 -- How often a word that a text has only inside other words (java of JavaScript) occurs in it, for
 -- BM25: a multiple of 1/4, as exact_scores reads it.
 create function knowledge_internal.inner_occurrences() returns float8
@@ -635,16 +644,39 @@ $$;
 
 -- The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The
 -- weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the
--- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009).
-create function knowledge_internal.bm25_length_factor(text_length float8, mean_length float8)
-returns float8
+-- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009). It is written with the defaults;
+-- a search scores its candidates with k1 and b of corpus_figures.
+create function knowledge_internal.bm25_length_factor(
+  text_length float8, mean_length float8, k1 float8 default knowledge_internal.bm25_k1(),
+  b float8 default knowledge_internal.bm25_b()
+) returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
-declare
-  -- How much the length of a text lowers its score, from 0 (not at all) to 1.
-  b constant float8 := 0.75;
 begin
-  return knowledge_internal.bm25_k1() * (1 - b + b * text_length / mean_length);
+  return k1 * (1 - b + b * text_length / mean_length);
+end
+$$;
+
+-- How many words the beginning of a content has, and how many different ones; stop words left out.
+-- 0 where words are not set apart by spaces, which to_tsvector takes for one word.
+create function knowledge_internal.counted_words(
+  configuration regconfig, content text, out words integer, out distinct_words integer
+)
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  characters_read constant integer := 2000; -- in longer texts all corpora repeat their words
+  longest_word constant integer := 15; -- characters, on average, spaces and stop words with them
+  source constant text := left(content, characters_read);
+  found constant tsvector := to_tsvector(configuration, knowledge_internal.apart(source));
+begin
+  -- The binary form has two bytes for each position.
+  words := (octet_length(tsvectorsend(found)) - octet_length(tsvectorsend(strip(found)))) / 2;
+  distinct_words := length(found);
+  if length(source) > longest_word * cardinality(regexp_split_to_array(source, '\s+')) then
+    words := 0;
+    distinct_words := 0;
+  end if;
 end
 $$;
 

@@ -76,6 +76,8 @@ create table public.knowledge_corpus_statistics (
   id boolean primary key default true check (id),
   document_count float8 not null,
   mean_length float8 not null,
+  content_words float8 not null default 0,
+  distinct_words float8 not null default 0,
   cosine_spread float8 not null,
   least_frequency float8,
   sample uuid[] not null,
@@ -86,10 +88,11 @@ create table public.knowledge_corpus_statistics (
 );
 
 comment on table public.knowledge_corpus_statistics is
-  'One row: statistics of the corpus from the last refresh_knowledge_statistics. cosine_spread: '
-  'the standard deviation of the cosine of random pairs of chunks. least_frequency: the smallest '
-  'in knowledge_lexeme_statistics. sample: ids of random chunks. language_shares: of the chunks, '
-  'by language. analysed_at, analysed_rows: the ANALYZE that was copied.';
+  'One row: statistics of the corpus from the last refresh_knowledge_statistics. mean_length, '
+  'content_words, distinct_words: means of a chunk. cosine_spread: the standard deviation of the '
+  'cosine of random pairs of chunks. least_frequency: the smallest in knowledge_lexeme_statistics. '
+  'sample: ids of random chunks. language_shares: of the chunks, by language. analysed_at, '
+  'analysed_rows: the ANALYZE that was copied.';
 
 -- Each refresh updates nearly all rows. With space on their pages and no index on frequency, the
 -- new versions replace the old ones there, and neither table nor index grows.
@@ -190,8 +193,7 @@ declare
   table_rows constant float8 := (
     select class.reltuples from pg_catalog.pg_class as class where class.oid = chunks
   );
-  sampled_mean float8;
-  kept uuid[];
+  sampled record;
   spread float8;
   least float8;
   languages jsonb;
@@ -209,13 +211,14 @@ begin
     return false;
   end if;
 
-  select avg(sample.text_length),
-         (array_agg(sample.id order by hashtextextended(sample.id::text, 0)))[:kept_rows]
-    into sampled_mean, kept
+  select avg(sample.text_length) as mean_length, avg(sample.content_words) as content_words,
+         avg(sample.distinct_words) as distinct_words,
+         (array_agg(sample.id order by hashtextextended(sample.id::text, 0)))[:kept_rows] as kept
+    into sampled
     from public.knowledge_chunks as sample
          tablesample system (least(100, 100 * sampled_rows / table_rows))
    where sample.status = 'active';
-  if sampled_mean is null then
+  if sampled.mean_length is null then
     return false;
   end if;
 
@@ -241,16 +244,18 @@ begin
       from knowledge_internal.listed_frequencies('language') as entry
   );
   insert into public.knowledge_corpus_statistics as corpus (
-    document_count, mean_length, cosine_spread, least_frequency, sample, language_shares,
-    analysed_at, analysed_rows
+    document_count, mean_length, content_words, distinct_words, cosine_spread, least_frequency,
+    sample, language_shares, analysed_at, analysed_rows
   )
   values (
-    table_rows, greatest(sampled_mean, 1), spread, least, kept, languages, last_analysed_at,
-    table_rows
+    table_rows, greatest(sampled.mean_length, 1), sampled.content_words, sampled.distinct_words,
+    spread, least, sampled.kept, languages, last_analysed_at, table_rows
   )
       on conflict (id) do update
      set document_count = excluded.document_count,
          mean_length = excluded.mean_length,
+         content_words = excluded.content_words,
+         distinct_words = excluded.distinct_words,
          cosine_spread = excluded.cosine_spread,
          least_frequency = excluded.least_frequency,
          sample = excluded.sample,
@@ -278,17 +283,94 @@ begin
 end
 $$;
 
--- The figures of BM25. frequencies_from: copy (knowledge_lexeme_statistics), analysis (the
--- planner's statistics) or count.
+create table public.knowledge_settings (
+  collection text primary key default '' check (length(collection) <= 200),
+  fusion text,
+  vector_weight double precision not null default 1
+    check (vector_weight = 0 or vector_weight between 1e-15 and 1e15),
+  text_weight double precision not null default 1
+    check (text_weight = 0 or text_weight between 1e-15 and 1e15),
+  embedding_model text check (length(embedding_model) between 1 and 200),
+  bm25_k1 double precision check (bm25_k1 between 0 and 10),
+  bm25_b double precision check (bm25_b between 0 and 1),
+  heading_weight integer check (heading_weight between 0 and 5),
+  title_weight integer check (title_weight between 0 and 5),
+  text_keys text[] check (cardinality(text_keys) <= 10),
+  updated_at timestamptz not null default now(),
+  measured jsonb check (jsonb_typeof(measured) = 'object'),
+  check (vector_weight > 0 or text_weight > 0)
+);
+
+comment on table public.knowledge_settings is
+  'How a collection is searched where a caller does not say: fusion, and the weights that the '
+  'caller''s weights multiply. The collection '''' holds for every other collection, and for a '
+  'search of several. embedding_model: the model whose embeddings the collection should have. '
+  'bm25_k1, bm25_b: of BM25; null: 1.2, and by the corpus. '
+  'heading_weight, title_weight, text_keys: of the module field_weights; null: those of ''''. '
+  'measured: on what the fusion and the weights were measured and when, and what the ranking '
+  'depends on as it was then; null: they were not measured.';
+
+alter table public.knowledge_settings enable row level security;
+create policy knowledge_settings_none on public.knowledge_settings using (false);
+revoke all on table public.knowledge_settings from public, anon, authenticated;
+grant select, insert, update, delete on table public.knowledge_settings to service_role;
+
+create table public.knowledge_model_weights (
+  model text primary key check (length(model) between 1 and 200),
+  vector_weight double precision not null check (vector_weight between 1e-3 and 1e3)
+);
+
+comment on table public.knowledge_model_weights is
+  'What the fusions auto and relative_score multiply vector_weight by where the embeddings are of '
+  'this model; 1 for a model that is not here. A small model tells near texts less well.';
+
+-- docs/ranking.md measures it.
+insert into public.knowledge_model_weights (model, vector_weight)
+values ('wordllama-l2-256', 0.3), ('wordllama-l2-128', 0.3), ('wordllama-l2-64', 0.3);
+
+alter table public.knowledge_model_weights enable row level security;
+create policy knowledge_model_weights_none on public.knowledge_model_weights using (false);
+revoke all on table public.knowledge_model_weights from public, anon, authenticated;
+grant select, insert, update, delete on table public.knowledge_model_weights to service_role;
+
+-- The weight of the model of a corpus: the one named, else the only one that its embeddings have.
+create function knowledge_internal.model_weight(model text) returns double precision
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The first and the last model are read from the index on embedding_model.
+set enable_seqscan = off as $$
+declare
+  weight float8;
+begin
+  if model is null then
+    select first.model
+      into model
+      from (
+        select min(coalesce(chunk.embedding_model, '')) as model,
+               max(coalesce(chunk.embedding_model, '')) as last_model
+          from public.knowledge_chunks as chunk
+         where chunk.status = 'active' and chunk.embedding_bits is not null
+      ) as first
+     where first.model = first.last_model;
+  end if;
+  select weights.vector_weight
+    into weight
+    from public.knowledge_model_weights as weights
+   where weights.model = model_weight.model;
+  return coalesce(weight, 1);
+end
+$$;
+
+-- The figures of BM25; the lengths and words are means of a chunk. frequencies_from: copy
+-- (knowledge_lexeme_statistics), analysis (the planner's statistics) or count.
 create type knowledge_internal.corpus_figures as (
-  document_count float8, mean_length float8, frequencies_from text
+  document_count float8, mean_length float8, content_words float8, distinct_words float8,
+  frequencies_from text, k1 float8, b float8
 );
 
 -- From refresh_knowledge_statistics. Computed here before its first run, while there are at most
 -- small_corpus_limit() chunks, and while the table has a fifth more or fewer rows than at the copy.
-create function knowledge_internal.corpus_figures(
-  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
-) returns knowledge_internal.corpus_figures
+create function knowledge_internal.counted_corpus(facts knowledge_internal.chunk_table)
+returns knowledge_internal.corpus_figures
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
 set enable_seqscan = on as $$
@@ -309,10 +391,12 @@ begin
     abs(facts.stored_rows - copied.analysed_rows) <= tolerance * copied.analysed_rows, found
   );
   if not is_current or least(facts.estimated_rows, facts.least_rows) <= small then
-    select count(*), greatest(avg(chunk.text_length), 1), 'count'
-      into figures.document_count, figures.mean_length, figures.frequencies_from
+    select count(*), greatest(avg(chunk.text_length), 1), avg(chunk.content_words),
+           avg(chunk.distinct_words), 'count'
+      into figures.document_count, figures.mean_length, figures.content_words,
+           figures.distinct_words, figures.frequencies_from
       from (
-        select active.text_length
+        select active.text_length, active.content_words, active.distinct_words
           from public.knowledge_chunks as active
          where active.status = 'active'
          limit most_counted
@@ -324,6 +408,8 @@ begin
   if is_current then
     figures.document_count := copied.document_count;
     figures.mean_length := copied.mean_length;
+    figures.content_words := copied.content_words;
+    figures.distinct_words := copied.distinct_words;
     figures.frequencies_from := 'copy';
     return figures;
   end if;
@@ -342,6 +428,40 @@ begin
     when facts.analysed_rows = copied.analysed_rows then 'copy'
     else 'analysis'
   end;
+  return figures;
+end
+$$;
+
+-- The figures for a search of these collections (null: all). k1 and b: those stored for the one
+-- searched, else for all, else 1.2 and a b by how often a chunk of the corpus repeats its words: in
+-- texts that say each thing once, as the turns of a conversation, a longer one says more.
+-- docs/ranking.md measures it.
+create function knowledge_internal.corpus_figures(
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table(),
+  collections text[] default null
+) returns knowledge_internal.corpus_figures
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  searched constant text := case
+    when collections[1] = all (collections) then collections[1] else '' end;
+  figures knowledge_internal.corpus_figures := knowledge_internal.counted_corpus(facts);
+begin
+  select settings.bm25_k1, settings.bm25_b
+    into figures.k1, figures.b
+    from public.knowledge_settings as settings
+   where settings.collection in (searched, '')
+   order by settings.collection = '', settings.collection
+   limit 1;
+  figures.k1 := coalesce(figures.k1, knowledge_internal.bm25_k1());
+  figures.b := coalesce(
+    figures.b,
+    least(
+      knowledge_internal.bm25_b(),
+      greatest(
+        0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
+      )
+    )
+  );
   return figures;
 end
 $$;
@@ -522,35 +642,6 @@ begin
 end
 $$;
 
-create table public.knowledge_settings (
-  collection text primary key default '' check (length(collection) <= 200),
-  fusion text,
-  vector_weight double precision not null default 1
-    check (vector_weight = 0 or vector_weight between 1e-15 and 1e15),
-  text_weight double precision not null default 1
-    check (text_weight = 0 or text_weight between 1e-15 and 1e15),
-  embedding_model text check (length(embedding_model) between 1 and 200),
-  heading_weight integer check (heading_weight between 0 and 5),
-  title_weight integer check (title_weight between 0 and 5),
-  text_keys text[] check (cardinality(text_keys) <= 10),
-  updated_at timestamptz not null default now(),
-  measured jsonb check (jsonb_typeof(measured) = 'object'),
-  check (vector_weight > 0 or text_weight > 0)
-);
-
-comment on table public.knowledge_settings is
-  'How a collection is searched where a caller does not say: fusion, and the weights that the '
-  'caller''s weights multiply. The collection '''' holds for every other collection, and for a '
-  'search of several. embedding_model: the model whose embeddings the collection should have. '
-  'heading_weight, title_weight, text_keys: of the module field_weights; null: those of ''''. '
-  'measured: on what the fusion and the weights were measured and when, and what the ranking '
-  'depends on as it was then; null: they were not measured.';
-
-alter table public.knowledge_settings enable row level security;
-create policy knowledge_settings_none on public.knowledge_settings using (false);
-revoke all on table public.knowledge_settings from public, anon, authenticated;
-grant select, insert, update, delete on table public.knowledge_settings to service_role;
-
 -- What is searched of a chunk beside its content: how often a word of its heading counts, and other
 -- texts. stamp: which fields these are; null for those of core.
 create type knowledge_internal.text_fields as (
@@ -586,7 +677,8 @@ create function public.list_knowledge_settings()
 returns table (
   collection text, fusion text, vector_weight double precision, text_weight double precision,
   embedding_model text, heading_weight integer, title_weight integer, text_keys text[],
-  updated_at timestamptz, measured jsonb, changes text[]
+  updated_at timestamptz, measured jsonb, changes text[], bm25_k1 double precision,
+  bm25_b double precision
 )
 -- definer: service_role has no rights on the internal schema.
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -597,7 +689,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
          case
            when settings.measured is null then '{}'
            else (knowledge_internal.changes_since(settings.collection, settings.measured)).changes
-         end
+         end,
+         settings.bm25_k1, settings.bm25_b
     from public.knowledge_settings as settings
    order by settings.collection
 $$;

@@ -21,11 +21,11 @@ create type knowledge_internal.query_bonuses as (
 -- lexemes have in common which are one word read in several languages: only the best of them
 -- counts. weights: the same for finding candidates, where an identifier outweighs all other words;
 -- weight_vector: these weights for an inner product with bm25. document_count and mean_length are
--- those of the corpus.
+-- those of the corpus; k1 and b as of corpus_figures.
 create type knowledge_internal.query_weights as (
   lexemes text[], lexeme_queries tsquery[], document_frequencies float8[], weights float8[],
   weight_vector extensions.sparsevec, scored_weights float8[], readings integer[],
-  document_count float8, mean_length float8
+  document_count float8, mean_length float8, k1 float8, b float8
 );
 
 -- A query when no row has what it requires; null when nothing can be relaxed. parts: what is
@@ -864,9 +864,10 @@ declare
   analysis knowledge_internal.query_analysis;
 begin
   -- Few statements, because a connection keeps a plan for each.
-  select read.words, read.word_queries, read.compounds, corpus.document_count, corpus.mean_length
+  select read.words, read.word_queries, read.compounds, corpus.document_count, corpus.mean_length,
+         corpus.k1, corpus.b
     into analysis.words, analysis.word_queries, analysis.compounds, weighed.document_count,
-         weighed.mean_length
+         weighed.mean_length, weighed.k1, weighed.b
     from knowledge_internal.typed_words(typed, configurations, expansions) as read;
   if analysis.words is null then
     return analysis;
@@ -927,7 +928,7 @@ begin
              -- Above every score without an identifier.
              select 1.01 * sum(reachable.score) as bonus
                from (
-                 select (knowledge_internal.bm25_k1() + 1) * max(listed.weight)
+                 select (weighed.k1 + 1) * max(listed.weight)
                    from unnest(weighed.scored_weights, weighed.readings)
                         as listed (weight, reading)
                   group by listed.reading
@@ -1000,6 +1001,8 @@ begin
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
   weighed.document_count := corpus.document_count;
   weighed.mean_length := corpus.mean_length;
+  weighed.k1 := corpus.k1;
+  weighed.b := corpus.b;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
          array_agg(ordered.document_frequency), array_agg(ordered.weight),
          array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery
@@ -1038,14 +1041,13 @@ $$;
 create function knowledge_internal.analyse_query(
   query_text text, search_mode text, collections text[] default null,
   prefix_last boolean default false, scope knowledge_internal.row_scope default null,
-  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
+  corpus knowledge_internal.corpus_figures default knowledge_internal.corpus_figures()
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
-  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures(facts);
   analysis knowledge_internal.query_analysis;
 begin
   if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then

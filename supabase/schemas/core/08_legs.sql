@@ -17,11 +17,11 @@ create type knowledge_internal.known_rows as (
   question knowledge_internal.search_question, analysis knowledge_internal.query_analysis
 );
 
--- What the fused list is arranged by; null for what was not asked. further: as further_arrangement
--- returns it.
+-- What the fused list is arranged by; null for what was not asked. neighbour_weight: as of
+-- with_neighbours. further: as further_arrangement returns it.
 create type knowledge_internal.arrangement as (
   one_per_document boolean, max_per_document integer, min_confidence double precision,
-  recency_half_life double precision, further jsonb
+  recency_half_life double precision, neighbour_weight double precision, further jsonb
 );
 
 -- How a search reads its rows. is_filtered: not every active row may be returned (for excluded
@@ -35,9 +35,10 @@ create type knowledge_internal.arrangement as (
 -- each for sample_weight chunks.
 create type knowledge_internal.reading_plan as (
   is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
-  stored knowledge_internal.chunk_table, index_rows integer, ef_search integer, scan_tuples integer,
-  most_compared double precision, compared_by_bits integer, compared_exactly integer,
-  scored_exactly integer, most_read_by_filter double precision, sample_weight double precision,
+  stored knowledge_internal.chunk_table, corpus knowledge_internal.corpus_figures,
+  index_rows integer, ef_search integer, scan_tuples integer, most_compared double precision,
+  compared_by_bits integer, compared_exactly integer, scored_exactly integer,
+  most_read_by_filter double precision, sample_weight double precision,
   sampled_collections text[]
 );
 
@@ -473,7 +474,8 @@ end
 $$;
 
 -- The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 has the mean
--- length of the time when the chunk was written; these scores have the present one. Of the lexemes
+-- length of the time when the chunk was written, and one k1 and b for all; these scores have the
+-- present ones. Of the lexemes
 -- with the same reading only the best counts.
 create function knowledge_internal.exact_scores(
   candidates uuid[], pool integer, weighed knowledge_internal.query_weights,
@@ -483,9 +485,10 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   -- The length factor is linear in the length.
-  shortest constant float8 := knowledge_internal.bm25_length_factor(0, weighed.mean_length);
+  shortest constant float8 :=
+    knowledge_internal.bm25_length_factor(0, weighed.mean_length, weighed.k1, weighed.b);
   per_word constant float8 :=
-    knowledge_internal.bm25_length_factor(1, weighed.mean_length) - shortest;
+    knowledge_internal.bm25_length_factor(1, weighed.mean_length, weighed.k1, weighed.b) - shortest;
   length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
   vectors extensions.sparsevec[];
   -- Words are read alike in one language: then no word has several lexemes.
@@ -519,7 +522,7 @@ begin
              -- stored = tf * most_weight / (tf + stored_factor), solved for tf, in quarters.
              case
                when is_one_reading then (
-                 select sum(word.weight * most_weight / (1 + 4 * chunk.length_factor / round(
+                 select sum(word.weight * (weighed.k1 + 1) / (1 + 4 * chunk.length_factor / round(
                           4 * chunk.stored_factor / (most_weight / nullif(
                             -(chunk.bm25 operator(extensions.<#>) word.vector), 0
                           ) - 1)
@@ -530,11 +533,13 @@ begin
                  select sum(best.score order by best.reading)
                    from (
                      select word.reading,
-                            max(word.weight * most_weight / (1 + 4 * chunk.length_factor / round(
-                              4 * chunk.stored_factor / (most_weight / nullif(
-                                -(chunk.bm25 operator(extensions.<#>) word.vector), 0
-                              ) - 1)
-                            ))) as score
+                            max(
+                              word.weight * (weighed.k1 + 1) / (1 + 4 * chunk.length_factor / round(
+                                4 * chunk.stored_factor / (most_weight / nullif(
+                                  -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                                ) - 1)
+                              ))
+                            ) as score
                        from word
                       group by word.reading
                    ) as best

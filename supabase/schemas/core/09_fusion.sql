@@ -82,7 +82,8 @@ alter table public.knowledge_settings
 -- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
 -- weights. For null, the settings stored for the one collection searched, else those stored for
 -- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
--- rrf. cosine_scale: what auto divides a cosine by.
+-- rrf. Where scores and not ranks are fused, the weight of the model counts, too. cosine_scale:
+-- what auto divides a cosine by.
 create function knowledge_internal.effective_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[], out cosine_scale double precision
@@ -118,6 +119,10 @@ begin
         using errcode = '22023', hint = 'Give a fusion, or change knowledge_settings.';
     end if;
   end if;
+  if fusion in ('auto', 'relative_score') and vector_weight > 0 and text_weight > 0 then
+    vector_weight := vector_weight
+      * knowledge_internal.model_weight(knowledge_internal.model_of_collection(searched));
+  end if;
   if fusion = 'auto' then
     cosine_scale := deviations * knowledge_internal.cosine_spread();
   end if;
@@ -131,7 +136,9 @@ create function public.set_knowledge_settings(
   text_weight double precision default 1,
   embedding_model text default null,
   dimensions integer default null,
-  measured_on text default null
+  measured_on text default null,
+  bm25_k1 double precision default null,
+  bm25_b double precision default null
 ) returns public.knowledge_settings
 -- definer: service_role has no rights on the internal schema.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -165,6 +172,10 @@ declare
       then 'embedding_model must be a name of 1 to 200 characters'
     when length(measured_on) not between 1 and 200
       then 'measured_on must say in 1 to 200 characters on what the settings were measured'
+    when bm25_k1 not between 0 and 10
+      then format('bm25_k1 must be between 0 and 10, or null, not %s', bm25_k1)
+    when bm25_b not between 0 and 1
+      then format('bm25_b must be between 0 and 1, or null, not %s', bm25_b)
     when dimensions <> stored_dimensions
       then format('dimensions is %s, the stored embeddings have %s', dimensions, stored_dimensions)
   end;
@@ -177,12 +188,13 @@ begin
               then 'Change the model of the corpus with second-brain corpus reembed.' else '' end;
   end if;
   insert into public.knowledge_settings as stored (
-    collection, fusion, vector_weight, text_weight, embedding_model, measured
+    collection, fusion, vector_weight, text_weight, embedding_model, bm25_k1, bm25_b, measured
   )
   values (
     set_knowledge_settings.collection, set_knowledge_settings.fusion,
     set_knowledge_settings.vector_weight, set_knowledge_settings.text_weight,
-    set_knowledge_settings.embedding_model,
+    set_knowledge_settings.embedding_model, set_knowledge_settings.bm25_k1,
+    set_knowledge_settings.bm25_b,
     case when measured_on is not null then
       jsonb_build_object('on', measured_on, 'at', now())
         || (knowledge_internal.changes_since(set_knowledge_settings.collection)).ranked
@@ -193,6 +205,8 @@ begin
          vector_weight = excluded.vector_weight,
          text_weight = excluded.text_weight,
          embedding_model = excluded.embedding_model,
+         bm25_k1 = excluded.bm25_k1,
+         bm25_b = excluded.bm25_b,
          measured = excluded.measured,
          updated_at = now()
   returning stored.* into settings;
@@ -204,7 +218,9 @@ comment on function public.set_knowledge_settings is
   'Stores how a collection ('''' for all others) is searched where a caller gives no fusion: '
   'fusion (null: that of '''', else rrf), the weights that the caller''s weights multiply, and the '
   'model of its embeddings. It replaces what was stored. dimensions, when given, is compared with '
-  'the stored embeddings. measured_on says on what fusion and weights were measured: '
+  'the stored embeddings. bm25_k1, bm25_b: of BM25 for a search of this collection (null: 1.2, and '
+  'by how often the corpus repeats its words). '
+  'measured_on says on what fusion and weights were measured: '
   'list_knowledge_settings then tells what has changed since. Raises 22023 for a value out of '
   'bounds.';
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
@@ -396,9 +412,60 @@ begin
 end
 $$;
 
--- The rows that fit the question at least as min_confidence says, best first: each score is
--- multiplied by the factors of its row, the last of which is that of recency_half_life.
--- greatest_factor: the greatest product of the factors of a row, at least 1.
+-- What a row of the fused list gains of what its best neighbour has more than the last row; null
+-- where chunks have more than 60 words, which say enough for themselves, and for fusions whose
+-- scores are those of two ranks or scales. docs/ranking.md measures it.
+create function knowledge_internal.neighbour_weight(
+  fusion text, reading knowledge_internal.reading_plan
+) returns double precision
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_words constant float8 := 60;
+  most_weight constant float8 := 0.3;
+  words constant float8 := (reading.corpus).content_words;
+begin
+  return case
+    when fusion = 'auto' and words > 0 and words <= most_words then least(most_weight, 6 / words)
+  end;
+end
+$$;
+
+-- The rows in their order, each with a part of the score of its best neighbour: the chunk before or
+-- after it in its document, if that is in the list.
+create function knowledge_internal.with_neighbours(
+  rows knowledge_internal.fused_row[], neighbour_weight double precision
+) returns knowledge_internal.fused_row[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
+begin
+  return array(
+    select row(
+             listed.id, listed.vector_rank, listed.text_rank, listed.similarity, listed.text_score,
+             listed.vector_share, listed.text_share,
+             listed.score + neighbour_weight * coalesce(listed.near - listed.least, 0),
+             listed.collections, listed.factors, listed.duplicates
+           )::knowledge_internal.fused_row
+      from (
+        select hit.*, min(hit.score) over () as least,
+               max(hit.score) over (
+                 partition by coalesce(chunk.document_id, hit.id) order by chunk.chunk_index
+                     range between 1 preceding and 1 following exclude group
+               ) as near
+          from unnest(rows) with ordinality as hit (
+                 id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
+                 score, collections, factors, duplicates, place
+               )
+          left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id
+      ) as listed
+     order by listed.place
+  );
+end
+$$;
+
+-- The rows that fit the question at least as min_confidence says, best first: each score, with the
+-- part of a neighbour, is multiplied by the factors of its row, the last of which is that of
+-- recency_half_life. greatest_factor: how much the best score can have grown, at least 1.
 create function knowledge_internal.weighted_rows(
   rows knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
   out weighted knowledge_internal.fused_row[], out greatest_factor double precision
@@ -422,9 +489,17 @@ begin
            )::knowledge_internal.fused_row
            order by scaled.score desc, least(hit.vector_rank, hit.text_rank), hit.id
          ),
-         greatest(max(weight.product), 1)
+         greatest(max(weight.product), 1) * case
+           when bool_or(hit.score - hit.vector_share - hit.text_share > 1e-9)
+             then 1 + asked.neighbour_weight
+           else 1
+         end
     into weighted, greatest_factor
-    from unnest(rows, confidences) as hit (
+    from unnest(
+           case when asked.neighbour_weight is null then rows
+             else knowledge_internal.with_neighbours(rows, asked.neighbour_weight) end,
+           confidences
+         ) as hit (
            id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
            collections, factors, duplicates, confidence
          )

@@ -150,6 +150,11 @@ begin
     );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
+    select counted.words, counted.distinct_words
+      into new.content_words, new.distinct_words
+      from knowledge_internal.counted_words(
+             knowledge_internal.text_configuration(new.language), new.content
+           ) as counted;
     -- A tsvector has at most 1 MB.
     if pg_column_size(new.content_tsv) < most_bytes then
       new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
@@ -159,6 +164,8 @@ begin
     new.field_stamp := old.field_stamp;
     new.content_tsv := old.content_tsv;
     new.text_length := old.text_length;
+    new.content_words := old.content_words;
+    new.distinct_words := old.distinct_words;
     new.bm25 := old.bm25;
   end if;
 

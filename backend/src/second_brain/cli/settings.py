@@ -46,11 +46,16 @@ def describe(stored: CorpusSettings) -> str:
     name = f"collection {stored.collection!r}" if stored.collection else "all other collections"
     fields = f", {stored.fields}" if stored.fields else ""
     model = f", embedding model {stored.embedding_model}" if stored.embedding_model else ""
+    constants = "".join(
+        f", {name} {value:g}"
+        for name, value in (("k1", stored.bm25_k1), ("b", stored.bm25_b))
+        if value is not None
+    )
     measured = f"; {stored.measured}" if stored.measured else ""
     stale = f"\n  stale, tune again: {stored.stale}" if stored.stale else ""
     return (
         f"{name}: fusion {stored.fusion or 'not stored'}, vector weight {stored.vector_weight:g}, "
-        f"text weight {stored.text_weight:g}{fields}{model}{measured}{stale}"
+        f"text weight {stored.text_weight:g}{constants}{fields}{model}{measured}{stale}"
     )
 
 
@@ -77,6 +82,10 @@ def set_settings(
     embedding_model: Annotated[
         str | None, typer.Option(help="Model that the embeddings should have.")
     ] = None,
+    k1: Annotated[float | None, typer.Option(help="k1 of BM25; without it 1.2.")] = None,
+    b: Annotated[
+        float | None, typer.Option("--b", help="b of BM25; without it by the corpus, 0.4 to 0.75.")
+    ] = None,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
     as_json: JsonOption = False,
@@ -88,6 +97,8 @@ def set_settings(
         vector_weight=vector_weight,
         text_weight=text_weight,
         embedding_model=embedding_model,
+        bm25_k1=k1,
+        bm25_b=b,
     )
     with opened(dsn, schema) as database:
         stored = KnowledgeWriter(database.connection, schema=schema).set_settings(given)

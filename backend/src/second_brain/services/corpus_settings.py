@@ -27,7 +27,8 @@ class CorpusSettings(Frozen):
 
     `fusion` is None for that of all collections, else rrf. The caller's weights multiply these
     weights. `heading_weight`, `title_weight` and `text_keys` say what is searched as text; None for
-    that of all collections, else 2, 0 and no metadata key. `changes` are sentences: what has
+    that of all collections, else 2, 0 and no metadata key. `bm25_k1` and `bm25_b` are None for 1.2
+    and a b by how often the corpus repeats its words. `changes` are sentences: what has
     changed since the settings were measured.
     """
 
@@ -36,6 +37,8 @@ class CorpusSettings(Frozen):
     vector_weight: float = 1.0
     text_weight: float = 1.0
     embedding_model: str | None = None
+    bm25_k1: float | None = None
+    bm25_b: float | None = None
     heading_weight: int | None = None
     title_weight: int | None = None
     text_keys: list[str] | None = None

@@ -238,7 +238,10 @@ declare
   );
 begin
   new.content := null;
-  if place.embedding_column is null or new.embedding is null then
+  -- An embedding of another model than those of the table is kept here.
+  if place.embedding_column is null or new.embedding is null
+     or new.embedding_model is distinct from place.embedding_model
+  then
     return new;
   end if;
   if current_setting('knowledge_internal.stores_place', true) is distinct from 'on' then
@@ -313,7 +316,8 @@ returns setof knowledge_internal.placed_row
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- As in adopted_rows.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
+set timezone = 'UTC'
+set standard_conforming_strings = on as $$
 declare
   view_name constant text := 'adopted_' || adoption.name;
   columns constant text[] := array(
@@ -419,13 +423,13 @@ begin
 end
 $$;
 
--- The chunks of these keys of a place (texts), with their documents: the plan is one look-up a key.
+-- The chunks of these keys of a place (texts). has_embedding: the chunk keeps its embedding itself.
 create function knowledge_internal.placed_chunks(
   adoption public.knowledge_adoptions, keys text[]
 ) returns table (
   key text, id uuid, document_id uuid, chunk_index integer, collection text, heading text,
   metadata jsonb, content_hash text, embedding_bits bit varying, embedding_model text,
-  place_embedded boolean
+  place_embedded boolean, has_embedding boolean
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- As in store_adopted_rows.
@@ -434,7 +438,8 @@ begin
   return query execute format(
     'select chunk.place_%1$s::text, chunk.id, chunk.document_id, chunk.chunk_index,'
     '       chunk.collection, chunk.heading, chunk.metadata, chunk.content_hash,'
-    '       chunk.embedding_bits, chunk.embedding_model, chunk.place_embedded'
+    '       chunk.embedding_bits, chunk.embedding_model, chunk.place_embedded,'
+    '       chunk.embedding is not null'
     '  from public.knowledge_chunks as chunk'
     ' where chunk.place_id = $1 and chunk.place_%1$s = any ($2::%1$s[])',
     knowledge_internal.key_kind(adoption)
@@ -560,7 +565,8 @@ begin
              join unnest(given) as row using (key)
             where not row.has_text
                or adoption.embedding_column is not null
-                  and stored.embedding_bits is not null and row.embedding is null
+                  and stored.embedding_bits is not null and not stored.has_embedding
+                  and row.embedding is null
          );
   update public.knowledge_chunks as chunk
      set document_id = document.id,
@@ -777,6 +783,7 @@ begin
              union all
              select 'embedding'
               where adoption.embedding_column is not null and given.has_text
+                and (given.embedding is not null or stored.has_embedding is not true)
                 and (
                   stored.embedding_bits is distinct from given.embedding_bits
                   or given.embedding is not null
@@ -805,6 +812,7 @@ create function knowledge_internal.place_order(source regclass, embedding_column
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- Names are those that the catalogue has.
 set quote_all_identifiers = off
+set standard_conforming_strings = on
 -- The plan has the index if the index can be used.
 set enable_seqscan = off
 set enable_sort = off as $$
@@ -890,7 +898,7 @@ declare
   direction constant extensions.vector := extensions.l2_normalize(asked_embedding);
   conditions constant text := scope.matching
     || case when collection is not null then ' and chunk.collection = $5' else '' end
-    || ' and chunk.embedding_bits is not null';
+    || ' and chunk.embedding_bits is not null and chunk.embedding is null';
   near constant text :=
     'select array_agg(near.id order by near.distance, near.id),'
     '       array_agg(1 - near.distance order by near.distance, near.id)'

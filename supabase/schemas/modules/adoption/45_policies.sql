@@ -69,12 +69,12 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   reader constant name := 'knowledge_reader_' || api_role;
   search constant name := 'search_as_' || api_role;
-  -- Of modules, where they are there.
+  -- Of modules, where they are there. Filters read types, origins and the names of sources.
   read_tables constant regclass[] := array(
     select class.oid
       from unnest(
              '{chunks,documents,settings,corpus_statistics,lexeme_statistics,adoptions,words,'
-             'synonyms}'::text[]
+             'synonyms,types,source_origins,sources}'::text[]
            ) as listed (name)
       join pg_catalog.pg_class as class on class.relname = 'knowledge_' || listed.name
      where class.relnamespace = 'public'::regnamespace

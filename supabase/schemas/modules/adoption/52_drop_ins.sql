@@ -38,9 +38,10 @@ begin
 end
 $$;
 
--- adopted_hits for drop-ins that run as their caller. It names rows that the caller may not see:
--- the drop-in joins them with the source as the caller. Raises 42501 for a caller who may select no
--- column of the source.
+-- adopted_hits for drop-ins that run as their caller. A table in place is searched under the
+-- policies of the caller, after let_search for its role. Else this names rows that the caller may
+-- not see, which the drop-in joins with the source as the caller; under policies it returns more.
+-- Raises 42501 for a caller who may select no column of the source.
 create function knowledge_internal.adopted_hits_for_caller(
   adoption_name text, embedding extensions.vector, search jsonb
 ) returns table (
@@ -51,11 +52,36 @@ create function knowledge_internal.adopted_hits_for_caller(
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 rows 20 as $$
 declare
+  most_of_visitors constant integer := 50; -- as check_cost allows
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
   if not has_any_column_privilege(caller, adoption.source, 'select') then
     raise exception 'permission denied for table %', adoption.source using errcode = '42501';
+  elsif embedding is null and search ->> 'query_text' ~ '\S' is not true then
+    return;
+  elsif adoption.place_id is not null
+    and to_regrole('knowledge_reader_' || caller) is not null
+    and to_regproc('knowledge_internal.search_as_' || caller) is not null then
+    return query
+    select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
+      from knowledge_internal.search_visible(
+             jsonb_strip_nulls(search) || jsonb_strip_nulls(jsonb_build_object(
+               'query_embedding', embedding::text,
+               'match_count', case when caller = 'anon'
+                 then to_jsonb(least((search -> 'match_count')::integer, most_of_visitors))
+                 else search -> 'match_count' end
+             ))
+           ) with ordinality as hit
+     where hit.source_row ->> 'adoption' = adoption.name;
+    return;
+  elsif exists (
+    select
+      from pg_catalog.pg_class as class
+     where class.oid = adoption.source
+       and class.relrowsecurity
+  ) then
+    search := search || '{"match_count": 1000}';
   end if;
   return query
   select hit.* from knowledge_internal.adopted_hits(adoption.name, embedding, search) as hit;
@@ -318,7 +344,7 @@ begin
       adoption, roles, embedding,
       format(
         case
-          when is_restricted or count_sql is null then '1000'
+          when count_sql is null then '1000'
           when given.unsearched <> '{}' then 'least(greatest(10 * (%s), 100), 1000)::integer'
           else 'least(greatest(%s, 1), 1000)::integer'
         end,
@@ -478,7 +504,8 @@ begin
         '(<=>|<#>|ts_rank)[^,]*[+*]|[+*][^,]*(<=>|<#>|ts_rank)'
       ) then 'the old function computes a score; hits come in the order of this search' end,
       case when is_restricted then
-        'it runs as its caller: of the best 1000 hits, those that the policies of the table show'
+        'it runs as its caller, so policies hold: before let_search for its role, it finds what '
+        'they show of the best 1000 rows'
       end
     ] || array(
       select format('its condition %s is checked on hits: no filter expresses it', condition)

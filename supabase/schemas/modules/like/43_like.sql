@@ -67,7 +67,8 @@ declare
   most_chunks constant integer := 40;
   most_rated constant integer := 300; -- lexemes
   known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
-  corpus constant knowledge_internal.corpus_figures := knowledge_internal.corpus_figures();
+  corpus constant knowledge_internal.corpus_figures :=
+    knowledge_internal.corpus_figures(collections => plan.collections);
   analysis knowledge_internal.query_analysis :=
     knowledge_internal.with_candidates(plan.analyses[1]);
   weighed knowledge_internal.query_weights := analysis.weighed;
@@ -169,6 +170,8 @@ begin
   plan.known.lexemes := lexemes;
   weighed.document_count := corpus.document_count;
   weighed.mean_length := corpus.mean_length;
+  weighed.k1 := corpus.k1;
+  weighed.b := corpus.b;
   weighed.weight_vector := knowledge_internal.lexeme_vector(weighed.lexemes, weighed.weights);
   analysis.weighed := weighed;
   plan.analyses[1] := knowledge_internal.with_candidates(analysis);

@@ -1,0 +1,197 @@
+"""`adopt --calls`: which functions are replaced, whose rows they show, what a person decides."""
+
+from uuid import UUID
+
+import psycopg
+import pytest
+from adopted import adopt, backfill
+
+from command_line import Run
+from conftest import Connect, Connection
+from second_brain.adoption import calls
+from second_brain.services.install import Database
+
+pytestmark = pytest.mark.module("adoption")
+
+ANNA, BERT = UUID(int=10), UUID(int=11)
+SEARCH = """
+create function public.search_notes(query_embedding extensions.vector, match_count int default 5)
+returns setof public.notes language sql stable {security}
+set search_path = public, extensions as $f$
+  select notes.* from notes {where} order by notes.embedding <=> query_embedding limit match_count
+$f$
+"""
+CALL = "select id from public.search_notes('[1,0,0]', 3)"
+
+
+@pytest.fixture
+def notes(database: Connection) -> Connection:
+    """A table of 40 notes, of which Anna sees the last one by its policy, and visitors none."""
+    database.execute(
+        "create table public.notes (id int primary key, owner uuid, content text,"
+        " status text, embedding extensions.vector(3));"
+        " alter table public.notes enable row level security;"
+        " create policy own on public.notes for select to authenticated using (owner = auth.uid());"
+        " grant select on public.notes to anon, authenticated, service_role"
+    )
+    database.execute(
+        "insert into public.notes select place, case when place = 40 then %s else %s end::uuid,"
+        " 'Note ' || place, 'done', ('[1,' || place || ',0]')::extensions.vector"
+        " from generate_series(1, 40) as place",
+        [ANNA, BERT],
+    )
+    return database
+
+
+def kept(source: Connection, security: str = "", where: str = "") -> calls.Call:
+    """Adopt the table, replace its function, and return how."""
+    source.execute(SEARCH.format(security=security, where=where).encode())
+    adopt(source, "public.notes", collection="notes", is_in_place=True)
+    backfill(source, "notes")
+    (call,) = calls.keep(Database(source), "notes", run=True)
+    return call
+
+
+def found(caller: Connection) -> list[int]:
+    return [id_ for (id_,) in caller.execute(CALL.encode()).fetchall()]
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_caller_finds_what_the_policies_show(
+    notes: Connection, connect: Connect, has_reader: bool
+) -> None:
+    assert kept(notes).undecided == []
+    if has_reader:
+        notes.execute("select knowledge_internal.let_search('authenticated')")
+    assert found(connect("authenticated", uid=ANNA)) == [40]
+    assert found(connect("authenticated", uid=BERT)) == [1, 2, 3]
+    assert found(connect("anon")) == []
+    assert found(connect("service_role")) == [1, 2, 3]
+
+
+def test_a_caller_without_rights_on_the_table_gets_nothing_new(
+    notes: Connection, connect: Connect
+) -> None:
+    notes.execute("revoke select on public.notes from anon")
+    assert kept(notes).undecided == []
+    anna = connect("authenticated", uid=ANNA)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        found(connect("anon"))
+    for statement in (
+        "select * from public.search_notes_before('[1,0,0]')",
+        "select * from public.hybrid_search_knowledge_chunks(query_text => 'note')",
+        "select * from knowledge_internal.adopted_hits('notes', '[1,0,0]', '{}')",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            anna.execute(statement.encode())
+
+
+def test_a_helper_of_one_table_is_refused_for_another(notes: Connection, connect: Connect) -> None:
+    kept(notes)
+    notes.execute(
+        "create table public.secrets (id int primary key, content text);"
+        " revoke all on public.secrets from authenticated"
+    )
+    adopt(notes, "public.secrets", collection="secrets")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connect("authenticated", uid=ANNA).execute(
+            "select * from knowledge_internal.adopted_hits_for_caller('secrets', '[1,0,0]', '{}')"
+        )
+
+
+def test_a_definer_keeps_the_condition_on_its_caller(notes: Connection, connect: Connect) -> None:
+    call = kept(notes, "security definer", "where notes.owner = auth.uid() and status = 'done'")
+    assert call.undecided == []
+    assert found(connect("authenticated", uid=ANNA)) == [40]
+    assert found(connect("anon")) == []
+    notes.execute("update public.notes set status = 'open' where id < 40")
+    assert found(connect("authenticated", uid=BERT)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            "begin if auth.uid() is null then return; end if; return query select notes.* from"
+            " public.notes order by notes.embedding operator(extensions.<=>) query_embedding; end",
+            "more than to return one query",
+        ),
+        (
+            "begin return query execute 'select * from public.notes where ' || match_count; end",
+            "more than to return one query",
+        ),
+        (
+            "begin return query with hits as (select notes.id from public.notes join public.teams"
+            " on teams.id = notes.id where teams.open order by notes.embedding"
+            " operator(extensions.<=>) query_embedding) select notes.* from hits join public.notes"
+            " on notes.id = hits.id; end",
+            "it reads public.teams too",
+        ),
+        (
+            "begin return query with hits as (select id from public.notes as n where status = 'x'"
+            " or n.owner = auth.uid() or to_tsvector('english', content) @@ to_tsquery('x'))"
+            " select notes.* from hits join public.notes on notes.id = hits.id; end",
+            "is not kept",
+        ),
+    ],
+)
+def test_a_function_whose_rows_are_not_known_is_not_replaced(
+    notes: Connection, connect: Connect, body: str, reason: str
+) -> None:
+    notes.execute("create table public.teams (id int, open boolean)")
+    notes.execute(
+        "create function public.search_notes(query_embedding extensions.vector, match_count int)"
+        f" returns setof public.notes language plpgsql as $f${body}$f$".encode()
+    )
+    adopt(notes, "public.notes", collection="notes", is_in_place=True)
+    backfill(notes, "notes")
+    body_of = "select prosrc from pg_proc where oid = 'public.search_notes'::regproc"
+    before = notes.execute(body_of.encode()).fetchone()
+    (call,) = calls.keep(Database(notes), "notes", run=True)
+    assert any(reason in one for one in call.undecided), call.undecided
+    assert (
+        before
+        == notes.execute("select prosrc from pg_proc where proname = 'search_notes'").fetchone()
+    )
+    text = calls.migration([call], "notes")
+    assert [one for one in text.splitlines() if one and not one.startswith("--")] == []
+
+
+def test_a_condition_that_a_drop_in_lacks_is_named(notes: Connection) -> None:
+    kept(notes, "", "where notes.status = 'done'")
+    notes.execute(
+        "update public.notes set status = 'open' where id % 2 = 0;"
+        " create or replace function public.search_notes("
+        "   query_embedding extensions.vector(3), match_count int default 5)"
+        " returns setof public.notes language sql stable set search_path = public, extensions as"
+        " 'select * from notes order by embedding <=> query_embedding limit match_count'"
+    )
+    row = notes.execute(
+        "select conditions from knowledge_internal.compare_calls("
+        " 'public.search_notes_before(extensions.vector, int)',"
+        " 'public.search_notes(extensions.vector, int)', 'notes')"
+    ).fetchone()
+    assert row == (["status = 'done'"],)
+
+
+def test_calls_are_written_after_the_backfill_and_brought_back_by_a_removal(
+    notes: Connection, run: Run, dsn: str
+) -> None:
+    notes.execute(SEARCH.format(security="", where="").encode())
+    adopt(notes, "public.notes", collection="notes", is_in_place=True)
+    early = run("adopt", "--calls", "notes", "--dsn", dsn)
+    assert (early.code, "adopt --backfill notes" in early.err) == (1, True)
+    backfill(notes, "notes")
+    granted = "select proacl::text from pg_proc where proname = 'adopted_hits_for_caller'"
+    rights = notes.execute(granted.encode()).fetchone()
+    body = "select pg_get_functiondef(oid) from pg_proc where proname like 'search_notes%'"
+    body += " and pronamespace = 'public'::regnamespace order by proname"
+    before = notes.execute(body.encode()).fetchall()
+    written = run("adopt", "--calls", "notes", "--dsn", dsn)
+    assert "can be replaced" in written.out
+    assert notes.execute(body.encode()).fetchall() == before
+    assert run("adopt", "--calls", "notes", "--apply", "--dsn", dsn).code == 0
+    assert len(notes.execute(body.encode()).fetchall()) == 2
+    assert run("adopt", "--remove", "notes", "--apply", "--dsn", dsn).code == 0
+    assert notes.execute(body.encode()).fetchall() == before
+    assert notes.execute(granted.encode()).fetchone() == rights

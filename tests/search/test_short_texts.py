@@ -1,0 +1,179 @@
+"""Ranking of short texts: b by the corpus, what neighbours add, and the weight of a model."""
+
+from typing import Any
+
+import psycopg
+import pytest
+from searching import EAST, NORTH, NORTH_EAST, numbers, search, store
+
+from conftest import Connection
+
+TURNS = (
+    "Shall we meet tonight?",
+    "The harbour, since the boat leaves there at seven with all the others aboard",
+    "Harbour or station?",
+    "No idea",
+)
+MANUAL = " ".join(["pump valve pressure pump hose valve pump seal pressure valve"] * 4)
+
+
+def figures(connection: Connection) -> dict[str, float]:
+    (row,) = connection.execute("select b, k1 from knowledge_internal.corpus_figures()").fetchall()
+    return {"b": row[0], "k1": row[1]}
+
+
+@pytest.mark.parametrize(
+    ("contents", "b"),
+    [
+        (TURNS, 0.4),
+        ([MANUAL] * 3, 0.75),
+        # 4 of 20 words are repeated.
+        (["a1 a2 a3 a4 a1 a2 a3 a4 a5 a6 a7 a8 a9 b1 b2 b3 b4 b5 b6 b7"], 0.6),
+        # One word of 40 characters, so nobody knows how many it is.
+        (
+            [
+                "これは電源が切れたときに録画機がカメラを表示しない場合の手順書です。まず本体を再起動します。"
+            ],
+            0.75,
+        ),
+    ],
+)
+def test_b_is_less_where_chunks_repeat_no_words(
+    knowledge: Connection, contents: list[str], b: float
+) -> None:
+    store(knowledge, *contents)
+    assert figures(knowledge) == pytest.approx({"b": b, "k1": 1.2})
+
+
+def test_a_heading_and_stop_words_do_not_count(knowledge: Connection) -> None:
+    store(knowledge, *({"content": one, "heading": "boat boat the harbour"} for one in TURNS))
+    assert figures(knowledge)["b"] == 0.4
+
+
+def test_b_follows_an_update_and_the_copied_statistics(database: Connection) -> None:
+    store(database, *TURNS)
+    database.execute("update public.knowledge_chunks set content = %s", [MANUAL])
+    assert figures(database)["b"] == 0.75
+    database.execute("analyze public.knowledge_chunks")
+    database.execute("select public.refresh_knowledge_statistics()")
+    ((words, distinct),) = database.execute(
+        "select content_words, distinct_words from public.knowledge_corpus_statistics"
+    ).fetchall()
+    assert (words, distinct) == (40, 5)
+
+
+def test_stored_constants_are_those_of_the_searched_collection(knowledge: Connection) -> None:
+    long, short = {"content": f"boat {MANUAL}"}, {"content": "boat"}
+    store(knowledge, *({"collection": "a"} | one for one in (long, short)))
+    apart = [row["text_score"] for row in search(knowledge, query_text="boat")]
+    knowledge.execute("select public.set_knowledge_settings('a', bm25_k1 => 0.5, bm25_b => 0)")
+    scores = [row["text_score"] for row in search(knowledge, query_text="boat")]
+    assert scores == apart
+    rows = search(knowledge, query_text="boat", collections=["a"])
+    # Without b, both lengths count alike: tf 1 gives (k1 + 1) / (1 + k1).
+    assert rows[0]["text_score"] == pytest.approx(rows[1]["text_score"])
+
+
+@pytest.mark.parametrize("given", [{"bm25_k1": 11.0}, {"bm25_b": 1.1}, {"bm25_b": -0.1}])
+def test_constants_have_bounds(knowledge: Connection, given: dict[str, float]) -> None:
+    (name,) = given
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"{name} must be between"):
+        knowledge.execute(
+            f"select public.set_knowledge_settings({name} => %s)".encode(), list(given.values())
+        )
+
+
+def document(knowledge: Connection, *contents: str) -> None:
+    ((id_,),) = knowledge.execute(
+        "insert into public.knowledge_documents (external_key) values ('talk') returning id"
+    ).fetchall()
+    store(
+        knowledge,
+        *(
+            {"content": one, "document_id": id_, "chunk_index": place}
+            for place, one in enumerate(contents)
+        ),
+    )
+
+
+def scores(knowledge: Connection, **asked: Any) -> dict[int, float]:
+    rows = search(knowledge, query_text="harbour station tonight", **asked)
+    return {row["id"].int: row["rrf_score"] for row in rows}
+
+
+def test_a_short_chunk_gains_of_its_neighbour_under_auto(knowledge: Connection) -> None:
+    document(knowledge, *TURNS)
+    found = scores(knowledge, fusion="auto")
+    shares = dict(scores(knowledge, fusion="rrf").items())
+    assert found.keys() == shares.keys() == {1, 2, 3}
+    knowledge.execute("update public.knowledge_chunks set chunk_index = 10 * chunk_index")
+    alone = scores(knowledge, fusion="auto")
+    least = min(alone.values())
+    near = {1: alone[2], 2: max(alone[1], alone[3]), 3: alone[2]}
+    # The bonus is the part of 0.3 of what the best neighbour has more than the last hit.
+    assert found == {
+        number: pytest.approx(score + 0.3 * (near[number] - least))
+        for number, score in alone.items()
+    }
+    assert scores(knowledge, fusion="rrf") == pytest.approx(shares)
+
+
+def test_a_chunk_gains_nothing_of_another_document_or_of_long_texts(
+    knowledge: Connection,
+) -> None:
+    store(knowledge, *({"content": one, "chunk_index": place} for place, one in enumerate(TURNS)))
+    alone = scores(knowledge, fusion="auto")
+    knowledge.execute("update public.knowledge_chunks set chunk_index = null")
+    assert scores(knowledge, fusion="auto") == alone
+    knowledge.execute("truncate public.knowledge_chunks")
+    manual = MANUAL + " " + MANUAL
+    document(knowledge, f"{manual} harbour", f"{manual} station", f"{manual} tonight harbour")
+    near = scores(knowledge, fusion="auto")
+    knowledge.execute("update public.knowledge_chunks set chunk_index = 10 * chunk_index")
+    assert scores(knowledge, fusion="auto") == near
+
+
+@pytest.mark.parametrize(
+    ("fusion", "models", "share"),
+    [
+        ("auto", ["weak", "weak"], 0.5),
+        ("relative_score", ["weak", "weak"], 0.5),
+        ("rrf", ["weak", "weak"], 1),
+        ("auto", ["weak", "other"], 1),
+        ("auto", ["other", "other"], 1),
+    ],
+)
+def test_a_model_has_a_weight(
+    knowledge: Connection, fusion: str, models: list[str], share: float
+) -> None:
+    store(
+        knowledge,
+        {"content": "alpha", "embedding": NORTH, "embedding_model": models[0]},
+        {"content": "beta", "embedding": EAST, "embedding_model": models[1]},
+    )
+    asked: dict[str, Any] = {"query_embedding": NORTH_EAST, "query_text": "none"}
+    plain = search(knowledge, **asked, fusion=fusion)
+    knowledge.execute("insert into public.knowledge_model_weights values ('weak', 0.5)")
+    weighed = search(knowledge, **asked, fusion=fusion)
+    assert numbers(weighed) == numbers(plain)
+    assert [row["rrf_score"] for row in weighed] == pytest.approx(
+        [share * row["rrf_score"] for row in plain]
+    )
+    knowledge.execute(
+        "insert into public.knowledge_settings (embedding_model) values ('weak')"
+        " on conflict (collection) do update set embedding_model = excluded.embedding_model"
+    )
+    named = search(knowledge, **asked, fusion=fusion)
+    factor = 1 if fusion == "rrf" else 0.5
+    assert [row["rrf_score"] for row in named] == pytest.approx(
+        [factor * row["rrf_score"] for row in plain]
+    )
+
+
+def test_the_model_that_is_shipped_has_a_weight(knowledge: Connection) -> None:
+    stored = dict(
+        knowledge.execute(
+            "select model, vector_weight from public.knowledge_model_weights"
+        ).fetchall()
+    )
+    assert stored["wordllama-l2-256"] == 0.3
