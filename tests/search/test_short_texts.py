@@ -171,7 +171,7 @@ def test_a_model_has_a_weight(
 
 
 def test_the_model_that_is_shipped_has_a_weight(knowledge: Connection) -> None:
-    stored = dict(
+    stored: dict[str, float] = dict(
         knowledge.execute(
             "select model, vector_weight from public.knowledge_model_weights"
         ).fetchall()
