@@ -192,7 +192,8 @@ $$;
 
 -- Whether an SQL text has this name as a word.
 create function knowledge_internal.names_word(source text, word text) returns boolean
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return ' ' || source || ' ' ~* ('[^[:alnum:]_$]' || regexp_replace(word, '(\W)', '\\\1', 'g')
                                  || '[^[:alnum:]_]');
@@ -300,7 +301,8 @@ $$;
 -- metadata has the type metadata.
 create function knowledge_internal.carried_columns(adoption public.knowledge_adoptions)
 returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   mapping constant text := pg_catalog.pg_get_viewdef(
     format('knowledge_internal.%I', 'adopted_' || adoption.name)::regclass
@@ -332,7 +334,8 @@ $$;
 
 -- The names that a table has in a query: its aliases, else its own name.
 create function knowledge_internal.names_in_query(query text, source regclass) returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return array(
     select coalesce(listed.parts[1], class.relname::text)
@@ -353,7 +356,8 @@ $$;
 -- The tables that a query reads beside a source, by their names, without its own common table
 -- expressions.
 create function knowledge_internal.other_tables(query text, source regclass) returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return array(
     select distinct listed.parts[1]

@@ -19,7 +19,8 @@ create function knowledge_internal.adopted_hits(
   text_score double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-rows 20 as $$
+rows 20
+set standard_conforming_strings = on as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   given knowledge_internal.search_arguments := knowledge_internal.given_arguments(
@@ -51,7 +52,8 @@ create function knowledge_internal.adopted_hits_for_caller(
 )
 -- definer: the caller may not search the corpus.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-rows 20 as $$
+rows 20
+set standard_conforming_strings = on as $$
 declare
   most_of_visitors constant integer := 50; -- as check_cost allows
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
@@ -100,7 +102,8 @@ create type knowledge_internal.kept_call as (
 -- count; null for all others, which conditions and columns of the old function use as they are.
 create function knowledge_internal.role_of_argument(name text, type_name text, query text)
 returns text
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 begin
   return case
     when type_name in ('vector', 'halfvec') then 'embedding'
@@ -189,7 +192,8 @@ create function knowledge_internal.search_of_call(
   adoption public.knowledge_adoptions, roles jsonb, embedding text, count_sql text, skipped text,
   filters text[], is_invoker boolean, is_distance boolean
 ) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   collection constant text := knowledge_internal.collection_of_adoption(adoption);
   search text[] := array['''match_count'', ' || count_sql];
@@ -247,7 +251,8 @@ create function knowledge_internal.keep_call(old regprocedure, adoption_name tex
 returns knowledge_internal.kept_call
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A name has quotes only where it needs them.
-set quote_all_identifiers = off as $$
+set quote_all_identifiers = off
+set standard_conforming_strings = on as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   definition constant text := pg_catalog.pg_get_functiondef(old);
@@ -473,7 +478,8 @@ $$;
 create function knowledge_internal.header_of_call(
   proc pg_catalog.pg_proc, adoption public.knowledge_adoptions, definition text
 ) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- The body is the last part; pg_get_functiondef chooses its marks.
   header constant text := regexp_replace(

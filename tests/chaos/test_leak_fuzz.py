@@ -48,6 +48,7 @@ VISITORS = {"match_count": 50, "pool_size": 100, "neighbor_window": 2}
 TRIED = {
     PUBLIC,
     "count_my_pending_knowledge_embeddings",
+    "explain_my_empty_knowledge_search",
     "facet_my_knowledge_chunks",
     "search_my_knowledge_chunks",
     "list_my_knowledge_documents",
@@ -99,7 +100,7 @@ class Fuzz:
         """Call until the time is over."""
         ways = [self.search] * 8 + [self.batch, self.explain, self.table, self.visitor]
         ways += [self.list_own] * 2 + [self.read_own] * 3 + [self.count_own]
-        ways += [self.facet_own, self.facet_found]
+        ways += [self.facet_own, self.facet_found, self.explain_own]
         while self.trial.is_on():
             self.corpus = drawn(self.draw)
             store(self.owner, self.corpus)
@@ -290,6 +291,19 @@ class Fuzz:
         if rows is not None and [*rows[0].values()] != [expected]:
             self.trial.violated(f"leak to {viewer}: not {expected} but {rows}: {self.statement}")
             self.trial.held("LEAKS")
+
+    def explain_own(self) -> None:
+        """Ask as a user why there is no row with a word that is like that of each row."""
+        viewer = self.viewer()
+        condition = {"field": "metadata.word", "op": "eq", "value": "ro"}
+        arguments: Row = {
+            "query_text": "alpha",
+            "filters": [condition],
+            "public_only": viewer.public_only,
+        }
+        rows = self.ask(self.as_user(viewer), "explain_my_empty_knowledge_search", arguments)
+        if rows is not None:
+            self.check(viewer, rows)
 
     def facet_own(self) -> None:
         """Count the words that each row has of its own, as a user."""

@@ -8,6 +8,7 @@ import {
   checkFilters,
   createSearch,
   type FilterCondition,
+  type FilterGroup,
   type Filters,
   InvalidInputError,
   type KnowledgeDocument,
@@ -279,7 +280,15 @@ export class SecondBrainRetriever<F extends SearchFunction = "search_my_knowledg
 function conditions(filter: Filters | undefined): Filters | undefined {
   checkFilters(filter);
   if (!filter || Array.isArray(filter) || ("field" in filter && "op" in filter)) return filter;
-  return Object.entries(filter).map(([key, value = null]): FilterCondition => {
+  return Object.entries(filter).map(([key, value = null]): FilterCondition | FilterGroup => {
+    // The groups of LangChain's other stores, each part an object or a list as here.
+    if ((key === "$or" || key === "$and") && Array.isArray(value)) {
+      const parts = value.map(grouped);
+      return key === "$or" ? { any: parts } : { all: parts };
+    }
+    if (key === "$not" && value !== null && typeof value === "object") {
+      return { not: grouped(value) };
+    }
     if (!/[.]|^[$]/.test(key)) return { field: `metadata.${key}`, op: "eq", value };
     if (key.startsWith("$") || value === null || typeof value === "object") {
       throw new InvalidInputError(
@@ -293,6 +302,10 @@ function conditions(filter: Filters | undefined): Filters | undefined {
     // In a field, the dot is a path. Containment of a scalar is equality.
     return { field: "metadata", op: "contains", value: { [key]: value } };
   });
+}
+
+function grouped(part: unknown): FilterGroup {
+  return { all: [conditions(part as Filters) ?? []].flat() as (FilterCondition | FilterGroup)[] };
 }
 
 function documentOf(hit: SearchHit): Document {

@@ -160,6 +160,14 @@ describe("the vector store of LangChain.js", () => {
     assert.deepEqual(ids(await store.similaritySearch("key", 4, { title: "Keys" })), ["keys"]);
     assert.deepEqual(ids(await store.similaritySearch("key", 4, { "a.b": 1 })), ["invoice"]);
     const condition = { field: "metadata.team", op: "ne", value: "platform" };
+    const groups = [
+      { $or: [{ team: "finance" }, { "a.b": 2 }] },
+      { $and: [{ team: "finance" }, [condition]] },
+      { $not: { $or: [{ team: "platform" }, { title: "Keys" }] } },
+    ];
+    for (const group of groups) {
+      assert.deepEqual(ids(await store.similaritySearch("key", 4, group)), ["invoice"]);
+    }
     assert.deepEqual(ids(await store.similaritySearch("key", 4, [condition])), ["invoice"]);
     await assert.rejects(
       store.similaritySearch("key", 4, [{ ...condition, op: "like" }]),
@@ -174,7 +182,8 @@ describe("the vector store of LangChain.js", () => {
       new Map([["team", "finance"]]),
       { page: { $in: [1] } },
       { page: { deep: [{ $gte: 1 }] } },
-      { $and: [{ team: "finance" }] },
+      { $or: "finance" },
+      { $nor: [{ team: "finance" }] },
       { team: undefined },
       { "a.b": { c: 1 } },
       { "a.b": null },

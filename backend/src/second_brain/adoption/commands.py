@@ -269,11 +269,11 @@ def _ask_rows(table: proposal.Table) -> str | None:
     hiding = proposal.hiding_columns(table)
     if not hiding or not sys.stdin.isatty():
         return None
-    return typer.prompt(
+    answer: str = typer.prompt(
         f"{', '.join(hiding)} can hide rows. Which are searched? An SQL condition, or all",
-        default=proposal.ALL_ROWS,
         err=True,
     )
+    return answer
 
 
 def _write(

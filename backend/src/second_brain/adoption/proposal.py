@@ -296,7 +296,7 @@ def hiding_columns(table: Table) -> list[str]:
 
 def _with_others(
     table: Table, key: Sequence[str], mapped: Sequence[Mapped], leave_out: Sequence[str]
-) -> tuple[Sequence[Mapped], Sequence[tuple[str, str]]]:
+) -> tuple[list[Mapped], list[tuple[str, str]]]:
     """Add the columns that are no field to the metadata; return what becomes of each."""
     used = {*key}
     for one in mapped:
@@ -319,7 +319,7 @@ def _with_others(
             others.append((column.name, f"metadata.{column.name}"))
     metadata = next((one for one in mapped if one.field == "metadata"), None)
     if not carried:
-        return mapped, others
+        return [*mapped], others
     before = f"coalesce(nullif({metadata.source}::jsonb, 'null'), '{{}}') || " if metadata else ""
     if metadata is not None and metadata.column is not None:
         column_sql = metadata.expression.as_string(None)
@@ -462,13 +462,16 @@ def _field(
     if layout is not None or name not in USUAL_NAMES:
         return None
     usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
-    if name == "document":
-        # A reference first: a name such as source_id can mean something else.
-        usable.sort(key=lambda one: not one.is_reference)
     for usual in USUAL_NAMES[name]:
         for column in usable:
             if column.name.lower() == usual:
                 return Mapped(name, column.name, f"{column.type}, by its name", column)
+    if name == "document":
+        usable = [
+            one for one in usable if one.is_reference and one.name not in USUAL_NAMES["owner"]
+        ]
+        if len(usable) == 1:
+            return Mapped(name, usable[0].name, "the only foreign key", usable[0])
     if name == "embedding":
         usable = [one for one in usable if one.kind in _VECTORS]
     if name in ("content", "embedding", "metadata") and len(usable) == 1:

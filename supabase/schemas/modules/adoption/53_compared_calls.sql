@@ -143,7 +143,8 @@ $$;
 create function knowledge_internal.compared_arguments(
   compared regprocedure, adoption public.knowledge_adoptions, most integer
 ) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   proc pg_catalog.pg_proc;
 begin
@@ -242,7 +243,8 @@ create function knowledge_internal.compare_calls(
   out asked integer, out both_rows integer, out old_rows integer, out new_rows text[],
   out conditions text[]
 )
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   source_key constant text := (knowledge_internal.key_sql(adoption, 'source', false)).value;
