@@ -63,9 +63,12 @@ begin
     raise exception 'permission denied for table %', adoption.source using errcode = '42501';
   elsif embedding is null and search ->> 'query_text' ~ '\S' is not true then
     return;
-  elsif adoption.place_id is not null
-    and to_regrole('knowledge_reader_' || caller) is not null
-    and to_regproc('knowledge_internal.search_as_' || caller) is not null then
+  elsif adoption.place_id is not null and exists (
+    select
+      from pg_catalog.pg_proc as function
+     where function.pronamespace = 'knowledge_internal'::regnamespace
+       and function.proname = 'search_as_' || caller
+  ) then
     return query
     select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
       from knowledge_internal.search_visible(

@@ -104,16 +104,18 @@ begin
    order by listed.place, statement.place;
   if undone <> '{}' and kept <@ undone then
     return query
+    -- Readers that let_search made keep their rights.
     select format(revoked.sql, granted.grantee::regrole)
       from pg_catalog.pg_proc as proc
      cross join lateral aclexplode(proc.proacl) as granted
+      join pg_catalog.pg_roles as role on role.oid = granted.grantee
      cross join (
              values
                ('revoke execute on function knowledge_internal.adopted_hits_for_caller from %s'),
                ('revoke usage on schema knowledge_internal from %s')
            ) as revoked (sql)
      where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
-       and granted.grantee not in (0, proc.proowner);
+       and role.rolname in ('anon', 'authenticated', 'service_role');
   end if;
 end
 $$;
