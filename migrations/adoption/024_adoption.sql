@@ -231,7 +231,7 @@ begin
           );
   if is_in_place then
     place := knowledge_internal.checked_place(
-      adoption_name, source, types, chunk_size, embedding_column
+      adoption_name, source, key_columns, types, chunk_size, embedding_column
     );
   end if;
   if exists (

@@ -67,7 +67,8 @@ $$;
 
 -- The number of a table that is adopted in place. Raises 22023 for one that cannot be.
 create function knowledge_internal.checked_place(
-  adoption_name text, source regclass, key_types text[], chunk_size integer, embedding_column name
+  adoption_name text, source regclass, key_columns text[], key_types text[], chunk_size integer,
+  embedding_column name
 ) returns integer
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -79,6 +80,17 @@ begin
   if cardinality(key_types) <> 1 or key_types[1] <> all (key_type_names) then
     raise exception 'key_columns: a table that is searched in place has one key column, of type %',
                     array_to_string(key_type_names, ', ')
+      using errcode = '22023', hint = remedy;
+  end if;
+  if exists (
+    select
+      from pg_catalog.pg_attribute as attribute
+      join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+     where attribute.attrelid = source
+       and attribute.attname = key_columns[1]
+       and attribute.attcollation <> type.typcollation
+  ) then
+    raise exception 'key_columns: % has a collation of its own', key_columns[1]
       using errcode = '22023', hint = remedy;
   end if;
   if chunk_size is not null then

@@ -104,17 +104,72 @@ begin
    order by listed.place, statement.place;
   if undone <> '{}' and kept <@ undone then
     return query
+    -- Readers that let_search made keep their rights.
     select format(revoked.sql, granted.grantee::regrole)
       from pg_catalog.pg_proc as proc
      cross join lateral aclexplode(proc.proacl) as granted
+      join pg_catalog.pg_roles as role on role.oid = granted.grantee
      cross join (
              values
                ('revoke execute on function knowledge_internal.adopted_hits_for_caller from %s'),
                ('revoke usage on schema knowledge_internal from %s')
            ) as revoked (sql)
      where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
-       and granted.grantee not in (0, proc.proowner);
+       and role.rolname in ('anon', 'authenticated', 'service_role');
   end if;
+end
+$$;
+
+-- A function's name and the types of its arguments, under another name.
+create function knowledge_internal.signature_of(proc pg_catalog.pg_proc, name text) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- A name has quotes only where it needs them.
+set quote_all_identifiers = off as $$
+begin
+  return (
+    select format('%I.%I(%s)', namespace.nspname, name, string_agg(
+             pg_catalog.format_type(listed.type, null), ', ' order by listed.place
+           ))
+      from pg_catalog.pg_namespace as namespace
+      left join unnest(proc.proargtypes::oid[]) with ordinality as listed (type, place) on true
+     where namespace.oid = proc.pronamespace
+     group by namespace.nspname
+  );
+end
+$$;
+
+-- The statements that keep a function under the name before, for its owner alone, and create its
+-- drop-in. A drop-in that runs as its caller needs a right on the search, for each role of the API
+-- that may call the function and read the table.
+create function knowledge_internal.statements_of_call(
+  proc pg_catalog.pg_proc, adoption public.knowledge_adoptions, before text, drop_in text
+) returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  kept constant text := knowledge_internal.signature_of(proc, before);
+begin
+  return array[
+    knowledge_internal.renamed_function(proc.oid, before),
+    format('revoke all on function %s from public, anon, authenticated, service_role', kept),
+    format(
+      'comment on function %s is %L', kept,
+      format('Was %s before the adoption %s.', proc.proname, adoption.name)
+    ),
+    drop_in
+  ] || array(
+    select format(grants.sql, role.rolname)
+      from pg_catalog.pg_roles as role
+     cross join (
+             values
+               (1, 'grant usage on schema knowledge_internal to %I'),
+               (2, 'grant execute on function knowledge_internal.adopted_hits_for_caller to %I')
+           ) as grants (place, sql)
+     where not proc.prosecdef
+       and role.rolname in ('anon', 'authenticated', 'service_role')
+       and has_function_privilege(role.oid, proc.oid, 'execute')
+       and has_any_column_privilege(role.oid, adoption.source, 'select')
+     order by role.rolname, grants.place
+  );
 end
 $$;
 

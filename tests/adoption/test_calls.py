@@ -69,6 +69,19 @@ def test_a_caller_finds_what_the_policies_show(
     assert found(connect("service_role")) == [1, 2, 3]
 
 
+def test_a_reader_keeps_its_rights_when_the_old_functions_come_back(
+    notes: Connection, connect: Connect
+) -> None:
+    kept(notes)
+    notes.execute("select knowledge_internal.let_search('authenticated')")
+    for statement in calls.undo(Database(notes), "notes"):
+        notes.execute(statement.encode())
+    anna = connect("authenticated", uid=ANNA)
+    assert found(anna) == [40]
+    hits = 'select content from public.search_visible_knowledge_chunks(\'{"query_text": "note"}\')'
+    assert anna.execute(hits.encode()).fetchall() == [("Note 40",)]
+
+
 def test_a_caller_without_rights_on_the_table_gets_nothing_new(
     notes: Connection, connect: Connect
 ) -> None:

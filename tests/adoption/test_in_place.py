@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import psycopg
 import pytest
 from adopted import GUIDE, Row, adopt, backfill, compare, reasons
 from psycopg.types.json import Jsonb
@@ -446,3 +447,10 @@ def test_a_search_in_place_has_the_hits_of_a_copy(database: Connection, is_large
             for table in ("copied", "placed")
         ]  # fmt: skip
         assert answers[0] == answers[1]
+
+
+def test_a_key_with_a_collation_of_its_own_is_refused(database: Connection) -> None:
+    database.execute('create table public.notes (slug text collate "C" primary key, content text)')
+    with pytest.raises(psycopg.DataError, match="has a collation of its own") as refused:
+        adopt(database, "public.notes", is_in_place=True)
+    assert "--copy" in (refused.value.diag.message_hint or "")

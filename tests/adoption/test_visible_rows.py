@@ -1,7 +1,7 @@
 """Searches under the policies of the adopted tables: what select shows, and nothing else."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -304,7 +304,7 @@ def test_a_role_that_is_not_under_policies_gets_no_reader(
 
 
 @pytest.fixture
-def two(notes: Connection) -> Iterator[Connection]:
+def two(notes: Connection) -> Connection:
     """A second table with keys of another type, and a policy of its own."""
     notes.execute(
         "create table public.faq (id text primary key, content text,"
