@@ -250,7 +250,8 @@ $$;
 create function knowledge_internal.check_caller(function_name text) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  checked constant oid := ('public.' || function_name)::regproc;
+  -- Written so that an install in another schema has its name here.
+  checked constant regproc := replace('public.one_function', 'one_function', function_name);
   -- current_user is the owner of the security definer function that calls this one.
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
@@ -263,8 +264,8 @@ begin
   ) then
     raise exception '% is for backends, but everybody may execute it', function_name
       using errcode = '42501', hint = format(
-        'As its owner: revoke execute on function public.%s from public, anon, authenticated. '
-        'second-brain doctor names all such grants.', function_name
+        'As its owner: revoke execute on function %s from public, anon, authenticated. '
+        'second-brain doctor names all such grants.', checked
       );
   end if;
 end
