@@ -250,8 +250,9 @@ $$;
 create function knowledge_internal.check_caller(function_name text) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- Written so that an install in another schema has its name here.
-  checked constant regproc := replace('public.one_function', 'one_function', function_name);
+  -- In an install in another schema, the name of a function is written with that.
+  checked constant regproc :=
+    replace('public.match_knowledge_chunks', 'match_knowledge_chunks', function_name);
   -- current_user is the owner of the security definer function that calls this one.
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
