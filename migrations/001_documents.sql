@@ -252,7 +252,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   -- In an install in another schema, the name of a function is written with that.
   checked constant regproc :=
-    replace('public.match_knowledge_chunks', 'match_knowledge_chunks', function_name);
+    replace('public.knowledge_types', 'knowledge_types', function_name);
   -- current_user is the owner of the security definer function that calls this one.
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin

@@ -10,7 +10,7 @@ declare
   );
 begin
   drop index public.knowledge_chunks_embedding;
-  drop view knowledge_internal.searchable_chunks;
+  drop view knowledge_internal.searchable_chunks, knowledge_internal.chunk_rows;
   alter table public.knowledge_chunks alter column embedding type extensions.vector(384);
   perform knowledge_internal.use_vector_index('halfvec');
   execute index;

@@ -280,6 +280,8 @@ KEPT = {
     "vector_weight": 0.5,
     "text_weight": 1,
     "embedding_model": "mine",
+    "bm25_k1": None,
+    "bm25_b": None,
     "updated_at": "2026-02-01T10:00:00.123456+00:00",
 }
 KEEP = "select public.set_knowledge_settings('knowledge', 'auto', 0.5, 1, 'mine')"

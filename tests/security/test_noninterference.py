@@ -64,11 +64,12 @@ returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
 create or replace function knowledge_internal.corpus_figures(
-  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table()
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table(),
+  collections text[] default null
 )
 returns knowledge_internal.corpus_figures
 language sql stable set search_path = pg_catalog, pg_temp as
-  'select row(100, 5, true)::knowledge_internal.corpus_figures';
+  'select row(100, 5, 5, 4, null, 1.2, 0.6)::knowledge_internal.corpus_figures';
 create or replace function knowledge_internal.cosine_spread()
 returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 0.3::float8';
 create or replace function knowledge_internal.mean_length_so_far()

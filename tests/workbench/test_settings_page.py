@@ -92,6 +92,8 @@ def test_settings_are_stored_and_removed_and_keep_the_name_of_the_model(
         "vector_weight": 0.5,
         "text_weight": 2.0,
         "embedding_model": "three words",
+        "bm25_k1": None,
+        "bm25_b": None,
     }
     page = _confirm(workbench, _removal(page, "#fusion"))
     assert "Nothing is stored" in page.get_text()

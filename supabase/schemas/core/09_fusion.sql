@@ -465,7 +465,7 @@ $$;
 
 -- The rows that fit the question at least as min_confidence says, best first: each score, with the
 -- part of a neighbour, is multiplied by the factors of its row, the last of which is that of
--- recency_half_life. greatest_factor: how much the best score can have grown, at least 1.
+-- recency_half_life. greatest_factor: the greatest product of the factors of a row, at least 1.
 create function knowledge_internal.weighted_rows(
   rows knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
   out weighted knowledge_internal.fused_row[], out greatest_factor double precision
@@ -489,11 +489,7 @@ begin
            )::knowledge_internal.fused_row
            order by scaled.score desc, least(hit.vector_rank, hit.text_rank), hit.id
          ),
-         greatest(max(weight.product), 1) * case
-           when bool_or(hit.score - hit.vector_share - hit.text_share > 1e-9)
-             then 1 + asked.neighbour_weight
-           else 1
-         end
+         greatest(max(weight.product), 1)
     into weighted, greatest_factor
     from unnest(
            case when asked.neighbour_weight is null then rows

@@ -74,7 +74,7 @@ declare
     select class.oid
       from unnest(
              '{chunks,documents,settings,corpus_statistics,lexeme_statistics,adoptions,words,'
-             'synonyms,types,source_origins,sources}'::text[]
+             'synonyms,model_weights,types,source_origins,sources}'::text[]
            ) as listed (name)
       join pg_catalog.pg_class as class on class.relname = 'knowledge_' || listed.name
      where class.relnamespace = 'public'::regnamespace
