@@ -173,8 +173,16 @@ def write(dsn: str) -> None:
 def documents(dsn: str) -> list[tuple[Any, ...]]:
     """Return documents, chunks and the hits of a search."""
     return [
-        *query(dsn, "select to_jsonb(one) from public.knowledge_documents as one order by id"),
-        *query(dsn, "select to_jsonb(one) from public.knowledge_chunks as one order by id"),
+        # Columns of a module are null.
+        *query(
+            dsn,
+            "select jsonb_strip_nulls(to_jsonb(one)) from public.knowledge_documents as one"
+            " order by id",
+        ),
+        *query(
+            dsn,
+            "select jsonb_strip_nulls(to_jsonb(one)) from public.knowledge_chunks as one order by id",
+        ),
         *query(
             dsn,
             "select to_jsonb(one) from public.hybrid_search_knowledge_chunks("

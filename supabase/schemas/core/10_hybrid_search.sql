@@ -794,6 +794,8 @@ begin
     select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
       into rows, merged, best, best_score
       from knowledge_internal.arranged_rows(rows, plan) as found;
+    -- What a neighbour adds can lift a hit above the highest score of the legs.
+    best_score := greatest(best_score, (select max(hit.score) from unnest(rows) as hit));
   end if;
 
   best := coalesce(best, rows[1].id);
