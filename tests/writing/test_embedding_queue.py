@@ -410,7 +410,8 @@ def test_a_claim_in_steady_state_reads_few_pages_of_a_large_corpus(connect: Conn
     claim(connection)
     before = pages_read(connection)
     claim(connection)
-    assert pages_read(connection) - before < 60
+    # Of some 400: up to two for each collection.
+    assert pages_read(connection) - before < 120
 
 
 def pages_read(connection: Connection) -> int:
