@@ -181,7 +181,8 @@ def documents(dsn: str) -> list[tuple[Any, ...]]:
         ),
         *query(
             dsn,
-            "select jsonb_strip_nulls(to_jsonb(one)) from public.knowledge_chunks as one order by id",
+            "select jsonb_strip_nulls(to_jsonb(one)) from public.knowledge_chunks as one"
+            " order by id",
         ),
         *query(
             dsn,
