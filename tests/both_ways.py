@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(params=["copied", "in place"])
+@pytest.fixture(params=[pytest.param("copied", marks=pytest.mark.slow), "in place"])
 def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Adopt the tables of a test as copies, then in place."""
+    """Adopt the tables of a test in place; in `make test-slow` as copies, too."""
     import adopted
 
     adopted.IN_PLACE = request.param == "in place"

@@ -152,7 +152,7 @@ def question(generator: random.Random) -> Row:
 def test_no_hit_is_a_row_that_select_does_not_show(
     notes: Connection, connect: Connect, policy: str, is_large: bool
 ) -> None:
-    check(notes, connect, policy, is_large, calls=220)
+    check(notes, connect, policy, is_large, calls=100)
 
 
 @pytest.mark.slow
