@@ -74,8 +74,9 @@ test-modules: $(INSTALLED) ## each module alone on core: the tests that say they
 	    $(addprefix tests/,search security writing providers adoption citus) || exit 1; \
 	done
 
-test-slow: $(INSTALLED) ## what takes minutes
+test-slow: $(INSTALLED) ## what takes minutes, and core alone
 	$(BIN)/pytest -n 2 -m slow
+	$(MAKE) test-core
 
 test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
 	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
@@ -101,11 +102,10 @@ stores: .venv-stores/.installed ## install LangChain's and LlamaIndex's stores i
 test-layouts: $(INSTALLED) stores ## the tests of `adopt --from` on tables that these packages write
 	$(BIN)/pytest tests/adoption -k layouts
 
-ci: ## what .ci/run runs: lint, test and core alone, with the Supabase CLI where npm can install it
+ci: ## what .ci/run runs: lint and test, with the Supabase CLI where npm can install it
 	if command -v npm >/dev/null; then $(MAKE) cli; fi
 	$(MAKE) lint
 	$(MAKE) test
-	$(MAKE) test-core
 
 lint: $(INSTALLED) ## ruff, mypy, squawk, and the schemas of the workflow and the compose file
 	$(BIN)/ruff check .
