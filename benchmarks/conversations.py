@@ -7,7 +7,7 @@ writer: a session is a document, a turn a chunk, "Speaker: text" with the captio
 A conversation is a collection. Questions without evidence are left out; those of category 5 have no
 answer, but evidence.
 
-Each model asks through the provider: by words, by vector, by fusion `auto` and `rrf`, for 50 hits,
+The questions go through the provider: by words, by vector, by fusion `auto` and `rrf`, for 50 hits,
 within all conversations or, with `--apart`, within the question's own. Figures are means over the
 questions: recall at 5, 10 and 50, hit@10 (one turn is enough), MRR@10 and nDCG@10.
 """
@@ -106,7 +106,7 @@ def main() -> None:
         embedder = load_embedder(model)
         asked_by = embed_queries(embedder, [one.text for one in asked])
         with scratch_database(embedder.dimensions) as connection:
-            writer, turns = KnowledgeWriter(connection), dict[object, tuple[str, str]]()
+            writer = KnowledgeWriter(connection)
             for sample in samples:
                 name = sample["sample_id"]
                 for session, said in sessions(sample["conversation"]):

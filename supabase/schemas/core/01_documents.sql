@@ -249,7 +249,7 @@ $$;
 create function knowledge_internal.check_caller(function_name text) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- In an install in another schema, the name of a function is written with that.
+  -- An install in another schema replaces the name of this table, and so the schema.
   checked constant regproc :=
     replace('public.knowledge_types', 'knowledge_types', function_name);
   -- current_user is the owner of the security definer function that calls this one.
@@ -434,9 +434,9 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
      and attribute.attname = embedding_column
 $$;
 
--- Extension point: creates the view chunk_rows, by which everything that reads a text or an
--- embedding of stored rows reads it. A module can keep both elsewhere. Whether a row has an
--- embedding is said by embedding_bits.
+-- Extension point: creates the view chunk_rows. Whatever reads the text or the embedding of stored
+-- rows reads this view, because a module can keep both elsewhere. embedding_bits says whether a row
+-- has an embedding.
 create function knowledge_internal.write_chunk_rows() returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -453,7 +453,7 @@ begin
 end
 $$;
 
--- The text of a stored row, for a statement that has the row without it.
+-- The text of a stored row, for a trigger whose row has no text because it is kept elsewhere.
 create function knowledge_internal.content_of(chunk_id uuid) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin

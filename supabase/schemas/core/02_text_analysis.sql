@@ -657,16 +657,16 @@ begin
 end
 $$;
 
--- How many words the beginning of a content has, and how many different ones; stop words left out.
--- 0 where words are not set apart by spaces, which to_tsvector takes for one word.
+-- Counts the words and the different words at the beginning of a content, without stop words. Both
+-- are 0 for a text without spaces between its words: to_tsvector takes it for one word.
 create function knowledge_internal.counted_words(
   configuration regconfig, content text, out words integer, out distinct_words integer
 )
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  characters_read constant integer := 2000; -- in longer texts all corpora repeat their words
-  longest_word constant integer := 15; -- characters, on average, spaces and stop words with them
+  characters_read constant integer := 2000; -- enough to tell: longer texts repeat their words
+  longest_word constant integer := 15; -- characters for a word and its space, on average
   source constant text := left(content, characters_read);
   found constant tsvector := to_tsvector(configuration, knowledge_internal.apart(source));
 begin

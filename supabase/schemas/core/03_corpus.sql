@@ -321,8 +321,8 @@ create table public.knowledge_model_weights (
 );
 
 comment on table public.knowledge_model_weights is
-  'What the fusions auto and relative_score multiply vector_weight by where the embeddings are of '
-  'this model; 1 for a model that is not here. A small model tells near texts less well.';
+  'The fusions auto and relative_score multiply vector_weight by the weight of the model that made '
+  'the embeddings, 1 for a model that is not here. A small model needs less than 1.';
 
 -- docs/ranking.md measures it.
 insert into public.knowledge_model_weights (model, vector_weight)
@@ -333,7 +333,7 @@ create policy knowledge_model_weights_none on public.knowledge_model_weights usi
 revoke all on table public.knowledge_model_weights from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_model_weights to service_role;
 
--- The weight of the model of a corpus: the one named, else the only one that its embeddings have.
+-- The weight of this model; null: of the model of all embeddings, and 1 if they have several.
 create function knowledge_internal.model_weight(model text) returns double precision
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The first and the last model are read from the index on embedding_model.
@@ -342,15 +342,14 @@ declare
   weight float8;
 begin
   if model is null then
-    select first.model
+    select case when used.first = used.last then used.first end
       into model
       from (
-        select min(coalesce(chunk.embedding_model, '')) as model,
-               max(coalesce(chunk.embedding_model, '')) as last_model
+        select min(coalesce(chunk.embedding_model, '')) as first,
+               max(coalesce(chunk.embedding_model, '')) as last
           from public.knowledge_chunks as chunk
          where chunk.status = 'active' and chunk.embedding_bits is not null
-      ) as first
-     where first.model = first.last_model;
+      ) as used;
   end if;
   select weights.vector_weight
     into weight
@@ -433,9 +432,8 @@ end
 $$;
 
 -- The figures for a search of these collections (null: all). k1 and b: those stored for the one
--- searched, else for all, else 1.2 and a b by how often a chunk of the corpus repeats its words: in
--- texts that say each thing once, as the turns of a conversation, a longer one says more.
--- docs/ranking.md measures it.
+-- searched, else for all, else 1.2 and a b that falls where chunks seldom repeat a word: there, as
+-- in the turns of a conversation, a longer chunk says more. docs/ranking.md measures it.
 create function knowledge_internal.corpus_figures(
   facts knowledge_internal.chunk_table default knowledge_internal.chunk_table(),
   collections text[] default null

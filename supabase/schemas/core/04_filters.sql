@@ -7,7 +7,8 @@
 -- location: the same, with the bounds of a range. op: as in filters, but in or not_in for eq, ne
 -- and those about null. has_null: null is among the values. They are in the array of their kind
 -- (json's with null), has_any's in texts, words in query. level: the groups that it is in. A group
--- (op any, all or not) follows its parts: the last ones of the level below it, parts many.
+-- (op any, all or not) follows its parts: the last conditions of the level below it, as many as
+-- parts says.
 create type knowledge_internal.filter_condition as (
   field text, kind text, path text[], location jsonpath, op text, has_null boolean,
   texts text[], uuids uuid[], integers integer[], dates date[], timestamps timestamptz[],

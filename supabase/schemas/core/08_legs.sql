@@ -473,10 +473,9 @@ begin
 end
 $$;
 
--- The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 has the mean
--- length of the time when the chunk was written, and one k1 and b for all; these scores have the
--- present ones. Of the lexemes
--- with the same reading only the best counts.
+-- The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 was written with
+-- the default k1 and b and the mean length of that time; these scores have the present ones. Of the
+-- lexemes with the same reading only the best counts.
 create function knowledge_internal.exact_scores(
   candidates uuid[], pool integer, weighed knowledge_internal.query_weights,
   bonuses knowledge_internal.query_bonuses, out ids uuid[], out scores float8[]

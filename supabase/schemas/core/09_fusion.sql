@@ -4,7 +4,8 @@
 -- knowledge_settings, and locks nothing else that exists.
 
 -- To add a fusion, add its row to fusion_rules and its name to the check of knowledge_settings, and
--- run `make baseline`. Nothing else in the SQL names one.
+-- run `make baseline`. Nothing else in the SQL names one, but effective_fusion and neighbour_weight
+-- say below what belongs to single fusions.
 
 -- How the rows of one list get their scores; list: its number. A leg adds its weight / (rrf_k +
 -- rank) if is_by_rank, else its weight times (its score - zero) / unit; for a row that it missed,
@@ -412,9 +413,8 @@ begin
 end
 $$;
 
--- What a row of the fused list gains of what its best neighbour has more than the last row; null
--- where chunks have more than 60 words, which say enough for themselves, and for fusions whose
--- scores are those of two ranks or scales. docs/ranking.md measures it.
+-- The weight of the neighbour bonus; null: no bonus. Chunks of more than 60 words get none, because
+-- each says enough by itself, and only the scores of auto do. docs/ranking.md measures it.
 create function knowledge_internal.neighbour_weight(
   fusion text, reading knowledge_internal.reading_plan
 ) returns double precision
@@ -430,8 +430,9 @@ begin
 end
 $$;
 
--- The rows in their order, each with a part of the score of its best neighbour: the chunk before or
--- after it in its document, if that is in the list.
+-- The rows in their order, each with the neighbour bonus: the weight times the difference between
+-- its best neighbour and the last row. A neighbour is the chunk before or after it in its document,
+-- if that chunk is in the list.
 create function knowledge_internal.with_neighbours(
   rows knowledge_internal.fused_row[], neighbour_weight double precision
 ) returns knowledge_internal.fused_row[]
@@ -464,7 +465,7 @@ end
 $$;
 
 -- The rows that fit the question at least as min_confidence says, best first: each score, with the
--- part of a neighbour, is multiplied by the factors of its row, the last of which is that of
+-- neighbour bonus, is multiplied by the factors of its row, the last of which is that of
 -- recency_half_life. greatest_factor: the greatest product of the factors of a row, at least 1.
 create function knowledge_internal.weighted_rows(
   rows knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
