@@ -123,7 +123,7 @@ declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(
     search, for_backends => 'estimate_hybrid_search'
   );
-  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   reading_ms constant double precision :=
     extract(epoch from clock_timestamp() - begun_at) * 1000;
   excerpts constant integer := case when given.snippet then given.match_count else 0 end;

@@ -484,10 +484,9 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   -- The length factor is linear in the length.
-  shortest constant float8 :=
-    knowledge_internal.bm25_length_factor(0, weighed.mean_length, weighed.k1, weighed.b);
+  shortest constant float8 := weighed.k1 * (1 - weighed.b);
   per_word constant float8 :=
-    knowledge_internal.bm25_length_factor(1, weighed.mean_length, weighed.k1, weighed.b) - shortest;
+    weighed.k1 * (1 - weighed.b + weighed.b / weighed.mean_length) - shortest;
   length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
   vectors extensions.sparsevec[];
   -- Words are read alike in one language: then no word has several lexemes.
@@ -569,25 +568,6 @@ begin
        order by score desc, chunk.id
        limit pool
     ) as rated;
-end
-$$;
-
--- The nearest of these rows in full precision, nearest first.
-create function knowledge_internal.rated_rows(
-  compared uuid[], asked_embedding extensions.vector, most_rows integer,
-  out ids uuid[], out similarities float8[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  select array_agg(near.id order by near.distance, near.id),
-         array_agg(1 - near.distance order by near.distance, near.id)
-    into ids, similarities
-    from (
-      select row.id, row.distance
-        from knowledge_internal.rows_by_id(compared, asked_embedding => asked_embedding) as row
-       order by row.distance, row.id
-       limit most_rows
-    ) as near;
 end
 $$;
 
@@ -763,9 +743,17 @@ begin
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
-      near := knowledge_internal.rated_rows(
-        found.near_ids, asked_embedding, reading.compared_exactly
-      );
+      select array_agg(rated.id order by rated.distance, rated.id) as ids,
+             array_agg(1 - rated.distance order by rated.distance, rated.id) as similarities
+        into near
+        from (
+          select row.id, row.distance
+            from knowledge_internal.rows_by_id(
+                   found.near_ids, asked_embedding => asked_embedding
+                 ) as row
+           order by row.distance, row.id
+           limit reading.compared_exactly
+        ) as rated;
     end if;
   end if;
   if list.vector_strategy is not null then
