@@ -528,7 +528,7 @@ $$;
 
 -- The idf of a word as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N chunks of
 -- which df have it. In a corpus of several languages, the chunks in whose language it is a stop
--- word (stop_word_in) count as chunks that have it, and probability is that it is none in the query.
+-- word (stop_word_in) count as chunks that have it. probability: that it is none in the query.
 create function knowledge_internal.weight_of_word(
   document_count float8, document_frequency float8, stop_word_in float8 default 0,
   probability float8 default 1

@@ -572,6 +572,25 @@ begin
 end
 $$;
 
+-- The nearest of these rows in full precision, nearest first.
+create function knowledge_internal.rated_rows(
+  compared uuid[], asked_embedding extensions.vector, most_rows integer,
+  out ids uuid[], out similarities float8[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  select array_agg(near.id order by near.distance, near.id),
+         array_agg(1 - near.distance order by near.distance, near.id)
+    into ids, similarities
+    from (
+      select row.id, row.distance
+        from knowledge_internal.rows_by_id(compared, asked_embedding => asked_embedding) as row
+       order by row.distance, row.id
+       limit most_rows
+    ) as near;
+end
+$$;
+
 -- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
 -- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
 -- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than
@@ -744,17 +763,9 @@ begin
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
-      select array_agg(rated.id order by rated.distance, rated.id) as ids,
-             array_agg(1 - rated.distance order by rated.distance, rated.id) as similarities
-        into near
-        from (
-          select row.id, row.distance
-            from knowledge_internal.rows_by_id(
-                   found.near_ids, asked_embedding => asked_embedding
-                 ) as row
-           order by row.distance, row.id
-           limit reading.compared_exactly
-        ) as rated;
+      near := knowledge_internal.rated_rows(
+        found.near_ids, asked_embedding, reading.compared_exactly
+      );
     end if;
   end if;
   if list.vector_strategy is not null then
