@@ -859,7 +859,7 @@ create function public.hybrid_search_knowledge_chunks(
   required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
--- Callers have no grant on the tables: the arguments decide which rows they see.
+-- definer: callers have no grant on the tables, the arguments decide which rows they see.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');

@@ -125,7 +125,7 @@ declare
   callers constant text[] := array[
     current_setting('enable_indexscan'), current_setting('enable_seqscan')
   ];
-  plan knowledge_internal.search_plan := knowledge_internal.planned_search(
+  plan knowledge_internal.search_plan := knowledge_internal.plan_search(
     knowledge_internal.given_arguments(search)
   );
   list knowledge_internal.ranked_list;
