@@ -121,6 +121,7 @@ create function knowledge_internal.nearest_by_effort(
   out strategy text, out ef_search integer, out milliseconds double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Compiling takes longer than one comparison.
 set jit = off as $$
 declare
   callers constant text[] := array[
