@@ -633,6 +633,195 @@ end
 $$;
 
 -- A definer: service_role has no rights on the internal schema.
+-- The search itself, for all that call it: the rows of the tables that its caller may read.
+create function knowledge_internal.search(
+  given knowledge_internal.search_arguments, ranked_lists jsonb default null
+) returns setof public.knowledge_search_hit
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The statement is the same for every search; planning it takes longer than running it.
+set plan_cache_mode = force_generic_plan
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
+-- time and memory than the join.
+set enable_seqscan = off
+set enable_hashjoin = off as $$
+declare
+  plan knowledge_internal.search_plan;
+  lists knowledge_internal.ranked_list[];
+  asked knowledge_internal.asked_words;
+  notes jsonb;
+  best_score double precision;
+  rows knowledge_internal.fused_row[];
+  merged integer;
+  best uuid; -- by its score
+  first_confidence double precision;
+  rows_found bigint;
+begin
+  plan := knowledge_internal.planned_search(given);
+  lists := case
+    when ranked_lists is null then knowledge_internal.rank_all(plan)
+    else array(
+      select list
+        from jsonb_populate_recordset(
+               null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
+             ) as list
+    )
+  end;
+  if lists = '{}' then
+    return;
+  end if;
+  -- Most searches have nothing to note.
+  if cardinality(lists) > 1 or plan.questions[1].is_inferred
+     or num_nonnulls(
+          plan.questions[1].ignored_embedding, lists[1].relaxed_parts, plan.analyses[1].replaced,
+          plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts
+        ) > 0
+  then
+    notes := knowledge_internal.search_notes(plan, lists);
+  end if;
+  best_score := knowledge_internal.highest_score(plan, given.rrf_k);
+  if not (plan.known is null) then
+    plan := knowledge_internal.as_asked(plan);
+  end if;
+  asked := knowledge_internal.words_of_questions(plan.analyses);
+
+  with
+  -- Each question is ranked by itself in each collection; list is the number of such a list.
+  vector_results as (
+    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
+      from knowledge_internal.leg_rows(lists, 'vector') as leg
+  ),
+  text_results as (
+    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
+      from knowledge_internal.leg_rows(lists, 'text') as leg
+  ),
+  combined as (
+    select list, id, vector_results.vector_rank, text_results.text_rank,
+           vector_results.similarity, text_results.text_score
+      from vector_results
+      full outer join text_results using (list, id)
+  ),
+  scored as (
+    select combined.id,
+           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
+           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
+           sum(share.of_vector + share.of_text) as rrf_score,
+           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
+      from combined
+      join knowledge_internal.rules_of_lists(lists, plan, given.rrf_k) as rule using (list)
+     cross join lateral (
+             select case
+                      when rule.is_by_rank then
+                        coalesce(plan.vector_weight / (given.rrf_k + combined.vector_rank), 0)
+                      else plan.vector_weight * coalesce(
+                        (combined.similarity - rule.vector_zero) / rule.vector_unit,
+                        rule.vector_missing
+                      )
+                    end as of_vector,
+                    case
+                      when rule.is_by_rank then
+                        coalesce(plan.text_weight / (given.rrf_k + combined.text_rank), 0)
+                      else plan.text_weight * coalesce(
+                        (combined.text_score - rule.text_zero) / rule.text_unit,
+                        rule.text_missing
+                      )
+                    end
+                    -- A row with an identifier that was asked for has more than others can have.
+                    + case when combined.text_score >= rule.identifier_bonus
+                        then 2 * plan.vector_weight * rule.vector_best
+                          + plan.text_weight * rule.text_best
+                        else 0 end as of_text
+           ) as share
+     group by combined.id
+  )
+  select array_agg(
+           row(
+             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
+             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
+             null, null, null
+           )::knowledge_internal.fused_row
+           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+         )
+    into rows
+    from scored;
+  if not (plan.arrangement is null) then
+    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
+      into rows, merged, best, best_score
+      from knowledge_internal.arranged_rows(rows, plan) as found;
+    -- What a neighbour adds can lift a hit above the highest score of the legs.
+    best_score := greatest(best_score, (select max(hit.score) from unnest(rows) as hit));
+  end if;
+
+  best := coalesce(best, rows[1].id);
+  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
+  rows_found := cardinality(rows);
+  rows := rows[given.match_offset + 1:given.match_offset + given.match_count];
+  return query
+  with chunk as materialized (
+    select * from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit))
+  ),
+  near as materialized (
+    select around.*
+      from knowledge_internal.surroundings(
+             array(select row(chunk.*)::knowledge_internal.page_row from chunk),
+             given.neighbor_window, plan.scope
+           ) as around
+  )
+  select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
+         chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         knowledge_internal.matched_words(chunk.content_tsv, asked),
+         document.title, document.source_url, chunk.collection, chunk.document_date,
+         case
+           when given.snippet then knowledge_internal.marked_snippet(
+             chunk.content, chunk.content_tsv, chunk.language, asked, given.snippets
+           )
+         end,
+         case when given.neighbor_window > 0
+           then coalesce((select context from near where near.id = page.id), chunk.content) end,
+         rows_found,
+         plan.pool in (
+           select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
+             from unnest(lists) as list
+         ),
+         chunk.heading, chunk.sensitivity,
+         case when given.one_per_document then page.collections else array[chunk.collection] end,
+         coalesce(size.placed, 0)::integer,
+         document.external_key, coalesce(chunk.source_row, document.source_row),
+         greatest(0, least(1, page.score / best_score)),
+         case when merged > 0 or ranked_lists ? 'shares' then
+           coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
+             'deduplicated', nullif(merged, 0),
+             'shares', case when ranked_lists ? 'shares'
+               then jsonb_build_array(page.vector_share, page.text_share, page.factors) end
+           )) else notes end,
+         first_confidence,
+         page.duplicates
+    from unnest(rows) with ordinality as page (
+           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
+           collections, factors, duplicates, place
+         )
+    join chunk on chunk.id = page.id
+    left join knowledge_internal.sizes_of_documents(
+           array(select chunk.document_id from chunk), plan.scope
+         ) as size on size.document_id = chunk.document_id
+    left join public.knowledge_documents as document
+      on document.id = chunk.document_id
+     and (
+           not (plan.scope).is_restricted
+           or document.id = any ((
+                select knowledge_internal.visible_documents(
+                         array(select chunk.document_id from chunk), plan.scope
+                       )
+              )::uuid[])
+         )
+   order by page.place;
+end
+$$;
+
 create function public.hybrid_search_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,
@@ -673,198 +862,23 @@ create function public.hybrid_search_knowledge_chunks(
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- Callers have no grant on the tables: the arguments decide which rows they see.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
--- The statement is the same for every search; planning it takes longer than running it.
-set plan_cache_mode = force_generic_plan
-set jit = off
-set max_parallel_workers_per_gather = 0
--- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
--- time and memory than the join.
-set enable_seqscan = off
-set enable_hashjoin = off as $$
-declare
-  plan knowledge_internal.search_plan;
-  lists knowledge_internal.ranked_list[];
-  asked knowledge_internal.asked_words;
-  notes jsonb;
-  best_score double precision;
-  rows knowledge_internal.fused_row[];
-  merged integer;
-  best uuid; -- by its score
-  first_confidence double precision;
-  rows_found bigint;
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
-  plan := knowledge_internal.planned_search(
-    row(
-      query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
-      filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
-      viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
-      like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
-      order_by, required_filters
-    )::knowledge_internal.search_arguments
-  );
-  lists := case
-    when ranked_lists is null then knowledge_internal.rank_all(plan)
-    else array(
-      select list
-        from jsonb_populate_recordset(
-               null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
-             ) as list
-    )
-  end;
-  if lists = '{}' then
-    return;
-  end if;
-  -- Most searches have nothing to note.
-  if cardinality(lists) > 1 or plan.questions[1].is_inferred
-     or num_nonnulls(
-          plan.questions[1].ignored_embedding, lists[1].relaxed_parts, plan.analyses[1].replaced,
-          plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts
-        ) > 0
-  then
-    notes := knowledge_internal.search_notes(plan, lists);
-  end if;
-  best_score := knowledge_internal.highest_score(plan, rrf_k);
-  if not (plan.known is null) then
-    plan := knowledge_internal.as_asked(plan);
-  end if;
-  asked := knowledge_internal.words_of_questions(plan.analyses);
-
-  with
-  -- Each question is ranked by itself in each collection; list is the number of such a list.
-  vector_results as (
-    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
-      from knowledge_internal.leg_rows(lists, 'vector') as leg
-  ),
-  text_results as (
-    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
-      from knowledge_internal.leg_rows(lists, 'text') as leg
-  ),
-  combined as (
-    select list, id, vector_results.vector_rank, text_results.text_rank,
-           vector_results.similarity, text_results.text_score
-      from vector_results
-      full outer join text_results using (list, id)
-  ),
-  scored as (
-    select combined.id,
-           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
-           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
-           sum(share.of_vector + share.of_text) as rrf_score,
-           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
-      from combined
-      join knowledge_internal.rules_of_lists(lists, plan, rrf_k) as rule using (list)
-     cross join lateral (
-             select case
-                      when rule.is_by_rank then
-                        coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
-                      else plan.vector_weight * coalesce(
-                        (combined.similarity - rule.vector_zero) / rule.vector_unit,
-                        rule.vector_missing
-                      )
-                    end as of_vector,
-                    case
-                      when rule.is_by_rank then
-                        coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
-                      else plan.text_weight * coalesce(
-                        (combined.text_score - rule.text_zero) / rule.text_unit,
-                        rule.text_missing
-                      )
-                    end
-                    -- A row with an identifier that was asked for has more than others can have.
-                    + case when combined.text_score >= rule.identifier_bonus
-                        then 2 * plan.vector_weight * rule.vector_best
-                          + plan.text_weight * rule.text_best
-                        else 0 end as of_text
-           ) as share
-     group by combined.id
-  )
-  select array_agg(
-           row(
-             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
-             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
-             null, null, null
-           )::knowledge_internal.fused_row
-           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
-         )
-    into rows
-    from scored;
-  if not (plan.arrangement is null) then
-    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
-      into rows, merged, best, best_score
-      from knowledge_internal.arranged_rows(rows, plan) as found;
-    -- What a neighbour adds can lift a hit above the highest score of the legs.
-    best_score := greatest(best_score, (select max(hit.score) from unnest(rows) as hit));
-  end if;
-
-  best := coalesce(best, rows[1].id);
-  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
-  rows_found := cardinality(rows);
-  rows := rows[match_offset + 1:match_offset + match_count];
   return query
-  with chunk as materialized (
-    select * from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit))
-  ),
-  near as materialized (
-    select around.*
-      from knowledge_internal.surroundings(
-             array(select row(chunk.*)::knowledge_internal.page_row from chunk), neighbor_window,
-             plan.scope
-           ) as around
-  )
-  select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
-         chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
-         page.similarity, page.text_score,
-         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
-           else 'both' end,
-         knowledge_internal.matched_words(chunk.content_tsv, asked),
-         document.title, document.source_url, chunk.collection, chunk.document_date,
-         case
-           when snippet then knowledge_internal.marked_snippet(
-             chunk.content, chunk.content_tsv, chunk.language, asked, snippets
-           )
-         end,
-         case when neighbor_window > 0
-           then coalesce((select context from near where near.id = page.id), chunk.content) end,
-         rows_found,
-         plan.pool in (
-           select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
-             from unnest(lists) as list
-         ),
-         chunk.heading, chunk.sensitivity,
-         case when one_per_document then page.collections else array[chunk.collection] end,
-         coalesce(size.placed, 0)::integer,
-         document.external_key, coalesce(chunk.source_row, document.source_row),
-         greatest(0, least(1, page.score / best_score)),
-         case when merged > 0 or ranked_lists ? 'shares' then
-           coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
-             'deduplicated', nullif(merged, 0),
-             'shares', case when ranked_lists ? 'shares'
-               then jsonb_build_array(page.vector_share, page.text_share, page.factors) end
-           )) else notes end,
-         first_confidence,
-         page.duplicates
-    from unnest(rows) with ordinality as page (
-           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
-           collections, factors, duplicates, place
-         )
-    join chunk on chunk.id = page.id
-    left join knowledge_internal.sizes_of_documents(
-           array(select chunk.document_id from chunk), plan.scope
-         ) as size on size.document_id = chunk.document_id
-    left join public.knowledge_documents as document
-      on document.id = chunk.document_id
-     and (
-           not (plan.scope).is_restricted
-           or document.id = any ((
-                select knowledge_internal.visible_documents(
-                         array(select chunk.document_id from chunk), plan.scope
-                       )
-              )::uuid[])
-         )
-   order by page.place;
+  select hit.*
+    from knowledge_internal.search(
+           row(
+             query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+             filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to,
+             collections, viewer_id, public_only, one_per_document, neighbor_window,
+             recency_half_life, match_offset, snippet, formulations, viewer_groups,
+             on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts, diversity,
+             max_per_document, merge_duplicates, min_confidence, snippets, order_by,
+             required_filters
+           )::knowledge_internal.search_arguments,
+           ranked_lists
+         ) as hit;
 end
 $$;
 

@@ -112,6 +112,10 @@ class LangChain(PostgresSystem):
         self.copy(corpus)
         self.run(STEPS)
 
+    def connect(self) -> Client:
+        """Open a store."""
+        return LangChainClient(self.dsn)
+
 
 def alchemy(dsn: str, driver: str = "asyncpg") -> str:
     """Return a connection string as SQLAlchemy wants it."""
