@@ -26,28 +26,19 @@ begin
 end
 $$;
 
--- Builds the index, again if there is one. Writes wait meanwhile.
-create function knowledge_internal.index_identifiers() returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  drop index if exists public.knowledge_chunks_identifiers;
-  execute format(
-    'create index knowledge_chunks_identifiers on public.knowledge_chunks'
-    ' using gin (lower(knowledge_internal.identifiers_of(heading, content)) %I.gin_trgm_ops)'
-    ' where status = ''active''',
-    (
-      select extension.extnamespace::regnamespace
-        from pg_catalog.pg_extension as extension
-       where extension.extname = 'pg_trgm'
-    )
-  );
-end
-$$;
-
 do $$
+declare
+  callers constant text := current_setting('search_path');
+  extension_schema constant text := (
+    select extnamespace::regnamespace from pg_catalog.pg_extension where extname = 'pg_trgm'
+  );
 begin
-  if exists (select from pg_catalog.pg_extension where extname = 'pg_trgm') then
-    perform knowledge_internal.index_identifiers();
+  if extension_schema is not null then
+    perform set_config('search_path', extension_schema, true);
+    create index knowledge_chunks_identifiers on public.knowledge_chunks
+      using gin (lower(knowledge_internal.identifiers_of(heading, content)) gin_trgm_ops)
+      where status = 'active';
+    perform set_config('search_path', callers, true);
   -- The project's own tools read the definitions of all modules on a server without it.
   elsif current_setting('second_brain.without_extensions', true) is distinct from 'allowed' then
     raise exception 'module substrings needs the extension pg_trgm in this database'
