@@ -381,7 +381,7 @@ def test_own_chunks_that_the_index_does_not_reach_are_found_beside_places(
 ) -> None:
     database.execute(LARGE)
     (planning,) = database.execute(
-        "select pg_get_functiondef('knowledge_internal.plan_search'::regproc)"
+        "select pg_get_functiondef('knowledge_internal.plan_reading'::regproc)"
     ).fetchone() or ("",)
     for wide, narrow in (
         ("20000 as scan_tuples", "20 as scan_tuples"),
