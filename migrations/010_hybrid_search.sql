@@ -136,7 +136,7 @@ begin
       using errcode = '22023';
   end if;
   if given.viewer_groups is not null then
-    perform knowledge_internal.check_viewer_groups('viewer_groups', given.viewer_groups);
+    perform knowledge_internal.sorted_groups('viewer_groups', given.viewer_groups, most => 1000);
   end if;
 end
 $$;
@@ -322,91 +322,63 @@ begin
 end
 $$;
 
--- Checks the arguments of a search and plans how it finds its rows in the present table; the words
--- are not read yet. A viewer and collections bound the rows beside the filter. Without
--- needs_question, a search without any question is one of all rows that pass the filters.
-create function knowledge_internal.plan_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true
-) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
+-- How a search reads its rows in the present table. named: the collections that it names; null:
+-- all. A viewer and collections bound the rows beside the filters.
+create function knowledge_internal.plan_reading(
+  given knowledge_internal.search_arguments, stored knowledge_internal.chunk_table,
+  wanted knowledge_internal.chunk_filter, required knowledge_internal.chunk_filter, named text[]
+) returns knowledge_internal.reading_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
-  wanted knowledge_internal.chunk_filter;
-  required constant knowledge_internal.chunk_filter := case
-    when given.required_filters is not null then knowledge_internal.compile_filter(
-      given.required_filters, null, null, null, false, 'required_filters'
-    ) end;
-  plan knowledge_internal.search_plan;
+  planned knowledge_internal.reading_plan;
 begin
-  perform knowledge_internal.check_search_arguments(given);
-  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
-     or given.public_only
-  then
-    wanted := knowledge_internal.compile_filter(
-      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
-    );
-  end if;
-  if stored.relation <> 'public.knowledge_chunks'::regclass then
-    -- Citus makes no generic plan of a distributed table.
-    perform set_config('plan_cache_mode', 'force_custom_plan', true);
-  end if;
   -- One statement, because a connection keeps a plan for each assignment.
-  select row(
-           is_bounded or wanted.bounds_rows is true
-             or wanted.excluded_collections is not null
-               -- More than half of the chunks, by the sample of the statistics.
-               and (
-                 select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
-                   from public.knowledge_corpus_statistics as corpus
-                  cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
-               ) is true, -- is_filtered
-           is_indexed, is_small_corpus, stored, known.corpus, index_rows,
-           -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
-           least(
-             1000,
+  select is_bounded or wanted.bounds_rows is true
+           or wanted.excluded_collections is not null
+             -- More than half of the chunks, by the sample of the statistics.
+             and (
+               select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
+                 from public.knowledge_corpus_statistics as corpus
+                cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
+             ) is true, -- is_filtered
+         is_indexed, is_small_corpus, stored, known.corpus, index_rows,
+         -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
+         least(
+           1000,
+           greatest(
+             2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
+           )
+         ), -- ef_search
+         scan_tuples,
+         -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough;
+         -- a comparison reads m, or n where no index finds the m.
+         case
+           when is_indexed then sqrt(index_cost * index_rows * chunk_count)
+           else index_rows * chunk_count / scan_tuples
+         end, -- most_compared
+         case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
+         compared_exactly,
+         -- The rows of a small corpus were written while its mean length still changed, those of
+         -- short texts with the usual b.
+         case
+           when is_small_corpus then greatest(4 * pool, fewest_compared)
+           when (known.corpus).b <> knowledge_internal.bm25_b()
+             or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+             then greatest(2 * pool, fewest_compared)
+           else pool
+         end, -- scored_exactly
+         case
+           when is_indexed then least(
+             most_read,
              greatest(
-               2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
+               pool * chunk_count / candidate_rows,
+               least(soon_read, pool * chunk_count / usual_candidates)
              )
-           ), -- ef_search
-           scan_tuples,
-           -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough;
-           -- a comparison reads m, or n where no index finds the m.
-           case
-             when is_indexed then sqrt(index_cost * index_rows * chunk_count)
-             else index_rows * chunk_count / scan_tuples
-           end, -- most_compared
-           case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
-           compared_exactly,
-           -- The rows of a small corpus were written while its mean length still changed, those of
-           -- short texts with the usual b.
-           case
-             when is_small_corpus then greatest(4 * pool, fewest_compared)
-             when (known.corpus).b <> knowledge_internal.bm25_b()
-               or (known.corpus).k1 <> knowledge_internal.bm25_k1()
-               then greatest(2 * pool, fewest_compared)
-             else pool
-           end, -- scored_exactly
-           case
-             when is_indexed then least(
-               most_read,
-               greatest(
-                 pool * chunk_count / candidate_rows,
-                 least(soon_read, pool * chunk_count / usual_candidates)
-               )
-             )
-             else -1
-           end, -- most_read_by_filter
-           null, null
-         )::knowledge_internal.reading_plan,
-         pool,
-         knowledge_internal.row_scope(
-           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
-         ),
-         given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight,
-         settled.cosine_scale
-    into plan.reading, plan.pool, plan.scope, plan.match_threshold, plan.fusion,
-         plan.vector_weight, plan.text_weight, plan.cosine_scale
+           )
+           else -1
+         end, -- most_read_by_filter
+         null, null
+    into planned
     from (
       select 50 as fewest_compared, -- rows of the vector leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
@@ -430,9 +402,7 @@ begin
                     or knowledge_internal.caller_condition(null) is not null as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
                     or wanted.is_indexed is true or required.is_indexed is true as is_indexed,
-                  knowledge_internal.corpus_figures(
-                    stored, coalesce(given.collections, wanted.collections, required.collections)
-                  ) as corpus
+                  knowledge_internal.corpus_figures(stored, named) as corpus
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -441,39 +411,8 @@ begin
                     case when is_bounded or wanted.bounds_rows is not null then 2 else 1.1 end
                       * compared_exactly
                   ) as index_rows
-         ) as reading
-   cross join knowledge_internal.effective_fusion(
-           given.fusion, given.vector_weight, given.text_weight,
-           coalesce(given.collections, wanted.collections, required.collections)
-         ) as settled;
-  -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
-  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
-    plan.text_weight := given.text_weight;
-  end if;
-  plan.arrangement := row(
-    nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
-    given.recency_half_life, knowledge_internal.neighbour_weight(plan.fusion, plan.reading),
-    case
-      when given.diversity = 0 and not given.merge_duplicates
-        and num_nonnulls(given.boosts, given.order_by) = 0 then null
-      else knowledge_internal.further_arrangement(given)
-    end
-  )::knowledge_internal.arrangement;
-  if given.like_ids <> '{}' then
-    plan := knowledge_internal.with_known(plan, given.like_ids);
-  end if;
-  if (plan.reading).is_filtered then
-    plan := knowledge_internal.with_sample(plan);
-  end if;
-  if needs_question or given.query_embedding is not null or given.formulations is not null
-     or given.query_text ~ '\S' or given.like_ids <> '{}'
-  then
-    plan.questions := knowledge_internal.search_questions(given, plan);
-  end if;
-  if given.collections is not null then
-    plan := knowledge_internal.with_collections(plan, given.collections);
-  end if;
-  return plan;
+         ) as reading;
+  return planned;
 end
 $$;
 
@@ -536,14 +475,75 @@ begin
 end
 $$;
 
--- The plan of a search with its words read.
-create function knowledge_internal.planned_search(
+-- Checks the arguments of a search, plans how it finds its rows, and reads its words. Without
+-- needs_question, a search without any question is one of all rows that pass the filters.
+create function knowledge_internal.plan_search(
   given knowledge_internal.search_arguments, needs_question boolean default true
 ) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
-  plan knowledge_internal.search_plan := knowledge_internal.plan_search(given, needs_question);
+  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  wanted knowledge_internal.chunk_filter;
+  required constant knowledge_internal.chunk_filter := case
+    when given.required_filters is not null then knowledge_internal.compile_filter(
+      given.required_filters, null, null, null, false, 'required_filters'
+    ) end;
+  named text[]; -- collections
+  plan knowledge_internal.search_plan;
 begin
+  perform knowledge_internal.check_search_arguments(given);
+  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
+     or given.public_only
+  then
+    wanted := knowledge_internal.compile_filter(
+      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
+    );
+  end if;
+  if stored.relation <> 'public.knowledge_chunks'::regclass then
+    -- Citus makes no generic plan of a distributed table.
+    perform set_config('plan_cache_mode', 'force_custom_plan', true);
+  end if;
+  named := coalesce(given.collections, wanted.collections, required.collections);
+  select reading, greatest(given.pool_size, given.match_count), given.match_threshold,
+         knowledge_internal.row_scope(
+           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
+         ),
+         settled.fusion, settled.vector_weight, settled.text_weight, settled.cosine_scale,
+         row(
+           nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
+           given.recency_half_life, settled.neighbour_weight,
+           case
+             when given.diversity = 0 and not given.merge_duplicates
+               and num_nonnulls(given.boosts, given.order_by) = 0 then null
+             else knowledge_internal.further_arrangement(given)
+           end
+         )::knowledge_internal.arrangement
+    into plan.reading, plan.pool, plan.match_threshold, plan.scope, plan.fusion,
+         plan.vector_weight, plan.text_weight, plan.cosine_scale, plan.arrangement
+    from knowledge_internal.plan_reading(given, stored, wanted, required, named) as reading
+   cross join knowledge_internal.effective_fusion(
+           given.fusion, given.vector_weight, given.text_weight, named,
+           (reading.corpus).content_words
+         ) as settled;
+  -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
+  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
+    plan.text_weight := given.text_weight;
+  end if;
+  if given.like_ids <> '{}' then
+    plan := knowledge_internal.with_known(plan, given.like_ids);
+  end if;
+  if (plan.reading).is_filtered then
+    plan := knowledge_internal.with_sample(plan);
+  end if;
+  if needs_question or given.query_embedding is not null or given.formulations is not null
+     or given.query_text ~ '\S' or given.like_ids <> '{}'
+  then
+    plan.questions := knowledge_internal.search_questions(given, plan);
+  end if;
+  if given.collections is not null then
+    plan := knowledge_internal.with_collections(plan, given.collections);
+  end if;
   if plan.is_empty then
     return plan;
   end if;
@@ -632,7 +632,6 @@ begin
 end
 $$;
 
--- A definer: service_role has no rights on the internal schema.
 -- The search itself, for all that call it: the rows of the tables that its caller may read.
 create function knowledge_internal.search(
   given knowledge_internal.search_arguments, ranked_lists jsonb default null
@@ -658,7 +657,7 @@ declare
   first_confidence double precision;
   rows_found bigint;
 begin
-  plan := knowledge_internal.planned_search(given);
+  plan := knowledge_internal.plan_search(given);
   lists := case
     when ranked_lists is null then knowledge_internal.rank_all(plan)
     else array(
@@ -861,7 +860,7 @@ create function public.hybrid_search_knowledge_chunks(
   required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
--- Callers have no grant on the tables: the arguments decide which rows they see.
+-- definer: callers have no grant on the tables, the arguments decide which rows they see.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');

@@ -45,7 +45,6 @@ WRITERS = {
 }
 STATISTICS = {
     "model_weight",
-    "counted_corpus",
     "sampled_spread",
     "chunks_of_configurations",
     "refresh_knowledge_statistics",

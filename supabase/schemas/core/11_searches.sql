@@ -232,7 +232,7 @@ create function knowledge_internal.matching_chunks(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   plan constant knowledge_internal.search_plan :=
-    knowledge_internal.planned_search(given, needs_question);
+    knowledge_internal.plan_search(given, needs_question);
   analysis knowledge_internal.query_analysis;
   has_strict boolean;
   asked knowledge_internal.query_analysis[] := '{}';

@@ -120,12 +120,13 @@ create function knowledge_internal.nearest_by_effort(
   out strategy text, out ef_search integer, out milliseconds double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Compiling takes longer than one comparison.
 set jit = off as $$
 declare
   callers constant text[] := array[
     current_setting('enable_indexscan'), current_setting('enable_seqscan')
   ];
-  plan knowledge_internal.search_plan := knowledge_internal.planned_search(
+  plan knowledge_internal.search_plan := knowledge_internal.plan_search(
     knowledge_internal.given_arguments(search)
   );
   list knowledge_internal.ranked_list;
@@ -167,7 +168,7 @@ declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(
     search, for_backends => 'estimate_hybrid_search'
   );
-  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   reading_ms constant double precision :=
     extract(epoch from clock_timestamp() - begun_at) * 1000;
   excerpts constant integer := case when given.snippet then given.match_count else 0 end;
