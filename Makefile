@@ -81,7 +81,10 @@ test-slow: $(INSTALLED) ## what takes minutes, and core alone
 test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
 	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
 
-test-mutants: $(INSTALLED) ## break SQL and Python at N places that SEED draws, each of which tests must notice; N=15 SEED=47
+.second-brain/reached:
+	-$(BIN)/pytest -q -n 2 -p tools.reached
+
+test-mutants: $(INSTALLED) .second-brain/reached ## break SQL and Python at N places that SEED draws, each of which tests must notice; N=15 SEED=47
 	$(BIN)/python -m tools.mutants --number $(or $(N),15) --seed $(or $(SEED),47)
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)

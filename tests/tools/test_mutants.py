@@ -1,4 +1,4 @@
-"""The mutants of `make test-mutants`: what is drawn, and which tests are tried first."""
+"""The mutants of `make test-mutants`: what is drawn, and which tests are tried first where no run has said which reach what."""
 
 from pathlib import Path
 
