@@ -2,10 +2,10 @@
 
 A mutant changes one line of supabase/schemas or of the package, in a copy of this checkout. Its
 kind is drawn first, then the place, so that rare kinds (grants, locks) are drawn, too. The tests
-are those that reach the changed line or SQL function (`tools.reached`; all where none is known to),
-in the order of the BM25 of the names that they share with the function. A mutant is killed when a test fails, and broken when the migrations cannot be written or applied. For
-a survivor, the same tests run with a function that fails at each call: if all pass, the place was
-not reached.
+are those that reach the changed line or SQL function (`tools.reached`), or all where none is known
+to, in the order of the BM25 of the names that they share with the function. A mutant is killed when
+a test fails, and broken when the migrations cannot be written or applied. For a survivor, the same
+tests run with a function that fails at each call: if all pass, the place was not reached.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Which tests reach which lines of the package and which functions of the SQL: a pytest plugin.
 
-`pytest -p tools.reached` writes a file of each kind for each worker into FOLDER. Postgres counts the
-calls of a database's functions but of those that it inlines. A database that a module shares
-stands for all tests of the file.
+`pytest -p tools.reached` writes a file of each kind for each worker into FOLDER. Postgres counts
+the calls of a database's functions, but for those that it inlines. A database that a module
+shares stands for all tests of the file.
 """
 
 import json

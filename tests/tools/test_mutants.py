@@ -1,4 +1,4 @@
-"""The mutants of `make test-mutants`: what is drawn, and which tests are tried first where no run has said which reach what."""
+"""The mutants of `make test-mutants`: what is drawn, and the tests that a name finds."""
 
 from pathlib import Path
 
