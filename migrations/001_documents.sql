@@ -79,8 +79,8 @@ begin
 end
 $$;
 
--- Groups, each once and in order; null for an empty list. Raises 22023 for more than `most` groups,
--- and for one that is null, empty or too long.
+-- Groups, each once and in order; null for an empty list. Raises 22023 for more than `most` groups
+-- (a viewer may have 1,000), and for one that is null, empty or too long.
 create function knowledge_internal.sorted_groups(
   argument text, given text[], most integer default 100
 ) returns text[]
@@ -104,14 +104,6 @@ begin
   return nullif(
     array(select distinct name collate "C" from unnest(given) as listed (name) order by 1), '{}'
   );
-end
-$$;
-
--- Raises the errors of sorted_groups for the groups of a viewer, who may have more of them.
-create function knowledge_internal.check_viewer_groups(argument text, given text[]) returns void
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  perform knowledge_internal.sorted_groups(argument, given, most => 1000);
 end
 $$;
 
@@ -150,14 +142,16 @@ end
 $$;
 
 -- The groups of the signed-in user, which the policies and the functions for users compare with
--- allowed_groups. Raises the errors of check_viewer_groups.
+-- allowed_groups. Raises the errors of sorted_groups.
 create function knowledge_internal.current_viewer_groups() returns text[]
 -- definer: a signed-in user may call neither the project's function nor what it reads.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   groups constant text[] := coalesce(public.knowledge_viewer_groups(), '{}');
 begin
-  perform knowledge_internal.check_viewer_groups('the result of knowledge_viewer_groups()', groups);
+  perform knowledge_internal.sorted_groups(
+    'the result of knowledge_viewer_groups()', groups, most => 1000
+  );
   return groups;
 end
 $$;

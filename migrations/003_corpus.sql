@@ -367,10 +367,16 @@ create type knowledge_internal.corpus_figures as (
   frequencies_from text, k1 float8, b float8
 );
 
--- From refresh_knowledge_statistics. Computed here before its first run, while there are at most
+-- The figures for a search of these collections (null: all). They are from
+-- refresh_knowledge_statistics, or counted here: before its first run, while there are at most
 -- small_corpus_limit() chunks, and while the table has a fifth more or fewer rows than at the copy.
-create function knowledge_internal.counted_corpus(facts knowledge_internal.chunk_table)
-returns knowledge_internal.corpus_figures
+-- k1 and b: those stored for the one collection searched, else for all, else 1.2 and a b that falls
+-- where chunks seldom repeat a word: there, as in the turns of a conversation, a longer chunk says
+-- more. docs/ranking.md measures it.
+create function knowledge_internal.corpus_figures(
+  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table(),
+  collections text[] default null
+) returns knowledge_internal.corpus_figures
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
 set enable_seqscan = on as $$
@@ -379,6 +385,8 @@ declare
   most_counted constant integer := 1001; -- chunks
   counted_exactly constant integer := 20000; -- chunks, as in counted_chunks
   tolerance constant float8 := 0.2; -- of the rows
+  searched constant text := case
+    when collections[1] = all (collections) then collections[1] else '' end;
   copied public.knowledge_corpus_statistics;
   is_current boolean;
   figures knowledge_internal.corpus_figures;
@@ -401,50 +409,32 @@ begin
          where active.status = 'active'
          limit most_counted
       ) as chunk;
-    if figures.document_count <= small then
-      return figures;
-    end if;
   end if;
-  if is_current then
+  if (figures.document_count <= small) is not true and is_current then
     figures.document_count := copied.document_count;
     figures.mean_length := copied.mean_length;
     figures.content_words := copied.content_words;
     figures.distinct_words := copied.distinct_words;
     figures.frequencies_from := 'copy';
-    return figures;
+  elsif figures.document_count > small then
+    figures.document_count := greatest(
+      coalesce(facts.stored_rows, facts.estimated_rows), figures.document_count
+    );
+    figures.frequencies_from := case
+      when facts.analysed_rows is null then 'count'
+      -- Not analysed since it grew or shrank; a VACUUM leaves the planner's statistics as they
+      -- were.
+      when figures.document_count <= counted_exactly
+           and (
+             abs(facts.stored_rows - facts.analysed_rows) > tolerance * facts.analysed_rows
+             or facts.analysed_at = copied.analysed_at
+           )
+        then 'count'
+      when facts.analysed_rows = copied.analysed_rows then 'copy'
+      else 'analysis'
+    end;
   end if;
-  figures.document_count := greatest(
-    coalesce(facts.stored_rows, facts.estimated_rows), figures.document_count
-  );
-  figures.frequencies_from := case
-    when facts.analysed_rows is null then 'count'
-    -- Not analysed since it grew or shrank; a VACUUM leaves the planner's statistics as they were.
-    when figures.document_count <= counted_exactly
-         and (
-           abs(facts.stored_rows - facts.analysed_rows) > tolerance * facts.analysed_rows
-           or facts.analysed_at = copied.analysed_at
-         )
-      then 'count'
-    when facts.analysed_rows = copied.analysed_rows then 'copy'
-    else 'analysis'
-  end;
-  return figures;
-end
-$$;
 
--- The figures for a search of these collections (null: all). k1 and b: those stored for the one
--- searched, else for all, else 1.2 and a b that falls where chunks seldom repeat a word: there, as
--- in the turns of a conversation, a longer chunk says more. docs/ranking.md measures it.
-create function knowledge_internal.corpus_figures(
-  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table(),
-  collections text[] default null
-) returns knowledge_internal.corpus_figures
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  searched constant text := case
-    when collections[1] = all (collections) then collections[1] else '' end;
-  figures knowledge_internal.corpus_figures := knowledge_internal.counted_corpus(facts);
-begin
   select settings.bm25_k1, settings.bm25_b
     into figures.k1, figures.b
     from public.knowledge_settings as settings
@@ -740,38 +730,39 @@ set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
   most_counted constant integer := 100000; -- chunks of each model
-  name text := (
-    select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
-     where chunk.status = 'active' and chunk.embedding_bits is not null
-  );
-  names text[];
-  counts bigint[];
 begin
   perform knowledge_internal.check_caller('knowledge_embedding_models');
-  while name is not null loop
-    names := names || name;
-    counts := counts || (
-      select count(*)
-        from (
-          select chunk.id
-            from public.knowledge_chunks as chunk
-           where chunk.status = 'active'
-             and chunk.embedding_bits is not null
-             and coalesce(chunk.embedding_model, '') = name
-           limit most_counted
-        ) as one
-    );
-    name := (
+  return query
+  with recursive name (model) as (
+    select (
       select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
        where chunk.status = 'active' and chunk.embedding_bits is not null
-         and coalesce(chunk.embedding_model, '') > name
-    );
-  end loop;
-  return query
-  select nullif(counted.name, ''), stored.dimensions, counted.chunks
-    from unnest(names, counts) as counted (name, chunks)
+    )
+    union all
+    -- One look at the index for each model.
+    select (
+      select min(coalesce(chunk.embedding_model, '')) from public.knowledge_chunks as chunk
+       where chunk.status = 'active' and chunk.embedding_bits is not null
+         and coalesce(chunk.embedding_model, '') > name.model
+    )
+      from name
+     where name.model is not null
+  )
+  select nullif(name.model, ''), stored.dimensions, counted.chunks
+    from name
+   cross join lateral (
+           select count(*) as chunks
+             from (
+               select from public.knowledge_chunks as chunk
+                where chunk.status = 'active'
+                  and chunk.embedding_bits is not null
+                  and coalesce(chunk.embedding_model, '') = name.model
+                limit most_counted
+             ) as one
+         ) as counted
    cross join knowledge_internal.chunk_table() as stored
-   order by counted.chunks desc, counted.name;
+   where name.model is not null
+   order by counted.chunks desc, name.model;
 end
 $$;
 

@@ -526,50 +526,22 @@ begin
 end
 $$;
 
--- The idf of a word in a corpus of several languages, where the chunks in whose language it is a
--- stop word count as chunks that have it, times the probability that it is none.
+-- The idf of a word as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N chunks of
+-- which df have it. In a corpus of several languages, the chunks in whose language it is a stop
+-- word (stop_word_in) count as chunks that have it. probability: that it is none in the query.
 create function knowledge_internal.weight_of_word(
-  document_count float8, document_frequency float8, stop_word_in float8, probability float8
+  document_count float8, document_frequency float8, stop_word_in float8 default 0,
+  probability float8 default 1
 ) returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   least_probability constant float8 := 0.001;
+  frequency constant float8 := least(document_frequency + stop_word_in, document_count);
 begin
-  return knowledge_internal.inverse_document_frequency(
-    document_count, least(document_frequency + stop_word_in, document_count)
+  return ln(
+    1 + greatest(document_count - frequency + 0.5::float8, 0.5::float8) / (frequency + 0.5::float8)
   ) * greatest(probability, least_probability);
-end
-$$;
-
--- For each lexeme, the number of chunks in whose language it is a stop word.
-create function knowledge_internal.stop_word_chunks(
-  lexemes text[], corpus knowledge_internal.corpus_figures
-) returns float8[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Postgres sends a NOTICE for a stop word.
-set client_min_messages = warning as $$
-declare
-  configurations constant regconfig[] := knowledge_internal.query_configurations();
-  chunks float8[];
-begin
-  if cardinality(configurations) > 1 then
-    chunks := knowledge_internal.chunks_of_configurations(configurations, corpus);
-  end if;
-  return array(
-    select coalesce(
-             (
-               select sum(language.chunks)
-                 from unnest(configurations, chunks) as language (configuration, chunks)
-                where language.chunks > 0
-                  and asked.lexeme ~ '^[[:alpha:]]+$'
-                  and numnode(plainto_tsquery(language.configuration, asked.lexeme)) = 0
-             ),
-             0
-           )
-      from unnest(lexemes) with ordinality as asked (lexeme, place)
-     order by asked.place
-  );
 end
 $$;
 
@@ -1011,8 +983,8 @@ begin
          weighed.scored_weights, weighed.readings, analysis.matching_query
     from (
       select asked.lexeme, asked.document_frequency,
-             cardinality(asked.positions) * knowledge_internal.inverse_document_frequency(
-               weighed.document_count, least(asked.document_frequency, weighed.document_count)
+             cardinality(asked.positions) * knowledge_internal.weight_of_word(
+               weighed.document_count, asked.document_frequency
              ) as weight,
              row_number() over (order by asked.document_frequency, asked.lexeme) as place,
              knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query

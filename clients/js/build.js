@@ -1,9 +1,10 @@
 // Builds dist/: index.js is src/index.ts with the modules of the Edge Functions that it imports, the
 // other entries import it. Declarations keep their comments. Code keeps the names of functions,
-// classes, methods and properties, for stack traces; local names are shortened.
+// classes, methods and properties, for stack traces; local names are shortened. init.js is the command,
+// with the migrations in sql/ and what PGlite needs before them.
 
 import { execFileSync } from "node:child_process";
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { minify } from "terser";
 
@@ -12,7 +13,8 @@ const [compiled, dist] = ["build/", "dist/"].map((name) => new URL(name, here));
 const SHARED = ["contract", "errors", "hybrid_search"].map((name) =>
   `supabase/functions/_shared/${name}`
 );
-const MODULES = { index: SHARED, ai: [], langchain: [], pglite: [] };
+const MODULES = { index: SHARED, ai: [], init: [], langchain: [], pglite: [] };
+const PRELUDE = "backend/src/second_brain/database/prelude.sql";
 
 function tsc(...options) {
   const shell = process.platform === "win32";
@@ -50,5 +52,10 @@ for (const name of Object.keys(MODULES)) {
   writeFileSync(new URL(`${name}.js`, dist), small.code);
   writeFileSync(new URL(`${name}.d.ts`, dist), types);
 }
+rmSync(new URL("init.d.ts", dist));
+chmodSync(new URL("init.js", dist), 0o755);
+const root = new URL("../../", here);
+cpSync(new URL("migrations/", root), new URL("sql/", dist), { recursive: true });
+cpSync(new URL(PRELUDE, root), new URL("prelude.sql", dist));
 tsc("--ignoreConfig", "--noEmit", "--target", "es2022", "dist/index.d.ts");
 rmSync(compiled, { recursive: true });

@@ -138,9 +138,27 @@ begin
 end
 $$;
 
+-- The roles under row level security that may call a function which runs as its caller, and read
+-- the table that it searches.
+create function knowledge_internal.roles_of_call(
+  proc pg_catalog.pg_proc, adoption public.knowledge_adoptions
+) returns name[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(
+    select role.rolname
+      from pg_catalog.pg_roles as role
+     where not proc.prosecdef
+       and role.rolname in ('anon', 'authenticated')
+       and has_function_privilege(role.oid, proc.oid, 'execute')
+       and has_table_privilege(role.oid, adoption.source, 'select')
+     order by role.rolname
+  );
+end
+$$;
+
 -- The statements that keep a function under the name before, for its owner alone, and create its
--- drop-in. A drop-in that runs as its caller needs a right on the search, for each role of the API
--- that may call the function and read the table.
+-- drop-in. One that runs as its caller searches through the readers of its callers.
 create function knowledge_internal.statements_of_call(
   proc pg_catalog.pg_proc, adoption public.knowledge_adoptions, before text, drop_in text
 ) returns text[]
@@ -157,6 +175,9 @@ begin
     ),
     drop_in
   ] || array(
+    select format('select knowledge_internal.let_search(%L)', role.name)
+      from unnest(knowledge_internal.roles_of_call(proc, adoption)) as role (name)
+  ) || case when not proc.prosecdef then array(
     select format(grants.sql, role.rolname)
       from pg_catalog.pg_roles as role
      cross join (
@@ -164,12 +185,11 @@ begin
                (1, 'grant usage on schema knowledge_internal to %I'),
                (2, 'grant execute on function knowledge_internal.adopted_hits_for_caller to %I')
            ) as grants (place, sql)
-     where not proc.prosecdef
-       and role.rolname in ('anon', 'authenticated', 'service_role')
+     where role.rolname in ('anon', 'authenticated', 'service_role')
        and has_function_privilege(role.oid, proc.oid, 'execute')
-       and has_any_column_privilege(role.oid, adoption.source, 'select')
+       and has_table_privilege(role.oid, adoption.source, 'select')
      order by role.rolname, grants.place
-  );
+  ) end;
 end
 $$;
 

@@ -1,6 +1,7 @@
 -- 043_like: like_ids, hits like known chunks or documents.
 -- Module: like.
--- Adds: functions find_known and with_known_words. Replaces with_known. Locks nothing that exists.
+-- Adds: functions find_known, stop_word_chunks and with_known_words. Replaces with_known. Locks
+-- nothing that exists.
 -- Written from supabase/schemas/modules/like/43_like.sql by `make baseline`: edit that file.
 
 -- The known_rows of ids, the words aside: the chunks with these ids and in these documents, if a
@@ -56,6 +57,37 @@ begin
     known.embedding := null;
   end if;
   return known;
+end
+$$;
+
+-- For each lexeme, the number of chunks in whose language it is a stop word.
+create function knowledge_internal.stop_word_chunks(
+  lexemes text[], corpus knowledge_internal.corpus_figures
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning as $$
+declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  chunks float8[];
+begin
+  if cardinality(configurations) > 1 then
+    chunks := knowledge_internal.chunks_of_configurations(configurations, corpus);
+  end if;
+  return array(
+    select coalesce(
+             (
+               select sum(language.chunks)
+                 from unnest(configurations, chunks) as language (configuration, chunks)
+                where language.chunks > 0
+                  and asked.lexeme ~ '^[[:alpha:]]+$'
+                  and numnode(plainto_tsquery(language.configuration, asked.lexeme)) = 0
+             ),
+             0
+           )
+      from unnest(lexemes) with ordinality as asked (lexeme, place)
+     order by asked.place
+  );
 end
 $$;
 

@@ -266,7 +266,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 begin
   perform knowledge_internal.check_caller('read_knowledge_document');
   perform knowledge_internal.check_flag('public_only', public_only),
-          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups);
+          knowledge_internal.sorted_groups('viewer_groups', viewer_groups, most => 1000);
   return knowledge_internal.document_content(
     document, viewer_id, viewer_groups, public_only, collections, required_filters, chunk_count,
     chunk_offset
@@ -295,7 +295,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 begin
   perform knowledge_internal.check_caller('list_visible_knowledge_documents');
   perform knowledge_internal.check_flag('public_only', public_only),
-          knowledge_internal.check_viewer_groups('viewer_groups', viewer_groups),
+          knowledge_internal.sorted_groups('viewer_groups', viewer_groups, most => 1000),
           knowledge_internal.check_range('page_size', page_size, 1, 200);
   return query
   select listed.*

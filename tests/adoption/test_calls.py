@@ -5,6 +5,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from adopted import adopt, backfill
+from psycopg.types.json import Jsonb
 
 from command_line import Run
 from conftest import Connect, Connection
@@ -56,13 +57,8 @@ def found(caller: Connection) -> list[int]:
     return [id_ for (id_,) in caller.execute(CALL.encode()).fetchall()]
 
 
-@pytest.mark.parametrize("has_reader", [False, True])
-def test_a_caller_finds_what_the_policies_show(
-    notes: Connection, connect: Connect, has_reader: bool
-) -> None:
+def test_a_caller_finds_what_the_policies_show(notes: Connection, connect: Connect) -> None:
     assert kept(notes).undecided == []
-    if has_reader:
-        notes.execute("select knowledge_internal.let_search('authenticated')")
     assert found(connect("authenticated", uid=ANNA)) == [40]
     assert found(connect("authenticated", uid=BERT)) == [1, 2, 3]
     assert found(connect("anon")) == []
@@ -73,7 +69,6 @@ def test_a_reader_keeps_its_rights_when_the_old_functions_come_back(
     notes: Connection, connect: Connect
 ) -> None:
     kept(notes)
-    notes.execute("select knowledge_internal.let_search('authenticated')")
     for statement in calls.undo(Database(notes), "notes"):
         notes.execute(statement.encode())
     anna = connect("authenticated", uid=ANNA)
@@ -99,17 +94,32 @@ def test_a_caller_without_rights_on_the_table_gets_nothing_new(
             anna.execute(statement.encode())
 
 
-def test_a_helper_of_one_table_is_refused_for_another(notes: Connection, connect: Connect) -> None:
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_a_direct_call_of_the_search_shows_no_key_score_or_place_of_a_hidden_row(
+    notes: Connection, connect: Connect, is_in_place: bool
+) -> None:
     kept(notes)
     notes.execute(
         "create table public.secrets (id int primary key, content text);"
+        " insert into public.secrets values (1, 'Note 40'), (2, 'Note');"
         " revoke all on public.secrets from authenticated"
     )
-    adopt(notes, "public.secrets", collection="secrets")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connect("authenticated", uid=ANNA).execute(
-            "select * from knowledge_internal.adopted_hits_for_caller('secrets', '[1,0,0]', '{}')"
-        )
+    adopt(notes, "public.secrets", collection="secrets", is_in_place=is_in_place)
+    backfill(notes, "secrets")
+    anna = connect("authenticated", uid=ANNA)
+    hits = "select key ->> 'id', place from knowledge_internal.adopted_hits_for_caller(%s, %s, %s)"
+    search = Jsonb({"query_text": "note", "match_count": 100, "pool_size": 100})
+    for embedding in (None, "[1,0,0]"):
+        assert anna.execute(hits, ["notes", embedding, search]).fetchall() == [("40", 1)]
+        assert anna.execute(hits, ["secrets", embedding, search]).fetchall() == []
+
+
+def test_a_copy_is_not_searched_by_a_function_that_runs_as_its_caller(notes: Connection) -> None:
+    notes.execute(SEARCH.format(security="", where="").encode())
+    adopt(notes, "public.notes", collection="notes")
+    backfill(notes, "notes")
+    (call,) = calls.keep(Database(notes), "notes", run=True)
+    assert [one for one in call.undecided if "adopt the table in place" in one] == call.undecided
 
 
 def test_a_definer_keeps_the_condition_on_its_caller(notes: Connection, connect: Connect) -> None:
@@ -195,7 +205,8 @@ def test_calls_are_written_after_the_backfill_and_brought_back_by_a_removal(
     early = run("adopt", "--calls", "notes", "--dsn", dsn)
     assert (early.code, "adopt --backfill notes" in early.err) == (1, True)
     backfill(notes, "notes")
-    granted = "select proacl::text from pg_proc where proname = 'adopted_hits_for_caller'"
+    granted = "select has_function_privilege('authenticated', oid, 'execute') from pg_proc"
+    granted += " where proname = 'adopted_hits_for_caller'"
     rights = notes.execute(granted.encode()).fetchone()
     body = "select pg_get_functiondef(oid) from pg_proc where proname like 'search_notes%'"
     body += " and pronamespace = 'public'::regnamespace order by proname"

@@ -18,7 +18,7 @@ from tools import schema_files
 STATE = schema_files.read()
 FILES = [file.path for file in STATE]
 POINTS = schema_files.extension_points(STATE)
-SEARCH = "public.hybrid_search_knowledge_chunks"
+SEARCH = "knowledge_internal.search"
 LONGEST, LONGEST_SEARCH = 160, 300
 NOT_OF_THE_PLANNER = ("set search_path", "set standard_conforming_strings")
 

@@ -19,6 +19,8 @@ from pglast.stream import RawStream
 from second_brain.database import migrations
 
 RPC = "hybrid_search_knowledge_chunks"
+SEARCH = ("search", "knowledge_internal")
+"""The function that searches for the RPC."""
 # pglast's types say that any part of a node may be missing.
 Function = Any
 Query = Any
@@ -123,20 +125,20 @@ def plpgsql(definition: Function) -> list[tuple[str, Any]]:
 
 @cache
 def shown() -> Query:
-    """Return the only query whose rows the RPC returns."""
+    """Return the only query whose rows the search returns."""
     (query,) = (
         tree["query"]["PLpgSQL_expr"]["query"]
-        for kind, tree in plpgsql(function(RPC))
+        for kind, tree in plpgsql(function(*SEARCH))
         if kind == "stmt_return_query"
     )
     return parse_sql(query)[0].stmt
 
 
 def retrieval() -> Query:
-    """Return the only query of the RPC that fuses the legs."""
+    """Return the only query of the search that fuses the legs."""
     (query,) = (
         query
-        for kind, tree in plpgsql(function(RPC))
+        for kind, tree in plpgsql(function(*SEARCH))
         if kind == "stmt_execsql"
         for query in [tree["sqlstmt"]["PLpgSQL_expr"]["query"]]
         if "full outer join" in query
@@ -234,9 +236,9 @@ def result_columns() -> dict[str, str]:
 
 
 def derived_from(parameter: str) -> set[str]:
-    """Return a parameter with the variables of the RPC that are computed from it."""
-    names = {parameter}
-    for kind, tree in plpgsql(function(RPC)):
+    """Return a parameter with the variables of the search that are computed from it."""
+    names = {parameter, "given"}
+    for kind, tree in plpgsql(function(*SEARCH)):
         if kind == "stmt_assign":
             variable, expression = tree["expr"]["PLpgSQL_expr"]["query"].split(":=", 1)
             if columns_read(parse_sql(f"select {expression}")[0].stmt) & names:

@@ -12,6 +12,7 @@ from sql_trees import (
     PUBLIC_FUNCTIONS,
     ROWS_IN_SCOPE,
     RPC,
+    SEARCH,
     SHARED_BY_THE_LEGS,
     Function,
     Query,
@@ -116,7 +117,7 @@ def test_the_legs_are_made_of_the_functions_that_these_tests_read() -> None:
     def text(name: str) -> str:
         return body(function(name, "knowledge_internal"))
 
-    assert "knowledge_internal.rank_all(plan)" in body(function(RPC))
+    assert "knowledge_internal.rank_all(plan)" in body(function(*SEARCH))
     assert "knowledge_internal.rank_legs(" in text("rank_all")
     legs = {name for names in LEGS.values() for name in names}
     # A module may find rows of the text leg; in core there are none.
@@ -314,7 +315,9 @@ def test_a_limit_stands_over_an_order_that_is_total() -> None:
 
 
 def test_a_page_is_cut_from_places_that_are_total() -> None:
-    assert "rows := rows[match_offset + 1:match_offset + match_count];" in body(function(RPC))
+    assert "rows := rows[given.match_offset + 1:given.match_offset + given.match_count];" in body(
+        function(*SEARCH)
+    )
     assert [columns_read(key.node) for key in shown().sortClause] == [{"place"}]
     (listed,) = (call for call in nodes(retrieval(), ast.FuncCall) if call.agg_order)
     assert "id" in columns_read(listed.agg_order[-1].node)

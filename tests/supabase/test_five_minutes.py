@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,19 +15,20 @@ import jwt
 import psycopg
 import pytest
 from rest import answering
-from test_frontend import DENO, OFFLINE, ROOT, needs_deno
+from test_frontend import DENO, OFFLINE, PACKAGE, ROOT, needs_deno
+from test_javascript_package import built, needs_npm
 from test_supabase_cli import Cli, pytestmark, succeeded, supabase
 
 from conftest import Connection, Server
 from pages import Block, blocks, section
 from postgrest_server import JWT_SECRET
-from second_brain.database import migrations
 from tools import release
 
-__all__ = ["supabase"]  # a fixture
+__all__ = ["built", "supabase"]  # fixtures
 
 needs_cli = pytestmark
 README = (ROOT / "README.md").read_text("utf-8")
+JAVASCRIPT = (ROOT / "docs" / "javascript.md").read_text("utf-8")
 INSTALL = (ROOT / "docs" / "install.md").read_text("utf-8")
 PUBLISHABLE_KEY = jwt.encode({"role": "anon"}, JWT_SECRET, algorithm="HS256")
 
@@ -116,13 +118,22 @@ def test_sql_alone_finds_what_it_has_stored(pasted: Connection) -> None:
 
 
 @needs_deno
-def test_supabase_js_finds_what_is_public(
-    pasted: Connection, server: Server, plain_dsn: str, tmp_path: Path
+@needs_npm
+@pytest.mark.usefixtures("built")
+def test_typescript_without_python_finds_what_is_public(
+    server: Server, plain_dsn: str, tmp_path: Path
 ) -> None:
-    migrations.apply(plain_dsn, modules=["visitors"])
-    for block in code(INSTALL, "JavaScript", "sql"):
-        pasted.execute(block.code.encode())
-    (program,) = code(INSTALL, "JavaScript", "ts")
+    first = JAVASCRIPT.partition("\n## ")[0]
+    (init,) = re.findall(r"^npx second-brain (init .*)$", first, re.MULTILINE)
+    node = ["node", str(PACKAGE / "dist" / "init.js")]
+    subprocess.run([*node, *init.split()], cwd=tmp_path, check=True, capture_output=True)
+    grant, program, shown = blocks(first)[1:]
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        for file in sorted((tmp_path / "supabase" / "migrations").iterdir()):
+            connection.execute(file.read_bytes())
+        (stored,) = code(INSTALL, "SQL only", "sql")
+        for sql in (stored.code, grant.code):
+            connection.execute(sql.encode())
     with answering(server, plain_dsn, PUBLISHABLE_KEY) as rest:
         file = tmp_path / "search.ts"
         file.write_text(
@@ -142,5 +153,4 @@ def test_supabase_js_finds_what_is_public(
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    (shown,) = code(INSTALL, "JavaScript", "text")
     assert done.stdout == shown.code

@@ -293,9 +293,9 @@ def test_the_example_of_the_page_prints_what_stands_below_it(
     server: Server, dsn: str, database: Connection, tmp_path: Path
 ) -> None:
     """The only change: its client has the address and the token of this test."""
-    page = ROOT / "docs" / "clients.md"
+    page = ROOT / "docs" / "javascript.md"
     text = page.read_text("utf-8")
-    example = r"^```ts\n([^`]*console\.log[^`]*)^```\n\n```text\n(.*?)^```$"
+    example = r"^```ts\n([^`]*createSearch[^`]*console\.log[^`]*)^```\n\n```text\n(.*?)^```$"
     (found,) = re.finditer(example, text, re.MULTILINE | re.DOTALL)
     database.execute((ROOT / "docs" / "examples.sql").read_bytes())
     config = deno_project(tmp_path)

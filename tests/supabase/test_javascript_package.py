@@ -1,5 +1,5 @@
 """The npm package clients/js: its own tests on PGlite and over supabase-js, what `npm pack` packs,
-the playground.
+`npx second-brain init` beside Python's, the playground.
 
 With POSTGREST_BIN a real PostgREST answers supabase-js, else `rest.py`.
 """
@@ -7,9 +7,11 @@ With POSTGREST_BIN a real PostgREST answers supabase-js, else `rest.py`.
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,17 @@ from rest import answering
 from test_frontend import ANA, ANON_KEY, PACKAGE, ROOT, deno, needs_deno, signed
 
 from conftest import Server
+from second_brain.database import migrations
+from second_brain.errors import SecondBrainError
+from second_brain.sql_modules import chosen
 from tools import playground
 
 NPM = shutil.which("npm")
 BUILT_FOR = [ROOT / "node_modules" / name for name in ("typescript", "@electric-sql/pglite")]
 CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
+MIGRATIONS = ROOT / "migrations"
 PATIENCE = 120_000  # milliseconds
-LARGEST = 17_600  # bytes of the .tgz
+LARGEST = 62_000  # bytes of the code and the types, before they are packed
 
 needs_npm = pytest.mark.skipif(
     NPM is None or not all(place.exists() for place in BUILT_FOR),
@@ -48,14 +54,19 @@ def npm(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def built() -> None:
+    npm("run", "--silent", "build")
+
+
 @needs_npm
 def test_its_own_tests_pass_on_pglite() -> None:
     npm("test", "--silent")
 
 
 @needs_npm
+@pytest.mark.usefixtures("built")
 def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server) -> None:
-    npm("run", "--silent", "build")
     with answering(server, dsn, ANON_KEY) as rest:
         npm(
             *("exec", "--offline", "--", "node", "--test", "test/rest.js"),
@@ -68,16 +79,120 @@ def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server) -> None:
 
 
 @needs_npm
+@pytest.mark.usefixtures("built")
 def test_the_package_has_code_and_types_of_each_entry_and_is_small() -> None:
     # As `prepack` does, which the next line leaves out.
     shutil.copy(ROOT / "LICENSE", PACKAGE)
     (packed,) = json.loads(npm("pack", "--dry-run", "--ignore-scripts", "--json"))
     names = {file["path"] for file in packed["files"]}
     entries = json.loads((PACKAGE / "package.json").read_text("utf-8"))["exports"].values()
-    code = {entry.removeprefix("./") for entry in entries}
+    code = {entry.removeprefix("./") for entry in entries if entry.endswith(".js")}
     assert code | {name.removesuffix(".js") + ".d.ts" for name in code} <= names
     assert not [name for name in names if name.startswith(("src/", "test/"))]
-    assert packed["size"] <= LARGEST
+    code_size = sum(
+        file["size"] for file in packed["files"] if file["path"].endswith((".js", ".ts"))
+    )
+    assert code_size <= LARGEST
+    packed_sql = {name.removeprefix("dist/sql/") for name in names if name.startswith("dist/sql/")}
+    assert packed_sql == {
+        path.relative_to(MIGRATIONS).as_posix() for path in MIGRATIONS.rglob("*.sql")
+    }
+
+
+def init(into: Path, dimensions: object, options: str) -> "subprocess.CompletedProcess[str]":
+    arguments = ["init", "--dimensions", str(dimensions), "--into", str(into), *options.split()]
+    program = ["node", str(PACKAGE / "dist" / "init.js"), *arguments]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+def python_init(into: Path, dimensions: int, options: str) -> None:
+    pairs = options.split()
+    given = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    migrations.init(
+        into,
+        dimensions,
+        vector_schema=given.get("--vector-schema"),
+        modules=chosen(given.get("--with")),
+        fusion=None if given.get("--fusion") == "none" else given.get("--fusion", "auto"),  # type: ignore[arg-type]
+    )
+
+
+def content(folder: Path) -> list[tuple[str, bytes]]:
+    """Return the files in their order, without the timestamps of now."""
+    files = sorted(folder.rglob("*.sql"))
+    this_year = re.compile(rf"^{datetime.now(UTC):%Y}\d{{10}}_")
+    return [(this_year.sub("", file.name), file.read_bytes()) for file in files]
+
+
+# What is in the folder: files of the project, or what an earlier `init` wrote with these options.
+FRESH: dict[str, str] = {}
+LATER = {"20991231235950_later.sql": "select 1;"}
+FETCHED = {"001_documents.sql": "select 1;", "nested/003_corpus.sql": "select 1;"}
+
+
+@needs_npm
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(
+    ("present", "dimensions", "options"),
+    [
+        (FRESH, 384, ""),
+        (FRESH, 16_000, "--with adoption,facets --fusion none"),
+        (FRESH, 1, "--with all --vector-schema public --fusion relative_score"),
+        (LATER, 3, "--with native_bm25"),
+        (FETCHED, 3, "--with citus,facets"),
+        ("--vector-schema public --with words", 3, "--with facets"),
+        ("--with all", 3, ""),
+    ],
+)
+def test_init_writes_what_python_writes(
+    present: dict[str, str] | str, dimensions: int, options: str, tmp_path: Path
+) -> None:
+    of_python, of_node = tmp_path / "python", tmp_path / "node"
+    if isinstance(present, str):
+        python_init(of_python, dimensions, present)
+        shutil.copytree(of_python, of_node)
+    for folder in (of_python, of_node):
+        for name, text in present.items() if isinstance(present, dict) else ():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    python_init(of_python, dimensions, options)
+    done = init(of_node, dimensions, options)
+    assert done.returncode == 0, done.stderr
+    assert content(of_node) == content(of_python)
+    assert done.stderr == (
+        "Nothing to write: all migrations exist.\n"
+        if present == "--with all"
+        else "Next: supabase db push\n"
+    )
+
+
+@needs_npm
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(
+    ("present", "dimensions", "options"),
+    [
+        (FRESH, 0, ""),
+        (FRESH, 3, "--with facet"),
+        (FRESH, 3, "--with citus,words"),
+        (FRESH, 3, "--vector-schema a-b"),
+        ({"99999999999999_x.sql": ""}, 3, ""),
+        ({"20990230000000_x.sql": ""}, 3, ""),
+        # Read as a date it would be one that sorts before it.
+        ({"209911223344_x.sql": ""}, 3, ""),
+        ({"20260101000000_second_brain_001_documents.sql": "a extensions.vector(4)"}, 3, ""),
+    ],
+)
+def test_init_refuses_what_python_refuses(
+    present: dict[str, str], dimensions: int, options: str, tmp_path: Path
+) -> None:
+    for name, text in present.items():
+        (tmp_path / name).write_text(text)
+    done = init(tmp_path, dimensions, options)
+    assert done.returncode == 1, done.stderr
+    with pytest.raises(SecondBrainError) as refused:
+        python_init(tmp_path, dimensions, options)
+    assert done.stderr.startswith(f"error: {refused.value}. ")
+    assert {path.name for path in tmp_path.iterdir()} == present.keys()
 
 
 @needs_npm

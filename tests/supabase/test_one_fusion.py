@@ -51,7 +51,7 @@ def run(
 ) -> Run:
     """Run `second-brain` on the judged corpus, with its model."""
     command = runner(monkeypatch, capsys, tmp_path)
-    for name in ("cli.search.question", "evaluation.commands.evaluation.configured"):
+    for name in ("cli.search.question", "evaluation.commands.questions.configured"):
         monkeypatch.setattr(f"second_brain.{name}_embedder", lambda _: embedder())
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     return command

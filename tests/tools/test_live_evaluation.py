@@ -45,9 +45,9 @@ def brain(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str, writer: Knowledge
     """Run `second-brain` on this corpus; the model of its questions is one document off."""
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     models = {"given": embedder("given", 1), "better": embedder("better", 0)}
-    monkeypatch.setattr(
-        "second_brain.evaluation.commands.evaluation.configured_embedder", models.__getitem__
-    )
+    for part in ("evaluation", "questions"):
+        module = f"second_brain.evaluation.commands.{part}"
+        monkeypatch.setattr(f"{module}.configured_embedder", models.__getitem__)
     monkeypatch.setenv("SECOND_BRAIN_EMBEDDER", "given")
     return run
 

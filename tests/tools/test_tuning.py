@@ -9,6 +9,7 @@ import pytest
 
 from command_line import Run
 from conftest import Connection
+from second_brain.evaluation import model_weight, tuning
 from second_brain.evaluation.tuning import VECTOR
 from second_brain.models import CallableEmbedder
 from second_brain.services.corpus_settings import CorpusSettings
@@ -16,10 +17,10 @@ from second_brain.services.judgments import Judgment
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
 
-COUNT = 24
+COUNT = 20
 WORDS = [f"{first}{second}" for first in ("bri", "lom", "tak", "vun") for second in (
     "dorf", "esk", "gant", "hild", "jumo", "kepa"
-)]  # fmt: skip
+)][:COUNT]  # fmt: skip
 DIMENSIONS = 16
 PLACES = list(range(COUNT))
 NOISE = Random(3).sample(PLACES, COUNT)
@@ -56,10 +57,13 @@ def tune(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str) -> Any:
     """Tune and store as typed, with a model for the questions; return the JSON."""
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
 
-    def tune(model: CallableEmbedder) -> dict[str, Any]:
-        commands = "second_brain.evaluation.commands.evaluation"
-        monkeypatch.setattr(f"{commands}.configured_embedder", lambda _name: model)
-        done = run("corpus", "tune", "--apply", "--json")
+    def tune(model: CallableEmbedder, *options: str) -> dict[str, Any]:
+        monkeypatch.setattr(tuning, "BM25", ((1.2, 0.4),))
+        monkeypatch.setattr(model_weight, "WEIGHTS", (0.1, 1.0, 3.0))
+        for part in ("questions", "tuning"):
+            commands = f"second_brain.evaluation.commands.{part}"
+            monkeypatch.setattr(f"{commands}.configured_embedder", lambda _name: model)
+        done = run("corpus", "tune", "--apply", "--json", *options)
         assert done.code == 0, done.err
         found: dict[str, Any] = json.loads(done.out)
         return found
@@ -113,6 +117,65 @@ def test_one_leg_alone_still_answers_a_caller_who_has_only_the_other(database: C
     assert [hit.metadata["external_key"] for hit in hits] == [WORDS[5]]
 
 
+def test_k1_and_b_are_stored_where_they_gain_and_kept_when_weights_are_stored(
+    database: Connection, tune: Any
+) -> None:
+    model = made(database, PLACES, PLACES)
+    writer = KnowledgeWriter(database)
+    filler = " ".join(f"{first}{second}" for first in "abcdef" for second in "ghijkl")
+    for word in WORDS:
+        # With b 0.75 the short chunk that has the word once is first, with 0.4 the long one.
+        writer.upsert_document(
+            {"external_key": word}, [{"content": f"{word} {word} {word} {filler}"}]
+        )
+        writer.upsert_document({"external_key": f"{word} short"}, [{"content": f"{word} ok"}])
+    writer.set_settings(CorpusSettings(fusion="auto", bm25_b=0.75))
+    found = tune(model)
+    assert (found["in_use"], found["best"]["nDCG@10"]) == (pytest.approx(0.631, abs=0.001), 1)
+    assert (found["best"]["b"], found["stored"]["bm25_b"]) == (0.4, 0.4)
+    tuning.store(writer, "", CorpusSettings(fusion="rrf"))
+    (stored,) = writer.settings()
+    assert (stored.fusion, stored.bm25_b) == ("rrf", 0.4)
+
+
+WEIGHT = "select vector_weight from public.knowledge_model_weights where model = 'made'"
+
+
+def test_the_weight_of_a_model_is_measured_on_judged_questions(
+    database: Connection, tune: Any
+) -> None:
+    found = tune(made(database, PLACES, NOISE), "--model")
+    assert (found["model"], found["in_use"], found["stored"]) == ("made", 1, True)
+    assert found["weights"]["3"] < found["weights"]["1"] < found["weights"][f"{found['best']:g}"]
+    assert found["gain"] > found["standard_error"] > 0
+    assert database.execute(WEIGHT).fetchone() == (found["best"],)
+
+
+def test_without_judgments_titles_are_asked_and_the_corpus_stays_as_it_is(
+    database: Connection, tune: Any
+) -> None:
+    writer = KnowledgeWriter(database)
+    titles = [f"{word} {word}x" for word in WORDS]
+    contents = [f"about {titles[place - 1]} alone" for place in PLACES]
+    vectors = {
+        text: VECTORS[place] for texts in (titles, contents) for place, text in enumerate(texts)
+    }
+    for title, content in zip(titles, contents, strict=True):
+        chunk = {"content": content, "heading": title}
+        chunk |= {"embedding": vectors[content], "embedding_model": "made"}
+        writer.upsert_document({"external_key": title, "title": title}, [chunk])
+    database.execute("insert into public.knowledge_model_weights values ('made', 0.1)")
+    read = "select id, content, heading, content_tsv::text from public.knowledge_chunks order by id"
+    before = database.execute(read).fetchall()
+    model = CallableEmbedder(lambda texts: [vectors[text] for text in texts], "made", DIMENSIONS)
+    found = tune(model, "--model")
+    # Without its title, only the vector of a text leads to it, and its words to another one.
+    assert found["in_use"] == 0.1
+    assert found["weights"]["0.1"] < 1 == found["weights"]["3"]
+    assert database.execute(WEIGHT).fetchone() == (found["best"],)
+    assert database.execute(read).fetchall() == before
+
+
 def titled(database: Connection, extra: int = 0) -> CallableEmbedder:
     """Store documents whose word is in the title alone, beside chunks that say it in passing."""
     model = made(database, PLACES, PLACES)
@@ -134,7 +197,7 @@ def titled(database: Connection, extra: int = 0) -> CallableEmbedder:
 def tune_fields(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str) -> Any:
     """Try field weights as typed, with a model for the questions."""
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
-    commands = "second_brain.evaluation.commands.evaluation"
+    commands = "second_brain.evaluation.commands.questions"
 
     def tune_fields(model: CallableEmbedder, *options: str) -> Any:
         monkeypatch.setattr(f"{commands}.configured_embedder", lambda _name: model)

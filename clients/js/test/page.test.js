@@ -1,20 +1,22 @@
-// The examples of docs/clients.md in JavaScript run on PGlite, and print what stands below them.
+// The examples of docs/javascript.md in JavaScript run on PGlite, and print what stands below them.
 // Only the client and the model are others.
 
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
 import { pgliteClient } from "second-brain/pglite";
-import { emptied, installed, migrations, prelude, ROOT } from "./database.js";
+import { emptied, installed, ROOT } from "./database.js";
 import { modelThatAsks } from "./model.js";
 
-const page = await readFile(new URL("docs/clients.md", ROOT), "utf8");
+const page = await readFile(new URL("docs/javascript.md", ROOT), "utf8");
 const EXAMPLE = /^```js\n(.*?)^```\n\n```text\n(.*?)^```$/gms;
 const examples = [...page.matchAll(EXAMPLE)].map(([, code, printed]) => [code, printed]);
 
-describe("docs/clients.md", () => {
+describe("docs/javascript.md", () => {
   const was = process.cwd();
   let folder;
 
@@ -24,9 +26,10 @@ describe("docs/clients.md", () => {
     globalThis.clientOfTest = pgliteClient(database);
     globalThis.modelOfTest = modelThatAsks({ query: "cancel an invoice" });
     folder = await mkdtemp(join(tmpdir(), "page-"));
-    await writeFile(join(folder, "prelude.sql"), await prelude());
-    await writeFile(join(folder, "second-brain.sql"), (await migrations()).join("\n"));
     process.chdir(folder);
+    const [, init] = /^## PGlite$.*?^npx second-brain (init .*?)$/ms.exec(page);
+    const command = fileURLToPath(new URL("../dist/init.js", import.meta.url));
+    execFileSync(process.execPath, [command, ...init.split(" ")], { stdio: "pipe" });
   });
 
   after(async () => {

@@ -213,27 +213,12 @@ begin
 end
 $$;
 
--- Regular expressions for compounds: those that are usual, and further alternatives for those that
--- most texts have not, each of which slows down the search: numbers with thousands (1,234.5,
--- 1'234.5, 1.234,5), .NET, names with an apostrophe, powers.
+-- A regular expression for the usual compounds.
 create function knowledge_internal.usual_compounds() returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
   return '[[:alnum:]]+(?:(?:[-/.@:\\&]_*|_+|::|://)[[:alnum:]]+)+';
-end
-$$;
-
-create function knowledge_internal.rare_compounds() returns text
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-begin
-  return '(?:(?<=[[:alpha:]])\^-?\d+)?|[[:alnum:]]*[[:alpha:]]\^-?\d+|\d+\^-?\d+'
-    '|(?<![\d.,''])\d{1,3}'
-    '(?:(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:''\d{3})+(?:[.,]\d+)?)(?!\d)'
-    '|(?:\.\d{3})+,\d+(?!\.?\d))'
-    '|(?<![^\s(])\.[[:alpha:]]+'
-    '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
 end
 $$;
 
@@ -244,6 +229,15 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 declare
   compounds text := knowledge_internal.usual_compounds();
+  -- Further ones, each of which slows down the search: numbers with thousands (1,234.5, 1'234.5,
+  -- 1.234,5), .NET, names with an apostrophe, powers.
+  rare_compounds constant text :=
+    '(?:(?<=[[:alpha:]])\^-?\d+)?|[[:alnum:]]*[[:alpha:]]\^-?\d+|\d+\^-?\d+'
+    '|(?<![\d.,''])\d{1,3}'
+    '(?:(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:''\d{3})+(?:[.,]\d+)?)(?!\d)'
+    '|(?:\.\d{3})+,\d+(?!\.?\d))'
+    '|(?<![^\s(])\.[[:alpha:]]+'
+    '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
   found text;
 begin
   if octet_length(source) <> length(source) then
@@ -251,7 +245,7 @@ begin
   end if;
   if source ~ '\d[,'']\d{3}|\d\.\d{3},\d|(?:^|[\s(])\.[[:alpha:]]|\^'
       '|[[:alpha:]]''[[:upper:]][[:alpha:]]{2}|[Oo]''[[:alpha:]]{2}' then
-    compounds := compounds || knowledge_internal.rare_compounds();
+    compounds := compounds || rare_compounds;
   end if;
   found := array_to_string(array(select (regexp_matches(source, compounds, 'g'))[1]), ' ');
   -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1; so do the bar
@@ -632,31 +626,6 @@ begin
 end
 $$;
 
--- How often a word that a text has only inside other words (java of JavaScript) occurs in it, for
--- BM25: a multiple of 1/4, as exact_scores reads it.
-create function knowledge_internal.inner_occurrences() returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return 0.25::float8;
-end
-$$;
-
--- The part of BM25 that depends only on the length of the text: k1 (1 - b + b dl / avgdl). The
--- weight of a word that occurs tf times is idf * tf (k1 + 1) / (tf + this factor), where the
--- fraction is between 0 and k1 + 1 (Robertson and Zaragoza 2009). It is written with the defaults;
--- a search scores its candidates with k1 and b of corpus_figures.
-create function knowledge_internal.bm25_length_factor(
-  text_length float8, mean_length float8, k1 float8 default knowledge_internal.bm25_k1(),
-  b float8 default knowledge_internal.bm25_b()
-) returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return k1 * (1 - b + b * text_length / mean_length);
-end
-$$;
-
 -- Counts the words and the different words at the beginning of a content, without stop words. Both
 -- are 0 for a text without spaces between its words: to_tsvector takes it for one word.
 create function knowledge_internal.counted_words(
@@ -680,21 +649,6 @@ begin
 end
 $$;
 
--- idf as Lucene defines it, ln(1 + (N - df + 0.5) / (df + 0.5)), for N documents of which df have
--- the word.
-create function knowledge_internal.inverse_document_frequency(
-  document_count float8, document_frequency float8
-) returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return ln(
-    1 + greatest(document_count - document_frequency + 0.5::float8, 0.5::float8)
-          / (document_frequency + 0.5::float8)
-  );
-end
-$$;
-
 -- Term weights from which content_tsv also contains a lexeme at an impact level (cell^1 to cell^4).
 -- With these, a search for a common word finds the chunks with the highest weights without reading
 -- all chunks that have the word.
@@ -707,10 +661,11 @@ end
 $$;
 
 -- What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight
--- of each lexeme, without its idf (knowledge_internal.bm25_length_factor), with the length factor
--- in the last dimension, from which exact_scores computes the occurrences; its impacts
--- (knowledge_internal.impact_levels). mean_length is the average text_length of the corpus; null:
--- that of this chunk.
+-- of each lexeme without its idf, tf (k1 + 1) / (tf + length factor), which is between 0 and k1 + 1
+-- (Robertson and Zaragoza 2009); in the last dimension the length factor, k1 (1 - b + b dl /
+-- avgdl), from which exact_scores computes tf, to score with k1 and b of corpus_figures; its
+-- impacts (knowledge_internal.impact_levels). mean_length is the average text_length of the corpus;
+-- null: that of this chunk.
 create function knowledge_internal.document_side(
   content_tsv tsvector, mean_length float8, out text_length integer, out bm25 extensions.sparsevec,
   out impacts text[]
@@ -718,8 +673,12 @@ create function knowledge_internal.document_side(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   levels constant float8[] := knowledge_internal.impact_levels();
-  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
-  inner_occurrences constant float8 := knowledge_internal.inner_occurrences();
+  k1 constant float8 := knowledge_internal.bm25_k1();
+  b constant float8 := knowledge_internal.bm25_b();
+  most_weight constant float8 := k1 + 1;
+  -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
+  -- multiple of 1/4, as exact_scores reads it.
+  inner_occurrences constant float8 := 0.25;
   -- Inner words have labels A and C.
   words constant tsvector := ts_filter(content_tsv, '{b,d}');
   length_factor float8;
@@ -727,8 +686,8 @@ declare
 begin
   -- The binary form has two bytes for each position.
   text_length := (octet_length(tsvectorsend(words)) - octet_length(tsvectorsend(strip(words)))) / 2;
-  length_factor := knowledge_internal.bm25_length_factor(
-    text_length, greatest(coalesce(mean_length, text_length), 1)
+  length_factor := k1 * (
+    1 - b + b * text_length / greatest(coalesce(mean_length, text_length), 1)
   );
   -- A second statement over these lexemes takes longer than an aggregate for each level.
   select string_agg(term.dimension || ':' || term.weight::real, ','),

@@ -484,10 +484,9 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   -- The length factor is linear in the length.
-  shortest constant float8 :=
-    knowledge_internal.bm25_length_factor(0, weighed.mean_length, weighed.k1, weighed.b);
+  shortest constant float8 := weighed.k1 * (1 - weighed.b);
   per_word constant float8 :=
-    knowledge_internal.bm25_length_factor(1, weighed.mean_length, weighed.k1, weighed.b) - shortest;
+    weighed.k1 * (1 - weighed.b + weighed.b / weighed.mean_length) - shortest;
   length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
   vectors extensions.sparsevec[];
   -- Words are read alike in one language: then no word has several lexemes.

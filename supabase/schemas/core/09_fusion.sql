@@ -4,8 +4,8 @@
 -- knowledge_settings, and locks nothing else that exists.
 
 -- To add a fusion, add its row to fusion_rules and its name to the check of knowledge_settings, and
--- run `make baseline`. Nothing else in the SQL names one, but effective_fusion and neighbour_weight
--- say below what belongs to single fusions.
+-- run `make baseline`. Nothing else in the SQL names one, but effective_fusion says below what
+-- belongs to single fusions.
 
 -- How the rows of one list get their scores; list: its number. A leg adds its weight / (rrf_k +
 -- rank) if is_by_rank, else its weight times (its score - zero) / unit; for a row that it missed,
@@ -84,15 +84,20 @@ alter table public.knowledge_settings
 -- weights. For null, the settings stored for the one collection searched, else those stored for
 -- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
 -- rrf. Where scores and not ranks are fused, the weight of the model counts, too. cosine_scale:
--- what auto divides a cosine by.
+-- what auto divides a cosine by. neighbour_weight: of with_neighbours, null for no bonus: chunks of
+-- more than 60 words get none, because each says enough by itself, and only the scores of auto do.
+-- content_words: of a chunk, on average. docs/ranking.md measures it.
 create function knowledge_internal.effective_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
-  collections text[], out cosine_scale double precision
+  collections text[], content_words double precision, out cosine_scale double precision,
+  out neighbour_weight double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- Standard deviations of the cosine of random pairs; docs/ranking.md measures it.
   deviations constant float8 := 3;
+  most_words constant float8 := 60;
+  most_neighbour_weight constant float8 := 0.3;
   -- Several collections are ranked in one list of scores, so they have one fusion.
   searched constant text := case
     when collections[1] = all (collections) then collections[1] else '' end;
@@ -126,6 +131,8 @@ begin
   end if;
   if fusion = 'auto' then
     cosine_scale := deviations * knowledge_internal.cosine_spread();
+    neighbour_weight := case when content_words > 0 and content_words <= most_words
+      then least(most_neighbour_weight, 6 / content_words) end;
   end if;
 end
 $$;
@@ -410,23 +417,6 @@ begin
       else greatest(product * factor, least_product) end;
   end loop;
   return product;
-end
-$$;
-
--- The weight of the neighbour bonus; null: no bonus. Chunks of more than 60 words get none, because
--- each says enough by itself, and only the scores of auto do. docs/ranking.md measures it.
-create function knowledge_internal.neighbour_weight(
-  fusion text, reading knowledge_internal.reading_plan
-) returns double precision
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_words constant float8 := 60;
-  most_weight constant float8 := 0.3;
-  words constant float8 := (reading.corpus).content_words;
-begin
-  return case
-    when fusion = 'auto' and words > 0 and words <= most_words then least(most_weight, 6 / words)
-  end;
 end
 $$;
 

@@ -135,7 +135,7 @@ begin
       using errcode = '22023';
   end if;
   if given.viewer_groups is not null then
-    perform knowledge_internal.check_viewer_groups('viewer_groups', given.viewer_groups);
+    perform knowledge_internal.sorted_groups('viewer_groups', given.viewer_groups, most => 1000);
   end if;
 end
 $$;
@@ -321,91 +321,63 @@ begin
 end
 $$;
 
--- Checks the arguments of a search and plans how it finds its rows in the present table; the words
--- are not read yet. A viewer and collections bound the rows beside the filter. Without
--- needs_question, a search without any question is one of all rows that pass the filters.
-create function knowledge_internal.plan_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true
-) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
+-- How a search reads its rows in the present table. named: the collections that it names; null:
+-- all. A viewer and collections bound the rows beside the filters.
+create function knowledge_internal.plan_reading(
+  given knowledge_internal.search_arguments, stored knowledge_internal.chunk_table,
+  wanted knowledge_internal.chunk_filter, required knowledge_internal.chunk_filter, named text[]
+) returns knowledge_internal.reading_plan
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
-  wanted knowledge_internal.chunk_filter;
-  required constant knowledge_internal.chunk_filter := case
-    when given.required_filters is not null then knowledge_internal.compile_filter(
-      given.required_filters, null, null, null, false, 'required_filters'
-    ) end;
-  plan knowledge_internal.search_plan;
+  planned knowledge_internal.reading_plan;
 begin
-  perform knowledge_internal.check_search_arguments(given);
-  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
-     or given.public_only
-  then
-    wanted := knowledge_internal.compile_filter(
-      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
-    );
-  end if;
-  if stored.relation <> 'public.knowledge_chunks'::regclass then
-    -- Citus makes no generic plan of a distributed table.
-    perform set_config('plan_cache_mode', 'force_custom_plan', true);
-  end if;
   -- One statement, because a connection keeps a plan for each assignment.
-  select row(
-           is_bounded or wanted.bounds_rows is true
-             or wanted.excluded_collections is not null
-               -- More than half of the chunks, by the sample of the statistics.
-               and (
-                 select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
-                   from public.knowledge_corpus_statistics as corpus
-                  cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
-               ) is true, -- is_filtered
-           is_indexed, is_small_corpus, stored, known.corpus, index_rows,
-           -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
-           least(
-             1000,
+  select is_bounded or wanted.bounds_rows is true
+           or wanted.excluded_collections is not null
+             -- More than half of the chunks, by the sample of the statistics.
+             and (
+               select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
+                 from public.knowledge_corpus_statistics as corpus
+                cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
+             ) is true, -- is_filtered
+         is_indexed, is_small_corpus, stored, known.corpus, index_rows,
+         -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
+         least(
+           1000,
+           greatest(
+             2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
+           )
+         ), -- ef_search
+         scan_tuples,
+         -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough;
+         -- a comparison reads m, or n where no index finds the m.
+         case
+           when is_indexed then sqrt(index_cost * index_rows * chunk_count)
+           else index_rows * chunk_count / scan_tuples
+         end, -- most_compared
+         case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
+         compared_exactly,
+         -- The rows of a small corpus were written while its mean length still changed, those of
+         -- short texts with the usual b.
+         case
+           when is_small_corpus then greatest(4 * pool, fewest_compared)
+           when (known.corpus).b <> knowledge_internal.bm25_b()
+             or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+             then greatest(2 * pool, fewest_compared)
+           else pool
+         end, -- scored_exactly
+         case
+           when is_indexed then least(
+             most_read,
              greatest(
-               2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
+               pool * chunk_count / candidate_rows,
+               least(soon_read, pool * chunk_count / usual_candidates)
              )
-           ), -- ef_search
-           scan_tuples,
-           -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough;
-           -- a comparison reads m, or n where no index finds the m.
-           case
-             when is_indexed then sqrt(index_cost * index_rows * chunk_count)
-             else index_rows * chunk_count / scan_tuples
-           end, -- most_compared
-           case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
-           compared_exactly,
-           -- The rows of a small corpus were written while its mean length still changed, those of
-           -- short texts with the usual b.
-           case
-             when is_small_corpus then greatest(4 * pool, fewest_compared)
-             when (known.corpus).b <> knowledge_internal.bm25_b()
-               or (known.corpus).k1 <> knowledge_internal.bm25_k1()
-               then greatest(2 * pool, fewest_compared)
-             else pool
-           end, -- scored_exactly
-           case
-             when is_indexed then least(
-               most_read,
-               greatest(
-                 pool * chunk_count / candidate_rows,
-                 least(soon_read, pool * chunk_count / usual_candidates)
-               )
-             )
-             else -1
-           end, -- most_read_by_filter
-           null, null
-         )::knowledge_internal.reading_plan,
-         pool,
-         knowledge_internal.row_scope(
-           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
-         ),
-         given.match_threshold, settled.fusion, settled.vector_weight, settled.text_weight,
-         settled.cosine_scale
-    into plan.reading, plan.pool, plan.scope, plan.match_threshold, plan.fusion,
-         plan.vector_weight, plan.text_weight, plan.cosine_scale
+           )
+           else -1
+         end, -- most_read_by_filter
+         null, null
+    into planned
     from (
       select 50 as fewest_compared, -- rows of the vector leg
              128 as quantized_from, -- dimensions: shorter vectors lie in their row
@@ -429,9 +401,7 @@ begin
                     or knowledge_internal.caller_condition(null) is not null as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
                     or wanted.is_indexed is true or required.is_indexed is true as is_indexed,
-                  knowledge_internal.corpus_figures(
-                    stored, coalesce(given.collections, wanted.collections, required.collections)
-                  ) as corpus
+                  knowledge_internal.corpus_figures(stored, named) as corpus
          ) as known
    cross join lateral (
            -- More than is wanted: the index orders by half precision, and an iterative scan, which
@@ -440,39 +410,8 @@ begin
                     case when is_bounded or wanted.bounds_rows is not null then 2 else 1.1 end
                       * compared_exactly
                   ) as index_rows
-         ) as reading
-   cross join knowledge_internal.effective_fusion(
-           given.fusion, given.vector_weight, given.text_weight,
-           coalesce(given.collections, wanted.collections, required.collections)
-         ) as settled;
-  -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
-  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
-    plan.text_weight := given.text_weight;
-  end if;
-  plan.arrangement := row(
-    nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
-    given.recency_half_life, knowledge_internal.neighbour_weight(plan.fusion, plan.reading),
-    case
-      when given.diversity = 0 and not given.merge_duplicates
-        and num_nonnulls(given.boosts, given.order_by) = 0 then null
-      else knowledge_internal.further_arrangement(given)
-    end
-  )::knowledge_internal.arrangement;
-  if given.like_ids <> '{}' then
-    plan := knowledge_internal.with_known(plan, given.like_ids);
-  end if;
-  if (plan.reading).is_filtered then
-    plan := knowledge_internal.with_sample(plan);
-  end if;
-  if needs_question or given.query_embedding is not null or given.formulations is not null
-     or given.query_text ~ '\S' or given.like_ids <> '{}'
-  then
-    plan.questions := knowledge_internal.search_questions(given, plan);
-  end if;
-  if given.collections is not null then
-    plan := knowledge_internal.with_collections(plan, given.collections);
-  end if;
-  return plan;
+         ) as reading;
+  return planned;
 end
 $$;
 
@@ -535,14 +474,75 @@ begin
 end
 $$;
 
--- The plan of a search with its words read.
-create function knowledge_internal.planned_search(
+-- Checks the arguments of a search, plans how it finds its rows, and reads its words. Without
+-- needs_question, a search without any question is one of all rows that pass the filters.
+create function knowledge_internal.plan_search(
   given knowledge_internal.search_arguments, needs_question boolean default true
 ) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
-  plan knowledge_internal.search_plan := knowledge_internal.plan_search(given, needs_question);
+  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  wanted knowledge_internal.chunk_filter;
+  required constant knowledge_internal.chunk_filter := case
+    when given.required_filters is not null then knowledge_internal.compile_filter(
+      given.required_filters, null, null, null, false, 'required_filters'
+    ) end;
+  named text[]; -- collections
+  plan knowledge_internal.search_plan;
 begin
+  perform knowledge_internal.check_search_arguments(given);
+  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
+     or given.public_only
+  then
+    wanted := knowledge_internal.compile_filter(
+      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
+    );
+  end if;
+  if stored.relation <> 'public.knowledge_chunks'::regclass then
+    -- Citus makes no generic plan of a distributed table.
+    perform set_config('plan_cache_mode', 'force_custom_plan', true);
+  end if;
+  named := coalesce(given.collections, wanted.collections, required.collections);
+  select reading, greatest(given.pool_size, given.match_count), given.match_threshold,
+         knowledge_internal.row_scope(
+           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
+         ),
+         settled.fusion, settled.vector_weight, settled.text_weight, settled.cosine_scale,
+         row(
+           nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
+           given.recency_half_life, settled.neighbour_weight,
+           case
+             when given.diversity = 0 and not given.merge_duplicates
+               and num_nonnulls(given.boosts, given.order_by) = 0 then null
+             else knowledge_internal.further_arrangement(given)
+           end
+         )::knowledge_internal.arrangement
+    into plan.reading, plan.pool, plan.match_threshold, plan.scope, plan.fusion,
+         plan.vector_weight, plan.text_weight, plan.cosine_scale, plan.arrangement
+    from knowledge_internal.plan_reading(given, stored, wanted, required, named) as reading
+   cross join knowledge_internal.effective_fusion(
+           given.fusion, given.vector_weight, given.text_weight, named,
+           (reading.corpus).content_words
+         ) as settled;
+  -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
+  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
+    plan.text_weight := given.text_weight;
+  end if;
+  if given.like_ids <> '{}' then
+    plan := knowledge_internal.with_known(plan, given.like_ids);
+  end if;
+  if (plan.reading).is_filtered then
+    plan := knowledge_internal.with_sample(plan);
+  end if;
+  if needs_question or given.query_embedding is not null or given.formulations is not null
+     or given.query_text ~ '\S' or given.like_ids <> '{}'
+  then
+    plan.questions := knowledge_internal.search_questions(given, plan);
+  end if;
+  if given.collections is not null then
+    plan := knowledge_internal.with_collections(plan, given.collections);
+  end if;
   if plan.is_empty then
     return plan;
   end if;
@@ -631,7 +631,195 @@ begin
 end
 $$;
 
--- A definer: service_role has no rights on the internal schema.
+-- The search itself, for all that call it: the rows of the tables that its caller may read.
+create function knowledge_internal.search(
+  given knowledge_internal.search_arguments, ranked_lists jsonb default null
+) returns setof public.knowledge_search_hit
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The statement is the same for every search; planning it takes longer than running it.
+set plan_cache_mode = force_generic_plan
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
+-- time and memory than the join.
+set enable_seqscan = off
+set enable_hashjoin = off as $$
+declare
+  plan knowledge_internal.search_plan;
+  lists knowledge_internal.ranked_list[];
+  asked knowledge_internal.asked_words;
+  notes jsonb;
+  best_score double precision;
+  rows knowledge_internal.fused_row[];
+  merged integer;
+  best uuid; -- by its score
+  first_confidence double precision;
+  rows_found bigint;
+begin
+  plan := knowledge_internal.plan_search(given);
+  lists := case
+    when ranked_lists is null then knowledge_internal.rank_all(plan)
+    else array(
+      select list
+        from jsonb_populate_recordset(
+               null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
+             ) as list
+    )
+  end;
+  if lists = '{}' then
+    return;
+  end if;
+  -- Most searches have nothing to note.
+  if cardinality(lists) > 1 or plan.questions[1].is_inferred
+     or num_nonnulls(
+          plan.questions[1].ignored_embedding, lists[1].relaxed_parts, plan.analyses[1].replaced,
+          plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts
+        ) > 0
+  then
+    notes := knowledge_internal.search_notes(plan, lists);
+  end if;
+  best_score := knowledge_internal.highest_score(plan, given.rrf_k);
+  if not (plan.known is null) then
+    plan := knowledge_internal.as_asked(plan);
+  end if;
+  asked := knowledge_internal.words_of_questions(plan.analyses);
+
+  with
+  -- Each question is ranked by itself in each collection; list is the number of such a list.
+  vector_results as (
+    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
+      from knowledge_internal.leg_rows(lists, 'vector') as leg
+  ),
+  text_results as (
+    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
+      from knowledge_internal.leg_rows(lists, 'text') as leg
+  ),
+  combined as (
+    select list, id, vector_results.vector_rank, text_results.text_rank,
+           vector_results.similarity, text_results.text_score
+      from vector_results
+      full outer join text_results using (list, id)
+  ),
+  scored as (
+    select combined.id,
+           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
+           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
+           sum(share.of_vector + share.of_text) as rrf_score,
+           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
+      from combined
+      join knowledge_internal.rules_of_lists(lists, plan, given.rrf_k) as rule using (list)
+     cross join lateral (
+             select case
+                      when rule.is_by_rank then
+                        coalesce(plan.vector_weight / (given.rrf_k + combined.vector_rank), 0)
+                      else plan.vector_weight * coalesce(
+                        (combined.similarity - rule.vector_zero) / rule.vector_unit,
+                        rule.vector_missing
+                      )
+                    end as of_vector,
+                    case
+                      when rule.is_by_rank then
+                        coalesce(plan.text_weight / (given.rrf_k + combined.text_rank), 0)
+                      else plan.text_weight * coalesce(
+                        (combined.text_score - rule.text_zero) / rule.text_unit,
+                        rule.text_missing
+                      )
+                    end
+                    -- A row with an identifier that was asked for has more than others can have.
+                    + case when combined.text_score >= rule.identifier_bonus
+                        then 2 * plan.vector_weight * rule.vector_best
+                          + plan.text_weight * rule.text_best
+                        else 0 end as of_text
+           ) as share
+     group by combined.id
+  )
+  select array_agg(
+           row(
+             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
+             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
+             null, null, null
+           )::knowledge_internal.fused_row
+           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+         )
+    into rows
+    from scored;
+  if not (plan.arrangement is null) then
+    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
+      into rows, merged, best, best_score
+      from knowledge_internal.arranged_rows(rows, plan) as found;
+    -- What a neighbour adds can lift a hit above the highest score of the legs.
+    best_score := greatest(best_score, (select max(hit.score) from unnest(rows) as hit));
+  end if;
+
+  best := coalesce(best, rows[1].id);
+  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
+  rows_found := cardinality(rows);
+  rows := rows[given.match_offset + 1:given.match_offset + given.match_count];
+  return query
+  with chunk as materialized (
+    select * from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit))
+  ),
+  near as materialized (
+    select around.*
+      from knowledge_internal.surroundings(
+             array(select row(chunk.*)::knowledge_internal.page_row from chunk),
+             given.neighbor_window, plan.scope
+           ) as around
+  )
+  select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
+         chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         knowledge_internal.matched_words(chunk.content_tsv, asked),
+         document.title, document.source_url, chunk.collection, chunk.document_date,
+         case
+           when given.snippet then knowledge_internal.marked_snippet(
+             chunk.content, chunk.content_tsv, chunk.language, asked, given.snippets
+           )
+         end,
+         case when given.neighbor_window > 0
+           then coalesce((select context from near where near.id = page.id), chunk.content) end,
+         rows_found,
+         plan.pool in (
+           select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
+             from unnest(lists) as list
+         ),
+         chunk.heading, chunk.sensitivity,
+         case when given.one_per_document then page.collections else array[chunk.collection] end,
+         coalesce(size.placed, 0)::integer,
+         document.external_key, coalesce(chunk.source_row, document.source_row),
+         greatest(0, least(1, page.score / best_score)),
+         case when merged > 0 or ranked_lists ? 'shares' then
+           coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
+             'deduplicated', nullif(merged, 0),
+             'shares', case when ranked_lists ? 'shares'
+               then jsonb_build_array(page.vector_share, page.text_share, page.factors) end
+           )) else notes end,
+         first_confidence,
+         page.duplicates
+    from unnest(rows) with ordinality as page (
+           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
+           collections, factors, duplicates, place
+         )
+    join chunk on chunk.id = page.id
+    left join knowledge_internal.sizes_of_documents(
+           array(select chunk.document_id from chunk), plan.scope
+         ) as size on size.document_id = chunk.document_id
+    left join public.knowledge_documents as document
+      on document.id = chunk.document_id
+     and (
+           not (plan.scope).is_restricted
+           or document.id = any ((
+                select knowledge_internal.visible_documents(
+                         array(select chunk.document_id from chunk), plan.scope
+                       )
+              )::uuid[])
+         )
+   order by page.place;
+end
+$$;
+
 create function public.hybrid_search_knowledge_chunks(
   query_embedding extensions.vector default null,
   query_text text default null,
@@ -671,199 +859,24 @@ create function public.hybrid_search_knowledge_chunks(
   required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
--- Callers have no grant on the tables: the arguments decide which rows they see.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
--- The statement is the same for every search; planning it takes longer than running it.
-set plan_cache_mode = force_generic_plan
-set jit = off
-set max_parallel_workers_per_gather = 0
--- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
--- time and memory than the join.
-set enable_seqscan = off
-set enable_hashjoin = off as $$
-declare
-  plan knowledge_internal.search_plan;
-  lists knowledge_internal.ranked_list[];
-  asked knowledge_internal.asked_words;
-  notes jsonb;
-  best_score double precision;
-  rows knowledge_internal.fused_row[];
-  merged integer;
-  best uuid; -- by its score
-  first_confidence double precision;
-  rows_found bigint;
+-- definer: callers have no grant on the tables, the arguments decide which rows they see.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
-  plan := knowledge_internal.planned_search(
-    row(
-      query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
-      filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
-      viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-      snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
-      like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
-      order_by, required_filters
-    )::knowledge_internal.search_arguments
-  );
-  lists := case
-    when ranked_lists is null then knowledge_internal.rank_all(plan)
-    else array(
-      select list
-        from jsonb_populate_recordset(
-               null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
-             ) as list
-    )
-  end;
-  if lists = '{}' then
-    return;
-  end if;
-  -- Most searches have nothing to note.
-  if cardinality(lists) > 1 or plan.questions[1].is_inferred
-     or num_nonnulls(
-          plan.questions[1].ignored_embedding, lists[1].relaxed_parts, plan.analyses[1].replaced,
-          plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts
-        ) > 0
-  then
-    notes := knowledge_internal.search_notes(plan, lists);
-  end if;
-  best_score := knowledge_internal.highest_score(plan, rrf_k);
-  if not (plan.known is null) then
-    plan := knowledge_internal.as_asked(plan);
-  end if;
-  asked := knowledge_internal.words_of_questions(plan.analyses);
-
-  with
-  -- Each question is ranked by itself in each collection; list is the number of such a list.
-  vector_results as (
-    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
-      from knowledge_internal.leg_rows(lists, 'vector') as leg
-  ),
-  text_results as (
-    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
-      from knowledge_internal.leg_rows(lists, 'text') as leg
-  ),
-  combined as (
-    select list, id, vector_results.vector_rank, text_results.text_rank,
-           vector_results.similarity, text_results.text_score
-      from vector_results
-      full outer join text_results using (list, id)
-  ),
-  scored as (
-    select combined.id,
-           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
-           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
-           sum(share.of_vector + share.of_text) as rrf_score,
-           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
-      from combined
-      join knowledge_internal.rules_of_lists(lists, plan, rrf_k) as rule using (list)
-     cross join lateral (
-             select case
-                      when rule.is_by_rank then
-                        coalesce(plan.vector_weight / (rrf_k + combined.vector_rank), 0)
-                      else plan.vector_weight * coalesce(
-                        (combined.similarity - rule.vector_zero) / rule.vector_unit,
-                        rule.vector_missing
-                      )
-                    end as of_vector,
-                    case
-                      when rule.is_by_rank then
-                        coalesce(plan.text_weight / (rrf_k + combined.text_rank), 0)
-                      else plan.text_weight * coalesce(
-                        (combined.text_score - rule.text_zero) / rule.text_unit,
-                        rule.text_missing
-                      )
-                    end
-                    -- A row with an identifier that was asked for has more than others can have.
-                    + case when combined.text_score >= rule.identifier_bonus
-                        then 2 * plan.vector_weight * rule.vector_best
-                          + plan.text_weight * rule.text_best
-                        else 0 end as of_text
-           ) as share
-     group by combined.id
-  )
-  select array_agg(
-           row(
-             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
-             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
-             null, null, null
-           )::knowledge_internal.fused_row
-           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
-         )
-    into rows
-    from scored;
-  if not (plan.arrangement is null) then
-    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
-      into rows, merged, best, best_score
-      from knowledge_internal.arranged_rows(rows, plan) as found;
-    -- What a neighbour adds can lift a hit above the highest score of the legs.
-    best_score := greatest(best_score, (select max(hit.score) from unnest(rows) as hit));
-  end if;
-
-  best := coalesce(best, rows[1].id);
-  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
-  rows_found := cardinality(rows);
-  rows := rows[match_offset + 1:match_offset + match_count];
   return query
-  with chunk as materialized (
-    select * from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit))
-  ),
-  near as materialized (
-    select around.*
-      from knowledge_internal.surroundings(
-             array(select row(chunk.*)::knowledge_internal.page_row from chunk), neighbor_window,
-             plan.scope
-           ) as around
-  )
-  select page.id, chunk.content, chunk.knowledge_type, chunk.document_id, chunk.chunk_index,
-         chunk.source_origin, chunk.metadata, page.score, page.vector_rank, page.text_rank,
-         page.similarity, page.text_score,
-         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
-           else 'both' end,
-         knowledge_internal.matched_words(chunk.content_tsv, asked),
-         document.title, document.source_url, chunk.collection, chunk.document_date,
-         case
-           when snippet then knowledge_internal.marked_snippet(
-             chunk.content, chunk.content_tsv, chunk.language, asked, snippets
-           )
-         end,
-         case when neighbor_window > 0
-           then coalesce((select context from near where near.id = page.id), chunk.content) end,
-         rows_found,
-         plan.pool in (
-           select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
-             from unnest(lists) as list
-         ),
-         chunk.heading, chunk.sensitivity,
-         case when one_per_document then page.collections else array[chunk.collection] end,
-         coalesce(size.placed, 0)::integer,
-         document.external_key, coalesce(chunk.source_row, document.source_row),
-         greatest(0, least(1, page.score / best_score)),
-         case when merged > 0 or ranked_lists ? 'shares' then
-           coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
-             'deduplicated', nullif(merged, 0),
-             'shares', case when ranked_lists ? 'shares'
-               then jsonb_build_array(page.vector_share, page.text_share, page.factors) end
-           )) else notes end,
-         first_confidence,
-         page.duplicates
-    from unnest(rows) with ordinality as page (
-           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
-           collections, factors, duplicates, place
-         )
-    join chunk on chunk.id = page.id
-    left join knowledge_internal.sizes_of_documents(
-           array(select chunk.document_id from chunk), plan.scope
-         ) as size on size.document_id = chunk.document_id
-    left join public.knowledge_documents as document
-      on document.id = chunk.document_id
-     and (
-           not (plan.scope).is_restricted
-           or document.id = any ((
-                select knowledge_internal.visible_documents(
-                         array(select chunk.document_id from chunk), plan.scope
-                       )
-              )::uuid[])
-         )
-   order by page.place;
+  select hit.*
+    from knowledge_internal.search(
+           row(
+             query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+             filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to,
+             collections, viewer_id, public_only, one_per_document, neighbor_window,
+             recency_half_life, match_offset, snippet, formulations, viewer_groups,
+             on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts, diversity,
+             max_per_document, merge_duplicates, min_confidence, snippets, order_by,
+             required_filters
+           )::knowledge_internal.search_arguments,
+           ranked_lists
+         ) as hit;
 end
 $$;
 

@@ -67,29 +67,6 @@ begin
 end
 $$;
 
--- Calls hybrid_search_knowledge_chunks.
-create function knowledge_internal.search(
-  given knowledge_internal.search_arguments, ranked_lists jsonb default null
-) returns setof public.knowledge_search_hit
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return query
-  select hit.*
-    from public.hybrid_search_knowledge_chunks(
-           given.query_embedding, given.query_text, given.match_count, given.match_threshold,
-           given.vector_weight, given.text_weight, given.filter_type, given.search_mode,
-           given.pool_size, given.rrf_k, given.fusion, given.filters, given.date_from,
-           given.date_to, given.collections, given.viewer_id, given.public_only,
-           given.one_per_document, given.neighbor_window, given.recency_half_life,
-           given.match_offset, given.snippet, given.formulations, given.viewer_groups,
-           given.on_bad_embedding, given.prefix_last, given.embedding_from_text, given.like_ids,
-           given.boosts, given.diversity, given.max_per_document, given.merge_duplicates,
-           given.min_confidence, given.snippets, given.order_by, given.required_filters,
-           search.ranked_lists
-         ) as hit;
-end
-$$;
-
 -- search for users and visitors: source_row is null unless the caller's role may select this column
 -- of knowledge_documents.
 create function knowledge_internal.search_for_caller(given knowledge_internal.search_arguments)
@@ -255,7 +232,7 @@ create function knowledge_internal.matching_chunks(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   plan constant knowledge_internal.search_plan :=
-    knowledge_internal.planned_search(given, needs_question);
+    knowledge_internal.plan_search(given, needs_question);
   analysis knowledge_internal.query_analysis;
   has_strict boolean;
   asked knowledge_internal.query_analysis[] := '{}';

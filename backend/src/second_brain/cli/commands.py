@@ -36,7 +36,7 @@ _ALL = {
     "ingest": ("ingest", "Read documents, split and embed them, and store new chunks."),
     "search": ("cli.search", "Search, and show ranks and scores of each hit."),
     "adopt": ("adoption", "Search a table that you already have, and follow its changes."),
-    "doctor": ("cli.database", "Check a database, and print a remedy for each problem."),
+    "doctor": ("cli.doctor", "Check a database, and print a remedy for each problem."),
     "workbench": ("workbench", "See, judge and tune a corpus in the browser."),
     "demo": ("cli.search", "Search the standard library's documentation in a dev database."),
     "corpus list": ("cli.documents", "List the stored documents, with sizes and states."),

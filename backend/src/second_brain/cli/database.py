@@ -1,4 +1,4 @@
-"""The commands dev, migrate, init and doctor: arguments and output; `database` does the work."""
+"""The commands dev, migrate, init and uninstall: arguments and output; `database` does the work."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from second_brain.cli import configuration
 from second_brain.cli.corpus import configured_embedder
-from second_brain.cli.installs import Outcome, for_all
+from second_brain.cli.installs import Outcome, for_all, refuse_dsn
 from second_brain.cli.options import (
     AllOption,
     DsnOption,
@@ -23,9 +23,8 @@ from second_brain.cli.options import (
     new_group,
 )
 from second_brain.cli.output import print_json, show
-from second_brain.cli.tables import number
 from second_brain.cli.target import STATE, dev_server, opened, resolve_dsn
-from second_brain.database import doctor, migrations, naming, pgvector, restored, uninstall
+from second_brain.database import migrations, naming, pgvector, restored, uninstall
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
@@ -229,7 +228,7 @@ def migrate(
     modules = chosen(with_modules)
     stored_fusion = None if fusion == "none" else fusion
     if all_installs:
-        _refuse_dsn(dsn)
+        refuse_dsn(dsn)
         if prelude:
             raise ConfigurationError(
                 "--all cannot be combined with --prelude, which needs a superuser",
@@ -273,14 +272,6 @@ def migrate(
     if not applied:
         said = "Nothing to apply: the database is up to date."
     show({"applied": [one.file_name for one in applied], "obstacles": []}, said, as_json=as_json)
-
-
-def _refuse_dsn(dsn: str | None) -> None:
-    if dsn:
-        raise ConfigurationError(
-            "--all takes the databases from its file, not from --dsn",
-            remedy="Pass one of them.",
-        )
 
 
 def _stop_at(obstacles: Sequence[Obstacle], done: str, *, as_json: bool) -> NoReturn:
@@ -431,52 +422,6 @@ def init(
             )
     else:
         typer.echo("Nothing to write: all migrations exist.", err=True)
-
-
-@app.command(
-    "doctor",
-    epilog=_examples(
-        "second-brain doctor",
-        "second-brain doctor --dsn postgresql://postgres@db.example.org/postgres --json",
-        "second-brain doctor --all installs.txt",
-    ),
-)
-def _doctor(
-    dsn: DsnOption = None,
-    as_json: JsonOption = False,
-    schema: SchemaOption = naming.SCHEMA,
-    all_installs: AllOption = None,
-    stop: StopOption = False,
-) -> None:
-    """Check a database, and print a remedy for each problem. Exit code 1 if there is an error."""
-    if all_installs:
-        _refuse_dsn(dsn)
-
-        def examine_one(target: str, schema: str) -> Outcome:
-            with connect(target, autocommit=True) as connection:
-                found = doctor.examine(connection, schema)
-            problems = tuple(
-                f"{one.status}: {one.check}: {one.message} {one.remedy or ''}"
-                for one in found
-                if one.status in ("error", "warning")
-            )
-            errors = sum(one.status == "error" for one in found)
-            warnings = len(problems) - errors
-            result = f"{number(errors, 'error')}, {number(warnings, 'warning')}"
-            return Outcome(not errors, result, problems)
-
-        for_all(all_installs, schema, examine_one, stop=stop, as_json=as_json)
-        return
-    with connect(resolve_dsn(dsn), autocommit=True) as connection:
-        findings = doctor.examine(connection, schema)
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.status:<8}{finding.check}: {finding.message}")
-        if finding.remedy:
-            lines.append(f"{'':<8}-> {finding.remedy}")
-    show(findings, "\n".join(lines), as_json=as_json)
-    if any(finding.status == "error" for finding in findings):
-        raise typer.Exit(1)
 
 
 @app.command(

@@ -136,3 +136,12 @@ def _print(done: list[_Done]) -> None:
     for one in done:
         for problem in one.problems:
             typer.echo(f"line {one.line}: {printable(problem)}", err=True)
+
+
+def refuse_dsn(dsn: str | None) -> None:
+    """Raise an error for --dsn beside --all."""
+    if dsn:
+        raise ConfigurationError(
+            "--all takes the databases from its file, not from --dsn",
+            remedy="Pass one of them.",
+        )

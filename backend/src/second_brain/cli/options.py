@@ -1,10 +1,11 @@
 """The options that several commands have: one declaration of each, and how groups are made."""
 
 import inspect
+import json
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -169,3 +170,11 @@ def new_group(app: typer.Typer, name: str, examples: str | None = None) -> typer
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=examples)
     app.add_typer(group, name=name)
     return group
+
+
+def parsed(text: str | None, option: str) -> Any:
+    """Return the value of an option in JSON; None where it is not given."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{option} is not JSON: {error}") from error

@@ -1,6 +1,5 @@
 """Commands that search: search, demo."""
 
-import json
 import os
 import shutil
 import sys
@@ -27,6 +26,7 @@ from second_brain.cli.options import (
     QuestionEmbedderOption,
     SchemaOption,
     ViewerGroupsOption,
+    parsed,
     with_fields,
 )
 from second_brain.cli.output import print_json
@@ -274,10 +274,10 @@ def _search(
         min_similarity=min_similarity,
         search_mode=search_mode,
         category=filter_type,
-        filters=_parsed(filters, "--filters"),
+        filters=parsed(filters, "--filters"),
         collections=collections or None,
         like_ids=like_ids or None,
-        boosts=_parsed(boosts, "--boosts"),
+        boosts=parsed(boosts, "--boosts"),
         include_memory=include_memory,
         date_from=date_from and date_from.date(),
         date_to=date_to and date_to.date(),
@@ -459,13 +459,6 @@ def _invoked_as() -> str:
     if shutil.which("second-brain"):
         return "second-brain"
     return os.path.relpath(sys.argv[0])
-
-
-def _parsed(text: str | None, option: str) -> Any:
-    try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"{option} is not JSON: {error}") from error
 
 
 def _comparison_table(service: RetrievalService, question: str) -> Table:

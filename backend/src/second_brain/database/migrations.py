@@ -481,7 +481,9 @@ def _moments_after(versions: Sequence[str], count: int = 1) -> Iterator[str]:
     last = max(versions, default="")
     if last >= f"{moment:%Y%m%d%H%M%S}":
         try:
-            moment = datetime.strptime(last, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+            # Of fewer digits, strptime reads a moment whose timestamp sorts before them.
+            whole = last if len(last) == 14 else ""
+            moment = datetime.strptime(whole, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
             moment += timedelta(seconds=1)
         except (ValueError, OverflowError) as exc:
             raise ConfigurationError(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
 # In the comment at the beginning of a file of a module.
 MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
-_ON_CITUS = ("arrange", "batch", "citus", "facets", "own_documents", "snippets", "visitors")
 NEEDS = re.compile(r"\A(?:--[^\n]*\n)+?-- Needs: (\w+)\.$", re.MULTILINE)
+_ONLY_WITH = re.compile(r"\A(?:--[^\n]*\n)+?-- Only with: (.+)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def select(
 ) -> list[Migration]:
     """List the migrations of core, and of the modules that are chosen or installed, in order.
 
-    Raises InvalidInputError for a chosen module that does not exist, or that cannot be with citus.
+    Raises InvalidInputError for a chosen module that does not exist or that excludes another.
     """
     known = {one.module: None for one in migrations if one.module is not None}
     for name in chosen:
@@ -80,14 +80,17 @@ def select(
                 f"there is no module {name!r}", remedy=f"The modules are: {', '.join(known)}."
             )
     wanted = {None, *chosen, *installed}
-    if "citus" in wanted and (
-        left_out := sorted(one for one in wanted if one and one not in _ON_CITUS)
-    ):
-        raise InvalidInputError(
-            f"module citus cannot be with {', '.join(left_out)}, whose triggers or statements need "
-            "all rows in one table",
-            remedy=f"Use core with {', '.join(_ON_CITUS)} alone.",
-        )
+    for one in migrations:
+        fitting = _ONLY_WITH.search(one.sql)
+        if fitting is None or one.module not in wanted:
+            continue
+        others = wanted - {None, one.module, *fitting[1].split(", ")}
+        if others:
+            raise InvalidInputError(
+                f"module {one.module} cannot be with {', '.join(sorted(map(str, others)))}, whose "
+                "triggers or statements need all rows in one table",
+                remedy=f"Use core with {fitting[1]} alone.",
+            )
     return [one for one in migrations if one.module in wanted]
 
 

@@ -5,7 +5,7 @@ formula of a fusion stands here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import stdev
 
@@ -43,6 +43,10 @@ GRID = (
 """The settings to try, those in use first."""
 
 
+BM25 = tuple((k1, b) for k1 in (0.8, 1.2, 1.6) for b in (0.4, 0.75))
+"""The pairs of k1 and b to try, with the best fusion and weights."""
+SURE = 2
+"""Standard errors of a gain by k1 and b: a second choice on the same questions must be surer."""
 FIELD_WEIGHTS = (1, 2, 3)
 """How often heading and title count, to try."""
 MOST_CHUNKS = 1000
@@ -60,7 +64,8 @@ class Tuning:
     """A fit: `values` has the nDCG@10 of each setting for each question, `best` is the best one.
 
     `gain` is the mean gain of `best` over the settings in use, `error` the standard error of the
-    paired differences. Both are of the questions that chose `best`.
+    paired differences. Both are of the questions that chose `best`. `constants` are k1 and b, if
+    they gain more, then `reached` are the values with them, and `in_use` what they were tried with.
     """
 
     collection: Questions
@@ -68,6 +73,9 @@ class Tuning:
     best: Settings
     gain: float
     error: float
+    constants: tuple[float, float] | None = None
+    reached: dict[str, float] = field(default_factory=dict)
+    in_use: CorpusSettings = field(default_factory=CorpusSettings)
 
     @property
     def is_better(self) -> bool:
@@ -90,14 +98,22 @@ class Tuning:
 
         The weights add up to 2, as the default weights do.
         """
-        best = self.best
-        if best.vector_weight is None or best.text_weight is None:
-            return None
-        return CorpusSettings(
-            fusion=best.fusion,
-            vector_weight=round(2 * best.vector_weight, 9),
-            text_weight=round(2 * best.text_weight, 9),
-        )
+        best, found = self.best, None
+        if best.vector_weight is not None and best.text_weight is not None:
+            found = CorpusSettings(
+                fusion=best.fusion,
+                vector_weight=round(2 * best.vector_weight, 9),
+                text_weight=round(2 * best.text_weight, 9),
+            )
+        if self.constants is None:
+            return found
+        k1, b = self.constants
+        return (found or self.in_use).model_copy(update={"bm25_k1": k1, "bm25_b": b})
+
+    @property
+    def mean_of_best(self) -> float:
+        """The mean nDCG@10 of the best settings, with their constants."""
+        return mean(self.reached or self.values[self.best])
 
     def mean(self, settings: Settings) -> float:
         """Return the mean nDCG@10 of a setting."""
@@ -105,7 +121,7 @@ class Tuning:
 
     def moved(self, count: int) -> tuple[list[tuple[Query, float]], ...]:
         """Return the questions that gain and that lose most nDCG@10 by the best settings."""
-        ours, theirs = self.values[self.best], self.values[DEFAULT]
+        ours, theirs = self.reached or self.values[self.best], self.values[DEFAULT]
         return moved(self.collection.queries, ours, theirs, count)
 
 
@@ -119,6 +135,35 @@ def tune(
     return choose(
         collection, {settings: _ndcg(answer, collection, settings, advance) for settings in GRID}
     )
+
+
+def try_constants(
+    searcher: Searcher, fit: Tuning, name: str, advance: Callable[[], None] = lambda: None
+) -> Tuning:
+    """Search with the best settings and each pair of BM25 in the collection `name`.
+
+    Each pair is stored in a transaction that is rolled back. `advance` is called after each of
+    `len(BM25)` searches for each question.
+    """
+    connection = searcher.database.connection
+    writer = KnowledgeWriter(connection, schema=searcher.database.install.schema)
+    stored = writer.settings()
+    in_use = CorpusSettings(collection=name).among(
+        [*stored, CorpusSettings().among(stored).model_copy(update={"collection": name})]
+    )
+    fit = replace(fit, in_use=in_use)
+    tried = {}
+    for pair in BM25:
+        with connection.transaction(force_rollback=True):
+            found = replace(fit, constants=pair).forced or in_use
+            writer.set_settings(found.model_copy(update={"collection": name}))
+            tried[pair] = _ndcg(searcher.answer, fit.collection, DEFAULT, advance)
+    best = max(BM25, key=lambda pair: round(sum(tried[pair].values()), 9))
+    gain, error = paired_gain(tried[best], fit.values[fit.best])
+    if gain <= SURE * error:
+        return fit
+    gain, error = paired_gain(tried[best], fit.values[DEFAULT])
+    return replace(fit, constants=best, reached=tried[best], gain=gain, error=error)
 
 
 def searches(collection: Questions) -> int:
@@ -183,11 +228,11 @@ def try_fields(searcher: Searcher, collection: Questions, name: str) -> FieldGai
             if writer.rewrite_chunks(MOST_CHUNKS):
                 raise ConfigurationError("other transactions have locked chunks: try again later")
             after = _ndcg(searcher.answer, collection, DEFAULT)
-        gains[weight] = _gain(after, before)
+        gains[weight] = paired_gain(after, before)
     return FieldGains(collection, mean(before), gains)
 
 
-def _gain(after: dict[str, float], before: dict[str, float]) -> tuple[float, float]:
+def paired_gain(after: dict[str, float], before: dict[str, float]) -> tuple[float, float]:
     """Return the mean of the paired differences, and its standard error."""
     differences = [after[query] - before[query] for query in before]
     return sum(differences) / len(differences), stdev(differences) / sqrt(len(differences))
@@ -204,7 +249,7 @@ def choose(collection: Questions, values: dict[Settings, dict[str, float]]) -> T
     sums = {one: sum(found[query] for query in queries) for one, found in values.items()}
     # The same numbers have another sum in another order: these are equal.
     best = max(sums, key=lambda one: round(sums[one], 9))
-    gain, error = _gain(values[best], values[DEFAULT])
+    gain, error = paired_gain(values[best], values[DEFAULT])
     return Tuning(collection=collection, values=values, best=best, gain=gain, error=error)
 
 
@@ -216,11 +261,14 @@ def store(
 ) -> CorpusSettings:
     """Store settings of a collection, which keeps the name of its embedding model.
 
-    `questions` are those that the settings were measured on.
+    It keeps its k1 and b, too, if the new settings have none. `questions` are those that the
+    settings were measured on.
     """
-    models = {one.collection: one.embedding_model for one in writer.settings()}
+    before = CorpusSettings(collection=collection).among(writer.settings())
     measured_on = None
     if questions is not None:
         measured_on = f"{len(questions.queries)} questions of {questions.name}"[:200]
-    update = {"collection": collection, "embedding_model": models.get(collection)}
+    update = {"collection": collection, "embedding_model": before.embedding_model}
+    if tuned.bm25_k1 is None and tuned.bm25_b is None:
+        update |= {"bm25_k1": before.bm25_k1, "bm25_b": before.bm25_b}
     return writer.set_settings(tuned.model_copy(update=update), measured_on=measured_on)

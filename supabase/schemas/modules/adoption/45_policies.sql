@@ -9,7 +9,8 @@
 -- reader, and nobody but the owner of these functions can call its search.
 
 -- Under policies a search finds the rows of places of which the caller can select the row: one
--- condition for the places whose keys have one type, so that the planner can join.
+-- condition for the places whose keys have one type, so that the planner can join. A place whose
+-- rows the caller can all select needs none.
 create or replace function knowledge_internal.caller_condition(collections text[]) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Names are those that the catalogue has.
@@ -21,40 +22,48 @@ begin
   end if;
   return coalesce(
     (
-      select '(' || string_agg(
-               format(
-                 'exists (select from (%s) as seen (place, key)'
-                 ' where seen.place = chunk.place_id and seen.key = chunk.place_%s)',
-                 visible.keys, visible.kind
-               ),
-               ' or '
-             ) || ')'
+      with place as materialized (
+        select adoption.place_id, adoption.source, adoption.key_columns[1] as key,
+               adoption.key_types[1] as key_type, knowledge_internal.key_kind(adoption) as kind,
+               row_security_active(class.oid) as has_policies
+          from public.knowledge_adoptions as adoption
+          join pg_catalog.pg_class as class on class.oid = adoption.source
+         where adoption.place_id is not null
+           and has_table_privilege(current_user, class.oid, 'select')
+           and (
+             collections is null
+             or exists (
+                  select from public.knowledge_chunks as chunk
+                   where chunk.place_id = adoption.place_id
+                     and chunk.collection = any (collections)
+                )
+           )
+      )
+      select '(' || string_agg(condition.sql, ' or ') || ')'
         from (
-          select knowledge_internal.key_kind(place) as kind,
-                 string_agg(
-                   format(
-                     'select %s, source.%I from %s as source',
-                     place.place_id, place.key_columns[1], place.source
-                   ),
-                   ' union all ' order by place.place_id
-                 ) as keys
-            from public.knowledge_adoptions as place
-           where place.place_id is not null
-             and exists (
-                   select from pg_catalog.pg_class as class
-                    where class.oid = place.source
-                      and has_table_privilege(current_user, class.oid, 'select')
+          select format(
+                   'chunk.place_id = any (''{%s}'')',
+                   string_agg(place.place_id::text, ',' order by place.place_id)
                  )
-             and (
-               collections is null
-               or exists (
-                    select from public.knowledge_chunks as chunk
-                     where chunk.place_id = place.place_id
-                       and chunk.collection = any (collections)
-                  )
-             )
-           group by knowledge_internal.key_kind(place), place.key_types[1]
-        ) as visible
+            from place
+           where not place.has_policies
+           union all
+          select format(
+                   'exists (select from (%s) as seen (place, key)'
+                   ' where seen.place = chunk.place_id and seen.key = chunk.place_%s)',
+                   string_agg(
+                     format(
+                       'select %s, source.%I from %s as source', place.place_id, place.key,
+                       place.source
+                     ),
+                     ' union all ' order by place.place_id
+                   ),
+                   place.kind
+                 )
+            from place
+           where place.has_policies
+           group by place.kind, place.key_type
+        ) as condition (sql)
     ),
     'false'
   );
@@ -62,8 +71,8 @@ end
 $$;
 
 -- Lets a role of the API, such as authenticated, call search_visible_knowledge_chunks: creates its
--- reader and the search that the reader owns. Call it again after an upgrade. Raises 42501 if the
--- caller may not create roles, or may not grant the role.
+-- reader and the function by which the reader searches. Raises 42501 if the caller may not create
+-- roles, or may not grant the role.
 create function knowledge_internal.let_search(api_role name) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -124,9 +133,12 @@ begin
   execute format('grant execute on all functions in schema knowledge_internal to %I', reader);
   execute format('grant select on all tables in schema knowledge_internal to %I', reader);
   execute format('grant execute on function public.knowledge_content_hash to %I', reader);
-  -- The views of tables that are adopted later.
+  -- What is created later: the views of adopted tables, and the functions of an upgrade.
   execute format(
     'alter default privileges in schema knowledge_internal grant select on tables to %I', reader
+  );
+  execute format(
+    'alter default privileges in schema knowledge_internal grant execute on functions to %I', reader
   );
   foreach read in array read_tables loop
     execute format('grant select on %s to %I', read, reader);
@@ -134,14 +146,12 @@ begin
     execute format('create policy %I on %s for select to %1$I using (true)', reader, read);
   end loop;
 
-  execute format('drop function if exists knowledge_internal.%I', search);
-  execute replace(
-    replace(
-      pg_get_functiondef('public.hybrid_search_knowledge_chunks'::regproc),
-      'FUNCTION public.hybrid_search_knowledge_chunks(',
-      format('FUNCTION knowledge_internal.%I(', search)
-    ),
-    'perform knowledge_internal.check_caller(''hybrid_search_knowledge_chunks'');', ''
+  execute format(
+    'create or replace function knowledge_internal.%I(given knowledge_internal.search_arguments)'
+    ' returns setof public.knowledge_search_hit'
+    ' language sql stable security definer set search_path = pg_catalog, pg_temp'
+    ' as ''select hit.* from knowledge_internal.search(given) as hit''',
+    search
   );
   execute format('revoke all on function knowledge_internal.%I from public', search);
   execute format('grant create on schema knowledge_internal to %I', reader);
@@ -163,23 +173,23 @@ declare
   -- current_user is the owner of this function.
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
   given knowledge_internal.search_arguments;
-  own oid;
 begin
   if pg_has_role(caller, 'service_role', 'usage') or pg_has_role(caller, current_user, 'usage') then
     return query
     select hit.* from knowledge_internal.search(knowledge_internal.given_arguments(search)) as hit;
     return;
   end if;
-  select function.oid into own
-    from pg_catalog.pg_proc as function
-   where function.pronamespace = 'knowledge_internal'::regnamespace
-     and function.proname = 'search_as_' || caller
-     -- A function of another role would see other rows.
-     and function.proowner = (
-           select role.oid from pg_catalog.pg_roles as role
-            where role.rolname = 'knowledge_reader_' || caller
-         );
-  if own is null then
+  if not exists (
+    select
+      from pg_catalog.pg_proc as function
+     where function.pronamespace = 'knowledge_internal'::regnamespace
+       and function.proname = 'search_as_' || caller
+       -- A function of another role would see other rows.
+       and function.proowner = (
+             select role.oid from pg_catalog.pg_roles as role
+              where role.rolname = 'knowledge_reader_' || caller
+           )
+  ) then
     raise exception 'the role % may not search', caller
       using errcode = '42501',
             hint = 'As the owner: select knowledge_internal.let_search(name of the role).';
@@ -190,17 +200,8 @@ begin
       using errcode = '22023', hint = 'Leave them out.';
   end if;
   perform knowledge_internal.check_cost(given, caller = 'anon');
-  return query execute (
-    select format(
-             'select hit.* from knowledge_internal.%I(%s) as hit',
-             function.proname,
-             -- ranked_lists would show rows that are not visible.
-             string_agg(format('%1$I => ($1).%1$I', argument.name), ', ')
-           )
-      from pg_catalog.pg_proc as function
-     cross join unnest(function.proargnames[:function.pronargs]) as argument (name)
-     where function.oid = own and argument.name <> 'ranked_lists'
-     group by function.proname
+  return query execute format(
+    'select hit.* from knowledge_internal.%I($1) as hit', 'search_as_' || caller
   )
     using given;
 end

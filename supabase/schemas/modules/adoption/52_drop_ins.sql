@@ -39,57 +39,36 @@ begin
 end
 $$;
 
--- adopted_hits for drop-ins that run as their caller. A table in place is searched under the
--- policies of the caller, after let_search for its role. Else this names rows that the caller may
--- not see, which the drop-in joins with the source as the caller; under policies it returns more.
--- Raises 42501 for a caller who may select no column of the source.
+-- adopted_hits for drop-ins that run as their caller: the rows of a table in place that the caller
+-- can select, and no score or place of any other; for service_role and the owner, all rows. Raises
+-- 42501 for a role without let_search.
 create function knowledge_internal.adopted_hits_for_caller(
   adoption_name text, embedding extensions.vector, search jsonb
 ) returns table (
   key jsonb, place bigint, similarity double precision, score double precision,
   text_score double precision
 )
--- definer: the caller may not search the corpus.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-rows 20
-set standard_conforming_strings = on as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+rows 20 as $$
 declare
   most_of_visitors constant integer := 50; -- as check_cost allows
-  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
-  caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 begin
-  if not has_any_column_privilege(caller, adoption.source, 'select') then
-    raise exception 'permission denied for table %', adoption.source using errcode = '42501';
-  elsif embedding is null and search ->> 'query_text' ~ '\S' is not true then
+  if embedding is null and search ->> 'query_text' ~ '\S' is not true then
     return;
-  elsif adoption.place_id is not null and exists (
-    select
-      from pg_catalog.pg_proc as function
-     where function.pronamespace = 'knowledge_internal'::regnamespace
-       and function.proname = 'search_as_' || caller
-  ) then
-    return query
-    select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
-      from knowledge_internal.search_visible(
-             jsonb_strip_nulls(search) || jsonb_strip_nulls(jsonb_build_object(
-               'query_embedding', embedding::text,
-               'match_count', case when caller = 'anon'
-                 then to_jsonb(least((search -> 'match_count')::integer, most_of_visitors))
-                 else search -> 'match_count' end
-             ))
-           ) with ordinality as hit
-     where hit.source_row ->> 'adoption' = adoption.name;
-    return;
-  elsif exists (
-    select
-      from pg_catalog.pg_class as class
-     where class.oid = adoption.source
-       and class.relrowsecurity
-  ) then
-    search := search || '{"match_count": 1000}';
   end if;
   return query
-  select hit.* from knowledge_internal.adopted_hits(adoption.name, embedding, search) as hit;
+  select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
+    from knowledge_internal.search_visible(
+           jsonb_strip_nulls(
+             search || jsonb_build_object(
+               'query_embedding', embedding::text,
+               'match_count', case when current_user = 'anon'
+                 then least((search ->> 'match_count')::integer, most_of_visitors)
+                 else (search ->> 'match_count')::integer end
+             )
+           )
+         ) with ordinality as hit
+   where hit.source_row ->> 'adoption' = adoption_name;
 end
 $$;
 
@@ -266,7 +245,6 @@ declare
   roles jsonb;
   aliases text[];
   source text := 'source'; -- its alias
-  is_restricted boolean;
   embedding text;
   count_sql text;
   shown text;
@@ -312,9 +290,6 @@ begin
     adoption, reading, aliases, arguments, arguments[(roles ->> 'question')::integer]
   );
   call.undecided := call.undecided || given.undecided;
-  is_restricted := not proc.prosecdef and (
-    select class.relrowsecurity from pg_catalog.pg_class as class where class.oid = adoption.source
-  );
   embedding := format(
     case when proc.proargtypes[(roles ->> 'embedding')::integer - 1]::regtype::text ~ '^(json|char)'
       then '$%s::text::extensions.vector' else '$%s::extensions.vector' end, roles ->> 'embedding'
@@ -376,7 +351,7 @@ begin
     tag := '$call_' || substr(tag, 2);
   end loop;
   call.notes := knowledge_internal.notes_of_call(
-    reading, given, roles, arguments, body, is_restricted
+    reading, given, roles, arguments, body
   );
   call.signature := old::text;
   call.before := left(proc.proname, 56) || '_before';
@@ -392,6 +367,12 @@ begin
   ) then
     call.undecided := call.undecided || format(
       'it runs as %s, who may not search the corpus', proc.proowner::regrole
+    );
+  end if;
+  if adoption.place_id is null and knowledge_internal.roles_of_call(proc, adoption) <> '{}' then
+    call.undecided := call.undecided || format(
+      'it runs as its caller, and a copy is not searched under the rights of %s: adopt the table '
+      'in place', array_to_string(knowledge_internal.roles_of_call(proc, adoption), ', ')
     );
   end if;
   if exists (
@@ -446,7 +427,7 @@ $$;
 -- What a person should know of a drop-in.
 create function knowledge_internal.notes_of_call(
   reading knowledge_internal.searching_query, given knowledge_internal.kept_conditions,
-  roles jsonb, arguments text[], body text, is_restricted boolean
+  roles jsonb, arguments text[], body text
 ) returns text[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -458,11 +439,7 @@ begin
       ) end,
       case when reading.parts ->> 'order' ~ '[+*]' or reading.parts ->> 'select' ~* (
         '(<=>|<#>|ts_rank)[^,]*[+*]|[+*][^,]*(<=>|<#>|ts_rank)'
-      ) then 'the old function computes a score; hits come in the order of this search' end,
-      case when is_restricted then
-        'it runs as its caller, so policies hold: before let_search for its role, it finds what '
-        'they show of the best 1000 rows'
-      end
+      ) then 'the old function computes a score; hits come in the order of this search' end
     ] || array(
       select format('its condition %s is checked on hits: no filter expresses it', condition)
         from unnest(given.unsearched) as listed (condition)

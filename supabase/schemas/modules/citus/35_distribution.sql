@@ -1,6 +1,7 @@
 -- 035_distribution: the rows of one corpus on the machines of a Citus cluster.
 -- Module: citus.
 -- Needs: citus.
+-- Only with: arrange, batch, facets, own_documents, snippets, visitors.
 -- Distributes knowledge_chunks by id and copies the other tables to every node. It moves the rows,
 -- so it locks all tables against writes until it commits.
 

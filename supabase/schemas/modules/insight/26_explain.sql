@@ -347,7 +347,7 @@ create function knowledge_internal.empty_reason(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  plan knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  plan knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   viewer_scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
     knowledge_internal.compile_filter(null, null, null, null, given.public_only),
     given.viewer_id, given.viewer_groups, given.public_only, (plan.scope).required
@@ -550,7 +550,7 @@ declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(
     search, for_backends => 'explain_hybrid_search'
   );
-  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   reading_milliseconds constant float8 := 1000 * extract(epoch from clock_timestamp() - begun_at);
   -- The lists that are fused below.
   lists constant knowledge_internal.ranked_list[] := knowledge_internal.rank_all(plan);

@@ -23,7 +23,7 @@ begin
   arguments.snippet := false;
   -- The legs run once; each page fuses the same lists.
   lists := jsonb_build_object(
-    'lists', knowledge_internal.rank_all(knowledge_internal.planned_search(arguments))
+    'lists', knowledge_internal.rank_all(knowledge_internal.plan_search(arguments))
   );
   for skipped in 0 .. last_offset by arguments.match_count loop
     arguments.match_offset := skipped;
@@ -62,7 +62,7 @@ begin
       from knowledge_internal.restrictions(search) as one
   loop
     given := knowledge_internal.given_arguments(alone);
-    scope := (knowledge_internal.planned_search(given, false)).scope;
+    scope := (knowledge_internal.plan_search(given, false)).scope;
     is_passed := exists (
       select from knowledge_internal.rows_in_scope(array[chunk.id], scope) as row
        where '' = any (given.collections)
@@ -164,7 +164,7 @@ declare
       end
     )
   );
-  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(alone);
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(alone);
   list constant knowledge_internal.ranked_list := (knowledge_internal.rank_all(plan))[1];
   analysis constant knowledge_internal.query_analysis := plan.analyses[1];
   has_text constant boolean := num_nonnulls(question.query_text, (analysis.weighed).lexemes) > 0;
@@ -401,14 +401,14 @@ declare
     knowledge_internal.given_arguments(search, 'search', 'explain_missing_knowledge_chunk');
   first_place constant integer := given.match_offset + 1;
   last_place constant integer := given.match_offset + given.match_count;
-  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   -- What each leg is asked, like_ids aside: null for a leg that is not run.
   question constant knowledge_internal.search_question :=
     (knowledge_internal.as_asked(plan)).questions[1];
   -- The rows that have words of the question, also where no row passes the filters.
   matching_query constant tsquery := (
     (
-      knowledge_internal.planned_search(knowledge_internal.given_arguments(
+      knowledge_internal.plan_search(knowledge_internal.given_arguments(
         search - '{filters,filter_type,date_from,date_to}'::text[]
       ))
     ).analyses[1]
@@ -488,7 +488,7 @@ begin
       if original_place is null and given.min_confidence is not null then
         confidence := (
           knowledge_internal.answer_confidences(
-            knowledge_internal.planned_search(
+            knowledge_internal.plan_search(
               knowledge_internal.given_arguments(search - 'min_confidence')
             ),
             array[chunk.id]

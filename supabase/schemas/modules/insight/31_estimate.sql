@@ -1,6 +1,6 @@
--- 031_estimate: what a search would cost, before it is made.
+-- 031_estimate: what a search would cost, before it is made, and how exact the vector index is.
 -- Module: insight.
--- Adds: function estimate_hybrid_search. Locks nothing that exists.
+-- Adds: functions estimate_hybrid_search and nearest_by_effort. Locks nothing that exists.
 
 -- Milliseconds to find a chunk by its id and compare its embedding, or score its words, measured on
 -- the sample of the statistics.
@@ -113,6 +113,52 @@ begin
 end
 $$;
 
+-- The nearest rows for the query_embedding of a search, as its vector leg finds them. effort: of
+-- hnsw.ef_search; null: that of the search; 0: all rows in scope are compared, without the index.
+create function knowledge_internal.nearest_by_effort(
+  search jsonb, effort integer, out ids uuid[], out similarities double precision[],
+  out strategy text, out ef_search integer, out milliseconds double precision
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Compiling takes longer than one comparison.
+set jit = off as $$
+declare
+  callers constant text[] := array[
+    current_setting('enable_indexscan'), current_setting('enable_seqscan')
+  ];
+  plan knowledge_internal.search_plan := knowledge_internal.plan_search(
+    knowledge_internal.given_arguments(search)
+  );
+  list knowledge_internal.ranked_list;
+  begun_at timestamptz;
+begin
+  ef_search := (plan.reading).ef_search;
+  if plan.is_empty then
+    return;
+  end if;
+  if effort = 0 then
+    perform set_config('enable_indexscan', 'off', true), set_config('enable_seqscan', 'on', true);
+    begun_at := clock_timestamp();
+    select near.ids, near.similarities
+      into ids, similarities
+      from knowledge_internal.nearest_rows(
+             plan.questions[1].embedding, plan.collections[1], plan.scope, plan.pool
+           ) as near;
+    milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
+    perform set_config('enable_indexscan', callers[1], true),
+            set_config('enable_seqscan', callers[2], true);
+    return;
+  end if;
+  plan.reading.ef_search := coalesce(effort, ef_search);
+  list := (knowledge_internal.rank_all(plan))[1];
+  ids := list.vector_ids;
+  similarities := list.similarities;
+  strategy := list.vector_strategy;
+  ef_search := (plan.reading).ef_search;
+  milliseconds := list.vector_milliseconds;
+end
+$$;
+
 create function public.estimate_hybrid_search(search jsonb) returns jsonb
 -- Postgres allows no EXPLAIN in a stable function.
 -- definer: service_role has no rights on the internal schema.
@@ -122,7 +168,7 @@ declare
   given constant knowledge_internal.search_arguments := knowledge_internal.given_arguments(
     search, for_backends => 'estimate_hybrid_search'
   );
-  plan constant knowledge_internal.search_plan := knowledge_internal.planned_search(given);
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   reading_ms constant double precision :=
     extract(epoch from clock_timestamp() - begun_at) * 1000;
   excerpts constant integer := case when given.snippet then given.match_count else 0 end;

@@ -193,9 +193,8 @@ begin
              ) end
       from (
         select asked.lexeme,
-               asked.weight / knowledge_internal.inverse_document_frequency(
-                 weighed.document_count,
-                 least(asked.document_frequency, weighed.document_count)
+               asked.weight / knowledge_internal.weight_of_word(
+                 weighed.document_count, asked.document_frequency
                ) as times
           from unnest(weighed.lexemes, weighed.scored_weights, weighed.document_frequencies)
                as asked (lexeme, weight, document_frequency)

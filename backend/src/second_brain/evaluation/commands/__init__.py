@@ -2,8 +2,8 @@
 
 import typer
 
-from second_brain.evaluation.commands import evaluation, judgments
+from second_brain.evaluation.commands import evaluation, judgments, tuning
 
 app = typer.Typer(rich_markup_mode=None)
-for _part in (evaluation, judgments):
+for _part in (evaluation, tuning, judgments):
     app.add_typer(_part.app)

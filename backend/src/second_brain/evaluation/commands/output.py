@@ -18,6 +18,7 @@ from second_brain.evaluation.collection import Query, Questions
 from second_brain.evaluation.comparison import CONDENSED, RERANK, Comparison, Source
 from second_brain.evaluation.embedding_models import ModelComparison
 from second_brain.evaluation.metrics import NDCG, Difference
+from second_brain.evaluation.model_weight import ModelWeight
 from second_brain.evaluation.runs import DEFAULT, RERANKED
 from second_brain.evaluation.tuning import FEWEST, TEXT, VECTOR, FieldGains, Tuning
 
@@ -111,8 +112,9 @@ def print_tuning(found: Tuning, baseline: str) -> None:
         "text leg first": TEXT,
         baseline.removeprefix("the "): DEFAULT,
     }
-    for name, settings in {**rows, "best": found.best}.items():
+    for name, settings in rows.items():
         table.add_row(name, f"{found.mean(settings):.3f}")
+    table.add_row("best", f"{found.mean_of_best:.3f}")
     _print_table(console, table)
     if found.forced is not None:
         given = found.best.arguments()
@@ -123,6 +125,9 @@ def print_tuning(found: Tuning, baseline: str) -> None:
         typer.echo(f"  Python:  {_python(given)}")
         sql = ", ".join(f"{name} => {_sql(value)}" for name, value in given.items())
         typer.echo(f"  SQL:     {sql}")
+        if found.constants is not None:
+            k1, b = found.constants
+            typer.echo(f"  with k1 {k1:g} and b {b:g} of BM25, which are stored, not given")
         _print_moved(console, "best", baseline, found.moved(_MOST_MOVED))
     if found.forced is not None and not found.is_better:
         typer.echo(f"The gain is not above its standard error: keep {baseline}.")
@@ -166,6 +171,48 @@ def print_fields(found: FieldGains, name: str, *, as_json: bool) -> None:
         f"second-brain corpus settings fields --heading-weight {found.best} "
         f"--title-weight {found.best}{where}"
     )
+
+
+def print_model_weight(found: ModelWeight, *, is_stored: bool | None, as_json: bool) -> None:
+    """Print the weights of a model and what the best one gains; `is_stored` None: not asked for."""
+    gain, error = found.gain
+    if as_json:
+        print_json(
+            {
+                **_collection_json(found.questions),
+                "model": found.model,
+                "measure": NDCG,
+                "weights": {f"{one:g}": found.mean(one) for one in found.values},
+                "in_use": found.in_use,
+                "best": found.best,
+                "gain": gain,
+                "standard_error": error,
+                "is_storable": found.is_storable,
+                **({} if is_stored is None else {"stored": is_stored}),
+            }
+        )
+        return
+    console = new_console()
+    _print_heading(console, found.questions)
+    table = new_table(f"weight of {printable(found.model)}", right=(NDCG,))
+    for weight in found.values:
+        note = " (in use)" if weight == found.in_use else ""
+        table.add_row(f"{weight:g}{note}", f"{found.mean(weight):.3f}")
+    _print_table(console, table)
+    if found.best == found.in_use:
+        typer.echo("Keep the weight in use: it is the best.")
+        return
+    typer.echo(
+        f"{found.best:g} against {found.in_use:g}: {gain:+.3f} {NDCG}, standard error {error:.3f}"
+    )
+    if is_stored:
+        typer.echo(f"Stored for {found.model}: all searches of its embeddings use it.")
+    elif not found.is_storable:
+        typer.echo(
+            f"Keep the weight in use: no gain above its standard error over {FEWEST} questions."
+        )
+    elif is_stored is None:
+        typer.echo("--apply stores it.")
 
 
 def _print_moved(
@@ -280,7 +327,15 @@ def tuning_json(found: Tuning) -> dict[str, Any]:
         "in_use": found.mean(DEFAULT),
         "vector": found.mean(VECTOR),
         "text": found.mean(TEXT),
-        "best": {"arguments": found.best.arguments(), NDCG: found.mean(found.best)},
+        "best": {
+            "arguments": found.best.arguments(),
+            **(
+                {}
+                if found.constants is None
+                else dict(zip(("k1", "b"), found.constants, strict=True))
+            ),
+            NDCG: found.mean_of_best,
+        },
         "gain": found.gain,
         "standard_error": found.error,
         "is_better": found.is_better,

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from second_brain.database import doctor
+from second_brain.database import doctor, recall
 from second_brain.database.corpus_overview import (
     AskedQuestion,
     corpus_overview,
@@ -37,6 +37,7 @@ _FACETS = {
 _LISTED_BY = {"collection": "collection", "knowledge_type": "type"}
 _MOST_INDEXES = 6
 _MOST_QUESTIONS = 10
+_RECALL_QUESTIONS = 10
 _PERIODS = {"": "all time", "1": "the last day", "7": "the last 7 days", "30": "the last 30 days"}
 _LISTS = (
     ("without_hits", "Without a hit"),
@@ -152,6 +153,16 @@ def show_checks(request: Request) -> Response:
     )
 
 
+def show_recall(request: Request) -> Response:
+    """Show how exact the vector index is, measured with a few stored chunks."""
+    with workbench_of(request).connections.reading() as database:
+        asked = recall.stored_questions(database, _RECALL_QUESTIONS)
+        found = recall.finding("stored chunks", recall.measure(database, asked, {}))
+    return render(
+        request, _whole_or_part(request, "corpus_checks"), {"findings": [found]}, page="corpus"
+    )
+
+
 def _whole_or_part(request: Request, name: str) -> str:
     is_part = request.query_params.get("part") == "1"
     return f"{name}_part.html" if is_part else f"{name}.html"
@@ -206,5 +217,6 @@ PAGE = Page(
         Route("/corpus/map", show_map),
         Route("/corpus/queries", show_queries),
         Route("/corpus/checks", show_checks),
+        Route("/corpus/recall", show_recall),
     ],
 )

@@ -276,7 +276,7 @@ def _fit_rows(found: Tuning) -> list[tuple[str, str, float]]:
         ("vector leg first", "vector", found.mean(tuning.VECTOR)),
         ("text leg first", "text", found.mean(tuning.TEXT)),
         ("settings in use", "fused", found.mean(DEFAULT)),
-        ("best", "fused", found.mean(found.best)),
+        ("best", "fused", found.mean_of_best),
     ]
 
 

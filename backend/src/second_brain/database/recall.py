@@ -1,0 +1,173 @@
+"""The recall of the vector index: what it finds of the nearest chunks, measured on the corpus.
+
+The questions are stored chunks, and logged questions if their embeddings are given. Each is asked
+under the same filter with the index, as a search does, and by a comparison of all rows. Module:
+insight.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from second_brain.database.doctor import Finding
+from second_brain.services.install import Database
+
+MOST = 50
+"""Rows of a search: its pool, for which recall is measured."""
+GOOD = 0.99
+EFFORTS = (40, 100, 200, 400, 800, 1000)
+"""The values of hnsw.ef_search to try; pgvector allows 1,000 at most."""
+
+# A chunk that is compared with itself is left out of its list, so one more is asked for.
+_POOL = {"pool_size": MOST + 1, "match_count": MOST + 1}
+# Distances in half and in full precision differ by less.
+_TOLERANCE = 1e-6
+_STORED = """
+select chunk.id::text, chunk.embedding::text
+  from (
+    select sampled.id
+      from public.knowledge_chunks as sampled
+     where sampled.status = 'active' and sampled.embedding_bits is not null
+       and (%(collections)s::text[] is null or sampled.collection = any (%(collections)s))
+     order by md5(sampled.id::text)
+     limit %(count)s
+  ) as drawn
+  join public.knowledge_chunks as chunk on chunk.id = drawn.id
+ order by chunk.id
+"""
+_LOGGED = """
+select log.question
+  from public.knowledge_query_log as log
+ where log.mode <> 'text'
+ group by log.question
+ order by max(log.asked_at) desc, log.question
+ limit %s
+"""
+_NEAREST = """
+select near.ids::text[], near.similarities, near.strategy, near.ef_search,
+       near.milliseconds
+  from knowledge_internal.nearest_by_effort(%s, %s) as near
+"""
+
+Question = tuple[str | None, str]
+"""The id of the chunk, None for another question, and the embedding as pgvector writes it."""
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Means over the questions for which the index was used, and medians in milliseconds.
+
+    `used` is how many they are, `ef_search` that of a search. `enough` is the least of EFFORTS
+    with a recall of GOOD, None if all have less.
+    """
+
+    questions: int
+    used: int
+    at_10: float = 1.0
+    at_50: float = 1.0
+    indexed_ms: float = 0.0
+    compared_ms: float = 0.0
+    ef_search: int = 0
+    enough: int | None = None
+
+
+def stored_questions(
+    database: Database, count: int, collections: Sequence[str] | None = None
+) -> list[Question]:
+    """Draw stored chunks, the same ones each time."""
+    drawn = database.execute(
+        _STORED, {"count": count, "collections": None if collections is None else [*collections]}
+    )
+    return [(str(id_), str(embedding)) for id_, embedding in drawn]
+
+
+def logged_questions(database: Database, count: int) -> list[str]:
+    """Return the last different questions of the query log."""
+    return [str(question) for (question,) in database.execute(_LOGGED, [count])]
+
+
+@dataclass(frozen=True)
+class _Nearest:
+    """What one search found, without the chunk that it was asked with."""
+
+    similarities: list[float]
+    strategy: str | None
+    ef_search: int
+    milliseconds: float
+
+    def share(self, exact: "_Nearest", depth: int) -> float:
+        """Return the recall: a row that is as near as the last exact one counts as found."""
+        wanted = exact.similarities[:depth]
+        if not wanted:
+            return 1.0
+        near = sum(one >= wanted[-1] - _TOLERANCE for one in self.similarities[:depth])
+        return min(near / len(wanted), 1.0)
+
+
+def measure(database: Database, questions: Sequence[Question], search: Mapping[str, Any]) -> Recall:
+    """Ask each question with and without the index; `search` has the filters."""
+
+    def nearest(question: Question, effort: int | None) -> _Nearest:
+        own, embedding = question
+        arguments = json.dumps({**search, **_POOL, "query_embedding": embedding})
+        ((ids, similarities, *others),) = database.execute(_NEAREST, [arguments, effort]).fetchall()
+        pairs = zip(ids or (), similarities or (), strict=True)
+        return _Nearest([near for id_, near in pairs if id_ != own], *others)
+
+    found = [(one, near) for one in questions if (near := nearest(one, None)).strategy == "index"]
+    if not found:
+        return Recall(len(questions), 0)
+    exact = [nearest(one, 0) for one, _ in found]
+
+    def mean(lists: Iterable[_Nearest], depth: int) -> float:
+        return fmean(near.share(all_, depth) for near, all_ in zip(lists, exact, strict=True))
+
+    used = [near for _, near in found]
+    return Recall(
+        questions=len(questions),
+        used=len(used),
+        at_10=mean(used, 10),
+        at_50=mean(used, MOST),
+        indexed_ms=median(near.milliseconds for near in used),
+        compared_ms=median(near.milliseconds for near in exact),
+        ef_search=used[0].ef_search,
+        enough=next(
+            (
+                effort
+                for effort in EFFORTS
+                if mean((nearest(one, effort) for one, _ in found), MOST) >= GOOD
+            ),
+            None,
+        ),
+    )
+
+
+def finding(what: str, found: Recall) -> Finding:
+    """Return the finding of doctor about questions that are named so."""
+    asked = f"{found.questions} {what}"
+    if not found.used:
+        return Finding("recall", "ok", f"{asked}: all rows are compared, the index is not used")
+    reached = (
+        f"{GOOD} is not reached by ef_search 1,000"
+        if found.enough is None
+        else f"ef_search {found.enough} reaches {GOOD}"
+    )
+    part = "" if found.used == found.questions else f", {found.used} of them by the index"
+    message = (
+        f"{asked}{part}: recall@10 {found.at_10:.3f}, @{MOST} {found.at_50:.3f}; p50 "
+        f"{found.indexed_ms:.1f} ms, {found.compared_ms:.1f} without the index; "
+        f"ef_search is {found.ef_search}, {reached}"
+    )
+    if found.at_50 >= GOOD:
+        return Finding("recall", "ok", message)
+    pool = (found.enough or 0) // 2
+    larger = f"Search with pool_size {pool}, or build" if pool > MOST else "Build"
+    return Finding(
+        "recall",
+        "warning",
+        message,
+        f"{larger} the index with more links: `second-brain corpus index build --m 24"
+        " --ef-construction 128`.",
+    )
