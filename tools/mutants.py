@@ -255,7 +255,11 @@ def suite(mutant: Mutant, most: int) -> list[str]:
         test: found
         for test, found in tests().items()
         if test in reached or test.partition("::")[0] in reached
-    } or tests()
+    } or {
+        test: found
+        for test, found in tests().items()
+        if mutant.file.suffix == ".py" or not test.startswith("tests/tools/")
+    }
     for name in usual(mutant.file.suffix):
         asked.pop(name, None)
     having = Counter(name for found in files.values() for name in found)
