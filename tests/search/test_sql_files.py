@@ -140,6 +140,7 @@ NAMED_AT_RUN_TIME = {
             "listed_documents",
             "pending_embeddings",
             "visible_words",
+            "words_by_part",
             "document_content",
             "shows_row",
             "known_instead",
