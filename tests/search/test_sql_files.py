@@ -104,6 +104,7 @@ NAMED_AT_RUN_TIME = {
         for name in (
             "adopted_rows",
             "carry_over_changes",
+            "carry_over_parents",
             "follow_table",
             "lock_document",
             "lock_source_rows",
