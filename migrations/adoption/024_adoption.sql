@@ -572,7 +572,7 @@ declare
   row_chunks jsonb;
   documents public.knowledge_documents[] := '{}';
   chunks jsonb[] := '{}';
-  counts knowledge_internal.chunk_counts;
+  counts record;
   other_key text;
 begin
   if exists (select from unnest(given) as listed where listed.content is null) then
