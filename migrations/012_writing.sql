@@ -416,7 +416,7 @@ $$;
 -- A document, stored or new, with the given fields. A field that is not given keeps its value
 -- (fields: merge) or gets its default (replace); one given as null gets its default. source_row is
 -- not one of these fields: an adopted document keeps it.
-create function knowledge_internal.changed_document(
+create function knowledge_internal.merged_document(
   document public.knowledge_documents, given jsonb, fields text
 ) returns public.knowledge_documents
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -450,7 +450,7 @@ end
 $$;
 
 -- Inserts or updates a document that check_document has checked, and locks its row until the
--- transaction ends. given, fields: as in changed_document. chunks: what store_chunks stores
+-- transaction ends. given, fields: as in merged_document. chunks: what store_chunks stores
 -- afterwards, for content_hash. Returns the row.
 create function knowledge_internal.store_document(given jsonb, chunks jsonb, fields text)
 returns public.knowledge_documents
@@ -473,7 +473,7 @@ begin
        for update;
     is_stored := found;
     before := document;
-    document := knowledge_internal.changed_document(
+    document := knowledge_internal.merged_document(
       document, given, case when is_stored then fields else 'replace' end
     );
     -- The digest of the content_hash of each chunk, in their order.

@@ -1062,7 +1062,7 @@ begin
                from jsonb_each(to_jsonb(stored)) as field
                join jsonb_each(
                       to_jsonb(
-                        knowledge_internal.changed_document(
+                        knowledge_internal.merged_document(
                           stored,
                           given.document || jsonb_build_object(
                             'source_row',

@@ -68,7 +68,7 @@ begin
                tsvector_to_array(
                  to_tsvector(
                    'pg_catalog.simple',
-                   knowledge_internal.apart(
+                   knowledge_internal.split_compounds(
                      left(concat_ws(E'\n', heading, content), longest_text)
                    )
                  )

@@ -454,26 +454,21 @@ create function knowledge_internal.document_frequencies(
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if corpus.frequencies_from = 'analysis' then
-    return array(
-      select coalesce(
-               listed.frequency * corpus.document_count,
-               knowledge_internal.counted_chunks(asked.lexeme)
-             )
-        from unnest(lexemes) with ordinality as asked (lexeme, place)
-        left join knowledge_internal.listed_frequencies() as listed on listed.value = asked.lexeme
-       order by asked.place
-    );
-  end if;
   return array(
     select coalesce(
              listed.frequency * corpus.document_count,
              knowledge_internal.counted_chunks(asked.lexeme)
            )
       from unnest(lexemes) with ordinality as asked (lexeme, place)
-      left join public.knowledge_lexeme_statistics as listed
-        on listed.lexeme = asked.lexeme
-       and corpus.frequencies_from = 'copy'
+      left join (
+             select copied.lexeme, copied.frequency
+               from public.knowledge_lexeme_statistics as copied
+              where corpus.frequencies_from = 'copy' and copied.lexeme = any (lexemes)
+             union all
+             select analysed.value collate "C", analysed.frequency
+               from knowledge_internal.listed_frequencies() as analysed
+              where corpus.frequencies_from = 'analysis'
+           ) as listed on listed.lexeme = asked.lexeme
      order by asked.place
   );
 end

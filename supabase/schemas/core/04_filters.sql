@@ -699,8 +699,9 @@ begin
 end
 $$;
 
--- The filter with one more condition that stands outside of groups. One on metadata is read from the
--- index where a value without arrays and objects is in it: metadata contains one of some documents.
+-- The filter with one more condition that stands outside of groups. The index finds rows by what
+-- their metadata contains, so a condition with a scalar becomes one that metadata contains one of
+-- some documents.
 create function knowledge_internal.with_condition(
   compiled knowledge_internal.chunk_filter, condition knowledge_internal.filter_condition
 ) returns knowledge_internal.chunk_filter

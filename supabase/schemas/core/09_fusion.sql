@@ -84,9 +84,9 @@ alter table public.knowledge_settings
 -- weights. For null, the settings stored for the one collection searched, else those stored for
 -- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
 -- rrf. Where scores and not ranks are fused, the weight of the model counts, too. cosine_scale:
--- what auto divides a cosine by. neighbour_weight: of scores_with_neighbours, null for no bonus: chunks of
--- more than 60 words get none, because each says enough by itself, and only the scores of auto do.
--- content_words: of a chunk, on average. docs/ranking.md measures it.
+-- what auto divides a cosine by. neighbour_weight: of scores_with_neighbours, null for no bonus:
+-- chunks of more than 60 words get none, because each says enough by itself, and only the scores of
+-- auto do. content_words: of a chunk, on average. docs/ranking.md measures it.
 create function knowledge_internal.effective_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[], content_words double precision, out cosine_scale double precision,
