@@ -23,9 +23,7 @@ MARKER = "<!-- Below: written by `make commands` from the options of the command
 _COMMON = 3
 # What most commands have: a command says which of these it does not have.
 _USUAL = ("--dsn", "--schema", "--json")
-# The help of a command has the other examples.
-_EXAMPLES = 3
-# Where a page says what follows the first paragraph of a command's help.
+# Where a page says more than the first paragraph of a command's help.
 _TOLD = {
     "ingest": "[files](write.md#files)",
     "adopt": "[adopt a table](adopt.md)",
@@ -48,7 +46,6 @@ _KINDS = {
     **dict.fromkeys(("path", "dir", "directory", "file"), "PATH"),
     "float": "NUMBER",
 }
-_EXAMPLE = re.compile(r"  ([A-Z_]+=\S+ )?(second-brain|psql) ")
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,8 @@ class Option:
         return next(word for word in self.name.split() if not word.endswith(","))
 
     def row(self) -> str:
-        """Return the row of a table."""
-        name, meaning = (text.replace("|", "\\|") for text in (self.name, self.meaning))
-        return f"| `{name}` | {meaning} |"
+        """Return the line of a list."""
+        return f"- `{self.name}`: {self.meaning}"
 
 
 def page() -> str:
@@ -80,8 +76,8 @@ def page() -> str:
     meanings = Counter(option.flag for option in often)
     common = [option for option in often if meanings[option.flag] == 1]
     usual = f'Every command has {_named_list(_USUAL)}, except what it names after "Without".'
-    lines = ["## Common options", "", usual, "", *_table(common)]
-    # The section in which the row of an option stands; None: in the table above.
+    lines = ["## Common options", "", usual, "", *_list(common)]
+    # The section in which the line of an option stands; None: in the list above.
     rows: dict[Option, str | None] = dict.fromkeys(common)
     sections = "\n".join(_section(path, command, rows) for path, command in commands)
     return "\n".join([by_hand + MARKER, *lines, "", sections])
@@ -103,13 +99,13 @@ def _inside(path: str, group: Any) -> Iterator[tuple[str, Any]]:
 def _section(path: str, command: Any, rows: dict[Option, str | None]) -> str:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     names = "".join(f" {_argument(one)}" for one in arguments)
-    text = command.help
+    text = inspect.cleandoc(command.help).split("\n\n")[0]
     if path in _TOLD:
-        text = inspect.cleandoc(text).split("\n\n")[0] + f" See {_TOLD[path]}."
+        text += f" See {_TOLD[path]}."
     lines = [f"## {path}{names}", "", _text(text)]
     options = list(_options(command))
     if own := [option for option in options if option not in rows]:
-        lines += ["", *_table(own)]
+        lines += ["", *_list(own)]
     remarks = []
     for home in dict.fromkeys([None, *(rows[option] for option in options if option in rows)]):
         flags = [option.flag for option in options if rows.get(option, path) == home]
@@ -123,16 +119,11 @@ def _section(path: str, command: Any, rows: dict[Option, str | None]) -> str:
         remarks.append(f"Without {_named_list(lacks)}.")
     if remarks:
         lines += ["", _text(" ".join(remarks))]
-    examples = [
-        line.strip() for line in (command.epilog or "").splitlines() if _EXAMPLE.match(line)
-    ]
-    if examples:
-        lines += ["", "```sh", *examples[:_EXAMPLES], "```"]
     return "\n".join([*lines, ""])
 
 
-def _table(options: list[Option]) -> list[str]:
-    return ["| option | meaning |", "|---|---|", *(option.row() for option in options)]
+def _list(options: list[Option]) -> list[str]:
+    return [option.row() for option in options]
 
 
 def _named_list(flags: Iterable[str]) -> str:

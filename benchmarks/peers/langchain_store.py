@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from benchmarks.corpus import Corpus, Query
-from benchmarks.peers.system import EF_SEARCH, POOL, Client, PostgresSystem
+from benchmarks.peers.system import EF_SEARCH, POOL, Client, PostgresSystem, StoreClient
 
 STEPS = {
     "text index": "create index on passages using gin (content_tsv)",
@@ -24,7 +24,7 @@ STEPS = {
 }
 
 
-class LangChainClient(Client):
+class LangChainClient(StoreClient):
     """A store of its own, with an engine of one connection."""
 
     name = "langchain-postgres hybrid"
@@ -37,6 +37,7 @@ class LangChainClient(Client):
         from langchain_postgres.v2.hybrid_search_config import HybridSearchConfig
         from langchain_postgres.v2.indexes import HNSWQueryOptions
 
+        super().__init__(dsn)
         self._engine = PGEngine.from_connection_string(alchemy(dsn), pool_size=1)
         self._config = partial(
             HybridSearchConfig,
@@ -71,6 +72,7 @@ class LangChainClient(Client):
 
     def close(self) -> None:
         """Close the engine."""
+        super().close()
         self._engine._run_as_sync(self._engine.close())
 
 

@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 
 from benchmarks.corpus import Corpus, Query
 from benchmarks.peers.langchain_store import alchemy
-from benchmarks.peers.system import EF_SEARCH, POOL, Client, PostgresSystem
+from benchmarks.peers.system import EF_SEARCH, POOL, Client, PostgresSystem, StoreClient
 
 HNSW = {"hnsw_m": 16, "hnsw_ef_construction": 64, "hnsw_ef_search": EF_SEARCH}
 
@@ -43,7 +43,7 @@ def store(dsn: str, dimensions: int, hnsw: dict[str, Any] | None, setup: bool) -
     )
 
 
-class LlamaIndexClient(Client):
+class LlamaIndexClient(StoreClient):
     """A store of its own."""
 
     name = "LlamaIndex PGVectorStore hybrid"
@@ -51,6 +51,7 @@ class LlamaIndexClient(Client):
     cannot: ClassVar = frozenset({"phrase"})
 
     def __init__(self, dsn: str, dimensions: int) -> None:
+        super().__init__(dsn)
         self._store = store(dsn, dimensions, HNSW, setup=False)
 
     def search(self, query: Query, count: int) -> list[int]:
@@ -81,6 +82,7 @@ class LlamaIndexClient(Client):
 
     def close(self) -> None:
         """Close the engine."""
+        super().close()
         import asyncio
 
         asyncio.run(self._store.close())

@@ -144,6 +144,28 @@ class PostgresClient(Client):
         return process_cpu(self.connection.info.backend_pid)
 
 
+_SERVING = """
+select pid from pg_stat_activity
+ where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()
+"""
+
+
+class StoreClient(Client):
+    """A client of a package that opens its own connections to the database."""
+
+    def __init__(self, dsn: str) -> None:
+        self._watching = psycopg.connect(dsn, autocommit=True)
+
+    def close(self) -> None:
+        """Close the connection that watches the others."""
+        self._watching.close()
+
+    def cpu(self) -> float | None:
+        """Return the CPU time of the server's processes for all other connections."""
+        serving = self._watching.execute(_SERVING).fetchall()
+        return sum(process_cpu(process) or 0.0 for (process,) in serving)
+
+
 class PostgresSystem(System):
     """A system in a Postgres server of its own; the loader is the database's owner."""
 

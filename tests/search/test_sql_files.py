@@ -115,6 +115,7 @@ NAMED_AT_RUN_TIME = {
             "embed_place_row",
             "empty_old_embeddings",
             "nearest_elsewhere",
+            "rows_by_id",
             "write_places",
             "place_order",
             "let_search",

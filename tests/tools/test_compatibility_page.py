@@ -1,4 +1,4 @@
-"""docs/compatibility.md: each row names the test that shows it, and each such test has a row."""
+"""docs/compatibility.md: each line names the test that shows it, and each such test has a line."""
 
 import re
 from pathlib import Path
@@ -11,17 +11,15 @@ SECTIONS = [one for one in re.split(r"^##+ ", PAGE, flags=re.MULTILINE) if "\nTe
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: one.partition("\n")[0])
-def test_the_rows_of_a_system_are_the_tests_of_its_callers(section: str) -> None:
+def test_a_system_has_all_the_tests_of_its_callers(section: str) -> None:
     (file,) = re.findall(r"^Tests: `(tests/\w+/test_callers_\w+\.py)`\.$", section, re.MULTILINE)
-    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    named = [re.findall(r"\| `(test_\w+)` \|$", row) for row in rows]
     code = (ROOT / file).read_text("utf-8")
     tests = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
-    assert named == [[name] for name in tests]
+    assert sorted(re.findall(r"`(test_\w+)`", section)) == sorted(tests)
     needing = re.findall(r'^@pytest.mark.module\("(\w+)"\)\ndef (test_\w+)', code, re.MULTILINE)
-    for row, test in zip(rows, tests, strict=True):
-        modules = [module for module, name in needing if name == test]
-        assert re.findall(r"Module `(\w+)`", row) == modules, row
+    for line in section.splitlines():
+        modules = [module for module, name in needing if f"`{name}`" in line]
+        assert re.findall(r"Module `(\w+)`", line) == modules, line
 
 
 def test_a_callers_test_imports_nothing_of_the_suite() -> None:

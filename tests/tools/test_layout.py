@@ -1,4 +1,4 @@
-"""Who may import whom: the imports of the package against the tables in docs/architecture.md."""
+"""Who may import whom: the imports of the package against the tables in CONTRIBUTING.md."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import second_brain
 
 PACKAGE = Path(second_brain.__file__).parent
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 ROW = re.compile(r"^\| `(\w+)/` \| [^|]* \| ([^|]*)\|$", re.MULTILINE)
 ROOT = "(root)"
 

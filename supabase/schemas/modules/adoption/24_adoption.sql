@@ -779,7 +779,11 @@ declare
   keys jsonb;
 begin
   -- An embedding that was made for the row is stored already.
-  if current_setting('knowledge_internal.stores_place', true) = 'on' then
+  if length(current_setting('knowledge_internal.stores_place', true)) > 0 and exists (
+    select from public.knowledge_adoptions as stored
+     where stored.name = tg_argv[0]
+       and stored.write_token::text = current_setting('knowledge_internal.stores_place', true)
+  ) then
     return null;
   end if;
   if tg_level = 'ROW' then
