@@ -177,15 +177,13 @@ begin
         then least(most_further, substring(source from '"~0*(\d{1,4})')::integer) end
     );
     words_read := words_read
-      - cardinality(
-          string_to_array(btrim(knowledge_internal.split_compounds(operand.source)), ' ')
-        );
+      - cardinality(string_to_array(btrim(knowledge_internal.apart(operand.source)), ' '));
     if operand.further > 0 then
       -- What phrase_query writes for each two words at each distance is paid in words.
       pairs := (
         select case when count(*) <= most_near and length(operand.source) <= longest_near
                  then count(*) * (count(*) - 1) * (count(*) - 1 + operand.further) end
-          from ts_parse('default', knowledge_internal.split_compounds(operand.source)) as parsed
+          from ts_parse('default', knowledge_internal.apart(operand.source)) as parsed
          where parsed.token ~ '[^[:space:][:punct:]]'
       );
       if pairs <= words_read then
@@ -269,13 +267,13 @@ begin
         or not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase or operand.is_excluded
-             or knowledge_internal.compound_words(operand.source) <> '' then
+             or knowledge_internal.joined(operand.source) <> '' then
           knowledge_internal.phrase_query(
             configuration, operand.source, case when reads_distances then operand.further end
           )
         else
           knowledge_internal.whole_words(
-            plainto_tsquery(configuration, knowledge_internal.split_compounds(operand.source))
+            plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
           )
       end;
       if numnode(operand_query) > 0 then
@@ -328,9 +326,9 @@ declare
 begin
   with typed as (
     select distinct on (lower(same.word)) trimmed.word, same.word as normalised, split.place,
-           knowledge_internal.split_compounds(trimmed.word) as apart,
+           knowledge_internal.apart(trimmed.word) as apart,
            -- The dot before .NET is part of the word.
-           knowledge_internal.compound_words(split.word) as joined,
+           knowledge_internal.joined(split.word) as joined,
            trimmed.word ~ '^([[:alpha:]][[:lower:]]*|[[:upper:]]+|\d+)$'
              and octet_length(trimmed.word) = length(trimmed.word) as is_simple
       from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
@@ -345,7 +343,7 @@ begin
      cross join lateral (
              select found.token, found.number, count(*) over () as parts
                from ts_parse(
-                      'default', typed.apart || knowledge_internal.case_parts(typed.normalised)
+                      'default', typed.apart || knowledge_internal.pieces(typed.normalised)
                     ) with ordinality as found (tokid, token, number)
               where found.token ~ '[^[:space:][:punct:]]'
            ) as parsed
@@ -443,7 +441,7 @@ begin
                when split.source ~ mixed then split.source
              end as whole
         from unnest(tokens) with ordinality as split (source, place)
-       cross join lateral knowledge_internal.compound_words(split.source) as joined
+       cross join lateral knowledge_internal.joined(split.source) as joined
       offset 0
     ) as token;
 
@@ -463,7 +461,7 @@ begin
              end as leading
         from unnest(configurations) with ordinality as language (configuration, number)
        cross join unnest(
-               to_tsvector(language.configuration, knowledge_internal.split_compounds(words))
+               to_tsvector(language.configuration, knowledge_internal.apart(words))
              ) as analysed
        cross join unnest(analysed.positions) as position (place)
     ) as found
@@ -497,11 +495,10 @@ begin
                  (
                    'part',
                    case
-                     when typed.whole <> typed.source
-                       then knowledge_internal.split_compounds(typed.source)
+                     when typed.whole <> typed.source then knowledge_internal.apart(typed.source)
                    end
                  ),
-                 ('piece', knowledge_internal.case_parts(typed.source))
+                 ('piece', knowledge_internal.pieces(typed.source))
              ) as form (role, source)
        cross join unnest(configurations) with ordinality as language (configuration, number)
        cross join unnest(to_tsvector(language.configuration, form.source)) as analysed

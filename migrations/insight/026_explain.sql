@@ -251,7 +251,7 @@ begin
         select word
           from unnest(plan.analyses) as analysis cross join unnest(analysis.words) as word
          -- Rows have it as a stop word of their language.
-         where knowledge_internal.compound_words(word) <> '' or not exists (
+         where knowledge_internal.joined(word) <> '' or not exists (
                  select from unnest(configurations) as language (configuration)
                   where numnode(plainto_tsquery(language.configuration, word)) = 0
                )

@@ -200,7 +200,7 @@ $$;
 -- The separated text with its compounds (part numbers, paths, snake_case, addresses) split into
 -- words: Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
 -- List<String> as a tag.
-create function knowledge_internal.split_compounds(source text) returns text
+create function knowledge_internal.apart(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
@@ -224,7 +224,7 @@ $$;
 
 -- The compounds in a text, each as one word: DS-7604 as DS7604, AT&T as ATT, A&S as AqqS, O'Brien
 -- as OBrien, 1,000 as 1000, 3.11 as 3p11, .NET as dotNET.
-create function knowledge_internal.compound_words(source text) returns text
+create function knowledge_internal.joined(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -268,7 +268,7 @@ $$;
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
 -- lruCache, AB and 12345 of AB12345. Those of a word stand after a line feed, or after a form feed
 -- where the word has digits or a piece of one letter (AB12345, HepB). A character is no piece.
-create function knowledge_internal.case_parts(source text) returns text
+create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -321,14 +321,14 @@ declare
 begin
   if octet_length(source) = length(source) then
     -- With collation C, the classes of characters are those of ASCII, which takes half the time.
-    words := knowledge_internal.case_parts(source collate "C");
+    words := knowledge_internal.pieces(source collate "C");
   else
     words := regexp_replace(
       regexp_replace(
         source, '[^' || knowledge_internal.letters_found_alone() || ']+', '', 'g'
       ),
       '.', ' \&', 'g'
-    ) || knowledge_internal.case_parts(source);
+    ) || knowledge_internal.pieces(source);
   end if;
   -- Much faster than the search for the compounds.
   if source !~ '[[:alnum:]][-_/.@:\\&]+[[:alnum:]]+[-_/.@:\\&]+[[:alnum:]]'
@@ -401,8 +401,8 @@ declare
       boundary
     )
   );
-  words text := knowledge_internal.split_compounds(source);
-  compounds text := knowledge_internal.compound_words(source);
+  words text := knowledge_internal.apart(source);
+  compounds text := knowledge_internal.joined(source);
   inner_words text := knowledge_internal.inner_words(source);
   distance constant tsvector := gap || ':30';
   part text;
@@ -481,7 +481,7 @@ create function knowledge_internal.phrase_query(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  words constant text := knowledge_internal.split_compounds(phrase);
+  words constant text := knowledge_internal.apart(phrase);
   condition tsquery := phraseto_tsquery(configuration, words);
   compound record;
 begin
@@ -502,10 +502,10 @@ begin
   end if;
   for compound in
     select knowledge_internal.whole_words(plainto_tsquery(configuration, listed.joined)) as query,
-           plainto_tsquery(configuration, knowledge_internal.split_compounds(listed.word)) as parts,
+           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts,
            listed.is_alone
       from (
-        select split.word, knowledge_internal.compound_words(split.word) as joined,
+        select split.word, knowledge_internal.joined(split.word) as joined,
                count(*) over () = 1 as is_alone
           from regexp_split_to_table(btrim(phrase, E' \t\n\r'), '\s+') as split (word)
         offset 0
@@ -637,7 +637,7 @@ declare
   characters_read constant integer := 2000; -- enough to tell: longer texts repeat their words
   longest_word constant integer := 15; -- characters for a word and its space, on average
   source constant text := left(content, characters_read);
-  found constant tsvector := to_tsvector(configuration, knowledge_internal.split_compounds(source));
+  found constant tsvector := to_tsvector(configuration, knowledge_internal.apart(source));
 begin
   -- The binary form has two bytes for each position.
   words := (octet_length(tsvectorsend(found)) - octet_length(tsvectorsend(strip(found)))) / 2;

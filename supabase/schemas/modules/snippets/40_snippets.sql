@@ -12,7 +12,7 @@ begin
   return tsvector_to_array(
     to_tsvector(
       configuration,
-      knowledge_internal.split_compounds(source) || ' ' || knowledge_internal.compound_words(source)
+      knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source)
         || knowledge_internal.inner_words(knowledge_internal.normalised(source))
     )
   );
@@ -67,8 +67,8 @@ begin
              to_tsvector(
                configuration,
                case piece.kind
-                 when 'compound' then knowledge_internal.compound_words(piece.part)
-                 when 'word' then knowledge_internal.split_compounds(piece.part)
+                 when 'compound' then knowledge_internal.joined(piece.part)
+                 when 'word' then knowledge_internal.apart(piece.part)
                  else piece.part
                end
              )
@@ -492,9 +492,7 @@ begin
                     not content_tsv
                           @@ asked.word_queries[array_position(asked.words, part.compound)]
                     or content_tsv
-                         @@ plainto_tsquery(
-                             configuration, knowledge_internal.compound_words(part.compound)
-                           )
+                         @@ plainto_tsquery(configuration, knowledge_internal.joined(part.compound))
                   )
              )
     );

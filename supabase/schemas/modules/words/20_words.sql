@@ -67,7 +67,7 @@ begin
                tsvector_to_array(
                  to_tsvector(
                    'pg_catalog.simple',
-                   knowledge_internal.split_compounds(
+                   knowledge_internal.apart(
                      left(concat_ws(E'\n', heading, content), longest_text)
                    )
                  )
