@@ -320,7 +320,7 @@ comment on table public.knowledge_model_weights is
 
 -- docs/ranking.md measures it.
 insert into public.knowledge_model_weights (model, vector_weight)
-values ('wordllama-l2-256', 0.3), ('wordllama-l2-128', 0.3), ('wordllama-l2-64', 0.3);
+values ('wordllama-l2-256', 0.6), ('wordllama-l2-128', 0.6), ('wordllama-l2-64', 0.6);
 
 alter table public.knowledge_model_weights enable row level security;
 create policy knowledge_model_weights_none on public.knowledge_model_weights using (false);

@@ -16,6 +16,8 @@ alter table public.knowledge_adoptions
   add column place_id integer unique,
   add column embedding_column name,
   add column order_sql text,
+  add column parent regclass,
+  add column parent_columns name[],
   add column write_token uuid not null default gen_random_uuid();
 
 comment on column public.knowledge_adoptions.place_id is
@@ -27,6 +29,10 @@ comment on column public.knowledge_adoptions.order_sql is
   'In place: what a vector index of the table orders by; null: it has none that serves cosine '
   'distance. Written by follow_table.';
 
+comment on column public.knowledge_adoptions.parent is
+  'The table of the documents whose chunks are the rows; its changes are followed, too.';
+comment on column public.knowledge_adoptions.parent_columns is
+  'The column of the table that has the key of the parent, and the key of the parent.';
 comment on column public.knowledge_adoptions.write_token is
   'While the module writes chunks or embeddings of the table, the setting '
   'knowledge_internal.stores_place has this value, which no user knows: the triggers do not carry '
@@ -826,6 +832,65 @@ begin
   end if;
   perform knowledge_internal.delete_placed(adoption, keys, locked_documents, given);
   return cardinality(given);
+end
+$$;
+
+-- Runs after a statement that writes the parent of an adopted table: carries over the rows of the
+-- documents that have changed, one document at a time, or notes their keys. The transition tables
+-- are old_rows and new_rows; its argument is the name of the adoption.
+create function knowledge_internal.carry_over_parents() returns trigger
+-- definer: who writes the parent needs no rights on the corpus.
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
+  mapped constant text[] := knowledge_internal.mapped_columns(adoption, tg_relid);
+  changed constant text := case tg_op
+    when 'INSERT' then 'select written.%1$I from new_rows as written'
+    when 'DELETE' then 'select gone.%1$I from old_rows as gone'
+    when 'UPDATE' then
+      'select coalesce(written.%1$I, gone.%1$I)'
+      '  from new_rows as written full join old_rows as gone on written.%1$I = gone.%1$I'
+      ' where written.%1$I is null or gone.%1$I is null or record_image_ne(%2$s, %3$s)'
+  end;
+  children text := format(
+    'select jsonb_build_array(child.%I::text), child.%I from %s as child',
+    adoption.key_columns[1], adoption.parent_columns[1], adoption.source
+  );
+  keys jsonb;
+begin
+  -- Only the owner can create a trigger with this function.
+  if tg_relid is distinct from adoption.parent then
+    raise exception 'a trigger of adoption % is on %', adoption.name, tg_relid::regclass
+      using errcode = '55000', hint = 'Drop this trigger.';
+  end if;
+  if changed is not null then
+    children := children || format(
+      ' where child.%I in (%s)', adoption.parent_columns[1],
+      format(
+        changed, adoption.parent_columns[2], knowledge_internal.mapped_record(mapped, 'written'),
+        knowledge_internal.mapped_record(mapped, 'gone')
+      )
+    );
+  end if;
+  if adoption.is_later then
+    execute format(
+      'insert into public.knowledge_adoption_changes (adoption_name, key)'
+      ' select $1, listed.key from (%s) as listed (key, document)', children
+    )
+    using adoption.name;
+    return null;
+  end if;
+  for keys in execute format(
+    'select jsonb_agg(listed.key) from (%s) as listed (key, document) group by listed.document',
+    children
+  )
+  loop
+    perform knowledge_internal.carry_over(adoption, keys);
+  end loop;
+  return null;
 end
 $$;
 

@@ -192,6 +192,7 @@ def documents(dsn: str) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", migrations.modules())
 def test_a_module_alone_is_in_order_and_removed_leaves_core_as_it_was(
     plain_dsn: str, module: str
@@ -225,6 +226,7 @@ def test_the_modules_of_another_schema_are_removed_in_turn(plain_dsn: str) -> No
     assert {one.status for one in examine(plain_dsn, SCHEMA)} == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", migrations.modules())
 def test_a_removed_module_leaves_the_others_as_they_were(dsn: str, module: str) -> None:
     write(dsn)

@@ -80,7 +80,7 @@ WITHOUT_A_SCOPE = {
 # Rows by their ids: the numbers that an arrangement compares, a text that is kept elsewhere.
 BY_ID = {"measured_rows", "content_of"}
 # One statement for many words, two scopes at once, and the condition of a document with chunks.
-OF_A_SCOPE = {"visible_words", "shown_rows", "document_condition"}
+OF_A_SCOPE = {"visible_words", "words_by_part", "shown_rows", "document_condition"}
 NAMES = re.compile(r"\b(?:from|join|update|into|only)\s+public\.knowledge_chunks\b")
 VIEW = re.compile(r"\b(?:from|join)\s+knowledge_internal\.(?:searchable_chunks|chunk_rows)\b")
 

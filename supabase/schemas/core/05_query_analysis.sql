@@ -1,6 +1,6 @@
 -- 005_query_analysis: what a query's text asks for, and how its words are weighed.
--- Adds: the types of a read query, the functions that read one, and two extension points for its
--- words.
+-- Adds: the types of a read query, the functions that read one, and three extension points for
+-- its words.
 -- Locks nothing that exists.
 
 -- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
@@ -83,6 +83,17 @@ $$;
 -- nearly the same and the number of chunks that have them (counting may stop early), such as
 -- {"recieve": {"receive": 12}}; null for none. Only words of chunks in scope may be returned.
 create function knowledge_internal.near_words(
+  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return null;
+end
+$$;
+
+-- Extension point: the same for identifiers that no chunk in scope has, by chunks that have one of
+-- which they are a part, such as {"DS-76": {"DS-7604 DS-7610": 3}}.
+create function knowledge_internal.words_by_part(
   query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
