@@ -965,4 +965,5 @@ select listed.word, listed.folded, min(listed.id::text)::uuid
        )
  group by listed.word, listed.folded;
 
+-- squawk-ignore ban-drop-table
 drop table pg_temp.listed_chunks;
