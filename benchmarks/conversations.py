@@ -22,8 +22,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psycopg
 
 from benchmarks.bench_report import line
 from second_brain.evaluation.scratch import scratch_database
@@ -34,6 +36,7 @@ from second_brain.services.write import KnowledgeWriter
 
 FIGURES = ("R@5", "R@10", "R@50", "hit@10", "MRR@10", "nDCG@10", "MRR@50")
 DEPTH = 50
+IDS = "select id, chunk_index from public.knowledge_chunks where document_id = %s"
 
 Turns = frozenset[tuple[str, str]]
 """Turns, each by its conversation and its name there."""
@@ -147,7 +150,7 @@ def main() -> None:
         embedder = load_embedder(model)
         asked_by = embed_queries(embedder, [one.text for one in asked])
         with scratch_database(embedder.dimensions) as connection:
-            turns = store(KnowledgeWriter(connection), documents, embedder)
+            turns = store(connection, documents, embedder)
             connection.execute("vacuum (analyze) public.knowledge_chunks")
             connection.execute("select public.refresh_knowledge_statistics()")
             provider = PostgresProvider(connection)
@@ -161,25 +164,25 @@ def main() -> None:
                         fusion=None if way in {"text", "vector"} else way,
                         collections=[one.conversation] if options.apart else None,
                     )
-                    found = [turns[hit.metadata["external_key"], hit.chunk_index] for hit in hits]
-                    rows.append(figures(found, one))
+                    rows.append(figures([turns[str(hit.id)] for hit in hits], one))
                 cells = [f"{mean:.3f}" for mean in np.mean(rows, axis=0)]
                 print(line([embedder.model, way, str(len(asked)), *cells]), flush=True)
 
 
 def store(
-    writer: KnowledgeWriter, documents: Sequence[Document], embedder: Embedder
-) -> dict[tuple[str, int], Turns]:
-    """Store all documents, and return the turns of each chunk by document and place."""
-    turns = {}
+    connection: psycopg.Connection[Any], documents: Sequence[Document], embedder: Embedder
+) -> dict[str, Turns]:
+    """Store all documents, and return the turns of each chunk by its id."""
+    writer, turns = KnowledgeWriter(connection), {}
     for key, name, said in documents:
         vectors = embedder.embed([text for _, text in said])
         chunks = [
             {"content": text, "embedding": vector, "embedding_model": embedder.model}
             for (_, text), vector in zip(said, vectors, strict=True)
         ]
-        writer.upsert_document({"external_key": key, "collection": name}, chunks)
-        turns |= {(key, place): one for place, (one, _) in enumerate(said)}
+        stored = writer.upsert_document({"external_key": key, "collection": name}, chunks)
+        found = connection.execute(IDS, [stored.document_id])
+        turns |= {str(id_): said[place][0] for id_, place in found}
     return turns
 
 
