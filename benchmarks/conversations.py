@@ -173,7 +173,8 @@ def store(
     connection: psycopg.Connection[Any], documents: Sequence[Document], embedder: Embedder
 ) -> dict[str, Turns]:
     """Store all documents, and return the turns of each chunk by its id."""
-    writer, turns = KnowledgeWriter(connection), {}
+    writer = KnowledgeWriter(connection)
+    turns: dict[str, Turns] = {}
     for key, name, said in documents:
         vectors = embedder.embed([text for _, text in said])
         chunks = [
