@@ -583,7 +583,7 @@ declare
   row_chunks jsonb;
   documents public.knowledge_documents[] := '{}';
   chunks jsonb[] := '{}';
-  counts knowledge_internal.chunk_counts;
+  counts record;
   other_key text;
 begin
   if exists (select from unnest(given) as listed where listed.content is null) then
@@ -1077,7 +1077,7 @@ begin
                from jsonb_each(to_jsonb(stored)) as field
                join jsonb_each(
                       to_jsonb(
-                        knowledge_internal.changed_document(
+                        knowledge_internal.merged_document(
                           stored,
                           given.document || jsonb_build_object(
                             'source_row',

@@ -462,7 +462,7 @@ begin
                offset 0
              ) as used (embedding)
        cross join lateral (
-               select knowledge_internal.changed_document(
+               select knowledge_internal.merged_document(
                         null,
                         given.fields || jsonb_build_object(
                           'external_key', $1.name || '/' || given.document_key,
