@@ -550,7 +550,7 @@ begin
                offset 0
              ) as used (embedding)
        cross join lateral (
-               select knowledge_internal.changed_document(
+               select knowledge_internal.merged_document(
                         null,
                         given.fields || jsonb_build_object(
                           'external_key', given.external_key,
@@ -648,7 +648,7 @@ declare
   row_chunks jsonb;
   documents public.knowledge_documents[] := '{}';
   chunks jsonb[] := '{}';
-  counts knowledge_internal.chunk_counts;
+  counts record;
 begin
   foreach one in array given loop
     row_chunks := knowledge_internal.adopted_chunks(adoption, one);

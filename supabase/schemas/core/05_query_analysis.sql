@@ -812,7 +812,7 @@ end
 $$;
 
 -- The parts of analyse_query without the candidates.
-create function knowledge_internal.full_reading(
+create function knowledge_internal.analyse_fully(
   query_text text, search_mode text, collections text[], prefix_last boolean,
   configurations regconfig[], scope knowledge_internal.row_scope,
   corpus knowledge_internal.corpus_figures
@@ -930,9 +930,9 @@ begin
 end
 $$;
 
--- What full_reading says of a query of words only, in one language: at most 200 words of ASCII
+-- What analyse_fully says of a query of words only, in one language: at most 200 words of ASCII
 -- letters, which have no synonym and no spelling with accents. Null for any other query.
-create function knowledge_internal.plain_reading(
+create function knowledge_internal.analyse_plain_words(
   query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope,
   corpus knowledge_internal.corpus_figures
 ) returns knowledge_internal.query_analysis
@@ -1034,12 +1034,12 @@ declare
   analysis knowledge_internal.query_analysis;
 begin
   if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
-    analysis := knowledge_internal.plain_reading(
+    analysis := knowledge_internal.analyse_plain_words(
       query_text, configurations[1], collections, scope, corpus
     );
   end if;
   if (analysis.weighed).lexemes is null and configurations is not null then
-    analysis := knowledge_internal.full_reading(
+    analysis := knowledge_internal.analyse_fully(
       query_text, search_mode, collections, prefix_last, configurations, scope, corpus
     );
   end if;
