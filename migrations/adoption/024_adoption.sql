@@ -21,13 +21,26 @@ create table public.knowledge_adoptions (
   chunk_size integer,
   chunk_overlap integer not null,
   is_later boolean not null,
+  place_id integer unique,
+  embedding_column name,
+  order_sql text,
+  parent regclass,
+  parent_columns name[],
+  write_token uuid not null default gen_random_uuid(),
   created_at timestamptz not null default now()
 );
 
 comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
   'not used. chunk_size: contents with more characters are split; null: none. is_later: writes '
-  'note their rows in knowledge_adoption_changes. Written by adopt_table.';
+  'note their rows in knowledge_adoption_changes. place_id: the number of a table that is searched '
+  'in place; null: texts and embeddings are copied. In place, embedding_column has the embeddings '
+  '(null: they are kept in knowledge_chunks), and a vector index of the table orders by order_sql '
+  '(null: by nothing that serves cosine distance). parent: the table of the documents whose chunks '
+  'are the rows, with the column that refers to it and its key in parent_columns. write_token: '
+  'while the module writes chunks or embeddings of the table, the setting '
+  'knowledge_internal.stores_place has this value, which no user knows, and the triggers do not '
+  'carry such a write over again. Written by adopt_table and follow_table.';
 
 create table public.knowledge_adoption_problems (
   adoption_name text not null references public.knowledge_adoptions (name) on delete cascade,

@@ -1,8 +1,8 @@
 -- 044_in_place: rows of adopted tables that are searched where they are.
 -- Module: adoption.
--- Adds: columns, a check and indexes of knowledge_chunks, columns of knowledge_adoptions, a trigger
--- of knowledge_chunks, and the functions that store what is derived from such a row and read its
--- text and its embedding. Locks knowledge_chunks while its columns and indexes are created.
+-- Adds: columns, a check, indexes and a trigger of knowledge_chunks, and the functions that store
+-- what is derived from such a row and read its text and its embedding. Locks knowledge_chunks while
+-- its columns and indexes are created.
 
 -- A place is an adopted table whose text and embeddings stay where they are. A chunk of it has
 -- place_id and the key of its row, in the type of the key; its content is null, and so is its
@@ -10,32 +10,6 @@
 -- The functions place_content and place_embedding read the row. They are written again for each
 -- place, and are functions, not joins of a view, because nothing then depends on the table:
 -- `drop table ... cascade` ends one place and no search.
-
-alter table public.knowledge_adoptions
-  add column place_id integer unique,
-  add column embedding_column name,
-  add column order_sql text,
-  add column parent regclass,
-  add column parent_columns name[],
-  add column write_token uuid not null default gen_random_uuid();
-
-comment on column public.knowledge_adoptions.place_id is
-  'The number of a table that is searched in place; null: texts and embeddings are copied.';
-comment on column public.knowledge_adoptions.embedding_column is
-  'In place: the column of the table that the embeddings are in; null: they are kept in '
-  'knowledge_chunks.';
-comment on column public.knowledge_adoptions.order_sql is
-  'In place: what a vector index of the table orders by; null: it has none that serves cosine '
-  'distance. Written by follow_table.';
-
-comment on column public.knowledge_adoptions.parent is
-  'The table of the documents whose chunks are the rows; its changes are followed, too.';
-comment on column public.knowledge_adoptions.parent_columns is
-  'The column of the table that has the key of the parent, and the key of the parent.';
-comment on column public.knowledge_adoptions.write_token is
-  'While the module writes chunks or embeddings of the table, the setting '
-  'knowledge_internal.stores_place has this value, which no user knows: the triggers do not carry '
-  'such a write over again.';
 
 alter table public.knowledge_chunks
   alter column content drop not null,
@@ -421,17 +395,8 @@ begin
            excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
            excluded.collection, excluded.metadata, excluded.source_row, now()
          )
-   where (
-           stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
-           stored.source_origin, stored.author, stored.document_date, stored.owner_id,
-           stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
-           stored.collection, stored.metadata, stored.source_row
-         ) is distinct from (
-           excluded.title, excluded.knowledge_type, excluded.source_id, excluded.source_url,
-           excluded.source_origin, excluded.author, excluded.document_date, excluded.owner_id,
-           excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
-           excluded.collection, excluded.metadata, excluded.source_row
-         );
+   where to_jsonb(stored) - '{id,content_hash,created_at,updated_at}'::text[]
+           <> to_jsonb(excluded) - '{id,content_hash,created_at,updated_at}'::text[];
 end
 $$;
 
