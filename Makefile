@@ -7,6 +7,8 @@ export PYTHONDONTWRITEBYTECODE =
 # What the demo and the workbench need; all of INSTALLED has it too.
 FOR_DEMO := .venv/.for-demo
 FOR_WORKBENCH := .venv/.for-workbench
+# Each file in one worker: what its tests share is made once.
+PARALLEL := -n 2 --dist loadfile
 # The state of `make bench-full` and `make figures`: loaded systems, finished steps, results.
 KEEP ?= .second-brain/bench
 
@@ -62,26 +64,29 @@ playground: $(INSTALLED) node_modules/.bin/supabase ## search docs/ in the brows
 	$(BIN)/python -m tools.playground
 
 test: $(INSTALLED) ## the test suite, on an embedded Postgres; what is marked large also with every corpus searched as a large one
-	$(BIN)/pytest -n 2
-	$(BIN)/pytest -n 2 tests/security tests/writing -m "large and not slow" --small-corpus-limit 0
+	$(BIN)/pytest $(PARALLEL)
+	$(BIN)/pytest $(PARALLEL) tests/security tests/writing -m "large and not slow" --small-corpus-limit 0
 
 test-core: $(INSTALLED) ## what core alone must pass, without the tests that need a module or no database
-	$(BIN)/pytest -n 2 --modules none tests/search tests/security tests/writing tests/providers
+	$(BIN)/pytest $(PARALLEL) --modules none tests/search tests/security tests/writing tests/providers
 
 test-modules: $(INSTALLED) ## each module alone on core: the tests that say they need it; MODULES=facets
 	for module in $(MODULES); do \
-	  $(BIN)/pytest -n 2 --modules $$module -m "module and not slow and not chaos" \
+	  $(BIN)/pytest $(PARALLEL) --modules $$module -m "module and not slow and not chaos" \
 	    $(addprefix tests/,search security writing providers adoption citus) || exit 1; \
 	done
 
 test-slow: $(INSTALLED) ## what takes minutes, and core alone
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest $(PARALLEL) -m slow
 	$(MAKE) test-core
 
 test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
 	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
 
-test-mutants: $(INSTALLED) ## break SQL and Python at N places that SEED draws, each of which tests must notice; N=15 SEED=47
+.second-brain/reached:
+	-$(BIN)/pytest -q $(PARALLEL) -p tools.reached
+
+test-mutants: $(INSTALLED) .second-brain/reached ## break SQL and Python at N places that SEED draws, each of which tests must notice; N=15 SEED=47
 	$(BIN)/python -m tools.mutants --number $(or $(N),15) --seed $(or $(SEED),47)
 
 test-docker: $(INSTALLED) ## the test suite on Supabase's own Postgres image (needs Docker)

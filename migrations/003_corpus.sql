@@ -253,17 +253,10 @@ begin
     spread, least, sampled.kept, languages, last_analysed_at, table_rows
   )
       on conflict (id) do update
-     set document_count = excluded.document_count,
-         mean_length = excluded.mean_length,
-         content_words = excluded.content_words,
-         distinct_words = excluded.distinct_words,
-         cosine_spread = excluded.cosine_spread,
-         least_frequency = excluded.least_frequency,
-         sample = excluded.sample,
-         language_shares = excluded.language_shares,
-         analysed_at = excluded.analysed_at,
-         analysed_rows = excluded.analysed_rows,
-         refreshed_at = excluded.refreshed_at;
+     set (
+           id, document_count, mean_length, content_words, distinct_words, cosine_spread,
+           least_frequency, sample, language_shares, analysed_at, analysed_rows, refreshed_at
+         ) = (select excluded.*);
   return true;
 end
 $$;
@@ -327,7 +320,7 @@ comment on table public.knowledge_model_weights is
 
 -- docs/ranking.md measures it.
 insert into public.knowledge_model_weights (model, vector_weight)
-values ('wordllama-l2-256', 0.3), ('wordllama-l2-128', 0.3), ('wordllama-l2-64', 0.3);
+values ('wordllama-l2-256', 0.6), ('wordllama-l2-128', 0.6), ('wordllama-l2-64', 0.6);
 
 alter table public.knowledge_model_weights enable row level security;
 create policy knowledge_model_weights_none on public.knowledge_model_weights using (false);
@@ -462,26 +455,21 @@ create function knowledge_internal.document_frequencies(
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if corpus.frequencies_from = 'analysis' then
-    return array(
-      select coalesce(
-               listed.frequency * corpus.document_count,
-               knowledge_internal.counted_chunks(asked.lexeme)
-             )
-        from unnest(lexemes) with ordinality as asked (lexeme, place)
-        left join knowledge_internal.listed_frequencies() as listed on listed.value = asked.lexeme
-       order by asked.place
-    );
-  end if;
   return array(
     select coalesce(
              listed.frequency * corpus.document_count,
              knowledge_internal.counted_chunks(asked.lexeme)
            )
       from unnest(lexemes) with ordinality as asked (lexeme, place)
-      left join public.knowledge_lexeme_statistics as listed
-        on listed.lexeme = asked.lexeme
-       and corpus.frequencies_from = 'copy'
+      left join (
+             select copied.lexeme, copied.frequency
+               from public.knowledge_lexeme_statistics as copied
+              where corpus.frequencies_from = 'copy' and copied.lexeme = any (lexemes)
+             union all
+             select analysed.value collate "C", analysed.frequency
+               from knowledge_internal.listed_frequencies() as analysed
+              where corpus.frequencies_from = 'analysis'
+           ) as listed on listed.lexeme = asked.lexeme
      order by asked.place
   );
 end
@@ -631,22 +619,19 @@ begin
 end
 $$;
 
--- What is searched of a chunk beside its content: how often a word of its heading counts, and other
--- texts. stamp: which fields these are; null for those of core.
-create type knowledge_internal.text_fields as (
-  heading_weight integer, others text[], stamp integer
-);
-
--- Extension point: the fields of a chunk that are searched. A word of its heading counts twice,
--- which improved nDCG on each of three test collections.
+-- Extension point: what is searched of a chunk beside its content: how often a word of its heading
+-- counts, and other texts. stamp: which fields these are; null for those of core. A word of the
+-- heading counts twice, which improved nDCG on each of three test collections.
 create function knowledge_internal.text_fields(
   collection text, heading text default null, document_id uuid default null,
   metadata jsonb default '{}', owner_id uuid default null, visibility text default null,
-  allowed_groups text[] default null, sensitivity text default null
-) returns knowledge_internal.text_fields
+  allowed_groups text[] default null, sensitivity text default null,
+  out heading_weight integer, out others text[], out stamp integer
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return row(2, '{}', null)::knowledge_internal.text_fields;
+  heading_weight := 2;
+  others := '{}';
 end
 $$;
 

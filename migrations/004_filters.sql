@@ -17,13 +17,11 @@ create type knowledge_internal.filter_condition as (
 );
 
 -- Compiled filters; a chunk must meet all parts, and a null part is no restriction. filter_type to
--- public_only: as given. required_metadata: metadata must contain it. alternative_metadata: it must
--- contain one of them. access_sql, other_sql: the conditions as SQL about chunk, those on columns
+-- public_only: as given. access_sql, other_sql: the conditions as SQL about chunk, those on columns
 -- that control access apart. collections: those that conditions allow. is_indexed: whether an index
 -- supports a part. bounds_rows: whether it has a part beside excluded_collections.
 create type knowledge_internal.chunk_filter as (
   filter_type text, date_from date, date_to date, public_only boolean,
-  required_metadata jsonb, alternative_metadata jsonb[],
   conditions knowledge_internal.filter_condition[], access_sql text, other_sql text,
   collections text[], excluded_collections text[], is_indexed boolean, bounds_rows boolean
 );
@@ -624,7 +622,7 @@ begin
 end
 $$;
 
--- A condition as SQL about chunk; one on metadata uses no index. Only its number and the names of
+-- A condition as SQL about chunk. Only its number and the names of
 -- columns and operators are part of this text; its values are read from $1, the row_scope, which
 -- has the condition at this number. is_access: its column controls access. is_indexed: an index
 -- supports it.
@@ -669,17 +667,21 @@ begin
         when 'contains_text' then ' flag "q"'
       end
     );
-    actual := format(
-      '%s(chunk.metadata, %slocation, ''{}'', true)',
-      case when operator is null then 'jsonb_path_query_first' else 'jsonb_path_match' end, here
-    );
+    actual := case
+      when condition.path = '{}' and condition.op = 'contains' then 'chunk.metadata'
+      else format(
+        '%s(chunk.metadata, %slocation, ''{}'', true)',
+        case when operator is null then 'jsonb_path_query_first' else 'jsonb_path_match' end, here
+      )
+    end;
   end if;
   added := format(
     case
       when numnode(condition.query) = 0 then 'true'
       when condition.op = 'has_no_word' then '(chunk.content_tsv @@ %4$squery) is not true'
       when condition.op in ('has_all_words', 'has_any_word') then 'chunk.content_tsv @@ %4$squery'
-      when condition.op = 'contains' then '%s @> %s[1]'
+      when condition.op = 'contains' and cardinality(condition.jsons) = 1 then '%s @> %s[1]'
+      when condition.op = 'contains' then '%s @> any (%s)'
       when condition.op = 'has_any' then '%s ?| %s'
       when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'
       when condition.op = 'in' then '%s = any (%s)'
@@ -698,67 +700,67 @@ begin
 end
 $$;
 
--- The filter with one more condition that stands outside of groups.
+-- The filter with one more condition that stands outside of groups. The index finds rows by what
+-- their metadata contains, so a condition with a scalar becomes one that metadata contains one of
+-- some documents.
 create function knowledge_internal.with_condition(
   compiled knowledge_internal.chunk_filter, condition knowledge_internal.filter_condition
 ) returns knowledge_internal.chunk_filter
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- Without the index, each row is compared with every alternative: 100 take 30 microseconds.
-  most_alternatives constant integer := 100;
+  -- Without the index, each row is compared with every document: 100 take 30 microseconds.
+  most_documents constant integer := 100;
   any_scalar constant jsonpath := 'strict $.** ? (@.type() != "array" && @.type() != "object")';
   any_composite constant jsonpath := 'strict $[*] ? (@.type() == "array" || @.type() == "object")';
+  is_list constant boolean := condition.op = 'in' and not condition.has_null;
   -- The value that metadata must contain, or have at the path.
-  single jsonb := case
-    when condition.op = 'contains' or condition.op = 'in' and not condition.has_null
-      and cardinality(condition.jsons) = 1 then condition.jsons[1]
+  single constant jsonb := case
+    when condition.op = 'contains' or is_list and cardinality(condition.jsons) = 1
+      then condition.jsons[1]
   end;
   is_scalar constant boolean := jsonb_typeof(single) not in ('array', 'object');
   object_at_path jsonb := 'null'; -- with null at the end of the path
+  documents jsonb[];
+  containment knowledge_internal.filter_condition := condition;
 begin
   if condition.field = 'collection' and condition.op = 'not_in' then
     compiled.excluded_collections := compiled.excluded_collections || condition.texts;
     return compiled;
-  elsif condition.kind = 'json' then
-    for level in reverse cardinality(condition.path) .. 1 loop
-      object_at_path := jsonb_build_object(condition.path[level], object_at_path);
-    end loop;
-    -- For a scalar, containment is equality. A stored array or object may have more elements than
-    -- the contained one, so it is compared again. The GIN index finds rows only by scalars.
-    if jsonb_path_exists(single, any_scalar) and not (condition.op = 'contains' and is_scalar) then
-      single := case condition.path
-        when '{}' then single else jsonb_set(object_at_path, condition.path, single)
-      end;
-      -- A second condition on a key is checked by itself.
-      if (
-        compiled.required_metadata ?| array(select jsonb_object_keys(single))
-      ) is not true then
-        compiled.required_metadata := coalesce(compiled.required_metadata, '{}') || single;
-        if condition.op = 'contains' or is_scalar then
-          return compiled;
-        end if;
-      end if;
-    elsif compiled.alternative_metadata is null and (
-      condition.op = 'contains' and is_scalar
-      or condition.op = 'in' and not condition.has_null
-        and cardinality(condition.jsons) <= most_alternatives
-        and not jsonb_path_exists(to_jsonb(condition.jsons), any_composite)
-    ) then
-      compiled.alternative_metadata := array(
-        select jsonb_set(object_at_path, condition.path, listed.value)
-          from unnest(condition.jsons) as listed (value)
-        union all
-        select jsonb_set(object_at_path, condition.path, jsonb_build_array(single))
-         where condition.op = 'contains'
-      );
-      return compiled;
-    end if;
   elsif condition.field = 'collection' and condition.op = 'in' then
     compiled.collections := array(
       select name
         from unnest(condition.texts) as name
        where name = any (compiled.collections) is not false
     );
+  elsif condition.kind = 'json' then
+    for level in reverse cardinality(condition.path) .. 1 loop
+      object_at_path := jsonb_build_object(condition.path[level], object_at_path);
+    end loop;
+    if condition.path = '{}' and jsonb_path_exists(single, any_scalar) then
+      documents := array[single];
+    elsif condition.op = 'contains' and is_scalar or jsonb_path_exists(single, any_scalar)
+      or is_list and cardinality(condition.jsons) <= most_documents
+        and not jsonb_path_exists(to_jsonb(condition.jsons), any_composite)
+    then
+      documents := array(
+        select jsonb_set(object_at_path, condition.path, listed.value)
+          from unnest(condition.jsons) as listed (value)
+        union all
+        select jsonb_set(object_at_path, condition.path, jsonb_build_array(single))
+         where condition.op = 'contains' and is_scalar
+      );
+    end if;
+    if documents is not null then
+      containment.op := 'contains';
+      containment.path := '{}';
+      containment.jsons := documents;
+      compiled := knowledge_internal.with_group(compiled, array[containment]);
+      compiled.is_indexed := true;
+      -- Containment of a scalar is equality; a stored array or object may have more elements.
+      if condition.op = 'contains' or is_scalar is not false then
+        return compiled;
+      end if;
+    end if;
   end if;
   return knowledge_internal.with_group(compiled, array[condition]);
 end
@@ -877,8 +879,7 @@ begin
   compiled.date_to := date_to;
   compiled.public_only := nullif(public_only, false);
   compiled.is_indexed := compiled.is_indexed is true or num_nonnulls(
-    filter_type, date_from, date_to, compiled.public_only, compiled.required_metadata,
-    compiled.alternative_metadata
+    filter_type, date_from, date_to, compiled.public_only
   ) > 0;
   compiled.bounds_rows := compiled.is_indexed or compiled.conditions is not null;
   return case
@@ -923,10 +924,6 @@ begin
       case when wanted.date_from is not null then
         'chunk.document_date >= ($1).wanted.date_from' end,
       case when wanted.date_to is not null then 'chunk.document_date <= ($1).wanted.date_to' end,
-      case when wanted.required_metadata is not null then
-        'chunk.metadata @> ($1).wanted.required_metadata' end,
-      case when wanted.alternative_metadata is not null then
-        'chunk.metadata @> any (($1).wanted.alternative_metadata)' end,
       wanted.other_sql
     ),
     ''

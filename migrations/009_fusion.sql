@@ -85,9 +85,9 @@ alter table public.knowledge_settings
 -- weights. For null, the settings stored for the one collection searched, else those stored for
 -- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
 -- rrf. Where scores and not ranks are fused, the weight of the model counts, too. cosine_scale:
--- what auto divides a cosine by. neighbour_weight: of with_neighbours, null for no bonus: chunks of
--- more than 60 words get none, because each says enough by itself, and only the scores of auto do.
--- content_words: of a chunk, on average. docs/ranking.md measures it.
+-- what auto divides a cosine by. neighbour_weight: of scores_with_neighbours, null for no bonus:
+-- chunks of more than 60 words get none, because each says enough by itself, and only the scores of
+-- auto do. content_words: of a chunk, on average. docs/ranking.md measures it.
 create function knowledge_internal.effective_fusion(
   inout fusion text, inout vector_weight double precision, inout text_weight double precision,
   collections text[], content_words double precision, out cosine_scale double precision,
@@ -421,25 +421,20 @@ begin
 end
 $$;
 
--- The rows in their order, each with the neighbour bonus: the weight times the difference between
--- its best neighbour and the last row. A neighbour is the chunk before or after it in its document,
--- if that chunk is in the list.
-create function knowledge_internal.with_neighbours(
+-- The scores of the rows, in their order, each with the neighbour bonus: the weight times the
+-- difference between its best neighbour and the last row. A neighbour is the chunk before or after
+-- it in its document, if that chunk is in the list.
+create function knowledge_internal.scores_with_neighbours(
   rows knowledge_internal.fused_row[], neighbour_weight double precision
-) returns knowledge_internal.fused_row[]
+) returns double precision[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
 begin
   return array(
-    select row(
-             listed.id, listed.vector_rank, listed.text_rank, listed.similarity, listed.text_score,
-             listed.vector_share, listed.text_share,
-             listed.score + neighbour_weight * coalesce(listed.near - listed.least, 0),
-             listed.collections, listed.factors, listed.duplicates
-           )::knowledge_internal.fused_row
+    select listed.score + neighbour_weight * coalesce(listed.near - listed.least, 0)
       from (
-        select hit.*, min(hit.score) over () as least,
+        select hit.score, hit.place, min(hit.score) over () as least,
                max(hit.score) over (
                  partition by coalesce(chunk.document_id, hit.id) order by chunk.chunk_index
                      range between 1 preceding and 1 following exclude group
@@ -473,6 +468,8 @@ declare
   ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
   confidences constant float8[] := case when asked.min_confidence is not null
     then knowledge_internal.answer_confidences(plan, ids) end;
+  scores constant float8[] := case when asked.neighbour_weight is not null
+    then knowledge_internal.scores_with_neighbours(rows, asked.neighbour_weight) end;
 begin
   select array_agg(
            row(
@@ -483,13 +480,9 @@ begin
          ),
          greatest(max(weight.product), 1)
     into weighted, greatest_factor
-    from unnest(
-           case when asked.neighbour_weight is null then rows
-             else knowledge_internal.with_neighbours(rows, asked.neighbour_weight) end,
-           confidences
-         ) as hit (
-           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
-           collections, factors, duplicates, confidence
+    from unnest(rows, confidences, scores) as hit (
+           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
+           fused_score, collections, factors, duplicates, confidence, score_with_neighbours
          )
     left join knowledge_internal.page_rows(
            case when half_life is not null then ids end, has_text => false
@@ -517,8 +510,9 @@ begin
          ) as weight
    cross join lateral (
            -- A score below 0 would rise with a factor below 1.
-           select case when hit.score < 0 then hit.score else hit.score * weight.product end
-                    as score
+           select case when ranked.score < 0 then ranked.score
+                    else ranked.score * weight.product end as score
+             from coalesce(hit.score_with_neighbours, hit.fused_score) as ranked (score)
            offset 0
          ) as scaled
    -- Without a question nothing is compared.

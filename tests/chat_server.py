@@ -73,7 +73,10 @@ def chat_server() -> Iterator[ChatServer]:
             """Wait; return whether the client is still there."""
             while not event.wait(0.01):
                 if select.select([self.connection], [], [], 0)[0]:
-                    return bool(self.connection.recv(1, socket.MSG_PEEK))
+                    try:
+                        return bool(self.connection.recv(1, socket.MSG_PEEK))
+                    except ConnectionResetError:  # it left an event unread
+                        return False
             return True
 
         def log_message(self, *_: object) -> None:

@@ -2,10 +2,10 @@
 
 A mutant changes one line of supabase/schemas or of the package, in a copy of this checkout. Its
 kind is drawn first, then the place, so that rare kinds (grants, locks) are drawn, too. The tests
-are those that share the rarest names with the changed function, in the order of their BM25. A
-mutant is killed when a test fails, and broken when the migrations cannot be written or applied. For
-a survivor, the same tests run with a function that fails at each call: if all pass, the place was
-not reached.
+are those that reach the changed line or SQL function (`tools.reached`), or all where none is known
+to, in the order of the BM25 of the names that they share with the function. A mutant is killed when
+a test fails, and broken when the migrations cannot be written or applied. For a survivor, the same
+tests run with a function that fails at each call: if all pass, the place was not reached.
 """
 
 import argparse
@@ -28,6 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tools.reached import tests_of_function, tests_of_line
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "supabase" / "schemas"
@@ -230,8 +232,17 @@ def tests() -> dict[str, Counter[str]]:
     return found
 
 
+def reaching(mutant: Mutant) -> set[str]:
+    """The tests, and the files of tests, that reach the changed line or SQL function."""
+    if mutant.file.suffix == ".py":
+        return tests_of_line(mutant.file, mutant.number + 1)
+    line = mutant.file.read_text("utf-8").splitlines()[mutant.unit()[0]]
+    function = re.match(r"create (?:or replace )?function [a-z_]+\.(\w+)", line)
+    return tests_of_function(function[1]) if function else set()
+
+
 def suite(mutant: Mutant, most: int) -> list[str]:
-    """The tests that share the rarest names with the changed function, best first."""
+    """The tests that reach the change and share the rarest names with its function, best first."""
     lines = mutant.file.read_text("utf-8").splitlines()
     first, last = mutant.unit()
     asked = names("\n".join(lines[first:last]))
@@ -239,7 +250,12 @@ def suite(mutant: Mutant, most: int) -> list[str]:
         asked[name] += 3
     for name in names(TESTED_BY.get(mutant.kind, "")):
         asked[name] += 30
+    reached = reaching(mutant)
     files = {
+        test: found
+        for test, found in tests().items()
+        if test in reached or test.partition("::")[0] in reached
+    } or {
         test: found
         for test, found in tests().items()
         if mutant.file.suffix == ".py" or not test.startswith("tests/tools/")

@@ -35,8 +35,9 @@ $$;
 create or replace function knowledge_internal.text_fields(
   collection text, heading text default null, document_id uuid default null,
   metadata jsonb default '{}', owner_id uuid default null, visibility text default null,
-  allowed_groups text[] default null, sensitivity text default null
-) returns knowledge_internal.text_fields
+  allowed_groups text[] default null, sensitivity text default null,
+  out heading_weight integer, out others text[], out stamp integer
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   weights constant knowledge_internal.field_weights :=
@@ -63,10 +64,9 @@ begin
        order by key.place, found.place
     );
   end if;
-  return row(
-    weights.heading_weight, array_fill(title, array[weights.title_weight]) || texts,
-    nullif(hashtext(weights::text), hashtext('(2,0,{})'))
-  )::knowledge_internal.text_fields;
+  heading_weight := weights.heading_weight;
+  others := array_fill(title, array[weights.title_weight]) || texts;
+  stamp := nullif(hashtext(weights::text), hashtext('(2,0,{})'));
 end
 $$;
 

@@ -31,6 +31,7 @@ def adopt(
     layout: str | None = None,
     uses_embeddings: bool = True,
     leave_out: Sequence[str] = (),
+    parent: str | None = None,
     **choices: Any,
 ) -> str:
     """Adopt a table as the command does; return the name of the adoption."""
@@ -38,10 +39,12 @@ def adopt(
     proposed = proposal.propose(
         database,
         table,
-        options or {},
+        {"document": None} | (options or {}),
         layout,
         uses_embeddings=uses_embeddings,
         leave_out=leave_out,
+        finds_documents=parent is not None,
+        parent_name=parent,
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
     choices.setdefault("model", "m")

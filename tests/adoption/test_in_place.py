@@ -98,6 +98,17 @@ def test_a_row_whose_text_is_unchanged_is_not_analysed_again(source: Connection)
     assert hit["metadata"] == {"seen": 1}
 
 
+def test_no_setting_of_a_session_keeps_a_write_from_being_carried_over(
+    source: Connection,
+) -> None:
+    for number, value in enumerate(("on", "true", "00000000-0000-0000-0000-000000000000")):
+        source.execute(f"set knowledge_internal.stores_place = '{value}'".encode())
+        source.execute(
+            "update public.documents set content = %s where id = 1", [f"Number {number}."]
+        )
+        assert found(source, query_text=f"number {number}") == [f"Number {number}."]
+
+
 def test_a_row_that_was_deleted_without_triggers_is_not_shown_and_is_repaired(
     source: Connection,
 ) -> None:
@@ -363,6 +374,46 @@ def test_the_nearest_rows_come_from_the_table_s_own_index(
             [question],
         ).fetchall()
         assert [(hit["content"],) for hit in hits] == nearest
+
+
+def test_own_chunks_that_the_index_does_not_reach_are_found_beside_places(
+    database: Connection,
+) -> None:
+    database.execute(LARGE)
+    (planning,) = database.execute(
+        "select pg_get_functiondef('knowledge_internal.plan_reading'::regproc)"
+    ).fetchone() or ("",)
+    for wide, narrow in (
+        ("20000 as scan_tuples", "20 as scan_tuples"),
+        ("20 as index_cost", "0.01 as index_cost"),
+    ):
+        assert wide in planning
+        planning = planning.replace(wide, narrow)
+    database.execute(planning.encode())
+    database.execute(
+        "insert into public.knowledge_chunks (content, metadata, embedding)"
+        " select 'own ' || n, jsonb_build_object('kind', case when n > 395 then 'a' else 'b' end),"
+        "        array[1, 0, case when n > 395 then 0.3 else n / 4000.0 end]::extensions.vector"
+        "   from generate_series(1, 400) as n"
+    )
+    database.execute(GUIDE)
+    database.execute(
+        "insert into public.documents (content, metadata, embedding)"
+        " select 'row ' || n, '{\"kind\": \"a\"}',"
+        "        extensions.l2_normalize(array[1, 1 + n / 400.0, 0]::extensions.vector)"
+        "   from generate_series(1, 400) as n"
+    )
+    database.execute(
+        "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
+    )
+    adopt(database, is_in_place=True)
+    backfill(database)
+    hits = found(
+        database, query_embedding="[1,0,0]", filters={"kind": "a"}, match_count=10, pool_size=10
+    )
+    assert sorted(hits[:5]) == [f"own {number}" for number in range(396, 401)]
+    assert all(hit.startswith("row") for hit in hits[5:])
+    assert len(hits) == 10
 
 
 @pytest.mark.parametrize("operator", ["ip", "l2"])

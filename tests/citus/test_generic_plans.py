@@ -39,7 +39,7 @@ def test_no_write_of_a_table_is_planned_without_the_values(knowledge: Connection
         found = {name} if WRITES.search(bodies[name]) else set()
         return found.union(*(writing(one, reached) for one in called))
 
-    assert "public.hybrid_search_knowledge_chunks" in forced
+    assert "knowledge_internal.search" in forced
     assert writing("public.upsert_knowledge_document", set()) >= {
         "knowledge_internal.store_document",
         "knowledge_internal.write_rows",

@@ -272,6 +272,7 @@ def test_a_database_that_knows_ascii_letters_only_is_a_warning(
         assert "C.UTF-8" in (about[1].remedy or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("equal", "status", "is_reported"),
     [(1000, "active", False), (1001, "active", True), (1500, "archived", False)],

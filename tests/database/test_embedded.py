@@ -191,6 +191,7 @@ def refusal(server: EmbeddedPostgres) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_starting_a_server_that_recovers_from_a_crash_waits_for_it(local: EmbeddedPostgres) -> None:
     with psycopg.connect(local.dsn()) as killed, psycopg.connect(local.dsn()) as hanging:
         # The server ends all sessions before it recovers, and kills a stopped one after 5 seconds.

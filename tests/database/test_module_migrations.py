@@ -68,6 +68,7 @@ def test_the_manifest_has_what_a_module_adds_and_changes(
     assert manifest.of(["other"]) == {**manifest.core, **added}
 
 
+@pytest.mark.slow
 @needs_cli
 def test_a_change_of_a_module_is_a_migration_of_the_module(
     checkout: Checkout, databases: Databases

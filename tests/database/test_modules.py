@@ -90,6 +90,30 @@ def test_a_module_is_added_later_and_stays(plain_dsn: str) -> None:
     assert migrations.apply(plain_dsn) == []
 
 
+def test_words_are_read_while_chunks_are_written(plain_dsn: str) -> None:
+    migrations.apply(plain_dsn, dimensions=3)
+    query(
+        plain_dsn,
+        "insert into public.knowledge_chunks (content) select 'apple' || chr(97 + n % 9)"
+        " from generate_series(1, 50) as n; select 1",
+    )
+    text = next(one.sql for one in migrations.find() if one.module == "words")
+    reading, triggers = text.split("\ncreate trigger add_words", 1)
+    with psycopg.connect(plain_dsn) as migration:
+        migration.execute(reading.encode())
+        read = migration.execute("select count(*) from public.knowledge_words").fetchone()
+        assert read == (9,)
+        query(
+            plain_dsn,
+            "set lock_timeout = '2s'; insert into public.knowledge_chunks (content)"
+            " values ('zebra banana'), ('banana applea'); update public.knowledge_chunks"
+            " set content = 'walrus' where content = 'appleb'; select 1",
+        )
+        migration.execute(f"create trigger add_words{triggers}".encode())
+    found = query(plain_dsn, "select word from public.knowledge_words where word ~ '^[zbw]'")
+    assert sorted(found) == [("banana",), ("walrus",), ("zebra",)]
+
+
 def test_a_gap_is_refused_within_core_and_within_a_module(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3, modules=["insight"])
     delete = "delete from supabase_migrations.schema_migrations where version = '{}' returning 1"
@@ -192,6 +216,7 @@ def documents(dsn: str) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", migrations.modules())
 def test_a_module_alone_is_in_order_and_removed_leaves_core_as_it_was(
     plain_dsn: str, module: str
@@ -225,6 +250,7 @@ def test_the_modules_of_another_schema_are_removed_in_turn(plain_dsn: str) -> No
     assert {one.status for one in examine(plain_dsn, SCHEMA)} == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", migrations.modules())
 def test_a_removed_module_leaves_the_others_as_they_were(dsn: str, module: str) -> None:
     write(dsn)

@@ -139,7 +139,11 @@ def installed(dsn: str, *modules: str) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("modules", [(), *((one,) for one in MODULES), MODULES], ids="-".join)
+@pytest.mark.parametrize(
+    "modules",
+    [(), *(pytest.param((one,), marks=pytest.mark.slow) for one in MODULES), MODULES],
+    ids="-".join,
+)
 def test_bodies_find_what_they_name_and_calls_answer(
     plain_dsn: str, modules: tuple[str, ...]
 ) -> None:

@@ -101,6 +101,7 @@ def both_dsn(dsn: str) -> str:
     return dsn
 
 
+@pytest.mark.slow
 def test_two_installs_have_separate_dimensions_and_histories(both_dsn: str) -> None:
     assert migrations.apply(both_dsn) == []
     assert migrations.apply(both_dsn, schema=SCHEMA) == []

@@ -30,6 +30,9 @@ from waiting import until
 
 __all__ = ["cluster"]  # a fixture
 
+# Each has servers of its own.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def provider(cluster: Cluster) -> Iterator[ReplicaProvider]:

@@ -9,7 +9,7 @@ ROWS = "007_rows.sql"
 # Its own form of what a distributed engine cannot plan.
 OF_AN_ENGINE = "036_citus.sql"
 # The other places of rows.
-OF_PLACES = {"nearest_elsewhere", "caller_condition"}
+OF_PLACES = {"nearest_elsewhere", "caller_condition", "rows_by_id"}
 # Another place for the rows, or another engine, has to look at each of these, too.
 WRITERS = {
     "pass_document_on",
@@ -80,7 +80,7 @@ WITHOUT_A_SCOPE = {
 # Rows by their ids: the numbers that an arrangement compares, a text that is kept elsewhere.
 BY_ID = {"measured_rows", "content_of"}
 # One statement for many words, two scopes at once, and the condition of a document with chunks.
-OF_A_SCOPE = {"visible_words", "shown_rows", "document_condition"}
+OF_A_SCOPE = {"visible_words", "words_by_part", "shown_rows", "document_condition"}
 NAMES = re.compile(r"\b(?:from|join|update|into|only)\s+public\.knowledge_chunks\b")
 VIEW = re.compile(r"\b(?:from|join)\s+knowledge_internal\.(?:searchable_chunks|chunk_rows)\b")
 

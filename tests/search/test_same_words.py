@@ -111,8 +111,10 @@ def test_the_persian_non_joiner_stands_between_two_words(
 APOSTROPHES = "'\u2019\u02bc\u02bb\u02b9\u2018\u201b\u2032\u00b4\uff07\ua78c\u055a"
 
 
-@pytest.mark.parametrize("written", APOSTROPHES)
-@pytest.mark.parametrize("typed", APOSTROPHES)
+@pytest.mark.parametrize(
+    ("written", "typed"),
+    [pair for sign in APOSTROPHES for pair in ((sign, sign), (sign, "'"), ("'", sign))][2:],
+)
 def test_all_apostrophes_are_one(knowledge: Connection, written: str, typed: str) -> None:
     for before, after in (("\u043c", "\u044f\u0442\u0430"), ("O", "Connor"), ("Hawai", "i")):
         store(knowledge, f"the {before}{written}{after} here", "the here")

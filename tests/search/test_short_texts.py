@@ -176,4 +176,4 @@ def test_the_model_that_is_shipped_has_a_weight(knowledge: Connection) -> None:
             "select model, vector_weight from public.knowledge_model_weights"
         ).fetchall()
     )
-    assert stored["wordllama-l2-256"] == 0.3
+    assert stored["wordllama-l2-256"] == 0.6

@@ -104,6 +104,7 @@ NAMED_AT_RUN_TIME = {
         for name in (
             "adopted_rows",
             "carry_over_changes",
+            "carry_over_parents",
             "follow_table",
             "lock_document",
             "lock_source_rows",
@@ -115,6 +116,7 @@ NAMED_AT_RUN_TIME = {
             "embed_place_row",
             "empty_old_embeddings",
             "nearest_elsewhere",
+            "rows_by_id",
             "write_places",
             "place_order",
             "let_search",
@@ -138,6 +140,7 @@ NAMED_AT_RUN_TIME = {
             "listed_documents",
             "pending_embeddings",
             "visible_words",
+            "words_by_part",
             "document_content",
             "shows_row",
             "known_instead",

@@ -155,17 +155,16 @@ def test_settings_that_were_measured_tell_what_has_changed_since(corpus: Connect
 
 
 RANKS = {
-    "hybrid_search_knowledge_chunks",
     "bm25_k1",
-    "bm25_length_factor",
     "cosine_spread",
     "document_side",
     "exact_scores",
     "fusion_rules",
-    "inverse_document_frequency",
     "ranking_version",
     "rules_of_lists",
+    "search",
     "weighed_readings",
+    "weight_of_word",
 }
 RANKING = Path(__file__).with_name("ranking.sha256")
 

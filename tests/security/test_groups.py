@@ -410,6 +410,7 @@ def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
         assert found(**leg, **wanted, viewer_groups=["none"]) == 0
 
 
+@pytest.mark.slow
 def test_a_viewer_of_most_rows_finds_no_hidden_one(connect: Connect) -> None:
     """So many rows pass that the vector index is searched and not all of them are compared."""
     owner = connect()

@@ -37,7 +37,7 @@ from homes import present
 
 pytestmark = pytest.mark.large
 
-CALLS = 100  # of each viewer
+CALLS = 50  # of each viewer
 MANY_CALLS = 600
 # No form of a word is in over 20 of them: of more, the chunks that are stored first are looked at.
 CHUNKS = 150
@@ -442,7 +442,11 @@ def asked_by_a_server(
 
 
 @pytest.mark.parametrize("calls", [30, pytest.param(300, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("viewer", [Viewer(None), MEMBER], ids=["everybody", "member"])
+@pytest.mark.parametrize(
+    "viewer",
+    [pytest.param(Viewer(None), marks=pytest.mark.slow), MEMBER],
+    ids=["everybody", "member"],
+)
 @pytest.mark.parametrize("scope", SCOPES, ids=[f"{one['field']} {one['op']}" for one, _ in SCOPES])
 def test_rows_that_a_server_leaves_out_change_no_answer(
     sides: tuple[Side, Side], scope: Scope, viewer: Viewer, calls: int, modules: tuple[str, ...]

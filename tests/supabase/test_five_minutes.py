@@ -67,6 +67,7 @@ def test_python_finds_what_it_has_stored(
     assert printed.getvalue().splitlines() == shown.code.splitlines()
 
 
+@pytest.mark.slow
 def test_the_wheel_alone_does_the_same(plain_dsn: str, tmp_path: Path) -> None:
     checkout, installed = tmp_path / "checkout", tmp_path / "installed"
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)

@@ -59,6 +59,7 @@ def built() -> None:
     npm("run", "--silent", "build")
 
 
+@pytest.mark.slow
 @needs_npm
 def test_its_own_tests_pass_on_pglite() -> None:
     npm("test", "--silent")

@@ -151,6 +151,7 @@ def test_the_security_advisor_has_no_remark_at_all(
     assert "No issues found" in said
 
 
+@pytest.mark.slow
 def test_the_advisors_would_notice_a_table_without_row_level_security(
     supabase: Cli, plain_dsn: str
 ) -> None:

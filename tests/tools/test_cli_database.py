@@ -114,6 +114,7 @@ def test_a_dev_database_from_start_to_reset(run: Run, in_process: Run, folder: P
         assert migrations.stored_dimensions(connection) is None
 
 
+@pytest.mark.slow
 def test_a_dev_database_with_replicas(run: Run) -> None:
     started = run("server", "dev", "start", "--replicas", "2")
     assert started.code == 0, started.err

@@ -23,6 +23,7 @@ def run(run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     return run
 
 
+@pytest.mark.slow
 def test_every_command_takes_the_schema(
     run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_eval_measures_each_leg_and_hybrid(on_server: Run) -> None:
     }
 
 
+@pytest.mark.slow
 def test_eval_passes_the_arguments_of_hybrid_on(on_server: Run) -> None:
     found = legs(on_server("corpus", "eval", "--json", "--weights", "0", "1", "--pool-size", "3"))
     assert found["hybrid"]["nDCG@10"] == found["text"]["nDCG@10"] == 0.5
@@ -111,6 +112,7 @@ def test_eval_prints_a_table_and_what_the_gain_is_worth(
     assert "Loading 3 documents" in done.err
 
 
+@pytest.mark.slow
 def test_eval_measures_reranking_beside_the_others(
     on_server: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_an_argument_that_the_search_refuses_is_named_and_nothing_stays(
     assert (done.code, told in done.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_eval_starts_a_server_of_its_own_and_embeds_by_itself(
     run: Run, fruit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +257,7 @@ def test_the_report_loads_nothing_and_escapes_what_it_shows(on_server: Run, tmp_
     assert page.text.count(HOSTILE) >= 3
 
 
+@pytest.mark.slow
 def test_the_report_draws_every_figure(on_server: Run, tmp_path: Path) -> None:
     assert on_server("corpus", "eval", "--html", "report.html").code == 0
     page = Page((tmp_path / "report.html").read_text("utf-8"))
@@ -272,6 +276,7 @@ def test_a_report_into_a_missing_folder_is_refused_before_anything_runs(
     assert "Loading" not in done.err
 
 
+@pytest.mark.slow
 def test_tune_recommends_and_stores_nothing_that_is_not_better(on_server: Run, dsn: str) -> None:
     done = on_server("corpus", "tune", "--apply", "--target", dsn)
     assert done.code == 0, done.err
@@ -279,6 +284,7 @@ def test_tune_recommends_and_stores_nothing_that_is_not_better(on_server: Run, d
     assert "2 of 20 judged questions: a fit to so few gains nothing" in done.out
 
 
+@pytest.mark.slow
 def test_tune_reports_its_grid_and_the_legs(on_server: Run) -> None:
     done = on_server("corpus", "tune", "--json")
     assert done.code == 0, done.err

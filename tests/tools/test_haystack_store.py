@@ -38,6 +38,7 @@ def wide(server: Server) -> Iterator[Any]:
             yield pool
 
 
+@pytest.mark.slow
 class TestDocumentStoreSuite(DocumentStoreBaseExtendedTests, CountDocumentsByFilterTest):
     """Haystack's standard suite."""
 

@@ -273,6 +273,7 @@ def test_neighbours_that_were_asked_for_are_the_text(filled: str) -> None:
     assert (document.page_content, node.text) == (whole, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["invoke", "ainvoke"])
 def test_the_retriever_is_part_of_a_chain(filled: str, method: str) -> None:
     def joined(found: list[Document]) -> str:
@@ -300,6 +301,7 @@ def test_the_retriever_is_part_of_a_chain(filled: str, method: str) -> None:
     assert seen == [f"Human: {KEYS} {LEAKED} Question: {question}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["query", "aquery"])
 def test_the_retriever_feeds_a_query_engine(filled: str, method: str) -> None:
     engine = RetrieverQueryEngine.from_args(

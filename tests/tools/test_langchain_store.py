@@ -50,6 +50,7 @@ def six_dimensions(server: Server) -> Iterator[Any]:
             yield pool
 
 
+@pytest.mark.slow
 class TestVectorStoreSuite(VectorStoreIntegrationTests):
     """LangChain's standard suite, synchronous and asynchronous."""
 
@@ -62,6 +63,7 @@ class TestVectorStoreSuite(VectorStoreIntegrationTests):
         store.delete()
 
 
+@pytest.mark.slow
 class TestRetrieverSuite(RetrieversIntegrationTests):
     """LangChain's standard suite for retrievers, on the store's retriever."""
 

@@ -103,6 +103,7 @@ def test_two_settings_are_compared(brain: Run) -> None:
     assert "vector_weight" in refused.err
 
 
+@pytest.mark.slow
 def test_the_report_of_a_corpus_has_each_mode_and_explains_the_losses(
     brain: Run, writer: KnowledgeWriter, tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_the_report_of_a_corpus_has_each_mode_and_explains_the_losses(
     assert page.count("<details>") == 8
 
 
+@pytest.mark.slow
 def test_hits_of_the_settings_in_use_are_reranked(
     brain: Run, writer: KnowledgeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_another_embedding_model_is_compared_before_the_switch(brain: Run) -> No
     assert "8 chunks, and --max-chunks is 7" in refused.err
 
 
+@pytest.mark.slow
 def test_tune_stores_what_is_better_and_a_search_changes(
     brain: Run, writer: KnowledgeWriter, database: Connection
 ) -> None:

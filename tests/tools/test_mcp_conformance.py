@@ -22,6 +22,7 @@ SCENARIOS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_the_server_conforms(revision: str, corpus: str, tmp_path: Path) -> None:
     with http_server(SECOND_BRAIN_DSN=corpus) as served:

@@ -156,6 +156,7 @@ def agent(
         yield made
 
 
+@pytest.mark.slow
 def test_questions_of_the_corpus_are_answered_with_a_citation(agent: Agent) -> None:
     cited = {question: agent.answer(question) for question in ANSWERED}
     right = [question for question, one in cited.items() if one and one.title in ANSWERED[question]]
@@ -164,12 +165,14 @@ def test_questions_of_the_corpus_are_answered_with_a_citation(agent: Agent) -> N
     assert all(one is not None and one.source and one.text for one in cited.values()), cited
 
 
+@pytest.mark.slow
 def test_questions_of_other_subjects_end_in_not_found(agent: Agent) -> None:
     assert {question: agent.answer(question) for question in OF_OTHER_SUBJECTS} == dict.fromkeys(
         OF_OTHER_SUBJECTS
     )
 
 
+@pytest.mark.slow
 def test_a_list_is_widened_to_its_end_and_narrowed_by_a_filter(agent: Agent) -> None:
     wide, _ = agent.all_of("file")
     assert wide > 5

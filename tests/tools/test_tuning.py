@@ -71,6 +71,7 @@ def tune(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str) -> Any:
     return tune
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("by_text", "by_vector", "right", "noisy"),
     [(PLACES, NOISE, "text", "vector"), (NOISE, PLACES, "vector", "text")],

@@ -339,6 +339,7 @@ def test_measuring_shows_each_mode_and_does_not_start_again(
     assert '<option selected value="vector">' in versus
 
 
+@pytest.mark.slow
 def test_better_settings_are_applied_and_a_search_changes(
     browser: TestClient, writer: KnowledgeWriter, corpus: Connection
 ) -> None:

@@ -1,6 +1,8 @@
 """The page Search over six documents: lists, shares, state in the address, copied calls."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,6 +16,7 @@ from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
 from opened_workbench import OWNER, SCRIPT, browser_of
+from second_brain.filters import OPERATORS
 from second_brain.models import CallableEmbedder
 from second_brain.workbench.asking import pieces
 from second_brain.workbench.question import Question, read_question
@@ -154,7 +157,9 @@ def test_corpus_text_never_becomes_html(library: TestClient) -> None:
         text = library.get(path).text
         assert "&lt;script" in text, path
         found = _Elements(text)
-        assert found.scripts <= {"/static/workbench.js", "/static/search.js"}, path
+        assert found.scripts <= {
+            f"/static/{name}.js" for name in ("workbench", "search", "filters")
+        }, path
         assert found.handlers == [], path
         assert "img" not in found.names, path
 
@@ -350,3 +355,47 @@ def test_texts_of_the_corpus_have_their_own_direction(library: TestClient) -> No
     (document,) = {str(one["href"]) for one in page.select(".hit a[href^='/document/']")[:1]}
     shown = BeautifulSoup(library.get(document).text, "html.parser")
     assert {one.get("dir") for one in shown.select("h1, .chunk .content")} == {"auto"}
+
+
+BUILT = """
+const run = { document: undefined };
+const vm = require("node:vm");
+vm.createContext(run);
+const source = require("node:fs").readFileSync(0, "utf8");
+vm.runInContext(source + ";Object.assign(globalThis, { listed, read, write })", run);
+const [given, columns] = process.argv.slice(1).map(JSON.parse);
+const built = run.listed(given, columns).map((one) => run.write(run.read(one, columns)));
+console.log(JSON.stringify(built));
+"""
+ENGLISH = {"field": "language", "op": "eq", "value": "english"}
+HOUSE = {"field": "text", "op": "has_any_word", "value": ["house"]}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on PATH")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"knowledge_type": "decision", "language": "english"},
+        [{"any": [{"knowledge_type": "decision"}, {"not": HOUSE}]}],
+        {"not": {"any": [HOUSE, {"room": "hall"}]}, "language": "english"},
+        [{"not": {"knowledge_type": "decision", "language": "english"}}],
+        [{"all": [ENGLISH, {"all": [HOUSE, {"field": "owner_id", "op": "is_null"}]}]}],
+    ],
+)
+def test_the_builder_keeps_the_meaning_of_a_filter(
+    library: TestClient, given: dict[str, object] | list[object]
+) -> None:
+    page = _page(library)
+    offered = {one["value"] for one in page.find_all("option", attrs={"data-takes": True})}
+    assert offered == {*OPERATORS}
+    columns = json.dumps([one["value"] for one in page.select("#builder-fields option")])
+    node = ["node", "-e", BUILT, json.dumps(given), columns]
+    script = library.get("/static/filters.js").text
+    done = subprocess.run(node, input=script, capture_output=True, text=True, check=True)
+    built = json.loads(done.stdout)
+    assert all(len(one) == 1 or "field" in one for one in built)
+    found, wanted = (
+        _keys(_page(library, legs="vector", q=QUESTION, filters=json.dumps(one)), "vector")
+        for one in (built, given)
+    )
+    assert found == wanted

@@ -23,10 +23,11 @@ MODULES: Mapping[str, str] = {
     "like": "like_ids: hits like known chunks or documents",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
     "citus": "one corpus over the workers of a Citus cluster; needs the extension citus",
+    "substrings": "identifiers by a part of them; needs the extension pg_trgm",
 }
 """What each module is for, in the order of the files."""
 
-NOT_IN_ALL = frozenset({"native_bm25", "citus"})
+NOT_IN_ALL = frozenset({"native_bm25", "citus", "substrings"})
 """The modules that need an extension: they are installed only by name."""
 
 ALL = "all"

@@ -1,6 +1,6 @@
 -- 005_query_analysis: what a query's text asks for, and how its words are weighed.
--- Adds: the types of a read query, the functions that read one, and two extension points for its
--- words.
+-- Adds: the types of a read query, the functions that read one, and three extension points for
+-- its words.
 -- Locks nothing that exists.
 
 -- Another reading of a typed word: a spelling with accents, a completion or a synonym. typed: the
@@ -83,6 +83,17 @@ $$;
 -- nearly the same and the number of chunks that have them (counting may stop early), such as
 -- {"recieve": {"receive": 12}}; null for none. Only words of chunks in scope may be returned.
 create function knowledge_internal.near_words(
+  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return null;
+end
+$$;
+
+-- Extension point: the same for identifiers that no chunk in scope has, by chunks that have one of
+-- which they are a part, such as {"DS-76": {"DS-7604 DS-7610": 3}}.
+create function knowledge_internal.words_by_part(
   query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -801,7 +812,7 @@ end
 $$;
 
 -- The parts of analyse_query without the candidates.
-create function knowledge_internal.full_reading(
+create function knowledge_internal.analyse_fully(
   query_text text, search_mode text, collections text[], prefix_last boolean,
   configurations regconfig[], scope knowledge_internal.row_scope,
   corpus knowledge_internal.corpus_figures
@@ -919,9 +930,9 @@ begin
 end
 $$;
 
--- What full_reading says of a query of words only, in one language: at most 200 words of ASCII
+-- What analyse_fully says of a query of words only, in one language: at most 200 words of ASCII
 -- letters, which have no synonym and no spelling with accents. Null for any other query.
-create function knowledge_internal.plain_reading(
+create function knowledge_internal.analyse_plain_words(
   query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope,
   corpus knowledge_internal.corpus_figures
 ) returns knowledge_internal.query_analysis
@@ -1023,12 +1034,12 @@ declare
   analysis knowledge_internal.query_analysis;
 begin
   if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
-    analysis := knowledge_internal.plain_reading(
+    analysis := knowledge_internal.analyse_plain_words(
       query_text, configurations[1], collections, scope, corpus
     );
   end if;
   if (analysis.weighed).lexemes is null and configurations is not null then
-    analysis := knowledge_internal.full_reading(
+    analysis := knowledge_internal.analyse_fully(
       query_text, search_mode, collections, prefix_last, configurations, scope, corpus
     );
   end if;

@@ -21,6 +21,7 @@ create type knowledge_internal.page_row as (
   document_date date, language text, heading text, sensitivity text, source_row jsonb
 );
 
+-- Extension point: the rows with these ids.
 create function knowledge_internal.rows_by_id(
   ids uuid[], has_bm25 boolean default false, has_lexemes boolean default false,
   has_embedding boolean default false, asked_embedding extensions.vector default null

@@ -18,7 +18,7 @@ create type knowledge_internal.known_rows as (
 );
 
 -- What the fused list is arranged by; null for what was not asked. neighbour_weight: as of
--- with_neighbours. further: as further_arrangement returns it.
+-- scores_with_neighbours. further: as further_arrangement returns it.
 create type knowledge_internal.arrangement as (
   one_per_document boolean, max_per_document integer, min_confidence double precision,
   recency_half_life double precision, neighbour_weight double precision, further jsonb

@@ -431,6 +431,7 @@ declare
   near jsonb;
   replaced jsonb;
   typed text;
+  pattern text;
 begin
   -- A search without words does not plan the call, so it works where the text leg is broken.
   if query_text is null then
@@ -440,7 +441,11 @@ begin
     query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
   );
   if given.search_mode = 'websearch' then
-    near := knowledge_internal.near_words(query_text, analysis, plan.scope);
+    near := nullif(
+      coalesce(knowledge_internal.near_words(query_text, analysis, plan.scope), '{}')
+        || coalesce(knowledge_internal.words_by_part(query_text, analysis, plan.scope), '{}'),
+      '{}'
+    );
     if near is not null then
       replaced := (
         select jsonb_object_agg(best.typed, best.near)
@@ -455,12 +460,13 @@ begin
   end if;
   if replaced is not null then
     query_text := left(query_text, characters_read);
-    -- A word has letters only, so it is no pattern.
-    for typed in select entry.key from jsonb_each(replaced) as entry loop
-      if query_text ~* ('\m' || typed || '\M') then
-        query_text := regexp_replace(
-          query_text, '\m' || typed || '\M', replaced ->> typed, 'gi'
-        );
+    for typed, pattern in
+      select entry.key,
+             '\m' || regexp_replace(entry.key, '([^[:alnum:]])', '\\\1', 'g') || '\M'
+        from jsonb_each(replaced) as entry
+    loop
+      if query_text ~* pattern then
+        query_text := regexp_replace(query_text, pattern, replaced ->> typed, 'gi');
       else
         replaced := replaced - typed;
       end if;

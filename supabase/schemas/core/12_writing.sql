@@ -52,7 +52,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   document public.knowledge_documents;
   is_restored constant boolean := new.status = 'active' and old.status <> 'active';
-  fields knowledge_internal.text_fields;
+  fields record;
   is_analysed boolean;
   mean_length float8;
   side record;
@@ -278,65 +278,73 @@ declare
     'author', 'document_date', 'owner_id', 'visibility', 'allowed_groups', 'sensitivity',
     'language', 'collection', 'metadata'
   ];
-  wrong_key text;
-  allowed text;
+  problem text;
+  remedy text;
 begin
   if jsonb_typeof(document) is distinct from 'object' then
     raise exception 'document must be a JSON object, not %',
                     coalesce(jsonb_typeof(document), 'null')
       using errcode = '22023';
   end if;
-  select entry.key
-    into wrong_key
-    from jsonb_each(document) as entry (key, value)
-   where entry.key not in ('metadata', 'allowed_groups')
-     and jsonb_typeof(entry.value) not in ('string', 'null')
-   limit 1;
-  if found then
-    raise exception 'document.% must be a text or null, not %',
-                    wrong_key, jsonb_typeof(document -> wrong_key)
-      using errcode = '22023';
-  end if;
-  if coalesce(document ->> 'external_key', '') = '' then
-    raise exception 'document.external_key must be a text that names the document, '
-                    'it is missing or empty'
-      using errcode = '22023';
-  end if;
-  select rule.field, rule.allowed
-    into wrong_key, allowed
+  select rule.message, rule.hint
+    into problem, remedy
     from (
-      values
-        ('metadata', 'a JSON object', jsonb_typeof(document -> 'metadata') in ('object', 'null')),
-        ('allowed_groups', 'an array of texts, or null',
-         document -> 'allowed_groups' = 'null'
-           or jsonb_typeof(document -> 'allowed_groups') = 'array'
-             and not jsonb_path_exists(
-                   document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
-                   silent => true
-                 )),
-        ('external_key', 'a text of 1 to 2000 bytes',
-         octet_length(document ->> 'external_key') between 1 and 2000),
-        ('owner_id', 'a UUID', knowledge_internal.is_input(document ->> 'owner_id', 'uuid')),
-        ('source_id', 'a UUID', knowledge_internal.is_input(document ->> 'source_id', 'uuid')),
-        -- How Postgres reads any other form of a date depends on the DateStyle of the session.
-        ('document_date', 'an ISO date such as 2026-01-31',
-         document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
-           and knowledge_internal.is_input(document ->> 'document_date', 'date')),
-        ('language', 'a text of 1 to 60 characters',
-         length(document ->> 'language') between 1 and 60),
-        ('collection', 'a text of 1 to 200 characters',
-         length(document ->> 'collection') between 1 and 200)
+      select 1 as place, '' as hint, format(
+               'document.%s must be a text or null, not %s', entry.key, jsonb_typeof(entry.value)
+             ) as message
+        from jsonb_each(document) as entry
+       where entry.key not in ('metadata', 'allowed_groups')
+         and jsonb_typeof(entry.value) not in ('string', 'null')
       union all
-      select named, 'one of ' || array_to_string(knowledge_internal.known_values(named), ', '),
-             document ->> named = any (knowledge_internal.known_values(named))
-        from unnest('{knowledge_type,source_origin,visibility}'::text[]) as named
-    ) as rule (field, allowed, is_kept)
-   where not rule.is_kept
+      select 2, '', 'document.external_key must be a text that names the document, it is missing '
+                    'or empty'
+       where coalesce(document ->> 'external_key', '') = ''
+      union all
+      select 3, '', format(
+               'document.%s must be %s, not %s',
+               field.name, field.allowed, left(document ->> field.name, 100)
+             )
+        from (
+          values
+            ('metadata', 'a JSON object',
+             jsonb_typeof(document -> 'metadata') in ('object', 'null')),
+            ('allowed_groups', 'an array of texts, or null',
+             document -> 'allowed_groups' = 'null'
+               or jsonb_typeof(document -> 'allowed_groups') = 'array'
+                 and not jsonb_path_exists(
+                       document -> 'allowed_groups', 'strict $[*] ? (@.type() != "string")',
+                       silent => true
+                     )),
+            ('external_key', 'a text of 1 to 2000 bytes',
+             octet_length(document ->> 'external_key') between 1 and 2000),
+            ('owner_id', 'a UUID', knowledge_internal.is_input(document ->> 'owner_id', 'uuid')),
+            ('source_id', 'a UUID', knowledge_internal.is_input(document ->> 'source_id', 'uuid')),
+            -- How Postgres reads any other form of a date depends on the DateStyle of the session.
+            ('document_date', 'an ISO date such as 2026-01-31',
+             document ->> 'document_date' ~ '^\d{4}-\d{2}-\d{2}([T ].*)?$'
+               and knowledge_internal.is_input(document ->> 'document_date', 'date')),
+            ('language', 'a text of 1 to 60 characters',
+             length(document ->> 'language') between 1 and 60),
+            ('collection', 'a text of 1 to 200 characters',
+             length(document ->> 'collection') between 1 and 200)
+          union all
+          select named, 'one of ' || array_to_string(knowledge_internal.known_values(named), ', '),
+                 document ->> named = any (knowledge_internal.known_values(named))
+            from unnest('{knowledge_type,source_origin,visibility}'::text[]) as named
+        ) as field (name, allowed, is_kept)
+       where not field.is_kept
+      union all
+      select 4, 'Put keys of your own into document.metadata.', format(
+               'document has an unknown key %s, the known keys are: %s',
+               name, array_to_string(document_keys, ', ')
+             )
+        from jsonb_object_keys(document) as name
+       where name <> all (document_keys)
+    ) as rule
+   order by rule.place
    limit 1;
   if found then
-    raise exception 'document.% must be %, not %',
-                    wrong_key, allowed, left(document ->> wrong_key, 100)
-      using errcode = '22023';
+    raise exception '%', problem using errcode = '22023', hint = remedy;
   end if;
   perform knowledge_internal.checked_metadata('document.metadata', document -> 'metadata');
   perform knowledge_internal.checked_address('document.source_url', document ->> 'source_url');
@@ -344,16 +352,6 @@ begin
     'document.allowed_groups',
     array(select jsonb_array_elements_text(nullif(document -> 'allowed_groups', 'null')))
   );
-  select key.name
-    into wrong_key
-    from jsonb_object_keys(document) as key (name)
-   where key.name <> all (document_keys)
-   limit 1;
-  if found then
-    raise exception 'document has an unknown key %, the known keys are: %',
-                    wrong_key, array_to_string(document_keys, ', ')
-      using errcode = '22023', hint = 'Put keys of your own into document.metadata.';
-  end if;
 end
 $$;
 
@@ -417,7 +415,7 @@ $$;
 -- A document, stored or new, with the given fields. A field that is not given keeps its value
 -- (fields: merge) or gets its default (replace); one given as null gets its default. source_row is
 -- not one of these fields: an adopted document keeps it.
-create function knowledge_internal.changed_document(
+create function knowledge_internal.merged_document(
   document public.knowledge_documents, given jsonb, fields text
 ) returns public.knowledge_documents
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -451,7 +449,7 @@ end
 $$;
 
 -- Inserts or updates a document that check_document has checked, and locks its row until the
--- transaction ends. given, fields: as in changed_document. chunks: what store_chunks stores
+-- transaction ends. given, fields: as in merged_document. chunks: what store_chunks stores
 -- afterwards, for content_hash. Returns the row.
 create function knowledge_internal.store_document(given jsonb, chunks jsonb, fields text)
 returns public.knowledge_documents
@@ -474,7 +472,7 @@ begin
        for update;
     is_stored := found;
     before := document;
-    document := knowledge_internal.changed_document(
+    document := knowledge_internal.merged_document(
       document, given, case when is_stored then fields else 'replace' end
     );
     -- The digest of the content_hash of each chunk, in their order.
@@ -517,12 +515,6 @@ begin
   return document;
 end
 $$;
-
--- What store_chunks did: the counts that upsert_knowledge_document returns.
-create type knowledge_internal.chunk_counts as (
-  added integer, changed integer, unchanged integer, removed integer, embeddings_reused integer,
-  embeddings_missing integer
-);
 
 -- The embedding of a model that a stored chunk with this content_hash has and may give to document
 -- taker (null: to any); null if there is none. It reads at most 100 chunks with the text.
@@ -654,10 +646,12 @@ $$;
 -- Makes the active chunks of each document those that are given for it, an array for each: updates
 -- what is unchanged, supersedes what is changed or removed, inserts what is new. With fields merge,
 -- an unchanged chunk keeps a collection and metadata that are not given. A document must not be
--- listed twice. Returns the sums over all documents.
+-- listed twice. Returns the counts of upsert_knowledge_document, over all documents.
 create function knowledge_internal.store_chunks(
-  documents public.knowledge_documents[], chunks jsonb[], fields text
-) returns knowledge_internal.chunk_counts
+  documents public.knowledge_documents[], chunks jsonb[], fields text, out added integer,
+  out changed integer, out unchanged integer, out removed integer, out embeddings_reused integer,
+  out embeddings_missing integer
+)
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- Each chunk is found by its id: the plan is made when the table is small, and used when it is
 -- large.
@@ -668,7 +662,6 @@ set enable_mergejoin = off
 -- Postgres 18 is so high that Postgres would compile the statement.
 set jit = off as $$
 declare
-  counts knowledge_internal.chunk_counts;
   changes knowledge_internal.chunk_change[];
 begin
   with incoming as materialized (
@@ -764,10 +757,8 @@ begin
          count(*) filter (
            where change.is_given and change.embedding is null and not change.keeps_embedding
          )
-    into counts.added, counts.changed, counts.unchanged, counts.removed,
-         counts.embeddings_reused, counts.embeddings_missing
+    into added, changed, unchanged, removed, embeddings_reused, embeddings_missing
     from unnest(changes) as change;
-  return counts;
 end
 $$;
 
@@ -783,10 +774,10 @@ declare
   chunk_keys constant text[] := array[
     'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
   ];
-  unknown_key text;
-  wrong_chunk bigint;
+  problem text;
+  remedy text;
   stored_document public.knowledge_documents;
-  counts knowledge_internal.chunk_counts;
+  counts record;
 begin
   perform knowledge_internal.check_caller('upsert_knowledge_document');
   if (fields in ('merge', 'replace')) is not true then
@@ -800,50 +791,44 @@ begin
                     coalesce(jsonb_typeof(chunks), 'null')
       using errcode = '22023';
   end if;
-  select item.ordinality - 1
-    into wrong_chunk
+  select rule.message, rule.hint
+    into problem, remedy
     from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
-   where jsonb_typeof(item.chunk) <> 'object'
-      or jsonb_typeof(item.chunk -> 'content') is distinct from 'string'
-      or jsonb_typeof(item.chunk -> 'metadata') not in ('object', 'null')
-      or jsonb_typeof(item.chunk -> 'embedding') not in ('array', 'string', 'null')
-      or jsonb_typeof(item.chunk -> 'embedding_model') not in ('string', 'null')
-      or jsonb_typeof(item.chunk -> 'heading') not in ('string', 'null')
-      or jsonb_typeof(item.chunk -> 'collection') not in ('string', 'null')
-   order by item.ordinality
+   cross join lateral (
+           select 1, '', format(
+                    'chunks[%s] must be an object: content a text, heading, embedding_model and '
+                    'collection texts or null, embedding an array of numbers or null, metadata an '
+                    'object or null', item.ordinality - 1
+                  )
+            where jsonb_typeof(item.chunk) <> 'object'
+               or jsonb_typeof(item.chunk -> 'content') is distinct from 'string'
+               or jsonb_typeof(item.chunk -> 'metadata') not in ('object', 'null')
+               or jsonb_typeof(item.chunk -> 'embedding') not in ('array', 'string', 'null')
+               or jsonb_typeof(item.chunk -> 'embedding_model') not in ('string', 'null')
+               or jsonb_typeof(item.chunk -> 'heading') not in ('string', 'null')
+               or jsonb_typeof(item.chunk -> 'collection') not in ('string', 'null')
+           union all
+           select 2, 'Put keys of your own into the metadata of a chunk.', format(
+                    'chunks have an unknown key %s, the known keys are: %s',
+                    name, array_to_string(chunk_keys, ', ')
+                  )
+             from jsonb_object_keys(
+                    case jsonb_typeof(item.chunk) when 'object' then item.chunk end
+                  ) as name
+            where name <> all (chunk_keys)
+           union all
+           select 3, 'Searches compare embeddings of one model: give each embedding the name of '
+                  'the model that made it.', format(
+                    'chunks[%s].embedding_model must name the model of the embedding, it is '
+                    'missing or empty', item.ordinality - 1
+                  )
+            where jsonb_typeof(item.chunk -> 'embedding') <> 'null'
+              and coalesce(item.chunk ->> 'embedding_model', '') = ''
+         ) as rule (place, hint, message)
+   order by rule.place, item.ordinality
    limit 1;
   if found then
-    raise exception 'chunks[%] must be an object: content a text, heading, embedding_model and '
-                    'collection texts or null, embedding an array of numbers or null, metadata '
-                    'an object or null',
-                    wrong_chunk
-      using errcode = '22023';
-  end if;
-  select key.name
-    into unknown_key
-    from jsonb_array_elements(chunks) as item (chunk)
-   cross join jsonb_object_keys(item.chunk) as key (name)
-   where key.name <> all (chunk_keys)
-   limit 1;
-  if found then
-    raise exception 'chunks have an unknown key %, the known keys are: %',
-                    unknown_key, array_to_string(chunk_keys, ', ')
-      using errcode = '22023', hint = 'Put keys of your own into the metadata of a chunk.';
-  end if;
-
-  select item.ordinality - 1
-    into wrong_chunk
-    from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
-   where jsonb_typeof(item.chunk -> 'embedding') <> 'null'
-     and coalesce(item.chunk ->> 'embedding_model', '') = ''
-   order by item.ordinality
-   limit 1;
-  if found then
-    raise exception 'chunks[%].embedding_model must name the model of the embedding, it is missing '
-                    'or empty', wrong_chunk
-      using errcode = '22023',
-            hint = 'Searches compare embeddings of one model: give each embedding the name of the '
-                   'model that made it.';
+    raise exception '%', problem using errcode = '22023', hint = remedy;
   end if;
 
   begin

@@ -36,7 +36,8 @@ select adoption.name,
          select count(*)
            from public.knowledge_adoption_problems as problem
           where problem.adoption_name = adoption.name
-       )
+       ),
+       adoption.parent::text
   from public.knowledge_adoptions as adoption
   left join pg_catalog.pg_class as class on class.oid = adoption.source
   left join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
@@ -92,13 +93,19 @@ delete from public.knowledge_documents as document
 """
 _TRIGGERS = """
 select trigger.tgname, trigger.tgenabled in ('O', 'A'),
-       split_part(encode(trigger.tgargs, 'escape'), '\\000', 2) = 'gated'
+       split_part(encode(trigger.tgargs, 'escape'), '\\000', 2) = 'gated',
+       format('%%I.%%I', namespace.nspname, class.relname)
   from pg_catalog.pg_trigger as trigger
- where trigger.tgfoid = to_regprocedure('knowledge_internal.carry_over_changes()')
+  join pg_catalog.pg_class as class on class.oid = trigger.tgrelid
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ where trigger.tgfoid in (
+         to_regprocedure('knowledge_internal.carry_over_changes()'),
+         to_regprocedure('knowledge_internal.carry_over_parents()')
+       )
    and split_part(encode(trigger.tgargs, 'escape'), '\\000', 1) = %(name)s
    and trigger.tgparentid = 0
-   and trigger.tgrelid = to_regclass(%(source)s)
- order by trigger.tgname
+   and trigger.tgrelid in (to_regclass(%(source)s), to_regclass(%(parent)s))
+ order by trigger.tgrelid <> to_regclass(%(source)s), trigger.tgname
 """
 _LOST_COLUMNS = """
 select key.name
@@ -165,6 +172,7 @@ class Adoption:
     embedding_model: str | None
     is_in_place: bool
     problems: int
+    parent: str | None
 
 
 @dataclass(frozen=True)
@@ -367,19 +375,22 @@ def faults(database: Database, adoption: Adoption) -> list[str]:
 def _trigger_faults(database: Database, adoption: Adoption) -> list[str]:
     schema = database.install.schema
     found: list[str] = []
-    triggers = database.execute(
-        _TRIGGERS, {"name": adoption.name, "source": adoption.source}
-    ).fetchall()
-    is_enabled = {name: enabled for name, enabled, _ in triggers}
+    triggers = _triggers(database, adoption)
+    is_enabled = {(table, name): enabled for name, enabled, _, table in triggers}
     change = migration.trigger_name(adoption.name, migration.CHANGE, schema)
-    needed = [migration.trigger_name(adoption.name, event, schema) for event in migration.EVENTS]
+    followed = [adoption.source, *([adoption.parent] if adoption.parent else [])]
+    needed = [
+        (table, migration.trigger_name(adoption.name, event, schema))
+        for table in followed
+        for event in migration.EVENTS
+    ]
     # The trigger for updates asks the one for changed rows.
-    if any(is_gated for _, _, is_gated in triggers):
-        needed.append(change)
-    for trigger in needed:
-        if not is_enabled.get(trigger, False):
-            fault = "is disabled" if trigger in is_enabled else "does not exist"
-            found.append(f"the trigger {trigger} on {adoption.source} {fault}")
+    if any(is_gated for _, _, is_gated, _ in triggers):
+        needed.append((adoption.source, change))
+    for table, trigger in needed:
+        if not is_enabled.get((table, trigger), False):
+            fault = "is disabled" if (table, trigger) in is_enabled else "does not exist"
+            found.append(f"the trigger {trigger} on {table} {fault}")
     unfollowed = database.execute(_UNFOLLOWED, {"name": adoption.name, "trigger": change})
     return found + [
         f"the trigger {change} on {adoption.source} does not follow {name or 'whole rows'}, which "
@@ -388,17 +399,22 @@ def _trigger_faults(database: Database, adoption: Adoption) -> list[str]:
     ]
 
 
+def _triggers(database: Database, adoption: Adoption) -> list[tuple[str, bool, bool, str]]:
+    return database.execute(
+        _TRIGGERS,
+        {"name": adoption.name, "source": adoption.source, "parent": adoption.parent},
+    ).fetchall()
+
+
 def removal(database: Database, name: str, *, delete_documents: bool = False) -> list[str]:
     """Return the statements that remove an adoption; its source is then as it was before."""
     adoption = named(database, name)
-    found = database.execute(_TRIGGERS, {"name": name, "source": adoption.source}).fetchall()
-    # Postgres wrote this name, with its schema and with quotes where it needs them.
-    source = sql.SQL(adoption.source)
     composed = database.install.composed
     undone = database.execute(CALLS_UNDONE, {"name": name}).fetchall()
     statements = [
-        composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=source)
-        for trigger, *_ in found
+        # Postgres wrote the table's name, with its schema and with quotes where it needs them.
+        composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=sql.SQL(table))
+        for trigger, _, _, table in _triggers(database, adoption)
     ]
     statements.append(composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))))
     # Of a table that is searched in place, the documents have no text without it.

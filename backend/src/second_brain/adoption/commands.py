@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from second_brain.adoption import calls, carrying, migration, proposal
+from second_brain.adoption import calls, carrying, migration, proposal, tables
 from second_brain.adoption.layouts import LAYOUTS
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
@@ -106,6 +106,12 @@ def adopt(
     ] = None,
     position: Annotated[
         str | None, typer.Option(metavar=_MAPPED, help="The order of chunks in their document.")
+    ] = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE", help="The table of the documents whose chunks are the table's rows."
+        ),
     ] = None,
     rows: Annotated[
         str | None, typer.Option(metavar="SQL|all", help="The rows that are searched.")
@@ -223,9 +229,10 @@ def adopt(
                 None if layout is None else layout.value,
                 uses_embeddings=not embed,
                 is_public=visibility is Visibility.public,
-                rows=rows or _ask_rows(proposal.read_table(database, table)),
+                rows=rows or _ask_rows(database, table, parent, document),
                 leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
-                finds_documents=not copy or document is not None,
+                finds_documents=not copy or document is not None or parent is not None,
+                parent_name=parent,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -264,10 +271,17 @@ def adopt(
                 )
 
 
-def _ask_rows(table: proposal.Table) -> str | None:
+def _ask_rows(
+    database: Database, name: str, parent: str | None, document: str | None
+) -> str | None:
     """Ask which rows are searched, where columns can hide some and there is a terminal."""
-    hiding = proposal.hiding_columns(table)
-    if not hiding or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
+        return None
+    table = tables.read_table(database, name)
+    hiding = tables.hiding_columns(
+        table, tables.read_parent(database, table, parent, document) if parent else None
+    )
+    if not hiding:
         return None
     answer: str = typer.prompt(
         f"{', '.join(hiding)} can hide rows. Which are searched? An SQL condition, or all",

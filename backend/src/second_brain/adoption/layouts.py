@@ -63,6 +63,70 @@ LAYOUTS = {
             "title": "coalesce(metadata_ ->> 'title', metadata_ ->> 'file_name')",
         },
     ),
+    "n8n": Layout(
+        "n8n's PGVector store: n8n_vectors",
+        {"key": "id", "content": "text", "embedding": "embedding", "metadata": "metadata"},
+    ),
+    "vecs": Layout(
+        "a collection of vecs, which has texts in its metadata",
+        {"key": "id", "embedding": "vec", "metadata": "metadata"},
+        {
+            "content": "coalesce(metadata ->> 'text', metadata ->> 'content')",
+            "title": "metadata ->> 'title'",
+            "url": "metadata ->> 'url'",
+        },
+    ),
+    # The tables of the five systems of docs/compatibility.md. What these do not name is metadata.
+    "hybrid-rpc": Layout(
+        "the chunks of the hybrid search RPC",
+        {"key": "id", "content": "content", "embedding": "embedding"},
+        {"metadata": "metadata", "document": "document_id", "position": "chunk_index"},
+    ),
+    "pipeline": Layout(
+        "the chunks of the retrieval pipeline",
+        {"key": "id", "content": "content", "embedding": "embedding"},
+        {
+            "metadata": "metadata",
+            "title": "title",
+            "url": "url",
+            "document": "document_id",
+            "position": "chunk_index",
+        },
+    ),
+    "collections": Layout(
+        "the chunks of artifacts, of the search across collections",
+        {"key": "id", "content": "content", "embedding": "embedding"},
+        {
+            "metadata": "metadata",
+            "title": "title",
+            "url": "source_url",
+            "document": "artifact_id",
+            "position": "chunk_index",
+            "updated": "created_at",
+        },
+    ),
+    "search-api": Layout(
+        "the chunks of the typed search API",
+        {"key": "id", "content": "chunk_text", "embedding": "embedding"},
+        {
+            "metadata": "metadata",
+            "title": "context_header",
+            "document": "document_id",
+            "position": "chunk_index",
+            "updated": "document_date",
+        },
+    ),
+    "insights": Layout(
+        "the chunks of the insights search, of users",
+        {"key": "id", "content": "content", "embedding": "embedding", "owner": "user_id"},
+        {
+            "metadata": "metadata",
+            "title": "title",
+            "document": "document_id",
+            "position": "chunk_index",
+            "visibility": "case when is_public then 'public' else 'private' end",
+        },
+    ),
 }
 """The values of --from."""
 

@@ -19,8 +19,8 @@ _PLACE_KEYS = ("int2", "int4", "int8", "uuid", "text", "varchar")
 _MIGRATION = """
 -- {file}: makes the rows of {table_text} searchable{where}.
 -- Written by `second-brain adopt`. Adds: an entry in public.knowledge_adoptions, the view
--- {view_name}, triggers on {table_text}.
--- Locks {table_text} against writes while the triggers are created.
+-- {view_name}, triggers on {tables_text}.
+-- Locks {tables_text} against writes while the triggers are created.
 -- Afterwards, carry over the rows that exist: second-brain adopt --backfill {name}{schema_option}
 
 -- Refused if the table cannot be adopted.
@@ -33,7 +33,7 @@ select knowledge_internal.adopt_table(
   chunk_overlap => {chunk_overlap},
   is_later => {is_later},
   is_in_place => {is_in_place},
-  embedding_column => {embedding_column}
+  embedding_column => {embedding_column}{parent}
 );
 
 -- The mapping: change its expressions as you like, and add fields of upsert_knowledge_document
@@ -44,7 +44,7 @@ drop view if exists {view};
 create view {view} as
 select
 {columns}
-  from {table} as source{rows};
+  from {table} as source{join}{rows};
 
 revoke all on table {view} from public, anon, authenticated, service_role;
 
@@ -116,17 +116,29 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         _check_place(proposal, choices)
     elif proposal.field("document"):
         raise ConfigurationError(
-            "--document: the rows of a table that is copied are documents of their own",
-            remedy="Leave out --copy, or leave out --document and --position.",
+            "--document, --parent: the rows of a table that is copied are documents of their own",
+            remedy="Leave out --copy, or leave out --document, --position and --parent.",
         )
     literal = sql.Literal
+    parent = proposal.parent
     parts: dict[str, sql.Composable] = {
         "name": sql.SQL(name),
         "name_literal": literal(name),
         "table": table.identifier,
         # In comments: a line break in a name would end the comment.
         "table_text": sql.SQL(re.sub(r"\s+", " ", str(table))),
+        "tables_text": sql.SQL(
+            re.sub(r"\s+", " ", f"{table} and {parent.table}" if parent else str(table))
+        ),
         "table_literal": literal(table.identifier.as_string(None)),
+        "join": sql.SQL("\n {}").format(parent.join) if parent else sql.SQL(""),
+        "parent": sql.SQL(",\n  parent => {},\n  parent_columns => array[{}, {}]").format(
+            literal(parent.table.identifier.as_string(None)),
+            literal(parent.column),
+            literal(parent.key),
+        )
+        if parent
+        else sql.SQL(""),
         "view": sql.Identifier(install.internals, view_name(name)),
     }
     migration = install.composed(
@@ -197,10 +209,9 @@ def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
     ]
     if proposal.field("collection") is None:
         lines.append(_line(sql.Literal(choices.collection), "collection"))
-    lines += [
-        _line(sql.Literal(choices.visibility), "visibility"),
-        _line(sql.Literal("other"), "source_origin"),
-    ]
+    if proposal.field("visibility") is None:
+        lines.append(_line(sql.Literal(choices.visibility), "visibility"))
+    lines.append(_line(sql.Literal("other"), "source_origin"))
     if choices.language is not None:
         lines.append(_line(sql.Literal(choices.language), "language"))
     return sql.SQL(",\n").join(lines)

@@ -12,6 +12,16 @@ import psycopg
 from psycopg import sql
 
 from second_brain.adoption.layouts import LAYOUTS, USUAL_NAMES
+from second_brain.adoption.tables import (
+    TEXTS,
+    VECTORS,
+    Mapped,
+    Parent,
+    Table,
+    hiding_columns,
+    read_parent,
+    read_table,
+)
 from second_brain.database import migrations
 from second_brain.errors import ConfigurationError, MigrationMissingError
 from second_brain.services.install import Database
@@ -27,57 +37,14 @@ FIELDS = (
     "groups",
     "updated",
     "collection",
+    "visibility",
     "document",
     "position",
 )
-"""What can be mapped, by the names of the options; only layouts map the collection."""
+"""What can be mapped, by the names of the options; collection and visibility only by layouts, and
+the visibility by a parent."""
 
-_TABLE = """
-select class.oid, class.relkind::text, namespace.nspname, class.relname,
-       class.relrowsecurity, row_security_active(class.oid),
-       pg_catalog.pg_get_userbyid(class.relowner),
-       case when class.relispartition then 'its parent table'
-            when class.relkind = 'r' and class.relhassubclass then 'its child tables' end
-  from pg_catalog.pg_class as class
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where class.oid = to_regclass(%s)
-"""
-_COLUMNS = """
-select attribute.attname, type.typname, format_type(attribute.atttypid, attribute.atttypmod),
-       attribute.atttypmod, attribute.attnotnull, attribute.attgenerated <> '',
-       exists (
-         select
-           from pg_catalog.pg_constraint as foreign_key
-          where foreign_key.conrelid = attribute.attrelid
-            and foreign_key.contype = 'f'
-            and foreign_key.conkey = array[attribute.attnum]
-       )
-  from pg_catalog.pg_attribute as attribute
-  join pg_catalog.pg_type as type on type.oid = attribute.atttypid
- where attribute.attrelid = %s
-   and attribute.attnum > 0
-   and not attribute.attisdropped
- order by attribute.attnum
-"""
-_UNIQUE_KEYS = """
-select index.indisprimary,
-       array(
-         select attribute.attname::text
-           from unnest(index.indkey::int2[]) with ordinality as part (number, place)
-           join pg_catalog.pg_attribute as attribute
-             on attribute.attrelid = index.indrelid and attribute.attnum = part.number
-          where part.place <= index.indnkeyatts
-          order by part.place
-       )
-  from pg_catalog.pg_index as index
- where index.indrelid = %s
-   and index.indisunique
-   and index.indisvalid
-   and index.indpred is null
-   and index.indexprs is null
- order by index.indisprimary desc, index.indnkeyatts, index.indexrelid
-"""
-_SAMPLE = "select {columns} from {table} as source limit 20"
+_SAMPLE = "select {columns} from {table} as source{join} limit 20"
 _DIMENSIONS = """
 select extensions.vector_dims(sampled.embedding)
   from (
@@ -88,115 +55,25 @@ select extensions.vector_dims(sampled.embedding)
   ) as sampled
 """
 
-_TEXTS = ("text", "varchar", "bpchar", "citext")
-_VECTORS = ("vector", "halfvec")
 _NUMBERS = ("_float4", "_float8", "_numeric")
 _TYPES = {
-    "content": _TEXTS,
-    "embedding": (*_VECTORS, *_NUMBERS),
+    "content": TEXTS,
+    "embedding": (*VECTORS, *_NUMBERS),
     "metadata": ("jsonb", "json"),
-    "title": _TEXTS,
-    "url": _TEXTS,
+    "title": TEXTS,
+    "url": TEXTS,
     "owner": ("uuid",),
     "groups": ("_text", "_varchar"),
     "updated": ("date", "timestamp", "timestamptz"),
-    "document": ("int2", "int4", "int8", "uuid", *_TEXTS),
+    "document": ("int2", "int4", "int8", "uuid", *TEXTS),
     "position": ("int2", "int4", "int8"),
 }
-_DOCUMENT_FIELDS = {
-    "title": "title",
-    "url": "source_url",
-    "owner": "owner_id",
-    "groups": "allowed_groups",
-    "updated": "document_date",
-    "metadata": "metadata",
-    "content": "content",
-    "embedding": "embedding",
-    "collection": "collection",
-    "document": "document_key",
-    "position": "chunk_index",
-}
-_HIDES_ROWS = re.compile(
-    r"(is_|row_|record_)?(status|state|(soft_)?deleted(_at|_on)?|archived(_at|_on)?|draft|hidden"
-    r"|expire[sd](_at|_on)?|expiry(_date)?|expiration(_date)?|published(_at|_on)?|active|enabled"
-    r"|disabled|valid_(to|until|from)|superseded(_at|_by)?|removed(_at)?|visibility)"
-)
-"""Names of columns that say which rows readers of the table see."""
+_KEPT_AS_METADATA = ("owner", "groups", "updated", "document", "position")
 _PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
 ALL_ROWS = "all"
 """The value of --rows for all of them."""
 NOT_MAPPED = "none"
 """The value of an option that leaves a field out."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table: its name and types, with the modifier (dimensions of a vector)."""
-
-    name: str
-    kind: str
-    type: str
-    modifier: int
-    not_null: bool
-    is_generated: bool
-    is_reference: bool
-
-
-@dataclass(frozen=True)
-class Table:
-    """The table to adopt."""
-
-    oid: int
-    schema: str
-    name: str
-    columns: Sequence[Column]
-    keys: Sequence[tuple[bool, Sequence[str]]]
-    """Whether it is the primary key, and its columns: for each unique index."""
-    has_row_security: bool
-    owner: str
-    elsewhere: str | None
-    """Other tables through which its rows are written, without its triggers."""
-
-    @property
-    def identifier(self) -> sql.Identifier:
-        """The name as SQL."""
-        return sql.Identifier(self.schema, self.name)
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-    def column(self, name: str) -> Column | None:
-        """Return the column of this name."""
-        return next((one for one in self.columns if one.name == name), None)
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A field of a document: the column or the expression that it is made of, and the reason."""
-
-    field: str
-    source: str
-    reason: str
-    column: Column | None = None
-    shown: str | None = None
-    """What the user reads instead of the source."""
-
-    @property
-    def expression(self) -> sql.Composable:
-        """The value as SQL over the table, which has the alias source."""
-        if self.column is None:
-            return sql.SQL("({})").format(sql.SQL(self.source))
-        value = sql.SQL("source.{}").format(sql.Identifier(self.column.name))
-        if self.field == "updated" and self.column.kind != "date":
-            return sql.SQL("{}::date").format(value)
-        if self.field in ("content", "title", "url") and self.column.kind not in _TEXTS:
-            return sql.SQL("{}::text").format(value)
-        return value
-
-    @property
-    def name(self) -> str:
-        """The name of the field in a document."""
-        return _DOCUMENT_FIELDS[self.field]
 
 
 @dataclass(frozen=True)
@@ -212,6 +89,8 @@ class Proposal:
     """The condition of the rows that are searched; None for all."""
     others: Sequence[tuple[str, str]]
     """The columns that are no field of their own, and what becomes of them."""
+    parent: Parent | None = None
+    """The table of the documents whose chunks are the rows."""
 
     def field(self, name: str) -> Mapped | None:
         """Return what a field is mapped to."""
@@ -229,12 +108,14 @@ def propose(
     rows: str | None = ALL_ROWS,
     leave_out: Sequence[str] = (),
     finds_documents: bool = False,
+    parent_name: str | None = None,
 ) -> Proposal:
     """Propose the mapping of a table; `given` has the values of the options by field.
 
     `is_public`: all its documents will be public. `rows`: the condition of the rows that are
     searched, None if the user has not said it. `leave_out`: columns that are not carried over.
-    `finds_documents`: propose columns for document and position, too.
+    `finds_documents`: propose columns for document and position, too. `parent_name`: the table of
+    the documents, from which title, address, date and who sees a document are taken.
 
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
@@ -244,7 +125,8 @@ def propose(
         raise ConfigurationError(
             f"--leave-out: {table} has no column {', '.join(unknown)}", remedy="Name its columns."
         )
-    hiding = hiding_columns(table)
+    parent = read_parent(database, table, parent_name, given["document"]) if parent_name else None
+    hiding = hiding_columns(table, parent)
     if rows is None and hiding:
         raise ConfigurationError(
             f"{table} has {', '.join(hiding)}, which can hide rows: say which rows are searched",
@@ -254,9 +136,14 @@ def propose(
     options = {name: value for name, value in given.items() if value is not None}
     chosen = _of_layout(table, layout, options) if layout else {}
     chosen.update({name: (value, f"--{name}") for name, value in options.items()})
+    if parent:
+        chosen["document"] = (parent.column, f"the key of {parent.table}")
     key, key_reason = _key(table, chosen.pop("key", None))
     names = FIELDS[1:] if finds_documents else FIELDS[1:-2]
     mapped = [one for name in names if (one := _field(table, name, chosen, key, layout))]
+    if parent:
+        of_parent = {one.field: one for one in _fields_of_parent(parent) if one.field not in chosen}
+        mapped = [one for one in mapped if one.field not in of_parent] + [*of_parent.values()]
     fields = {one.field for one in mapped}
     if "position" in fields and "document" not in fields:
         if "position" in chosen:
@@ -276,7 +163,7 @@ def propose(
         )
     condition = None if rows in (None, ALL_ROWS) else rows
     checked = [*mapped, Mapped("rows", f"({condition}) is true", "")] if condition else mapped
-    _check_expressions(database, table, checked)
+    _check_expressions(database, table, parent, checked)
     if condition and re.search(r"\bnow\b|\bcurrent_|_timestamp\b", condition, re.IGNORECASE):
         raise ConfigurationError(
             "--rows: the condition depends on the time, and a row is read when it is written",
@@ -285,13 +172,34 @@ def propose(
         )
     _check_dimensions(database, table, mapped)
     mapped, others = _with_others(table, key, mapped, leave_out)
+    if parent:
+        used = {one.column.name for one in mapped if one.column and one.relation == "parent"}
+        others += [
+            (f"parent.{one.name}", "left out: map it with an expression")
+            for one in parent.table.columns
+            if one.name not in {*used, parent.key}
+        ]
     warnings = list(_warnings(table, mapped, is_public))
-    return Proposal(table, key, key_reason, mapped, warnings, condition, others)
+    return Proposal(table, key, key_reason, mapped, warnings, condition, others, parent)
 
 
-def hiding_columns(table: Table) -> list[str]:
-    """List the columns whose names say that they hide rows from readers of the table."""
-    return [one.name for one in table.columns if _HIDES_ROWS.fullmatch(one.name.lower())]
+def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
+    """Propose the fields of documents from the columns of their own table, by their names."""
+    for name in ("title", "url", "owner", "groups", "updated"):
+        one = _field(parent.table, name, {}, [parent.key], None)
+        if one and one.column:
+            shown = f"parent.{one.source}"
+            yield Mapped(name, one.source, one.reason, one.column, shown, "parent")
+    for column in parent.table.columns:
+        value = sql.Identifier("parent", column.name).as_string(None)
+        if column.name == "visibility" and column.kind in TEXTS:
+            value += " = 'public'"
+        elif column.name not in ("is_public", "public") or column.kind != "bool":
+            continue
+        source = f"case when {value} then 'public' else 'private' end"
+        shown = f"parent.{column.name}"
+        yield Mapped("visibility", source, "by its name", column, shown, "parent")
+        return
 
 
 def _with_others(
@@ -301,7 +209,13 @@ def _with_others(
     used = {*key}
     for one in mapped:
         # A date and an owner are fields; as keys of the metadata they can be filtered on.
-        if one.field not in ("owner", "groups", "updated", "document", "position"):
+        if one.relation == "source" and one.field not in (
+            "owner",
+            "groups",
+            "updated",
+            "document",
+            "position",
+        ):
             used.update(_words(one.source) if one.column is None else [one.column.name])
     others: list[tuple[str, str]] = []
     carried: list[str] = []
@@ -312,7 +226,7 @@ def _with_others(
             others.append((column.name, "left out, as --leave-out says"))
         elif column.is_generated:
             others.append((column.name, "left out: generated"))
-        elif column.kind in (*_VECTORS, "sparsevec", "tsvector"):
+        elif column.kind in (*VECTORS, "sparsevec", "tsvector"):
             others.append((column.name, f"left out: {column.type}"))
         else:
             carried.append(column.name)
@@ -341,42 +255,6 @@ def _pairs(columns: Sequence[str]) -> str:
         sql.SQL("{}, source.{}").format(sql.Literal(name), sql.Identifier(name)) for name in columns
     ]
     return sql.SQL(", ").join(pairs).as_string(None)
-
-
-def read_table(database: Database, name: str) -> Table:
-    """Read what is needed of a table. Raises ConfigurationError if it cannot be adopted."""
-    try:
-        found = database.connection.execute(_TABLE, [name]).fetchone()
-    except psycopg.errors.SyntaxError as error:
-        raise ConfigurationError(
-            f"{name!r} is not the name of a table", remedy="Write it as in SQL: public.documents."
-        ) from error
-    if found is None:
-        raise ConfigurationError(
-            f"there is no table {name}", remedy="Write it as in SQL, with its schema."
-        )
-    oid, kind, schema, relation, has_row_security, is_hidden, owner, elsewhere = found
-    if kind not in ("r", "p"):
-        raise ConfigurationError(
-            f"{name} is not a table", remedy="A view or a foreign table cannot have the triggers."
-        )
-    if is_hidden:
-        raise ConfigurationError(
-            f"row level security of {name} hides rows from this role",
-            remedy=f"Connect as its owner, {owner}.",
-        )
-    columns = database.connection.execute(_COLUMNS, [oid]).fetchall()
-    keys = database.connection.execute(_UNIQUE_KEYS, [oid]).fetchall()
-    return Table(
-        oid,
-        schema,
-        relation,
-        [Column(*one) for one in columns],
-        keys,
-        has_row_security,
-        owner,
-        elsewhere,
-    )
 
 
 def _of_layout(table: Table, name: str, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -473,16 +351,21 @@ def _field(
         if len(usable) == 1:
             return Mapped(name, usable[0].name, "the only foreign key", usable[0])
     if name == "embedding":
-        usable = [one for one in usable if one.kind in _VECTORS]
+        usable = [one for one in usable if one.kind in VECTORS]
     if name in ("content", "embedding", "metadata") and len(usable) == 1:
         (column,) = usable
         return Mapped(name, column.name, f"the only column of type {column.type}", column)
     return None
 
 
-def _check_expressions(database: Database, table: Table, mapped: Sequence[Mapped]) -> None:
+def _check_expressions(
+    database: Database, table: Table, parent: Parent | None, mapped: Sequence[Mapped]
+) -> None:
+    join = parent.join if parent else sql.SQL("")
     for one in mapped:
-        statement = sql.SQL(_SAMPLE).format(columns=one.expression, table=table.identifier)
+        statement = sql.SQL(_SAMPLE).format(
+            columns=one.expression, table=table.identifier, join=join
+        )
         try:
             database.connection.execute(statement)
         except psycopg.Error as error:
@@ -504,7 +387,7 @@ def _check_dimensions(database: Database, table: Table, mapped: Sequence[Mapped]
     if embedding is None:
         return
     dimensions = -1
-    if embedding.column is not None and embedding.column.kind in _VECTORS:
+    if embedding.column is not None and embedding.column.kind in VECTORS:
         dimensions = embedding.column.modifier
     if dimensions == -1:
         try:
@@ -537,7 +420,7 @@ def _warnings(table: Table, mapped: Sequence[Mapped], is_public: bool) -> Iterab
             f"Rows that are written through {table.elsewhere} are not followed: `adopt --check "
             "--repair` carries them over. Of partitions, adopt the partitioned table."
         )
-    if "owner" not in fields and "groups" not in fields and not is_public:
+    if not fields.keys() & {"owner", "groups", "visibility"} and not is_public:
         yield (
             "There is no owner and no group: only service_role finds private documents. "
             "Map them with --owner or --groups, or use --visibility public if everyone may see "

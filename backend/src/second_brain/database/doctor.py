@@ -43,7 +43,7 @@ _NATIVE_RESTORE = (
 _CHECKS_OF_MODULES = {"embedding_queue": "queue", "adoption": "adoptions"}
 # The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
 _LEG_INDEXES = re.compile(
-    r"index public\.knowledge_(chunks_(embedding|content_tsv)|native_texts_bm25)$"
+    r"index public\.knowledge_(chunks_(embedding|content_tsv|identifiers)|native_texts_bm25)$"
 )
 _ROW_SECURITY = {
     "row_security": (

@@ -138,7 +138,8 @@ $$;
 create function knowledge_internal.adopt_table(
   adoption_name text, source regclass, key_columns text[], embedding_model text default null,
   chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false,
-  is_in_place boolean default false, embedding_column name default null
+  is_in_place boolean default false, embedding_column name default null,
+  parent regclass default null, parent_columns name[] default null
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -245,30 +246,35 @@ begin
               adoption_name
             );
   end if;
+  if parent = source then
+    raise exception 'parent: % cannot be the table itself', parent using errcode = '22023';
+  end if;
   insert into public.knowledge_adoptions as stored (
     name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
-    place_id, embedding_column
+    place_id, embedding_column, parent, parent_columns
   )
   values (
     adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap, is_later,
-    place, embedding_column
+    place, embedding_column, parent, parent_columns
   )
       on conflict (name) do update
      set (
            source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
-           embedding_column
+           embedding_column, parent, parent_columns
          ) = (
            excluded.source, excluded.key_columns, excluded.key_types, excluded.embedding_model,
            excluded.chunk_size, excluded.chunk_overlap, excluded.is_later,
-           excluded.embedding_column
+           excluded.embedding_column, excluded.parent, excluded.parent_columns
          );
 end
 $$;
 
--- The columns of the source that the view of an adoption reads. Null: every column counts, because
--- there is no view, it reads another view, a whole row, or a column that is computed when read.
-create function knowledge_internal.mapped_columns(adoption public.knowledge_adoptions)
-returns text[]
+-- The columns of the source, or of its parent, that the view of an adoption reads. Null: every
+-- column counts, because there is no view, it reads another view, a whole row, or a column that is
+-- computed when read.
+create function knowledge_internal.mapped_columns(
+  adoption public.knowledge_adoptions, relation regclass default null
+) returns text[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   view_name constant text := format('knowledge_internal.%I', 'adopted_' || adoption.name);
@@ -293,7 +299,7 @@ begin
       left join pg_catalog.pg_attribute as attribute
         on attribute.attrelid = dependency.refobjid
        and attribute.attnum = dependency.refobjsubid
-       and attribute.attrelid = adoption.source
+       and attribute.attrelid = coalesce(relation, adoption.source)
      where rule.ev_class = to_regclass(view_name)
   );
 end
@@ -340,18 +346,23 @@ begin
     select string_agg(
              format(
                'create or replace trigger %I after %s on %s %s execute function '
-               'knowledge_internal.carry_over_changes(%I%s);',
-               prefix || followed.suffix, followed.event, adoption.source::regclass,
-               followed.clauses, adoption.name, followed.argument
+               'knowledge_internal.%I(%I%s);',
+               prefix || followed.suffix, followed.event, listed.relation, followed.clauses,
+               listed.function, adoption.name,
+               case when listed.is_gated then followed.argument else '' end
              ),
              ' '
            )
       from (
+             values (adoption.source, is_gated, 'carry_over_changes'),
+                    (adoption.parent, false, 'carry_over_parents')
+           ) as listed (relation, is_gated, function)
+     cross join (
         values
           ('insert', 'insert', 'referencing new table as new_rows for each statement', ''),
           ('update', 'update',
            'referencing old table as old_rows new table as new_rows for each statement',
-           case when is_gated then ', gated' else '' end),
+           ', gated'),
           ('delete', 'delete', 'referencing old table as old_rows for each statement', ''),
           ('truncate', 'truncate', 'for each statement', ''),
           ('change', 'update',
@@ -361,7 +372,8 @@ begin
              knowledge_internal.mapped_record(mapped, 'new')
            ), '')
       ) as followed (suffix, event, clauses, argument)
-     where is_gated or followed.suffix <> 'change'
+     where listed.relation is not null
+       and (listed.is_gated or followed.suffix <> 'change')
   );
   if adoption.place_id is not null then
     perform knowledge_internal.use_place(adoption);
@@ -571,7 +583,7 @@ declare
   row_chunks jsonb;
   documents public.knowledge_documents[] := '{}';
   chunks jsonb[] := '{}';
-  counts knowledge_internal.chunk_counts;
+  counts record;
   other_key text;
 begin
   if exists (select from unnest(given) as listed where listed.content is null) then
@@ -779,7 +791,11 @@ declare
   keys jsonb;
 begin
   -- An embedding that was made for the row is stored already.
-  if current_setting('knowledge_internal.stores_place', true) = 'on' then
+  if length(current_setting('knowledge_internal.stores_place', true)) > 0 and exists (
+    select from public.knowledge_adoptions as stored
+     where stored.name = tg_argv[0]
+       and stored.write_token::text = current_setting('knowledge_internal.stores_place', true)
+  ) then
     return null;
   end if;
   if tg_level = 'ROW' then
@@ -1061,7 +1077,7 @@ begin
                from jsonb_each(to_jsonb(stored)) as field
                join jsonb_each(
                       to_jsonb(
-                        knowledge_internal.changed_document(
+                        knowledge_internal.merged_document(
                           stored,
                           given.document || jsonb_build_object(
                             'source_row',

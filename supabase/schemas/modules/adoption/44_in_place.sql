@@ -14,7 +14,10 @@
 alter table public.knowledge_adoptions
   add column place_id integer unique,
   add column embedding_column name,
-  add column order_sql text;
+  add column order_sql text,
+  add column parent regclass,
+  add column parent_columns name[],
+  add column write_token uuid not null default gen_random_uuid();
 
 comment on column public.knowledge_adoptions.place_id is
   'The number of a table that is searched in place; null: texts and embeddings are copied.';
@@ -24,6 +27,15 @@ comment on column public.knowledge_adoptions.embedding_column is
 comment on column public.knowledge_adoptions.order_sql is
   'In place: what a vector index of the table orders by; null: it has none that serves cosine '
   'distance. Written by follow_table.';
+
+comment on column public.knowledge_adoptions.parent is
+  'The table of the documents whose chunks are the rows; its changes are followed, too.';
+comment on column public.knowledge_adoptions.parent_columns is
+  'The column of the table that has the key of the parent, and the key of the parent.';
+comment on column public.knowledge_adoptions.write_token is
+  'While the module writes chunks or embeddings of the table, the setting '
+  'knowledge_internal.stores_place has this value, which no user knows: the triggers do not carry '
+  'such a write over again.';
 
 alter table public.knowledge_chunks
   alter column content drop not null,
@@ -238,6 +250,64 @@ begin
 end
 $$;
 
+-- Many embeddings of places are read in one statement, with a join for each place that has some.
+create or replace function knowledge_internal.rows_by_id(
+  ids uuid[], has_bm25 boolean default false, has_lexemes boolean default false,
+  has_embedding boolean default false, asked_embedding extensions.vector default null
+) returns setof knowledge_internal.chunk_row
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  planned_from constant integer := 40; -- rows: the time to plan such a statement
+  embedding text;
+  joins text;
+begin
+  if (has_embedding or asked_embedding is not null) and cardinality(ids) > planned_from then
+    select format(
+             'coalesce(chunk.embedding, case chunk.place_id %s end)',
+             string_agg(
+               format('when %1$s then place_%1$s.embedding::extensions.vector', place.place_id), ' '
+             )
+           ),
+           string_agg(
+             format(
+               ' left join knowledge_internal.%1$I as place_%2$s on place_%2$s.key_1 = case'
+               ' when chunk.place_id = %2$s and chunk.embedding is null'
+               ' and chunk.embedding_bits is not null then chunk.place_%3$s end',
+               mapping.relname, place.place_id, knowledge_internal.key_kind(place)
+             ),
+             ''
+           )
+      into embedding, joins
+      from public.knowledge_adoptions as place
+      join pg_catalog.pg_class as mapping
+        on mapping.relname = 'adopted_' || place.name
+       and mapping.relnamespace = 'knowledge_internal'::regnamespace
+     where place.embedding_column is not null;
+  end if;
+  if joins is not null then
+    return query execute format(
+      'select chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, chunk.text_length,'
+      '       chunk.content_hash, case when $2 then chunk.bm25 end,'
+      '       case when $3 then chunk.content_tsv end, case when $4 then %1$s end,'
+      '       case when $5 is not null then %1$s operator(extensions.<=>) $5 end'
+      '  from public.knowledge_chunks as chunk%2$s where chunk.id = any ($1)',
+      embedding, joins
+    )
+      using ids, has_bm25, has_lexemes, has_embedding, asked_embedding;
+    return;
+  end if;
+  return query
+  select chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, chunk.text_length,
+         chunk.content_hash, case when has_bm25 then chunk.bm25 end,
+         case when has_lexemes then chunk.content_tsv end,
+         case when has_embedding then chunk.embedding end,
+         case when asked_embedding is not null
+           then chunk.embedding operator(extensions.<=>) asked_embedding end
+    from knowledge_internal.chunk_rows as chunk
+   where chunk.id = any (ids);
+end
+$$;
+
 -- Runs after complete_chunk, which has derived from text and embedding what is stored: leaves both
 -- to the table. An embedding that was made for a row is written into the table.
 create function knowledge_internal.complete_chunk_in_place() returns trigger
@@ -256,7 +326,9 @@ begin
   then
     return new;
   end if;
-  if current_setting('knowledge_internal.stores_place', true) is distinct from 'on' then
+  if current_setting('knowledge_internal.stores_place', true)
+       is distinct from place.write_token::text
+  then
     if knowledge_internal.embed_place_row(place, new) then
       new.place_embedded := true;
     else
@@ -280,7 +352,7 @@ declare
   written bigint;
 begin
   -- The triggers of the adoption leave this write out: the chunk has the embedding already.
-  perform set_config('knowledge_internal.stores_place', 'on', true);
+  perform set_config('knowledge_internal.stores_place', place.write_token::text, true);
   execute format(
     'update %1$s as source set %2$I = $1'
     ' where source.%3$I = any (array('
@@ -390,7 +462,7 @@ begin
                offset 0
              ) as used (embedding)
        cross join lateral (
-               select knowledge_internal.changed_document(
+               select knowledge_internal.merged_document(
                         null,
                         given.fields || jsonb_build_object(
                           'external_key', $1.name || '/' || given.document_key,
@@ -566,7 +638,7 @@ begin
 
   perform knowledge_internal.store_placed_documents(given);
   -- The trigger of the chunks writes nothing into the table.
-  perform set_config('knowledge_internal.stores_place', 'on', true);
+  perform set_config('knowledge_internal.stores_place', adoption.write_token::text, true);
   -- A chunk that loses its embedding is made anew.
   delete from public.knowledge_chunks as chunk
    where chunk.id in (
@@ -728,7 +800,7 @@ declare
   );
 begin
   if keys <> '{}' then
-    perform set_config('knowledge_internal.stores_place', 'on', true);
+    perform set_config('knowledge_internal.stores_place', adoption.write_token::text, true);
     execute format(
       'update %s as source set %I = null where source.%I = any ($1::%s[])',
       adoption.source, adoption.embedding_column, adoption.key_columns[1], adoption.key_types[1]
@@ -759,6 +831,65 @@ begin
   end if;
   perform knowledge_internal.delete_placed(adoption, keys, locked_documents, given);
   return cardinality(given);
+end
+$$;
+
+-- Runs after a statement that writes the parent of an adopted table: carries over the rows of the
+-- documents that have changed, one document at a time, or notes their keys. The transition tables
+-- are old_rows and new_rows; its argument is the name of the adoption.
+create function knowledge_internal.carry_over_parents() returns trigger
+-- definer: who writes the parent needs no rights on the corpus.
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- The texts of keys, as in adopted_rows.
+set datestyle = 'ISO, YMD'
+set timezone = 'UTC' as $$
+declare
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
+  mapped constant text[] := knowledge_internal.mapped_columns(adoption, tg_relid);
+  changed constant text := case tg_op
+    when 'INSERT' then 'select written.%1$I from new_rows as written'
+    when 'DELETE' then 'select gone.%1$I from old_rows as gone'
+    when 'UPDATE' then
+      'select coalesce(written.%1$I, gone.%1$I)'
+      '  from new_rows as written full join old_rows as gone on written.%1$I = gone.%1$I'
+      ' where written.%1$I is null or gone.%1$I is null or record_image_ne(%2$s, %3$s)'
+  end;
+  children text := format(
+    'select jsonb_build_array(child.%I::text), child.%I from %s as child',
+    adoption.key_columns[1], adoption.parent_columns[1], adoption.source
+  );
+  keys jsonb;
+begin
+  -- Only the owner can create a trigger with this function.
+  if tg_relid is distinct from adoption.parent then
+    raise exception 'a trigger of adoption % is on %', adoption.name, tg_relid::regclass
+      using errcode = '55000', hint = 'Drop this trigger.';
+  end if;
+  if changed is not null then
+    children := children || format(
+      ' where child.%I in (%s)', adoption.parent_columns[1],
+      format(
+        changed, adoption.parent_columns[2], knowledge_internal.mapped_record(mapped, 'written'),
+        knowledge_internal.mapped_record(mapped, 'gone')
+      )
+    );
+  end if;
+  if adoption.is_later then
+    execute format(
+      'insert into public.knowledge_adoption_changes (adoption_name, key)'
+      ' select $1, listed.key from (%s) as listed (key, document)', children
+    )
+    using adoption.name;
+    return null;
+  end if;
+  for keys in execute format(
+    'select jsonb_agg(listed.key) from (%s) as listed (key, document) group by listed.document',
+    children
+  )
+  loop
+    perform knowledge_internal.carry_over(adoption, keys);
+  end loop;
+  return null;
 end
 $$;
 
@@ -908,9 +1039,11 @@ declare
   named constant text[] := case when collection is not null then array[collection]
     else coalesce((scope.wanted).collections, (scope.required).collections) end;
   direction constant extensions.vector := extensions.l2_normalize(asked_embedding);
-  conditions constant text := scope.matching
-    || case when collection is not null then ' and chunk.collection = $5' else '' end
-    || ' and chunk.embedding_bits is not null and chunk.embedding is null';
+  bits constant bit varying := knowledge_internal.embedding_bits(asked_embedding);
+  matching constant text := scope.matching
+    || case when collection is not null then ' and chunk.collection = $5' else '' end;
+  conditions constant text :=
+    matching || ' and chunk.embedding_bits is not null and chunk.embedding is null';
   near constant text :=
     'select array_agg(near.id order by near.distance, near.id),'
     '       array_agg(1 - near.distance order by near.distance, near.id)'
@@ -923,6 +1056,26 @@ declare
 begin
   ids := near_ids;
   similarities := near_similarities;
+  -- The index of knowledge_chunks can stop before it has read all rows that it has.
+  if (cardinality(near_ids) >= most) is not true and (
+    select avg((chunk.embedding is not null)::integer) * corpus.document_count
+             > current_setting('hnsw.max_scan_tuples')::integer
+      from public.knowledge_corpus_statistics as corpus
+      join public.knowledge_chunks as chunk on chunk.id = any (corpus.sample[:100])
+     where corpus.document_count > current_setting('hnsw.max_scan_tuples')::integer
+     group by corpus.document_count
+  ) then
+    execute format(
+      near,
+      'select listed.id, listed.embedding operator(extensions.<=>) $2 as distance from ('
+      '  select chunk.id, chunk.embedding from public.knowledge_chunks as chunk'
+      '   where chunk.embedding is not null and ' || matching ||
+      '   order by chunk.embedding_bits operator(extensions.<~>) $3, chunk.id limit 5 * $4'
+      ') as listed order by distance, listed.id limit $4'
+    )
+      into ids, similarities
+      using scope, asked_embedding, bits, most, collection;
+  end if;
   for place in
     select adoption.*
       from public.knowledge_adoptions as adoption
@@ -973,8 +1126,7 @@ begin
         )
       )
         into found_ids, found_similarities
-        using scope, asked_embedding, direction, most, collection,
-              knowledge_internal.embedding_bits(asked_embedding);
+        using scope, asked_embedding, direction, most, collection, bits;
     end if;
     has_found := has_found or found_ids is not null;
     ids := coalesce(ids, '{}') || coalesce(found_ids, '{}');

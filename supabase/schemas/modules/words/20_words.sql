@@ -1,8 +1,8 @@
 -- 020_words: the words of the chunks and synonyms: typos, accents, prefixes, other words.
 -- Module: words.
 -- Adds: tables knowledge_words and knowledge_synonyms, the triggers that keep them, and the
--- functions that a search calls for other readings of a word. Locks knowledge_chunks against writes
--- until the words of its chunks are stored, about a second for 10,000 short chunks.
+-- functions that a search calls for other readings of a word. Reads all chunks, and then locks
+-- knowledge_chunks against writes while triggers are created and new chunks are read again.
 
 create table public.knowledge_words (
   -- Publications of all tables need it.
@@ -141,18 +141,6 @@ begin
 end
 $$;
 
-create trigger add_words
-  after insert on public.knowledge_chunks
-  referencing new table as written_chunks
-  for each statement execute function knowledge_internal.add_words();
-
--- Chunks that are there already.
-insert into public.knowledge_words (word, folded, chunk_id)
-select listed.word, knowledge_internal.without_accents(listed.word), min(chunk.id::text)::uuid
-  from knowledge_internal.chunk_rows as chunk
- cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content) as listed (word)
- group by listed.word;
-
 -- The condition for a word, read in each configuration; null for a word that all leave out.
 create function knowledge_internal.word_query(word text, configurations regconfig[]) returns tsquery
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
@@ -269,11 +257,6 @@ begin
 end
 $$;
 
-create trigger keep_words
-  after delete on public.knowledge_chunks
-  referencing old table as deleted_chunks
-  for each statement execute function knowledge_internal.keep_words();
-
 -- Runs after the text of a chunk is changed: releases the words that it had, adds those it has.
 create function knowledge_internal.replace_words() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -305,16 +288,6 @@ begin
   return null;
 end
 $$;
-
-create trigger replace_words
-  after update on public.knowledge_chunks
-  for each row
-  when ((old.content, old.heading) is distinct from (new.content, new.heading))
-  execute function knowledge_internal.replace_words();
-
-create trigger clear_words
-  after truncate on public.knowledge_chunks
-  for each statement execute function knowledge_internal.keep_words();
 
 -- Runs after each copy of the statistics, on what concurrent transactions leave: deletes a word
 -- that is there twice, and releases a word of a chunk that is deleted. The copy may run within the
@@ -934,3 +907,62 @@ $$;
 revoke all on all functions in schema knowledge_internal from public;
 
 notify pgrst, 'reload schema';
+
+-- Chunks that are there already. Writes go on meanwhile; what they wrote is read again.
+set local statement_timeout = 0;
+
+create temporary table listed_chunks as
+select chunk.id, chunk.updated_at from public.knowledge_chunks as chunk;
+
+insert into public.knowledge_words (word, folded, chunk_id)
+select listed.word, knowledge_internal.without_accents(listed.word), min(chunk.id::text)::uuid
+  from knowledge_internal.chunk_rows as chunk
+ cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content) as listed (word)
+ group by listed.word;
+
+analyze public.knowledge_words;
+
+create trigger add_words
+  after insert on public.knowledge_chunks
+  referencing new table as written_chunks
+  for each statement execute function knowledge_internal.add_words();
+
+create trigger keep_words
+  after delete on public.knowledge_chunks
+  referencing old table as deleted_chunks
+  for each statement execute function knowledge_internal.keep_words();
+
+create trigger replace_words
+  after update on public.knowledge_chunks
+  for each row
+  when ((old.content, old.heading) is distinct from (new.content, new.heading))
+  execute function knowledge_internal.replace_words();
+
+create trigger clear_words
+  after truncate on public.knowledge_chunks
+  for each statement execute function knowledge_internal.keep_words();
+
+insert into public.knowledge_words (word, folded, chunk_id)
+select listed.word, listed.folded, min(listed.id::text)::uuid
+  from (
+    select chunk.id, word.lexeme as word, knowledge_internal.without_accents(word.lexeme) as folded
+      from public.knowledge_chunks as written
+      join knowledge_internal.chunk_rows as chunk on chunk.id = written.id
+     cross join lateral knowledge_internal.words_of(chunk.heading, chunk.content) as word (lexeme)
+     where not exists (
+             select
+               from pg_temp.listed_chunks as before
+              where before.id = written.id
+                and before.updated_at = written.updated_at
+           )
+  ) as listed
+ where not exists (
+         select
+           from public.knowledge_words as known
+          where known.folded = listed.folded
+            and known.word = listed.word
+       )
+ group by listed.word, listed.folded;
+
+-- squawk-ignore ban-drop-table
+drop table pg_temp.listed_chunks;

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from second_brain.errors import InvalidInputError, safe_message
+from second_brain.filters import COLUMNS, OPERATORS
 from second_brain.models import embed_query
 from second_brain.retrieval.answer import SearchResult
 from second_brain.services.arguments import Leg
@@ -17,6 +18,25 @@ from second_brain.workbench.offers import chosen, offered, questions
 from second_brain.workbench.question import FUSIONS, LEGS, TEXT_MODES, Question, read_question
 
 _COLUMNS: dict[Leg, str] = {"vector": "Vector", "hybrid": "Fused", "text": "Text"}
+_LABELS = {
+    "eq": "is",
+    "ne": "is not",
+    "in": "is one of",
+    "not_in": "is none of",
+    "gte": "≥",
+    "gt": ">",
+    "lte": "≤",
+    "lt": "<",
+    "is_null": "is empty",
+    "is_not_null": "is not empty",
+}
+"""The operators of filters that are not shown by their names."""
+_TAKES = {
+    **dict.fromkeys(("is_null", "is_not_null"), "nothing"),
+    **dict.fromkeys(("in", "not_in", "has_any", "between"), "several"),
+    **dict.fromkeys(("has_all_words", "has_any_word", "has_no_word"), "several"),
+}
+"""How many values an operator takes, if not one."""
 _STEPS = (("embed", "embed"), ("vector", "vector"), ("text", "text"), ("hybrid", "fused"))
 
 
@@ -93,6 +113,11 @@ def show(request: Request) -> Response:
             "fusions": FUSIONS,
             "legs": LEGS,
             "search_modes": TEXT_MODES,
+            "operators": [
+                (op, _LABELS.get(op, op.replace("_", " ")), _TAKES.get(op, "one"))
+                for op in OPERATORS
+            ],
+            "columns_of_filters": (*COLUMNS, "metadata."),
         },
         page="search",
         status=400 if problems else 200,

@@ -1,0 +1,251 @@
+"""The tables of an adoption as the catalogues describe them, and what a column can become."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from second_brain.errors import ConfigurationError
+from second_brain.services.install import Database
+
+_TABLE = """
+select class.oid, class.relkind::text, namespace.nspname, class.relname,
+       class.relrowsecurity, row_security_active(class.oid),
+       pg_catalog.pg_get_userbyid(class.relowner),
+       case when class.relispartition then 'its parent table'
+            when class.relkind = 'r' and class.relhassubclass then 'its child tables' end
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ where class.oid = to_regclass(%s)
+"""
+_COLUMNS = """
+select attribute.attname, type.typname, format_type(attribute.atttypid, attribute.atttypmod),
+       attribute.atttypmod, attribute.attnotnull, attribute.attgenerated <> '',
+       exists (
+         select
+           from pg_catalog.pg_constraint as foreign_key
+          where foreign_key.conrelid = attribute.attrelid
+            and foreign_key.contype = 'f'
+            and foreign_key.conkey = array[attribute.attnum]
+       )
+  from pg_catalog.pg_attribute as attribute
+  join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+ where attribute.attrelid = %s
+   and attribute.attnum > 0
+   and not attribute.attisdropped
+ order by attribute.attnum
+"""
+_UNIQUE_KEYS = """
+select index.indisprimary,
+       array(
+         select attribute.attname::text
+           from unnest(index.indkey::int2[]) with ordinality as part (number, place)
+           join pg_catalog.pg_attribute as attribute
+             on attribute.attrelid = index.indrelid and attribute.attnum = part.number
+          where part.place <= index.indnkeyatts
+          order by part.place
+       )
+  from pg_catalog.pg_index as index
+ where index.indrelid = %s
+   and index.indisunique
+   and index.indisvalid
+   and index.indpred is null
+   and index.indexprs is null
+ order by index.indisprimary desc, index.indnkeyatts, index.indexrelid
+"""
+_REFERENCES = """
+select own.attname, referenced.attname
+  from pg_catalog.pg_constraint as foreign_key
+  join pg_catalog.pg_attribute as own
+    on own.attrelid = foreign_key.conrelid and own.attnum = foreign_key.conkey[1]
+  join pg_catalog.pg_attribute as referenced
+    on referenced.attrelid = foreign_key.confrelid and referenced.attnum = foreign_key.confkey[1]
+ where foreign_key.contype = 'f'
+   and cardinality(foreign_key.conkey) = 1
+   and foreign_key.conrelid = %s
+   and foreign_key.confrelid = %s
+"""
+TEXTS = ("text", "varchar", "bpchar", "citext")
+VECTORS = ("vector", "halfvec")
+_DOCUMENT_FIELDS = {
+    "title": "title",
+    "url": "source_url",
+    "owner": "owner_id",
+    "groups": "allowed_groups",
+    "updated": "document_date",
+    "metadata": "metadata",
+    "content": "content",
+    "embedding": "embedding",
+    "collection": "collection",
+    "visibility": "visibility",
+    "document": "document_key",
+    "position": "chunk_index",
+}
+_HIDES_ROWS = re.compile(
+    r"(is_|row_|record_)?(status|state|(soft_)?deleted(_at|_on)?|archived(_at|_on)?|draft|hidden"
+    r"|expire[sd](_at|_on)?|expiry(_date)?|expiration(_date)?|published(_at|_on)?|active|enabled"
+    r"|disabled|valid_(to|until|from)|superseded(_at|_by)?|removed(_at)?|visibility)"
+)
+"""Names of columns that say which rows readers of the table see."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: its name and types, with the modifier (dimensions of a vector)."""
+
+    name: str
+    kind: str
+    type: str
+    modifier: int
+    not_null: bool
+    is_generated: bool
+    is_reference: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table to adopt."""
+
+    oid: int
+    schema: str
+    name: str
+    columns: Sequence[Column]
+    keys: Sequence[tuple[bool, Sequence[str]]]
+    """Whether it is the primary key, and its columns: for each unique index."""
+    has_row_security: bool
+    owner: str
+    elsewhere: str | None
+    """Other tables through which its rows are written, without its triggers."""
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The name as SQL."""
+        return sql.Identifier(self.schema, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of this name."""
+        return next((one for one in self.columns if one.name == name), None)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A field of a document: the column or the expression that it is made of, and the reason."""
+
+    field: str
+    source: str
+    reason: str
+    column: Column | None = None
+    shown: str | None = None
+    """What the user reads instead of the source."""
+    relation: str = "source"
+    """The alias of the table that has the column: source or parent."""
+
+    @property
+    def expression(self) -> sql.Composable:
+        """The value as SQL over the table, which has the alias source, and its parent."""
+        if self.column is None or self.field == "visibility":
+            return sql.SQL("({})").format(sql.SQL(self.source))
+        value = sql.Identifier(self.relation, self.column.name)
+        if self.field == "updated" and self.column.kind != "date":
+            return sql.SQL("{}::date").format(value)
+        if self.field in ("content", "title", "url") and self.column.kind not in TEXTS:
+            return sql.SQL("{}::text").format(value)
+        return value
+
+    @property
+    def name(self) -> str:
+        """The name of the field in a document."""
+        return _DOCUMENT_FIELDS[self.field]
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The table of the documents whose chunks are rows of the adopted table.
+
+    `column` of the adopted table has the value of `key` of this one.
+    """
+
+    table: Table
+    column: str
+    key: str
+
+    @property
+    def join(self) -> sql.Composable:
+        """The join with the adopted table, as SQL; this table has the alias parent."""
+        return sql.SQL(" left join {} as parent on parent.{} = source.{}").format(
+            self.table.identifier, sql.Identifier(self.key), sql.Identifier(self.column)
+        )
+
+
+def read_table(database: Database, name: str) -> Table:
+    """Read what is needed of a table. Raises ConfigurationError if it cannot be adopted."""
+    try:
+        found = database.connection.execute(_TABLE, [name]).fetchone()
+    except psycopg.errors.SyntaxError as error:
+        raise ConfigurationError(
+            f"{name!r} is not the name of a table", remedy="Write it as in SQL: public.documents."
+        ) from error
+    if found is None:
+        raise ConfigurationError(
+            f"there is no table {name}", remedy="Write it as in SQL, with its schema."
+        )
+    oid, kind, schema, relation, has_row_security, is_hidden, owner, elsewhere = found
+    if kind not in ("r", "p"):
+        raise ConfigurationError(
+            f"{name} is not a table", remedy="A view or a foreign table cannot have the triggers."
+        )
+    if is_hidden:
+        raise ConfigurationError(
+            f"row level security of {name} hides rows from this role",
+            remedy=f"Connect as its owner, {owner}.",
+        )
+    columns = database.connection.execute(_COLUMNS, [oid]).fetchall()
+    keys = database.connection.execute(_UNIQUE_KEYS, [oid]).fetchall()
+    return Table(
+        oid,
+        schema,
+        relation,
+        [Column(*one) for one in columns],
+        keys,
+        has_row_security,
+        owner,
+        elsewhere,
+    )
+
+
+def read_parent(database: Database, table: Table, name: str, column: str | None) -> Parent:
+    """Read the parent of a table. `column`: that which refers to it, if the user has said it.
+
+    Raises ConfigurationError if nothing says how the rows of both belong together.
+    """
+    parent = read_table(database, name)
+    found = dict(database.connection.execute(_REFERENCES, [table.oid, parent.oid]).fetchall())
+    if column is None and len(found) == 1:
+        (column,) = found
+    if column is None or table.column(column) is None:
+        raise ConfigurationError(
+            f"--parent: {'several columns refer' if found else 'no column refers'} from {table} to"
+            f" {parent}",
+            remedy="Name the column with the key of the parent: --document COLUMN.",
+        )
+    keys = [columns[0] for is_primary, columns in parent.keys if is_primary and len(columns) == 1]
+    if column not in found and not keys:
+        raise ConfigurationError(
+            f"--parent: {parent} has no primary key of one column",
+            remedy=f"Add a foreign key from {table} to it.",
+        )
+    return Parent(parent, column, found.get(column) or keys[0])
+
+
+def hiding_columns(table: Table, parent: Parent | None = None) -> list[str]:
+    """List the columns whose names say that they hide rows from readers of the tables."""
+    own = [one.name for one in table.columns if _HIDES_ROWS.fullmatch(one.name.lower())]
+    if parent is None:
+        return own
+    of_parent = [one for one in hiding_columns(parent.table) if one != "visibility"]
+    return own + [f"parent.{one}" for one in of_parent]

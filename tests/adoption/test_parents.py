@@ -1,0 +1,138 @@
+"""A table of chunks with a table of their documents: title, address, date, and who sees them."""
+
+from typing import Any
+
+import pytest
+from adopted import adopt, backfill, compare, documents
+
+from command_line import Run
+from conftest import Connection
+
+pytestmark = pytest.mark.module("adoption")
+
+TABLES = """
+create table public.articles (
+  id uuid primary key default gen_random_uuid(), title text, url text, is_public bool not null,
+  updated_at timestamptz not null default '2026-01-02', views int not null default 0,
+  deleted_at timestamptz
+);
+create table public.parts (
+  id bigint primary key generated always as identity,
+  article uuid references public.articles on delete cascade, chunk_index int, content text,
+  embedding extensions.vector(3)
+);
+insert into public.articles (title, url, is_public)
+values ('Harbour', 'https://example.com/h', true), ('Ferry', null, false);
+insert into public.parts (article, chunk_index, content, embedding)
+select article.id, place, format('part %s of %s', place, article.title), '[1,0,0]'
+  from public.articles as article cross join generate_series(0, 2) as place
+"""
+
+
+@pytest.fixture
+def parts(database: Connection) -> Connection:
+    """Six chunks of two articles, searched in place."""
+    database.execute(TABLES)
+    adopt(database, "public.parts", parent="public.articles", is_in_place=True)
+    backfill(database, "parts")
+    return database
+
+
+def shown(connection: Connection) -> list[tuple[Any, ...]]:
+    rows = [
+        (row["title"], row["source_url"], row["visibility"], str(row["document_date"]),
+         len(row["chunks"]))
+        for row in documents(connection).values()
+    ]  # fmt: skip
+    return sorted(rows, key=str)
+
+
+def test_a_document_has_the_fields_of_its_row_in_the_parent(parts: Connection) -> None:
+    assert shown(parts) == [
+        ("Ferry", None, "private", "2026-01-02", 3),
+        ("Harbour", "https://example.com/h", "public", "2026-01-02", 3),
+    ]
+    assert compare(parts, "parts").differences == 0
+
+
+def test_a_change_of_the_parent_is_carried_over_in_its_transaction(parts: Connection) -> None:
+    parts.execute("update public.articles set title = 'Quay', is_public = false where url <> ''")
+    assert [row[:3] for row in shown(parts)] == [
+        ("Ferry", None, "private"), ("Quay", "https://example.com/h", "private"),
+    ]  # fmt: skip
+    hits = parts.execute(
+        "select title from public.hybrid_search_knowledge_chunks(query_text => 'quay')"
+    ).fetchall()
+    assert hits == [("Quay",)] * 3
+    parts.execute("delete from public.articles where title = 'Quay'")
+    assert [row[0] for row in shown(parts)] == ["Ferry"]
+    parts.execute("truncate public.articles cascade")
+    assert shown(parts) == []
+
+
+def test_a_change_of_other_columns_of_the_parent_carries_nothing_over(parts: Connection) -> None:
+    before = parts.execute("select id, xmin from public.knowledge_documents order by id")
+    rows = before.fetchall()
+    parts.execute("update public.articles set views = views + 1")
+    after = parts.execute("select id, xmin from public.knowledge_documents order by id")
+    assert after.fetchall() == rows
+
+
+def test_a_document_of_more_rows_than_a_batch_changes_who_sees_it(parts: Connection) -> None:
+    parts.execute(
+        "insert into public.parts (article, chunk_index, content)"
+        " select id, place, 'more ' || place"
+        "   from public.articles cross join generate_series(3, 600) as place where title = 'Ferry'"
+    )
+    parts.execute("update public.articles set is_public = true where title = 'Ferry'")
+    assert [(row[2], row[4]) for row in shown(parts)] == [("public", 601), ("public", 3)]
+
+
+def test_rows_are_noted_for_later(database: Connection) -> None:
+    database.execute(TABLES)
+    adopt(database, "public.parts", parent="public.articles", is_in_place=True, is_later=True)
+    backfill(database, "parts")
+    database.execute("update public.articles set title = 'Quay' where title = 'Ferry'")
+    assert [row[0] for row in shown(database)] == ["Ferry", "Harbour"]
+    database.execute("select knowledge_internal.carry_over_noted()")
+    assert [row[0] for row in shown(database)] == ["Harbour", "Quay"]
+
+
+def test_the_command_takes_a_parent_and_leaves_nothing_behind(
+    database: Connection, run: Run, dsn: str
+) -> None:
+    database.execute(TABLES)
+    asked = ("adopt", "public.parts", "--parent", "public.articles", "--model", "m", "--dsn", dsn)
+    refused = run(*asked, "--apply")
+    assert (refused.code, "parent.deleted_at, which can hide rows" in refused.err) == (1, True)
+    done = run(*asked, "--rows", "parent.deleted_at is null", "--apply")
+    assert done.code == 0, done.err
+    for line in ("title      parent.title", "parent.views left out", "visibility parent.is_public"):
+        assert line in done.err
+    backfill(database, "parts")
+    database.execute("update public.articles set deleted_at = now() where title = 'Ferry'")
+    assert [row[0] for row in shown(database)] == ["Harbour"]
+    assert "0 differences" in run("adopt", "--check", "parts", "--dsn", dsn).out
+    database.execute("drop trigger adopted_parts_update on public.articles")
+    repaired = run("adopt", "--check", "parts", "--repair", "--dsn", dsn)
+    assert repaired.code == 0, repaired.err
+    database.execute("update public.articles set title = 'Quay', deleted_at = null")
+    assert [row[0] for row in shown(database)] == ["Quay", "Quay"]
+    assert run("adopt", "--remove", "parts", "--apply", "--dsn", dsn).code == 0
+    database.execute("update public.articles set title = 'Pier'")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--parent", "public.nowhere"], "there is no table public.nowhere"),
+        (["--parent", "public.knowledge_documents"], "--document COLUMN"),
+        (["--parent", "public.articles", "--copy"], "--parent"),
+    ],
+)
+def test_a_parent_that_does_not_fit_is_refused(
+    database: Connection, run: Run, dsn: str, options: list[str], said: str
+) -> None:
+    database.execute(TABLES)
+    done = run("adopt", "public.parts", *options, "--rows", "all", "--model", "m", "--dsn", dsn)
+    assert (done.code, said in done.err) == (1, True), done.err
