@@ -21,13 +21,26 @@ create table public.knowledge_adoptions (
   chunk_size integer,
   chunk_overlap integer not null,
   is_later boolean not null,
+  place_id integer unique,
+  embedding_column name,
+  order_sql text,
+  parent regclass,
+  parent_columns name[],
+  write_token uuid not null default gen_random_uuid(),
   created_at timestamptz not null default now()
 );
 
 comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
   'not used. chunk_size: contents with more characters are split; null: none. is_later: writes '
-  'note their rows in knowledge_adoption_changes. Written by adopt_table.';
+  'note their rows in knowledge_adoption_changes. place_id: the number of a table that is searched '
+  'in place; null: texts and embeddings are copied. In place, embedding_column has the embeddings '
+  '(null: they are kept in knowledge_chunks), and a vector index of the table orders by order_sql '
+  '(null: by nothing that serves cosine distance). parent: the table of the documents whose chunks '
+  'are the rows, with the column that refers to it and its key in parent_columns. write_token: '
+  'while the module writes chunks or embeddings of the table, the setting '
+  'knowledge_internal.stores_place has this value, which no user knows, and the triggers do not '
+  'carry such a write over again. Written by adopt_table and follow_table.';
 
 create table public.knowledge_adoption_problems (
   adoption_name text not null references public.knowledge_adoptions (name) on delete cascade,
@@ -458,79 +471,144 @@ begin
 end
 $$;
 
--- A row of an adopted table as it is to be stored. document: as upsert_knowledge_document takes it.
--- left_out: which value of the source is not stored, and why.
--- embedding_model: the model of the embedding, or of embeddings that are reused.
+-- A row of an adopted table as it is to be stored. row_key: the texts of its key; key: the first of
+-- them. document: its document; is_first: the fields of the document are those of this row.
+-- embedding: null for one that is not used. has_text: false for a row without text, which has no
+-- chunk. left_out: which value of the source is not stored, and why. embedding_model: the model of
+-- the embedding, or of embeddings that are reused.
 create type knowledge_internal.adopted_row as (
-  key jsonb,
-  external_key text,
-  document jsonb,
-  content text,
-  embedding extensions.vector,
-  left_out text,
-  embedding_model text
+  row_key jsonb, key text, document public.knowledge_documents, is_first boolean,
+  chunk_index integer, content text, metadata jsonb, content_hash text,
+  embedding extensions.vector, embedding_bits bit varying, embedding_model text, has_text boolean,
+  left_out text
 );
 
--- The rows of the view of an adoption that have these keys (an array of arrays of texts).
+-- The same fields of a document without its key and its address, checked by check_document.
+create function knowledge_internal.checked_fields(fields jsonb) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  perform knowledge_internal.check_document(
+    fields - 'source_url' || '{"external_key": "checked elsewhere"}'
+  );
+  return fields;
+end
+$$;
+
+-- The rows of the view of an adoption that have these keys (an array of arrays of texts); for one
+-- key, raises the errors of check_document.
 create function knowledge_internal.adopted_rows(adoption public.knowledge_adoptions, keys jsonb)
 returns setof knowledge_internal.adopted_row
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- A key and a mapped date have the same text in each session, whatever its settings are.
 set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
+set timezone = 'UTC'
+set standard_conforming_strings = on as $$
 declare
+  view_name constant text := 'adopted_' || adoption.name;
+  columns constant text[] := array(
+    select attribute.attname::text
+      from pg_catalog.pg_attribute as attribute
+     where attribute.attrelid = format('knowledge_internal.%I', view_name)::regclass
+       and attribute.attnum > 0
+  );
   key_sql constant record := knowledge_internal.key_sql(adoption, 'adopted', true);
+  fields constant text[] := array(
+    select name from unnest(columns) as listed (name)
+     where name <> all ('{content,embedding,document_key,chunk_index}') and name !~ '^key_\d+$'
+  );
+  has_documents constant boolean := 'document_key' = any (columns);
 begin
   return query execute format(
     $query$
-      select source.key, source.external_key,
-             source.fields - array['content', 'embedding'] - $3
-               || jsonb_build_object('external_key', source.external_key)
-               || case when source.has_address then '{}' else '{"source_url": null}' end::jsonb,
-             source.fields ->> 'content',
-             case when used.has_direction then used.embedding end,
+      select given.row_key, given.row_key ->> 0, stored.document,
+             row_number() over (
+               partition by (stored.document).external_key order by given.chunk_index, given.row_key
+             ) = 1,
+             given.chunk_index, given.content, given.metadata,
+             public.knowledge_content_hash((stored.document).title, given.content),
+             used.embedding,
+             case when used.embedding is not null
+               then knowledge_internal.embedding_bits(used.embedding) end,
+             corpus.model, concat((stored.document).title, given.content) ~ '\S',
              concat_ws(
                ', ',
-               case when used.embedding is not null and not used.has_direction then
+               case when given.embedding is not null and corpus.model = $1.embedding_model
+                         and used.embedding is null then
                  'embedding has no direction (it is zero, or too small)' end,
-               case when not source.has_address then
+               case when not given.has_address then
                  'source_url is no address of http or https and no path' end
-             ),
-             corpus.model
+             )
         from (
-          select %1$s as key, knowledge_internal.adopted_key($1, %1$s) as external_key,
-                 to_jsonb(adopted) as fields,
-                 knowledge_internal.is_address(to_jsonb(adopted) ->> 'source_url')
-                   is not false as has_address
+          select %1$s as row_key, %2$s as external_key, %3$s as chunk_index,
+                 adopted.content::text as content, %4$s as embedding,
+                 coalesce(%5$s, '{}') as metadata, (%6$s) is not false as has_address,
+                 %7$s as fields
             from jsonb_array_elements($2) as given (key)
-            join knowledge_internal.%2$I as adopted on %3$s
+            join knowledge_internal.%8$I as adopted on %9$s
           offset 0
-        ) as source
+        ) as given
        cross join lateral (
                select coalesce(
                         knowledge_internal.model_of_collection(
-                          coalesce(source.fields ->> 'collection', 'knowledge')
+                          coalesce(given.fields ->> 'collection', 'knowledge')
                         ),
                         $1.embedding_model
                       )
                offset 0
              ) as corpus (model)
        cross join lateral (
-               select given.embedding,
-                      ((given.embedding operator(extensions.<=>) given.embedding) < 0.5) is true
-                from (
-                  select case when corpus.model = $1.embedding_model
-                           then (source.fields ->> 'embedding')::extensions.vector end
-                  offset 0
-                ) as given (embedding)
-             ) as used (embedding, has_direction)
+               select case when corpus.model = $1.embedding_model
+                                and (given.embedding operator(extensions.<=>) given.embedding) < 0.5
+                        then given.embedding end
+               offset 0
+             ) as used (embedding)
+       cross join lateral (
+               select knowledge_internal.merged_document(
+                        null,
+                        given.fields || jsonb_build_object(
+                          'external_key', given.external_key,
+                          'source_url', case when given.has_address
+                            then given.fields -> 'source_url' end,
+                          'metadata', %10$s, 'source_row', %11$s
+                        ),
+                        'replace'
+                      ) as document
+               offset 0
+             ) as stored
     $query$,
-    key_sql.value, 'adopted_' || adoption.name, key_sql.is_given
+    key_sql.value,
+    case when has_documents then '$1.name || ''/'' || adopted.document_key::text'
+      else format('knowledge_internal.adopted_key($1, %s)', key_sql.value) end,
+    case when 'chunk_index' = any (columns) then 'coalesce(adopted.chunk_index, 0)::integer'
+      else '0' end,
+    case
+      when adoption.embedding_model is null or not 'embedding' = any (columns)
+        then 'null::extensions.vector'
+      when adoption.place_id is null
+        then '(to_jsonb(adopted.embedding) #>> ''{}'')::extensions.vector'
+      when adoption.embedding_column is null then 'null::extensions.vector'
+      else 'adopted.embedding::extensions.vector'
+    end,
+    case when 'metadata' = any (fields) then 'adopted.metadata::jsonb' else 'null::jsonb' end,
+    case when 'source_url' = any (fields)
+      then 'knowledge_internal.is_address(adopted.source_url)' else 'true' end,
+    -- A row that is stored alone can be the wrong one of many: its error says what is allowed.
+    case when jsonb_array_length(keys) = 1 then 'knowledge_internal.checked_fields'
+      else '' end || '(jsonb_build_object('
+      || (
+        select string_agg(format('%1$L, adopted.%1$I', name), ', ')
+          from unnest(fields) as listed (name)
+      )
+      || '))',
+    view_name, key_sql.is_given,
+    -- Of a document with several rows, metadata is that of each row.
+    case when has_documents then '''{}''::jsonb' else 'given.metadata' end,
+    case when has_documents then
+      'jsonb_build_object(''adoption'', $1.name, ''table'', ($1.source)::text,'
+      ' ''document'', substr(given.external_key, length($1.name) + 2))'
+      else 'knowledge_internal.adopted_source_row($1, given.row_key)' end
   )
-  using adoption, keys,
-        array(
-          select 'key_' || place from generate_series(1, cardinality(adoption.key_columns)) as place
-        );
+  using adoption, keys;
 end
 $$;
 
@@ -543,7 +621,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
   -- No text: no chunk, which no worker could embed.
-  if concat(given.document ->> 'title', given.content) !~ '\S' then
+  if not given.has_text then
     return '[]';
   end if;
   if (length(given.content) <= adoption.chunk_size) is not false then
@@ -569,8 +647,7 @@ begin
 end
 $$;
 
--- Makes the documents of rows equal to the rows. Raises the errors of the functions that store
--- documents, and 22023 for a row without content and for a key that another document has.
+-- Makes the documents of rows equal to the rows.
 create function knowledge_internal.store_adopted_rows(
   adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
 ) returns void
@@ -585,46 +662,14 @@ declare
   documents public.knowledge_documents[] := '{}';
   chunks jsonb[] := '{}';
   counts record;
-  other_key text;
 begin
-  if exists (select from unnest(given) as listed where listed.content is null) then
-    raise exception 'content is null' using errcode = '22023';
-  end if;
-  select listed.external_key into other_key
-    from unnest(given) as listed
-   group by listed.external_key
-  having count(*) > 1
-   limit 1;
-  if found then
-    raise exception 'the view has several rows with the key %', left(other_key, 100)
-      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
-  end if;
-  select stored.external_key into other_key
-    from unnest(given) as listed
-    join public.knowledge_documents as stored on stored.external_key = listed.external_key
-   where stored.source_row ->> 'adoption' is distinct from adoption.name
-   limit 1;
-  if found then
-    raise exception 'another document has the external_key %', left(other_key, 100)
-      using errcode = '22023',
-            hint = 'Delete that document, or adopt the table under another name.';
-  end if;
   foreach one in array given loop
-    perform knowledge_internal.check_document(one.document);
     row_chunks := knowledge_internal.adopted_chunks(adoption, one);
     chunks := chunks || row_chunks;
     documents := documents || knowledge_internal.store_document(
-      one.document || jsonb_build_object(
-        'source_row', knowledge_internal.adopted_source_row(adoption, one.key)
-      ),
-      row_chunks, 'replace'
+      to_jsonb(one.document) - '{id,content_hash,created_at,updated_at}'::text[], row_chunks,
+      'replace'
     );
-    if one.left_out <> '' then
-      perform knowledge_internal.note_adoption_problems(
-        adoption, jsonb_build_array(one.key), true,
-        one.left_out || ': carried over without it'
-      );
-    end if;
   end loop;
   counts := knowledge_internal.store_chunks(documents, chunks, 'replace');
   if counts.unchanged > 0 then
@@ -642,6 +687,39 @@ begin
          chunk.embedding_model is distinct from listed.embedding_model
          or (chunk.embedding operator(extensions.=) listed.embedding) is not true
        );
+  end if;
+end
+$$;
+
+-- Raises 22023 for a row without content, for a key that the view has twice, and for one that
+-- another document has.
+create function knowledge_internal.check_adopted_rows(
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
+) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- As in store_adopted_rows.
+set enable_seqscan = off as $$
+declare
+  wrong text;
+begin
+  if exists (select from unnest(given) as row where row.content is null) then
+    raise exception 'content is null' using errcode = '22023';
+  end if;
+  select knowledge_internal.adopted_key(adoption, row.row_key) into wrong
+    from unnest(given) as row group by row.row_key having count(*) > 1 limit 1;
+  if found then
+    raise exception 'the view has several rows with the key %', left(wrong, 100)
+      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
+  end if;
+  select stored.external_key into wrong
+    from unnest(given) as row
+    join public.knowledge_documents as stored on stored.external_key = (row.document).external_key
+   where stored.source_row ->> 'adoption' is distinct from adoption.name
+   limit 1;
+  if found then
+    raise exception 'another document has the external_key %', left(wrong, 100)
+      using errcode = '22023',
+            hint = 'Delete that document, or adopt the table under another name.';
   end if;
 end
 $$;
@@ -678,30 +756,6 @@ begin
 end
 $$;
 
--- Locks the documents of these keys until the transaction ends, in the order in which other
--- functions lock documents; returns their ids.
-create function knowledge_internal.lock_adopted(adoption public.knowledge_adoptions, keys jsonb)
-returns uuid[]
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- The plan is made when the table is small, and used when it is large.
-set enable_seqscan = off as $$
-begin
-  return array(
-    select document.id
-      from public.knowledge_documents as document
-     -- An array is looked up in the index; a set would be joined by reading all documents. The
-     -- index on the adoption does not serve @>: it would read all documents of the adoption.
-     where document.external_key = any (array(
-             select knowledge_internal.adopted_key(adoption, listed.key)
-               from jsonb_array_elements(keys) as listed (key)
-           ))
-       and document.source_row @> jsonb_build_object('adoption', adoption.name)
-     order by document.id
-       for update
-  );
-end
-$$;
-
 -- Makes the documents of these keys (an array of arrays of texts) equal to the rows of the source:
 -- stores those that the view has, deletes the others, and returns how many are stored. If a row
 -- cannot be stored, the halves of the keys are tried, down to that row: its document is deleted,
@@ -721,22 +775,31 @@ begin
     return 0;
   end if;
   begin
-    if adoption.place_id is not null then
-      return knowledge_internal.carry_over_placed(adoption, keys);
-    end if;
     -- Locked before the rows are read: a row that another transaction inserts again, with its
     -- document, is seen after that transaction has ended.
     locked_documents := knowledge_internal.lock_adopted(adoption, keys);
     perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
     given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
-    if given <> '{}' then
-      perform knowledge_internal.store_adopted_rows(adoption, given);
+    if adoption.place_id is not null and given <> '{}'
+       and knowledge_internal.empty_old_embeddings(adoption, given) <> '{}'
+    then
+      given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
     end if;
-    delete from public.knowledge_documents as document
-     where document.id = any (locked_documents)
-       and document.external_key <> all (
-             array(select listed.external_key from unnest(given) as listed)
-           );
+    if given <> '{}' then
+      perform knowledge_internal.check_adopted_rows(adoption, given);
+      if adoption.place_id is null then
+        perform knowledge_internal.store_adopted_rows(adoption, given);
+      else
+        perform knowledge_internal.store_placed_rows(adoption, given);
+      end if;
+      perform knowledge_internal.note_adoption_problems(
+                adoption, jsonb_build_array(row.row_key), true,
+                row.left_out || ': carried over without it'
+              )
+         from unnest(given) as row
+        where row.left_out <> '';
+    end if;
+    perform knowledge_internal.delete_adopted(adoption, keys, locked_documents, given);
     return cardinality(given);
   exception when others then
     get stacked diagnostics code = returned_sqlstate, problem = message_text;
@@ -756,14 +819,9 @@ begin
     );
   end if;
   -- A search must not find the earlier content of the row.
-  if adoption.place_id is not null then
-    perform knowledge_internal.delete_placed(
-      adoption, keys, knowledge_internal.lock_placed(adoption, keys), '{}'
-    );
-  else
-    delete from public.knowledge_documents as document
-     where document.id = any (knowledge_internal.lock_adopted(adoption, keys));
-  end if;
+  perform knowledge_internal.delete_adopted(
+    adoption, keys, knowledge_internal.lock_adopted(adoption, keys), '{}'
+  );
   perform knowledge_internal.note_adoption_problems(adoption, keys, false, problem);
   return 0;
 end
@@ -1026,6 +1084,49 @@ begin
 end
 $$;
 
+-- What differs between a row that is copied and the chunks of its document.
+create function knowledge_internal.copied_differences(
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row,
+  stored public.knowledge_documents
+) returns setof text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  expected constant jsonb := knowledge_internal.adopted_chunks(adoption, given);
+begin
+  return query
+  select differing.name
+    from (
+      select coalesce(jsonb_agg(chunk.content order by chunk.chunk_index), '[]') as contents,
+             bool_or(
+               (
+                 chunk.heading, chunk.knowledge_type, chunk.source_id, chunk.source_origin,
+                 chunk.language, chunk.document_date, chunk.owner_id, chunk.visibility,
+                 chunk.allowed_groups, chunk.sensitivity, chunk.collection, chunk.metadata
+               ) is distinct from (
+                 stored.title, stored.knowledge_type, stored.source_id, stored.source_origin,
+                 stored.language, stored.document_date, stored.owner_id, stored.visibility,
+                 stored.allowed_groups, stored.sensitivity, stored.collection, stored.metadata
+               )
+             ) as have_other_columns,
+             bool_and(
+               expected -> 0 ->> 'embedding' is null
+               or (chunk.embedding operator(extensions.=) given.embedding) is true
+                  and chunk.embedding_model is not distinct from given.embedding_model
+             ) as have_the_embedding
+        from public.knowledge_chunks as chunk
+       where chunk.document_id = stored.id
+         and chunk.status = 'active'
+    ) as chunks
+   cross join lateral (
+           values
+             ('content', contents <> jsonb_path_query_array(expected, 'strict $[*].content')),
+             ('embedding', not have_the_embedding),
+             ('columns of chunks', have_other_columns)
+         ) as differing (name, is_so)
+   where differing.is_so;
+end
+$$;
+
 -- Compares the rows with these keys with their documents and chunks. Returns the keys of those that
 -- are missing or different, with the names of the fields. Raises the error of a row that cannot be
 -- read.
@@ -1034,72 +1135,60 @@ returns table (key jsonb, fields text[])
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
+  is_copy constant boolean := adoption.place_id is null;
 begin
-  if adoption.place_id is not null then
-    return query select found.* from knowledge_internal.placed_differences(adoption, keys) as found;
-    return;
-  end if;
   return query
-  select given.key,
-         case when stored.id is null then array['missing'] else differing.fields end
+  select given.row_key,
+         case when parent.id is null or not is_copy and given.has_text and stored.id is null
+           then array['missing'] else differing.fields end
     from knowledge_internal.adopted_rows(adoption, keys) as given
-    left join public.knowledge_documents as stored
-      on stored.external_key = given.external_key
-     and stored.source_row @> jsonb_build_object('adoption', adoption.name)
-   cross join lateral (
-           select knowledge_internal.adopted_chunks(adoption, given) offset 0
-         ) as expected (chunks)
-   cross join lateral (
-           select coalesce(jsonb_agg(chunk.content order by chunk.chunk_index), '[]') as contents,
-                  bool_or(
-                    (
-                      chunk.heading, chunk.knowledge_type, chunk.source_id, chunk.source_origin,
-                      chunk.language, chunk.document_date, chunk.owner_id, chunk.visibility,
-                      chunk.allowed_groups, chunk.sensitivity, chunk.collection, chunk.metadata
-                    ) is distinct from (
-                      stored.title, stored.knowledge_type, stored.source_id,
-                      stored.source_origin, stored.language, stored.document_date,
-                      stored.owner_id, stored.visibility, stored.allowed_groups,
-                      stored.sensitivity, stored.collection, stored.metadata
-                    )
-                  ) as have_other_columns,
-                  bool_and(
-                    expected.chunks -> 0 ->> 'embedding' is null
-                    or (chunk.embedding operator(extensions.=) given.embedding) is true
-                       and chunk.embedding_model is not distinct from given.embedding_model
-                  ) as have_the_embedding
-             from public.knowledge_chunks as chunk
-            where chunk.document_id = stored.id
-              and chunk.status = 'active'
-         ) as chunks
+    left join public.knowledge_documents as parent
+      on parent.external_key = (given.document).external_key
+     and parent.source_row @> jsonb_build_object('adoption', adoption.name)
+    left join knowledge_internal.placed_chunks(
+           adoption, array(select listed.key ->> 0 from jsonb_array_elements(keys)
+                                  as listed (key))
+         ) as stored on stored.key = given.key
    cross join lateral (
            select array(
              select field.key
-               from jsonb_each(to_jsonb(stored)) as field
-               join jsonb_each(
-                      to_jsonb(
-                        knowledge_internal.merged_document(
-                          stored,
-                          given.document || jsonb_build_object(
-                            'source_row',
-                            knowledge_internal.adopted_source_row(adoption, given.key)
-                          ),
-                          'replace'
-                        )
-                      )
-                    ) as wanted using (key)
+               from jsonb_each(
+                      to_jsonb(parent) - '{id,content_hash,created_at,updated_at}'::text[]
+                    ) as field
+               join jsonb_each(to_jsonb(given.document)) as wanted using (key)
               where field.value is distinct from wanted.value
              union all
+             select copied.name
+               from knowledge_internal.copied_differences(adoption, given, parent) as copied (name)
+              where is_copy
+             union all
              select 'content'
-              where chunks.contents
-                      <> jsonb_path_query_array(expected.chunks, 'strict $[*].content')
+              where not is_copy
+                and (
+                  given.content is null or not given.has_text and stored.id is not null
+                  or given.has_text and stored.content_hash <> given.content_hash
+                )
              union all
-             select 'embedding' where not chunks.have_the_embedding
+             select 'embedding'
+              where adoption.embedding_column is not null and given.has_text
+                and (given.embedding is not null or stored.has_embedding is not true)
+                and (
+                  stored.embedding_bits is distinct from given.embedding_bits
+                  or given.embedding is not null
+                     and stored.embedding_model is distinct from given.embedding_model
+                )
              union all
-             select 'columns of chunks' where chunks.have_other_columns
+             select 'columns of chunks'
+              where not is_copy and given.has_text
+                and (stored.document_id, stored.chunk_index, stored.heading, stored.metadata,
+                     stored.collection)
+                      is distinct from
+                    (parent.id, given.chunk_index, (given.document).title, given.metadata,
+                     (given.document).collection)
            )
          ) as differing (fields)
-   where stored.id is null
+   where parent.id is null
+      or not is_copy and given.has_text and stored.id is null
       or differing.fields <> '{}';
 end
 $$;

@@ -111,7 +111,6 @@ NAMED_AT_RUN_TIME = {
             "adoption_keys",
             "adoption_left_over",
             "compare_calls",
-            "placed_rows",
             "placed_chunks",
             "embed_place_row",
             "empty_old_embeddings",

@@ -463,9 +463,12 @@ def test_the_head_of_an_answer_has_a_deadline_too(
     ends = threading.Event()
 
     def drip(listening: socket.socket) -> None:
+        robots, _ = listening.accept()
+        with robots:
+            robots.recv(65_536)
+            robots.sendall(b"HTTP/1.1 404 no\r\nContent-Length: 0\r\n\r\n")
         connection, _ = listening.accept()
         with connection, contextlib.suppress(OSError):
-            connection.sendall(b"HTTP/1.1 404 no\r\nContent-Length: 0\r\n\r\n")
             connection.sendall(b"HTTP/1.1 200 yes\r\n")
             while not ends.wait(0.05):
                 connection.sendall(b"x")

@@ -1,8 +1,8 @@
 -- 044_in_place: rows of adopted tables that are searched where they are.
 -- Module: adoption.
--- Adds: columns, a check and indexes of knowledge_chunks, columns of knowledge_adoptions, a trigger
--- of knowledge_chunks, and the functions that store what is derived from such a row and read its
--- text and its embedding. Locks knowledge_chunks while its columns and indexes are created.
+-- Adds: columns, a check, indexes and a trigger of knowledge_chunks, and the functions that store
+-- what is derived from such a row and read its text and its embedding. Locks knowledge_chunks while
+-- its columns and indexes are created.
 
 -- A place is an adopted table whose text and embeddings stay where they are. A chunk of it has
 -- place_id and the key of its row, in the type of the key; its content is null, and so is its
@@ -10,32 +10,6 @@
 -- The functions place_content and place_embedding read the row. They are written again for each
 -- place, and are functions, not joins of a view, because nothing then depends on the table:
 -- `drop table ... cascade` ends one place and no search.
-
-alter table public.knowledge_adoptions
-  add column place_id integer unique,
-  add column embedding_column name,
-  add column order_sql text,
-  add column parent regclass,
-  add column parent_columns name[],
-  add column write_token uuid not null default gen_random_uuid();
-
-comment on column public.knowledge_adoptions.place_id is
-  'The number of a table that is searched in place; null: texts and embeddings are copied.';
-comment on column public.knowledge_adoptions.embedding_column is
-  'In place: the column of the table that the embeddings are in; null: they are kept in '
-  'knowledge_chunks.';
-comment on column public.knowledge_adoptions.order_sql is
-  'In place: what a vector index of the table orders by; null: it has none that serves cosine '
-  'distance. Written by follow_table.';
-
-comment on column public.knowledge_adoptions.parent is
-  'The table of the documents whose chunks are the rows; its changes are followed, too.';
-comment on column public.knowledge_adoptions.parent_columns is
-  'The column of the table that has the key of the parent, and the key of the parent.';
-comment on column public.knowledge_adoptions.write_token is
-  'While the module writes chunks or embeddings of the table, the setting '
-  'knowledge_internal.stores_place has this value, which no user knows: the triggers do not carry '
-  'such a write over again.';
 
 alter table public.knowledge_chunks
   alter column content drop not null,
@@ -373,140 +347,6 @@ create trigger complete_chunk_in_place
   for each row when (new.place_id is not null)
   execute function knowledge_internal.complete_chunk_in_place();
 
--- A row of a place as it is to be stored. document: its document; is_first: the fields of the
--- document are those of this row. embedding: null for one that is not used. has_text: false for a
--- row without text, which has no chunk. left_out: as in adopted_row.
-create type knowledge_internal.placed_row as (
-  key text, document public.knowledge_documents, is_first boolean, chunk_index integer,
-  content text, metadata jsonb, content_hash text, embedding extensions.vector,
-  embedding_bits bit varying, embedding_model text, has_text boolean, left_out text
-);
-
--- The same fields of a document without its key and its address, checked by check_document.
-create function knowledge_internal.checked_fields(fields jsonb) returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  perform knowledge_internal.check_document(
-    fields - 'source_url' || '{"external_key": "checked elsewhere"}'
-  );
-  return fields;
-end
-$$;
-
--- The rows of a place with these keys (an array of arrays of texts); for one key, raises the errors
--- of check_document.
-create function knowledge_internal.placed_rows(adoption public.knowledge_adoptions, keys jsonb)
-returns setof knowledge_internal.placed_row
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- As in adopted_rows.
-set datestyle = 'ISO, YMD'
-set timezone = 'UTC'
-set standard_conforming_strings = on as $$
-declare
-  view_name constant text := 'adopted_' || adoption.name;
-  columns constant text[] := array(
-    select attribute.attname::text
-      from pg_catalog.pg_attribute as attribute
-     where attribute.attrelid = format('knowledge_internal.%I', view_name)::regclass
-       and attribute.attnum > 0
-  );
-  key_sql constant record := knowledge_internal.key_sql(adoption, 'adopted', true);
-  fields constant text[] := array(
-    select name from unnest(columns) as listed (name)
-     where name <> all ('{key_1,content,embedding,document_key,chunk_index}')
-  );
-  has_documents constant boolean := 'document_key' = any (columns);
-begin
-  return query execute format(
-    $query$
-      select given.key, stored.document,
-             row_number() over (
-               partition by (stored.document).external_key order by given.chunk_index, given.key
-             ) = 1,
-             given.chunk_index, given.content, given.metadata,
-             public.knowledge_content_hash((stored.document).title, given.content),
-             used.embedding,
-             case when used.embedding is not null
-               then knowledge_internal.embedding_bits(used.embedding) end,
-             corpus.model, concat((stored.document).title, given.content) ~ '\S',
-             concat_ws(
-               ', ',
-               case when given.embedding is not null and corpus.model = $1.embedding_model
-                         and used.embedding is null then
-                 'embedding has no direction (it is zero, or too small)' end,
-               case when not given.has_address then
-                 'source_url is no address of http or https and no path' end
-             )
-        from (
-          select %1$s ->> 0 as key, %2$s as document_key, %3$s as chunk_index,
-                 adopted.content::text as content, %4$s as embedding,
-                 coalesce(%5$s, '{}') as metadata, (%6$s) is not false as has_address,
-                 %7$s as fields
-            from jsonb_array_elements($2) as given (key)
-            join knowledge_internal.%8$I as adopted on %9$s
-          offset 0
-        ) as given
-       cross join lateral (
-               select coalesce(
-                        knowledge_internal.model_of_collection(
-                          coalesce(given.fields ->> 'collection', 'knowledge')
-                        ),
-                        $1.embedding_model
-                      )
-               offset 0
-             ) as corpus (model)
-       cross join lateral (
-               select case when corpus.model = $1.embedding_model
-                                and (given.embedding operator(extensions.<=>) given.embedding) < 0.5
-                        then given.embedding end
-               offset 0
-             ) as used (embedding)
-       cross join lateral (
-               select knowledge_internal.merged_document(
-                        null,
-                        given.fields || jsonb_build_object(
-                          'external_key', $1.name || '/' || given.document_key,
-                          'source_url', case when given.has_address
-                            then given.fields -> 'source_url' end,
-                          'metadata', %10$s, 'source_row', %11$s
-                        ),
-                        'replace'
-                      ) as document
-               offset 0
-             ) as stored
-    $query$,
-    key_sql.value,
-    case when has_documents then 'adopted.document_key::text' else 'adopted.key_1::text' end,
-    case when 'chunk_index' = any (columns) then 'coalesce(adopted.chunk_index, 0)::integer'
-      else '0' end,
-    case
-      when adoption.embedding_column is not null and 'embedding' = any (columns)
-        then 'adopted.embedding::extensions.vector'
-      else 'null::extensions.vector'
-    end,
-    case when 'metadata' = any (fields) then 'adopted.metadata::jsonb' else 'null::jsonb' end,
-    case when 'source_url' = any (fields)
-      then 'knowledge_internal.is_address(adopted.source_url)' else 'true' end,
-    -- A row that is stored alone can be the wrong one of many: its error says what is allowed.
-    case when jsonb_array_length(keys) = 1 then 'knowledge_internal.checked_fields'
-      else '' end || '(jsonb_build_object('
-      || (
-        select string_agg(format('%1$L, adopted.%1$I', name), ', ')
-          from unnest(fields) as listed (name)
-      )
-      || '))',
-    view_name, key_sql.is_given,
-    -- Of a document with several rows, metadata is that of each row.
-    case when has_documents then '''{}''::jsonb' else 'given.metadata' end,
-    case when has_documents then
-      'jsonb_build_object(''adoption'', $1.name, ''table'', ($1.source)::text,'
-      ' ''document'', given.document_key)'
-      else 'knowledge_internal.adopted_source_row($1, jsonb_build_array(given.key))' end
-  )
-  using adoption, keys;
-end
-$$;
-
 -- The chunks of these keys of a place (texts). has_embedding: the chunk keeps its embedding itself.
 create function knowledge_internal.placed_chunks(
   adoption public.knowledge_adoptions, keys text[]
@@ -533,7 +373,7 @@ end
 $$;
 
 -- Stores the documents of rows of a place.
-create function knowledge_internal.store_placed_documents(given knowledge_internal.placed_row[])
+create function knowledge_internal.store_placed_documents(given knowledge_internal.adopted_row[])
 returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- As in store_adopted_rows.
@@ -555,25 +395,15 @@ begin
            excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
            excluded.collection, excluded.metadata, excluded.source_row, now()
          )
-   where (
-           stored.title, stored.knowledge_type, stored.source_id, stored.source_url,
-           stored.source_origin, stored.author, stored.document_date, stored.owner_id,
-           stored.visibility, stored.allowed_groups, stored.sensitivity, stored.language,
-           stored.collection, stored.metadata, stored.source_row
-         ) is distinct from (
-           excluded.title, excluded.knowledge_type, excluded.source_id, excluded.source_url,
-           excluded.source_origin, excluded.author, excluded.document_date, excluded.owner_id,
-           excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
-           excluded.collection, excluded.metadata, excluded.source_row
-         );
+   where to_jsonb(stored) - '{id,content_hash,created_at,updated_at}'::text[]
+           <> to_jsonb(excluded) - '{id,content_hash,created_at,updated_at}'::text[];
 end
 $$;
 
--- Makes documents and chunks of a place equal to these rows. Raises 22023 for a row without
--- content, for a key that another document has, and for rows of one document that are not visible
--- to the same users.
+-- Makes documents and chunks of a place equal to these rows. Raises 22023 for rows of one document
+-- that are not visible to the same users.
 create function knowledge_internal.store_placed_rows(
-  adoption public.knowledge_adoptions, given knowledge_internal.placed_row[]
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- As in store_adopted_rows.
@@ -584,25 +414,6 @@ declare
   kind constant text := knowledge_internal.key_kind(adoption);
   wrong text;
 begin
-  if exists (select from unnest(given) as row where row.content is null) then
-    raise exception 'content is null' using errcode = '22023';
-  end if;
-  select row.key into wrong
-    from unnest(given) as row group by row.key having count(*) > 1 limit 1;
-  if found then
-    raise exception 'the view has several rows with the key %', left(wrong, 100)
-      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
-  end if;
-  select stored.external_key into wrong
-    from unnest(given) as row
-    join public.knowledge_documents as stored on stored.external_key = (row.document).external_key
-   where stored.source_row ->> 'adoption' is distinct from adoption.name
-   limit 1;
-  if found then
-    raise exception 'another document has the external_key %', left(wrong, 100)
-      using errcode = '22023',
-            hint = 'Delete that document, or adopt the table under another name.';
-  end if;
   -- A row of a document decides who sees the others, so all must say the same.
   select (row.document).external_key into wrong
     from unnest(given) as row
@@ -709,19 +520,13 @@ begin
                   ) as stored
          ));
   perform set_config('knowledge_internal.stores_place', '', true);
-
-  perform knowledge_internal.note_adoption_problems(
-            adoption, jsonb_build_array(jsonb_build_array(row.key)), true,
-            row.left_out || ': carried over without it'
-          )
-     from unnest(given) as row
-    where row.left_out <> '';
 end
 $$;
 
--- Locks the documents of rows of a place, those of their chunks and those that they name, in the
--- order of ids; returns their ids. keys: an array of arrays of texts.
-create function knowledge_internal.lock_placed(adoption public.knowledge_adoptions, keys jsonb)
+-- Locks the documents of these keys (an array of arrays of texts) until the transaction ends: those
+-- of their chunks in place, and those that they name. In the order in which other functions lock
+-- documents; returns their ids.
+create function knowledge_internal.lock_adopted(adoption public.knowledge_adoptions, keys jsonb)
 returns uuid[]
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- As in store_adopted_rows.
@@ -753,9 +558,9 @@ $$;
 
 -- Deletes the chunks of these keys but those that are kept, and of the documents those without a
 -- row: those of rows that are gone, and those of several rows without a chunk.
-create function knowledge_internal.delete_placed(
+create function knowledge_internal.delete_adopted(
   adoption public.knowledge_adoptions, keys jsonb, locked_documents uuid[],
-  kept knowledge_internal.placed_row[]
+  kept knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- As in store_adopted_rows.
@@ -775,16 +580,19 @@ begin
      and document.external_key <> all (
            array(select (row.document).external_key from unnest(kept) as row)
          )
-     and not exists (
-           select from public.knowledge_chunks as chunk where chunk.document_id = document.id
-         );
+     and (
+       adoption.place_id is null
+       or not exists (
+            select from public.knowledge_chunks as chunk where chunk.document_id = document.id
+          )
+     );
 end
 $$;
 
 -- Empties the embeddings that workers have written into the rows of texts that have changed since,
 -- so that they wait for new ones; returns the keys.
 create function knowledge_internal.empty_old_embeddings(
-  adoption public.knowledge_adoptions, given knowledge_internal.placed_row[]
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
 ) returns text[]
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -809,28 +617,6 @@ begin
     perform set_config('knowledge_internal.stores_place', '', true);
   end if;
   return keys;
-end
-$$;
-
--- carry_over for a place: errors are raised, and carry_over lists them.
-create function knowledge_internal.carry_over_placed(
-  adoption public.knowledge_adoptions, keys jsonb
-) returns bigint
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  locked_documents constant uuid[] := knowledge_internal.lock_placed(adoption, keys);
-  given knowledge_internal.placed_row[];
-begin
-  perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
-  given := array(select row from knowledge_internal.placed_rows(adoption, keys) as row);
-  if given <> '{}' and knowledge_internal.empty_old_embeddings(adoption, given) <> '{}' then
-    given := array(select row from knowledge_internal.placed_rows(adoption, keys) as row);
-  end if;
-  if given <> '{}' then
-    perform knowledge_internal.store_placed_rows(adoption, given);
-  end if;
-  perform knowledge_internal.delete_placed(adoption, keys, locked_documents, given);
-  return cardinality(given);
 end
 $$;
 
@@ -890,61 +676,6 @@ begin
     perform knowledge_internal.carry_over(adoption, keys);
   end loop;
   return null;
-end
-$$;
-
--- Compares the rows with these keys with what is stored of them, as adoption_differences does.
-create function knowledge_internal.placed_differences(
-  adoption public.knowledge_adoptions, keys jsonb
-) returns table (key jsonb, fields text[])
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return query
-  select jsonb_build_array(given.key),
-         case when parent.id is null or given.has_text and stored.id is null
-           then array['missing'] else differing.fields end
-    from knowledge_internal.placed_rows(adoption, keys) as given
-    left join public.knowledge_documents as parent
-      on parent.external_key = (given.document).external_key
-     and parent.source_row @> jsonb_build_object('adoption', adoption.name)
-    left join knowledge_internal.placed_chunks(
-           adoption, array(select listed.key ->> 0 from jsonb_array_elements(keys)
-                                  as listed (key))
-         ) as stored using (key)
-   cross join lateral (
-           select array(
-             select field.key
-               from jsonb_each(
-                      to_jsonb(parent) - '{id,content_hash,created_at,updated_at}'::text[]
-                    ) as field
-               join jsonb_each(to_jsonb(given.document)) as wanted using (key)
-              where field.value is distinct from wanted.value
-             union all
-             select 'content'
-              where given.content is null or not given.has_text and stored.id is not null
-                 or given.has_text and stored.content_hash <> given.content_hash
-             union all
-             select 'embedding'
-              where adoption.embedding_column is not null and given.has_text
-                and (given.embedding is not null or stored.has_embedding is not true)
-                and (
-                  stored.embedding_bits is distinct from given.embedding_bits
-                  or given.embedding is not null
-                     and stored.embedding_model is distinct from given.embedding_model
-                )
-             union all
-             select 'columns of chunks'
-              where given.has_text
-                and (stored.document_id, stored.chunk_index, stored.heading, stored.metadata,
-                     stored.collection)
-                      is distinct from
-                    (parent.id, given.chunk_index, (given.document).title, given.metadata,
-                     (given.document).collection)
-           )
-         ) as differing (fields)
-   where parent.id is null
-      or given.has_text and stored.id is null
-      or differing.fields <> '{}';
 end
 $$;
 
