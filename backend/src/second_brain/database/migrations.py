@@ -261,10 +261,8 @@ def earlier_obstacles(
     connection: "psycopg.Connection[Any]", migrations: Sequence[Migration], schema: str
 ) -> list[Obstacle]:
     """Return the obstacle of an install whose files were not those of this version."""
-    vector = pgvector.installed(connection)
-    vector_schema = naming.EXTENSIONS if vector is None else vector.schema
-    rendered = render(migrations, None, schema, vector_schema)
-    return earlier.find(connection, rendered, schema)
+    named = pgvector.named(connection, naming.internals(schema)) or naming.EXTENSIONS
+    return earlier.find(connection, render(migrations, None, schema, named), schema)
 
 
 def _obstacles(
@@ -451,7 +449,7 @@ def _apply_next(
     history = sql.Identifier(naming.history(schema))
     with connect(dsn) as connection:
         connection.execute(_LOCK)
-        if checked is not None and (found := earlier.find(connection, migrations, schema)):
+        if checked is not None and (found := earlier_obstacles(connection, checked, schema)):
             raise ObstacleError(found)
         missing = pending(connection, migrations, schema)
         if not missing:
