@@ -50,6 +50,7 @@ create function knowledge_internal.adopted_hits_for_caller(
   text_score double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 rows 20 as $$
 declare
   most_of_visitors constant integer := 50; -- as check_cost allows

@@ -45,7 +45,7 @@ def test_an_unknown_fusion_is_refused(
 ) -> None:
     store(knowledge, {"content": "parking permit", "embedding": NORTH})
     message = refused(knowledge, RPC, **ASKED, **asked, fusion=fusion)
-    assert message.startswith("fusion must be one of rrf, relative_score, auto, not")
+    assert message.startswith(f"fusion must be one of {', '.join(get_args(Fusion))}, not")
 
 
 @pytest.mark.parametrize(
