@@ -137,8 +137,8 @@ check-migrations: $(INSTALLED) ## compare what migrations/ and supabase/schemas/
 freeze: $(INSTALLED) ## at a release: record the migrations' digests; they never change again
 	$(BIN)/python -m tools.migrations freeze
 
-release: $(INSTALLED) ## check, set the version, freeze, build, commit, tag: VERSION=x.y.z, DRY_RUN=1
-	$(BIN)/python -m tools.release $(VERSION) $(if $(DRY_RUN),--dry-run)
+release: $(INSTALLED) ## check, set the version, freeze, build, commit, tag: VERSION=x.y.z; DRY_RUN=1 tries it in a clone
+	$(BIN)/python -m tools.release $(VERSION) $(if $(DRY_RUN),--dry-run) $(if $(TESTED),--tested)
 
 size: $(INSTALLED) ## print the size of the SQL, and write it into supabase/schemas/README.md
 	$(BIN)/python -m tools.size

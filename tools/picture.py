@@ -13,7 +13,7 @@ FILE = ROOT / "docs" / "images" / "figures.svg"
 _OURS, _THEIRS, _INK, _QUIET = "#0f766e", "#94a3b8", "#0f172a", "#475569"
 _WIDTH, _LINE, _TOP = 960, 26, 44
 _HALF = _WIDTH // 2
-_NAME, _BAR = 235, 185
+_NAME, _BAR = 250, 170
 """Of each half: where the bars begin, and the length of the longest, in pixels."""
 
 
@@ -52,19 +52,19 @@ def picture() -> str:
         ours = name.startswith("second-brain")
         drawn += _bar(0, _TOP + _LINE * place, name, found / best, f"{found:.3f}", ours)
     speed = [
-        (f"{chunks}, {label}", float(times.split("/")[0]), label == "second-brain")
-        for chunks, peer, ours, theirs in rows("operate.md", "chunks")
-        if chunks != "10,000"
-        for label, times in (("second-brain", ours), (peer.split(" ")[0], theirs))
+        (f"{name.split(',')[0].split(' (')[0]}, {size}", float(times.split("/")[0]))
+        for size, place in (("2,600", 1), ("20,000", 2))
+        for name, times in ((row[0], row[place]) for row in rows("operate.md", "system"))
     ]
     drawn.append(
-        _text(_HALF + 16, 24, "Speed: p50 in ms by chunks, in turns", more=' font-weight="600"')
+        _text(_HALF + 16, 24, "CPU ms of a question, by chunks", more=' font-weight="600"')
     )
-    longest, step = max(found for _, found, _ in speed), _LINE * 0.75
-    for place, (name, found, ours) in enumerate(speed):
-        top = _TOP - 4 + step * place + 6 * (place // 2)
+    longest, step = max(found for _, found in speed), _LINE * 0.75
+    for place, (name, found) in enumerate(speed):
+        top = _TOP - 4 + step * place + 12 * (place // (len(speed) // 2))
+        ours = name.startswith("second-brain")
         drawn += _bar(_HALF, top, name, found / longest, f"{found:.1f}", ours)
-    height = _TOP + max(_LINE * len(quality), step * len(speed) + 3 * len(speed)) + 8
+    height = _TOP + max(_LINE * len(quality), step * len(speed) + 12) + 8
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" '

@@ -1,13 +1,17 @@
-"""Release a version: `make release VERSION=1.2.3`, or with DRY_RUN=1 to see the steps.
+"""Release a version: `make release VERSION=1.2.3`, or with DRY_RUN=1 to try it.
 
-The release is a commit and a tag in this checkout, and in `dist/` a wheel, an sdist, and SQL files
-for Supabase's SQL editor. Nothing is pushed or published.
+The release is a commit and a tag in this checkout, and in `dist/` a wheel, an sdist, the npm
+package, and SQL files for Supabase's SQL editor. Nothing is pushed or published. A trial runs every
+step in a clone of the last commit, which it deletes, and changes nothing here.
 """
 
 import argparse
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -24,6 +28,7 @@ DIMENSIONS = 1024
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _VERSION_LINE = re.compile(r'^(version =|  "version":) ".*?"', re.MULTILINE)
 _WITH_VERSION = ("pyproject.toml", "clients/js/package.json")
+_OF_AUTHOR = {"user.name": "an", "user.email": "ae"}
 
 
 class Step(NamedTuple):
@@ -64,6 +69,7 @@ def steps(root: Path, version: str, today: date) -> list[Step]:
         Step(f"set version {version} in {' and '.join(_WITH_VERSION)}", write_version),
         Step("freeze the migrations in tools/released.sha256", lambda: freeze(Checkout(root))),
         Step("build the wheel and the sdist into dist/, and check them", lambda: build(root)),
+        Step("build the npm package into dist/", lambda: pack(root)),
         Step("write the SQL files into dist/", lambda: write_sql(root / "dist", version)),
         Step(f"commit, and tag {tag}", commit),
     ]
@@ -77,6 +83,16 @@ def build(root: Path) -> list[Path]:
     files = [*dist.glob("*.whl"), *dist.glob("*.tar.gz")]
     subprocess.run([*python, "twine", "check", "--strict", *files], check=True)  # noqa: S603
     return files
+
+
+def pack(root: Path) -> None:
+    """Build the package clients/js into `dist/`; it needs what `make cli` installs."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise ConfigurationError("npm is absent", remedy="Install Node.js, then: make cli")
+    (root / "dist").mkdir(exist_ok=True)
+    arguments = ("pack", "--silent", "--workspace=clients/js", "--pack-destination=dist")
+    subprocess.run([npm, *arguments], cwd=root, check=True)  # noqa: S603
 
 
 def write_sql(into: Path, version: str) -> list[Path]:
@@ -126,6 +142,40 @@ def with_version(project: str, version: str) -> str:
     return written
 
 
+def rehearse(root: Path, version: str, today: date, *, is_tested: bool = False) -> int:
+    """Run every step in a clone of the last commit; without `make ci` if that `is_tested`."""
+    if changes := _git(root, "status", "--porcelain"):
+        print(f"These changes are not committed, and not in the trial:\n{changes}")
+    with tempfile.TemporaryDirectory(prefix="second-brain-release-") as place:
+        clone = Path(place) / "clone"
+        _git(root, "clone", "--quiet", str(root), str(clone))
+        _git(clone, "switch", "--quiet", "--force-create", "main")
+        for key in ("user.name", "user.email"):
+            _git(clone, "config", key, _git(root, "log", "-1", f"--format=%{_OF_AUTHOR[key]}"))
+        # What is installed here serves the clone, but not the package: its own is found first.
+        for name in (".venv", "node_modules", "clients/js/node_modules"):
+            if (root / name).exists():
+                (clone / name).symlink_to(root / name)
+        os.environ["PYTHONPATH"] = str(clone / "backend" / "src")
+        tried = steps(clone, version, today)
+        return run_all([one for one in tried if not (is_tested and one.name == "make ci")])
+
+
+def run_all(chosen: Sequence[Step]) -> int:
+    """Run the steps in order, and print them; 1 when one fails."""
+    for number, step in enumerate(chosen, start=1):
+        print(f"{number}. {step.name}", flush=True)
+        try:
+            step.run()
+        except SecondBrainError as exc:
+            print(f"{exc}\n{exc.remedy}", file=sys.stderr)
+            return 1
+        except subprocess.CalledProcessError as exc:
+            print(f"{exc}\nCorrect it, undo the changes of the release, repeat.", file=sys.stderr)
+            return 1
+    return 0
+
+
 def _git(root: Path, *arguments: str) -> str:
     done = subprocess.run(  # noqa: S603
         ["git", *arguments],  # noqa: S607
@@ -137,29 +187,24 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the steps, or print them with --dry-run; 1 when one fails."""
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Release, or try it with --dry-run; 1 when a step fails."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     parser.add_argument("version", help="such as 1.2.3")
-    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="run all steps in a clone")
+    parser.add_argument(
+        "--tested", action="store_true", help="with --dry-run: `make ci` has passed, leave it out"
+    )
     given = parser.parse_args(arguments)
     if not _VERSION.fullmatch(given.version):
         parser.error(f"version must be three numbers such as 1.2.3, not {given.version!r}")
-    for number, step in enumerate(steps(ROOT, given.version, datetime.now(UTC).date()), start=1):
-        print(f"{number}. {step.name}", flush=True)
-        if given.dry_run:
-            continue
-        try:
-            step.run()
-        except SecondBrainError as exc:
-            print(f"{exc}\n{exc.remedy}", file=sys.stderr)
-            return 1
-        except subprocess.CalledProcessError as exc:
-            print(f"{exc}\nCorrect it, undo the changes of the release, repeat.", file=sys.stderr)
-            return 1
-    if not given.dry_run:
-        print("Push with `git push --follow-tags`; the wheel and the SQL files are in dist/.")
-    return 0
+    today = datetime.now(UTC).date()
+    if given.dry_run:
+        return rehearse(root, given.version, today, is_tested=given.tested)
+    code = run_all(steps(root, given.version, today))
+    if code == 0:
+        print("Push with `git push --follow-tags`; what to publish is in dist/.")
+    return code
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 """Finding, rendering, applying and writing migrations, against a real database."""
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, LiteralString, cast
 
 import psycopg
 import pytest
 
 from command_line import Run, runner
-from second_brain.database import migrations
+from second_brain.database import doctor, migrations
 from second_brain.database.migrations import Migration, MigrationError
 from second_brain.errors import ConfigurationError, InvalidInputError
 
@@ -185,6 +186,42 @@ def test_a_version_that_belongs_to_another_migration_is_refused(
     migrations.apply(plain_dsn, directory=write(_001_profiles="select 1;"))
     with pytest.raises(MigrationError, match="001 belongs to another migration, 'profiles'"):
         migrations.apply(plain_dsn, dimensions=3)
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        # Of a file that is there with another text, and of one that has another name now.
+        "update supabase_migrations.schema_migrations"
+        "   set statements = array['create function knowledge_internal.other() ...']"
+        " where version = '004'",
+        "update supabase_migrations.schema_migrations set name = 'other' where version = '004'",
+        "update supabase_migrations.schema_migrations"
+        "   set version = '20260101000000', name = 'second_brain_004_other' where version = '004'",
+    ],
+)
+def test_an_install_of_an_earlier_checkout_is_told_that_it_has_no_upgrade(
+    dsn: str, recorded: LiteralString
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert migrations.find_obstacles(connection) == []
+        connection.execute(recorded)
+        (found,) = migrations.find_obstacles(connection)
+        (finding,) = [one for one in doctor.examine(connection) if one.status == "error"]
+    assert re.search(r"earlier checkout: \w*004_\w+ differ", found.what)
+    assert "server uninstall" in found.remedy
+    assert (finding.message, finding.remedy) == (found.what, found.remedy)
+    with pytest.raises(migrations.ObstacleError, match="of an earlier checkout"):
+        migrations.apply(dsn)
+
+
+def test_a_newer_install_is_not_one_of_an_earlier_checkout(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into supabase_migrations.schema_migrations (version, name, statements)"
+            " values ('20260101000000', 'second_brain_901_added', array['select 1'])"
+        )
+        assert migrations.find_obstacles(connection) == []
 
 
 def test_a_gap_in_the_history_is_refused(dsn: str) -> None:

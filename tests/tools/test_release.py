@@ -1,4 +1,4 @@
-"""The release command: what it prints, what it refuses, what it writes. `make ci` does not run."""
+"""The release command: what it prints, what it refuses, what it writes. `make ci` does nothing."""
 
 import json
 import subprocess
@@ -24,6 +24,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "migrations").mkdir()
     (tmp_path / "tools").mkdir()
     (tmp_path / "migrations" / "001_tables.sql").write_text("-- 001_tables: tables.\n", "utf-8")
+    (tmp_path / "tools" / "__init__.py").touch()
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, "utf-8")
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.2"\n', "utf-8")
     (tmp_path / "clients" / "js").mkdir(parents=True)
@@ -44,20 +45,39 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_dry_run_prints_the_steps_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    files = [ROOT / "pyproject.toml", ROOT / "CHANGELOG.md"]
-    before = [file.read_bytes() for file in files]
-    assert release.main(["98.76.54", "--dry-run"]) == 0
+def test_a_dry_run_runs_every_step_in_a_clone_and_changes_nothing_here(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The checkout has no package.
+    built: list[Path] = []
+    monkeypatch.setattr(release, "build", built.append)
+    monkeypatch.setattr(release, "pack", built.append)
+    before = git(checkout, "rev-parse", "HEAD")
+    git(checkout, "switch", "--quiet", "--create", "work")
+    assert release.main(["1.2.3", "--dry-run"], checkout) == 0
     printed = capsys.readouterr().out
-    assert [line[:2] for line in printed.splitlines()] == [f"{place}." for place in range(1, 10)]
-    assert "make ci" in printed
-    assert "tag v98.76.54" in printed
-    assert [file.read_bytes() for file in files] == before
+    places = [f"{place}." for place in range(1, 11)]
+    assert [line.split()[0] for line in printed.splitlines()] == places
+    assert "3. make ci" in printed
+    assert built[0] != checkout
+    assert git(checkout, "rev-parse", "HEAD") == before
+    assert git(checkout, "tag") == git(checkout, "status", "--porcelain") == ""
+
+
+def test_a_dry_run_fails_where_a_release_would(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert release.main(["1.2.4", "--dry-run"], checkout) == 1
+    assert "CHANGELOG.md has no section '## 1.2.4" in capsys.readouterr().err
+    (checkout / "Makefile").write_text("ci:\n\t@false\n", "utf-8")
+    git(checkout, "commit", "--quiet", "--all", "--message", "A test fails")
+    assert release.main(["1.2.3", "--dry-run"], checkout) == 1
+    assert "make" in capsys.readouterr().err
 
 
 def test_a_release_sets_version_and_date_freezes_and_tags(checkout: Path) -> None:
     for step in release.steps(checkout, "1.2.3", TODAY):
-        if "wheel" not in step.name:  # the checkout has no package
+        if not step.name.startswith("build"):  # the checkout has no package
             step.run()
     assert tomllib.loads((checkout / "pyproject.toml").read_text("utf-8")) == {
         "project": {"version": "1.2.3"}

@@ -63,6 +63,7 @@ _FOR_VISITORS = (
     "public.search_visible_knowledge_chunks(",
 )
 _SHOWN_COLUMN = "public.knowledge_documents.source_row"
+_OF_DROP_INS = f"{naming.INTERNALS}.adopted_hits_for_caller("
 _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 # What let_search creates.
 _OF_READERS = re.compile(rf"^{naming.INTERNALS}\.search_as_|\bknowledge_reader_")
@@ -238,11 +239,14 @@ def _roles(connection: Connection) -> Findings:
 
 
 def _migrations(connection: Connection, schema: str) -> Findings:
+    installed = migrations.installed_modules(connection, schema)
+    expected = migrations.select(migrations.find(), (), installed)
+    if found := migrations.earlier_obstacles(connection, expected, schema):
+        yield from (("error", one.what, one.remedy) for one in found)
+        return
     if restored.present(connection, schema):
         yield "error", restored.WHAT.format(schema=schema), restored.REMEDY
         return
-    installed = migrations.installed_modules(connection, schema)
-    expected = migrations.select(migrations.find(), (), installed)
     missing = migrations.pending(connection, expected, schema)
     if missing:
         names = ", ".join(one.file_name for one in missing)
@@ -329,7 +333,7 @@ def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> F
     if difference.change == "left over":
         return _left_over(difference, expected, found)
     if difference.properties.keys() == {"grants"}:
-        return None if _is_choice(difference) else _grants(difference)
+        return None if _is_choice(difference, found) else _grants(difference)
     for wrong, (message, run) in _ROW_SECURITY.items():
         if wrong in difference.properties:
             message, remedy = message.format(difference.name), f"Run: alter table {run}"
@@ -400,12 +404,20 @@ def _without_name(definition: Definition) -> tuple[str, str, str]:
     return definition["table"], definition["method"], text
 
 
-def _is_choice(difference: Difference) -> bool:
+def _is_choice(difference: Difference, found: Catalogue) -> bool:
     """Return whether the grants are those that a project may give."""
+    if difference.name == naming.INTERNALS:
+        # The roles for which `adopt --calls` wrote drop-ins look up their keys there.
+        keys = [one for name, one in found.items() if name.startswith(f"function {_OF_DROP_INS}")]
+        lookers = {role for one in keys for role in one["grants"]}
+        _, granted = difference.properties["grants"]
+        return {(role, *one) for role, one in (granted or {}).items()} == {
+            (role, "USAGE") for role in lookers
+        }
     if difference.name == _SHOWN_COLUMN:
         _, found = difference.properties["grants"]
         return all(privileges == ["SELECT"] for privileges in (found or {}).values())
-    return difference.name.startswith(_FOR_VISITORS)
+    return difference.name.startswith((*_FOR_VISITORS, _OF_DROP_INS))
 
 
 def _beyond(some: Mapping[str, list[str]], others: Mapping[str, list[str]]) -> dict[str, set[str]]:

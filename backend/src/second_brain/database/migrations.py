@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import scalar_row
 
-from second_brain.database import naming, obstacles, pgvector, restored
+from second_brain.database import earlier, naming, obstacles, pgvector, restored
 from second_brain.database.history import (
     CREATE_HISTORY,
     RECORD,
@@ -254,7 +254,15 @@ def find_obstacles(
     """List what prevents `apply` in this database; it only reads."""
     naming.check_schema(schema)
     chosen = select(find(), modules, installed_modules(connection, schema))
-    return _obstacles(connection, chosen, schema)
+    return earlier_obstacles(connection, chosen, schema) or _obstacles(connection, chosen, schema)
+
+
+def earlier_obstacles(
+    connection: "psycopg.Connection[Any]", migrations: Sequence[Migration], schema: str
+) -> list[Obstacle]:
+    """Return the obstacle of an install whose files were not those of this version."""
+    named = pgvector.named(connection, naming.internals(schema)) or naming.EXTENSIONS
+    return earlier.find(connection, render(migrations, None, schema, named), schema)
 
 
 def _obstacles(
@@ -441,6 +449,8 @@ def _apply_next(
     history = sql.Identifier(naming.history(schema))
     with connect(dsn) as connection:
         connection.execute(_LOCK)
+        if checked is not None and (found := earlier_obstacles(connection, checked, schema)):
+            raise ObstacleError(found)
         missing = pending(connection, migrations, schema)
         if not missing:
             return None
