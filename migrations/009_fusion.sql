@@ -99,6 +99,9 @@ declare
   deviations constant float8 := 3;
   most_words constant float8 := 60;
   most_neighbour_weight constant float8 := 0.3;
+  words_of_noise constant float8 := 25; -- a weak model is weaker where texts have few words
+  fewest_words constant float8 := 10;
+  weight float8;
   -- Several collections are ranked in one list of scores, so they have one fusion.
   searched constant text := case
     when collections[1] = all (collections) then collections[1] else '' end;
@@ -127,8 +130,12 @@ begin
     end if;
   end if;
   if fusion in ('auto', 'relative_score') and vector_weight > 0 and text_weight > 0 then
-    vector_weight := vector_weight
-      * knowledge_internal.model_weight(knowledge_internal.model_of_collection(searched));
+    weight := knowledge_internal.model_weight(knowledge_internal.model_of_collection(searched));
+    vector_weight := vector_weight * case
+      when weight < 1 and content_words > 0
+        then weight ^ (1 + words_of_noise / greatest(content_words, fewest_words))
+      else weight
+    end;
   end if;
   if fusion = 'auto' then
     cosine_scale := deviations * knowledge_internal.cosine_spread();

@@ -133,11 +133,15 @@ def test_a_chunk_gains_nothing_of_another_document_or_of_long_texts(
     assert scores(knowledge, fusion="auto") == near
 
 
+WEAK = 0.5 ** (1 + 25 / 10)
+"""A weight of 0.5 where texts are short: those of fewer than ten words count as ten."""
+
+
 @pytest.mark.parametrize(
     ("fusion", "models", "share"),
     [
-        ("auto", ["weak", "weak"], 0.5),
-        ("relative_score", ["weak", "weak"], 0.5),
+        ("auto", ["weak", "weak"], WEAK),
+        ("relative_score", ["weak", "weak"], WEAK),
         ("rrf", ["weak", "weak"], 1),
         ("auto", ["weak", "other"], 1),
         ("auto", ["other", "other"], 1),
@@ -164,10 +168,23 @@ def test_a_model_has_a_weight(
         " on conflict (collection) do update set embedding_model = excluded.embedding_model"
     )
     named = search(knowledge, **asked, fusion=fusion)
-    factor = 1 if fusion == "rrf" else 0.5
+    factor = 1 if fusion == "rrf" else WEAK
     assert [row["rrf_score"] for row in named] == pytest.approx(
         [factor * row["rrf_score"] for row in plain]
     )
+
+
+@pytest.mark.parametrize(("weight", "share"), [(0.5, 0.5 ** (1 + 25 / 50)), (2, 2)])
+def test_a_weak_model_is_weaker_in_short_texts_and_a_strong_one_is_not(
+    knowledge: Connection, weight: float, share: float
+) -> None:
+    words = " ".join(f"w{number}" for number in range(50))
+    store(knowledge, {"content": words, "embedding": NORTH, "embedding_model": "made"})
+    asked: dict[str, Any] = {"query_embedding": NORTH, "query_text": "none", "fusion": "auto"}
+    (plain,) = search(knowledge, **asked)
+    knowledge.execute("insert into public.knowledge_model_weights values ('made', %s)", [weight])
+    (weighed,) = search(knowledge, **asked)
+    assert weighed["rrf_score"] == pytest.approx(share * plain["rrf_score"])
 
 
 def test_the_model_that_is_shipped_has_a_weight(knowledge: Connection) -> None:
@@ -176,4 +193,4 @@ def test_the_model_that_is_shipped_has_a_weight(knowledge: Connection) -> None:
             "select model, vector_weight from public.knowledge_model_weights"
         ).fetchall()
     )
-    assert stored["wordllama-l2-256"] == 0.6
+    assert stored["wordllama-l2-256"] == 0.7

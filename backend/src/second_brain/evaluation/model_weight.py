@@ -145,13 +145,13 @@ def measure_weight(
     row = searcher.database.execute(_STORED, [model]).fetchone()
     in_use = 1.0 if row is None else float(row[0])
     runs: dict[float, Run] = {weight: {} for weight in sorted({*WEIGHTS, in_use})}
-    for query in questions.queries:
-        with around(query):
-            for weight, run in runs.items():
-                # The search multiplies by the weight in use.
-                settings = Settings("auto", weight / in_use, 1.0)
-                run[query.id] = searcher.answer(query, "hybrid", settings, _DEPTH)
-        advance()
+    with searcher.database.connection.transaction(force_rollback=True):
+        for query in questions.queries:
+            with around(query):
+                for weight, run in runs.items():
+                    store_weight(searcher.database, model, weight)
+                    run[query.id] = searcher.answer(query, "hybrid", Settings("auto"), _DEPTH)
+            advance()
     values = {
         weight: judge(questions.qrels, rankings(run), (NDCG,))[NDCG] for weight, run in runs.items()
     }

@@ -268,7 +268,10 @@ def store(
     measured_on = None
     if questions is not None:
         measured_on = f"{len(questions.queries)} questions of {questions.name}"[:200]
-    update = {"collection": collection, "embedding_model": before.embedding_model}
+    update: dict[str, str | float | None] = {
+        "collection": collection,
+        "embedding_model": before.embedding_model,
+    }
     if tuned.bm25_k1 is None and tuned.bm25_b is None:
         update |= {"bm25_k1": before.bm25_k1, "bm25_b": before.bm25_b}
     return writer.set_settings(tuned.model_copy(update=update), measured_on=measured_on)
