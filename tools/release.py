@@ -153,7 +153,9 @@ def rehearse(root: Path, version: str, today: date, *, is_tested: bool = False) 
         for key in ("user.name", "user.email"):
             _git(clone, "config", key, _git(root, "log", "-1", f"--format=%{_OF_AUTHOR[key]}"))
         # What is installed here serves the clone, but not the package: its own is found first.
-        for name in (".venv", "node_modules", "clients/js/node_modules"):
+        installed = (".venv", "node_modules", "clients/js/node_modules")
+        (clone / ".git" / "info" / "exclude").write_text("\n".join(installed), "utf-8")
+        for name in installed:
             if (root / name).exists():
                 (clone / name).symlink_to(root / name)
         os.environ["PYTHONPATH"] = str(clone / "backend" / "src")

@@ -173,6 +173,7 @@ def oldest() -> Iterator[Databases]:
         yield Databases(server)
 
 
+@pytest.mark.slow
 @needs_cli
 def test_an_upgrade_under_load_fails_no_search_and_changes_no_answer(
     checkout: Checkout, oldest: Databases

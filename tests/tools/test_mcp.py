@@ -81,7 +81,7 @@ def test_a_hit_reads_with_what_a_model_needs_to_judge_it(assistant: Assistant) -
         f"1 result of {found.content['total_count']}, hybrid search:",
         "",
         "1. API keys > Rotation",
-        "score 0.9435; vector rank 1; text rank 1 (rotated, service, role, keys)",
+        f"score {best['score']:.4f}; vector rank 1; text rank 1 (rotated, service, role, keys)",
         "type: decision; collection: knowledge; date: 2025-11-03",
         f"id: {best['document_id']}; source: manual; evidence: https://example.org/keys",
         f"> {KEYS}",

@@ -25,6 +25,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tools").mkdir()
     (tmp_path / "migrations" / "001_tables.sql").write_text("-- 001_tables: tables.\n", "utf-8")
     (tmp_path / "tools" / "__init__.py").touch()
+    (tmp_path / ".venv").mkdir()
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, "utf-8")
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.2"\n', "utf-8")
     (tmp_path / "clients" / "js").mkdir(parents=True)
