@@ -254,9 +254,14 @@ begin
   )
       on conflict (id) do update
      set (
-           id, document_count, mean_length, content_words, distinct_words, cosine_spread,
+           document_count, mean_length, content_words, distinct_words, cosine_spread,
            least_frequency, sample, language_shares, analysed_at, analysed_rows, refreshed_at
-         ) = (select excluded.*);
+         ) = row(
+           excluded.document_count, excluded.mean_length, excluded.content_words,
+           excluded.distinct_words, excluded.cosine_spread, excluded.least_frequency,
+           excluded.sample, excluded.language_shares, excluded.analysed_at,
+           excluded.analysed_rows, excluded.refreshed_at
+         );
   return true;
 end
 $$;
