@@ -1073,7 +1073,7 @@ begin
       else format(
         'select from public.knowledge_chunks as chunk'
         ' where chunk.place_id = $1.place_id and chunk.place_%s = adopted.key_1',
-        knowledge_internal.key_kind(adoption)
+        knowledge_internal.key_kind(adoption.key_types)
       )
     end
   )

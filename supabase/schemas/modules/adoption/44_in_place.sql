@@ -39,12 +39,12 @@ create index knowledge_chunks_place on public.knowledge_chunks (place_id, collec
   where place_id is not null;
 
 -- bigint, uuid or text: which column of a chunk has the key of a row.
-create function knowledge_internal.key_kind(adoption public.knowledge_adoptions) returns text
+create function knowledge_internal.key_kind(key_types text[]) returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return case
-    when adoption.key_types[1] in ('smallint', 'integer', 'bigint') then 'bigint'
-    when adoption.key_types[1] = 'uuid' then 'uuid'
+    when key_types[1] in ('smallint', 'integer', 'bigint') then 'bigint'
+    when key_types[1] = 'uuid' then 'uuid'
     else 'text'
   end;
 end
@@ -166,13 +166,13 @@ begin
                        ' pg_catalog.jsonb_build_object(%L, of_%s), ''types'','
                        ' pg_catalog.jsonb_build_object(%3$L, %5$L))',
                        place.name, place.source, place.key_columns[1],
-                       knowledge_internal.key_kind(place), place.key_types[1]
+                       knowledge_internal.key_kind(place.key_types), place.key_types[1]
                      )
                      else format(
                        '(select adopted.%I::%s from knowledge_internal.%I as adopted'
                        ' where adopted.key_1 = of_%s)',
                        read.needs, read.type, 'adopted_' || place.name,
-                       knowledge_internal.key_kind(place)
+                       knowledge_internal.key_kind(place.key_types)
                      )
                    end
                  ),
@@ -247,7 +247,7 @@ begin
                ' left join knowledge_internal.%1$I as place_%2$s on place_%2$s.key_1 = case'
                ' when chunk.place_id = %2$s and chunk.embedding is null'
                ' and chunk.embedding_bits is not null then chunk.place_%3$s end',
-               mapping.relname, place.place_id, knowledge_internal.key_kind(place)
+               mapping.relname, place.place_id, knowledge_internal.key_kind(place.key_types)
              ),
              ''
            )
@@ -366,7 +366,7 @@ begin
     '       chunk.embedding is not null'
     '  from public.knowledge_chunks as chunk'
     ' where chunk.place_id = $1 and chunk.place_%1$s = any ($2::%1$s[])',
-    knowledge_internal.key_kind(adoption)
+    knowledge_internal.key_kind(adoption.key_types)
   )
   using adoption.place_id, keys;
 end
@@ -411,7 +411,7 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-  kind constant text := knowledge_internal.key_kind(adoption);
+  kind constant text := knowledge_internal.key_kind(adoption.key_types);
   wrong text;
 begin
   -- A row of a document decides who sees the others, so all must say the same.
@@ -835,7 +835,7 @@ begin
           'select chunk.id, %s from %s as source join public.knowledge_chunks as chunk'
           ' on chunk.place_id = %s and chunk.place_%s = source.%I where %s'
           ' and source.%I is not null order by %s limit $4',
-          source_sql, place.source, place.place_id, knowledge_internal.key_kind(place),
+          source_sql, place.source, place.place_id, knowledge_internal.key_kind(place.key_types),
           place.key_columns[1], conditions, place.embedding_column, place.order_sql
         )
       )
@@ -852,7 +852,8 @@ begin
           '   order by chunk.embedding_bits operator(extensions.<~>) $6, chunk.id limit 5 * $4'
           ') as listed join %5$s as source on source.%6$I = listed.key'
           ' order by distance, listed.id limit $4',
-          source_sql, knowledge_internal.key_kind(place), place.place_id, conditions, place.source,
+          source_sql, knowledge_internal.key_kind(place.key_types),
+          place.place_id, conditions, place.source,
           place.key_columns[1]
         )
       )

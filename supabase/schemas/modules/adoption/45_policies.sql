@@ -24,7 +24,8 @@ begin
     (
       with place as materialized (
         select adoption.place_id, adoption.source, adoption.key_columns[1] as key,
-               adoption.key_types[1] as key_type, knowledge_internal.key_kind(adoption) as kind,
+               adoption.key_types[1] as key_type,
+               knowledge_internal.key_kind(adoption.key_types) as kind,
                row_security_active(class.oid) as has_policies
           from public.knowledge_adoptions as adoption
           join pg_catalog.pg_class as class on class.oid = adoption.source
