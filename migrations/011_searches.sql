@@ -80,6 +80,7 @@ declare
     when has_column_privilege(caller, 'public.knowledge_documents', 'source_row', 'select')
       then '{}' else '{"source_row": null}' end;
 begin
+  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
   return query
   select shown.*
     from knowledge_internal.search(given) as hit

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 from adopted import adopt, backfill, compare, contents, documents, reasons
+from test_layouts_of_systems import SYSTEMS
 
 from conftest import Connection
 from second_brain.adoption.layouts import LAYOUTS
@@ -111,7 +112,7 @@ def test_rows_become_documents_with_their_keys(tables: Connection, dsn: str, tab
 
 
 def test_each_layout_is_tested() -> None:
-    assert set(LAYOUT.values()) == LAYOUTS.keys()
+    assert {*LAYOUT.values(), *SYSTEMS} == LAYOUTS.keys()
 
 
 def test_collections_of_pgvector_stay_collections(tables: Connection, dsn: str) -> None:

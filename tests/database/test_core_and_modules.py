@@ -50,7 +50,7 @@ def test_a_module_names_objects_of_core_and_of_itself_only(file: SchemaFile) -> 
 @per_module_file
 def test_a_module_changes_nothing_of_core_but_extension_points(file: SchemaFile) -> None:
     for one in file.statements:
-        assert one.changed not in OF_CORE or one.text.startswith(COLUMNS), one.text
+        assert one.changed not in OF_CORE or any(text in one.text for text in COLUMNS), one.text
         # A function may have the name of a type.
         if one.created in (FUNCTIONS_OF_CORE if one.function else OF_CORE - FUNCTIONS_OF_CORE):
             assert one.created is not None

@@ -211,6 +211,7 @@ def assert_what_a_project_has_works(dsn: str) -> None:
         assert counts == [("recipe", 1)]
 
 
+@pytest.mark.slow
 @needs_cli
 def test_an_upgrade_under_load_fails_no_search_and_changes_no_answer(
     checkout: Checkout, oldest: Databases, run: Run

@@ -129,7 +129,8 @@ def test_defaults_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.similarity_threshold, settings.hybrid_candidate_count) == (0, 50)
     assert (settings.vector_weight, settings.text_weight) == (1, 1)
     page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text("utf-8")
-    for line in page.split("```sh\n")[1].split("```")[0].splitlines():
+    variables = page.partition("```sh\nSIMILARITY_THRESHOLD=")
+    for line in (variables[1] + variables[2]).split("```")[1].splitlines()[1:]:
         monkeypatch.setenv(*line.split("="))
     settings = SearchSettings()
     assert (settings.similarity_threshold, settings.hybrid_candidate_count) == (0.05, 100)

@@ -75,8 +75,11 @@ export type Database = {
           "key_types": (string)[];
           "name": string;
           "order_sql": string | null;
+          "parent": unknown;
+          "parent_columns": (unknown)[] | null;
           "place_id": number | null;
           "source": unknown;
+          "write_token": string;
         };
         ComputedFields: never;
         Insert: {
@@ -90,8 +93,11 @@ export type Database = {
           "key_types": (string)[];
           "name": string;
           "order_sql"?: string | null;
+          "parent"?: unknown;
+          "parent_columns"?: (unknown)[] | null;
           "place_id"?: number | null;
           "source": unknown;
+          "write_token"?: string;
         };
         Update: {
           "chunk_overlap"?: number;
@@ -104,8 +110,11 @@ export type Database = {
           "key_types"?: (string)[];
           "name"?: string;
           "order_sql"?: string | null;
+          "parent"?: unknown;
+          "parent_columns"?: (unknown)[] | null;
           "place_id"?: number | null;
           "source"?: unknown;
+          "write_token"?: string;
         };
         Relationships: [];
       };
