@@ -415,8 +415,8 @@ def _is_choice(difference: Difference, found: Catalogue) -> bool:
             (role, "USAGE") for role in lookers
         }
     if difference.name == _SHOWN_COLUMN:
-        _, found = difference.properties["grants"]
-        return all(privileges == ["SELECT"] for privileges in (found or {}).values())
+        _, granted = difference.properties["grants"]
+        return all(privileges == ["SELECT"] for privileges in (granted or {}).values())
     return difference.name.startswith((*_FOR_VISITORS, _OF_DROP_INS))
 
 
