@@ -15,7 +15,8 @@ from second_brain.database.packaged import Migration
 REMEDY = (
     "It has no upgrade. Install into an empty database, or into another schema with --schema, and "
     "store the documents there again; then remove this install with `second-brain server "
-    "uninstall`. A development database: `second-brain server dev reset`."
+    "uninstall`. A development database: `second-brain server dev reset`. If you have edited files "
+    "that `init` wrote, update with `init` and `supabase db push`."
 )
 _READ = """
 select version, coalesce(name, ''), array_to_string(statements, E'\\n')
