@@ -148,7 +148,7 @@ def question(generator: random.Random) -> Row:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_no_hit_is_a_row_that_select_does_not_show(
     notes: Connection, connect: Connect, policy: str, is_large: bool
 ) -> None:

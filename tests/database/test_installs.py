@@ -26,6 +26,9 @@ from second_brain.services.install import Database, Install
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.write import KnowledgeWriter
 
+# Three installs, with documents.
+pytestmark = pytest.mark.slow
+
 INSTALLS = {"public": 256, "knowledge_de": 384, "knowledge_en": 1536}
 CHANGED = ["public", "knowledge_de"]
 FOREIGN = """
@@ -212,7 +215,6 @@ def test_an_install_is_upgraded_alone(
     assert after["histories"][schema][-1] == ("900", "note")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schema", CHANGED)
 def test_model_and_index_of_an_install_change_alone(
     installs: str, before: dict[str, Any], schema: str
@@ -233,7 +235,6 @@ def test_model_and_index_of_an_install_change_alone(
     assert [one.dimensions for one in provider.embedding_models()] == [8]
 
 
-@pytest.mark.slow
 def test_doctor_checks_one_install(installs: str) -> None:
     with psycopg.connect(installs, autocommit=True) as connection:
         for schema in INSTALLS:
@@ -245,7 +246,6 @@ def test_doctor_checks_one_install(installs: str) -> None:
             assert bool(errors) == (schema == "knowledge_de")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schema", CHANGED)
 def test_an_install_is_removed_alone_and_can_come_back(
     installs: str, before: dict[str, Any], schema: str

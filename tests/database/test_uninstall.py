@@ -43,6 +43,7 @@ def test_the_script_removes_an_install_and_a_new_one_is_like_the_first(
     assert objects(dsn) == before
 
 
+@pytest.mark.slow
 def test_the_function_that_the_project_has_replaced_stays(dsn: str, plain_dsn: str) -> None:
     function = "public.knowledge_viewer_groups()"
     run(
@@ -114,6 +115,7 @@ def test_what_only_resembles_the_install_stays(dsn: str) -> None:
     assert "function public.match_knowledge_chunks(integer)" in left
 
 
+@pytest.mark.slow
 def test_the_schema_of_an_install_stays_and_the_script_says_why(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA, modules=migrations.modules())
     run(plain_dsn, f"create table {SCHEMA}.mine ()")
@@ -124,6 +126,7 @@ def test_the_schema_of_an_install_stays_and_the_script_says_why(plain_dsn: str) 
     run(plain_dsn, f"drop table {SCHEMA}.mine", f"drop schema {SCHEMA}")
 
 
+@pytest.mark.slow
 def test_the_history_of_a_project_keeps_its_own_rows(plain_dsn: str, tmp_path: Any) -> None:
     (tmp_path / "20200101000000_profiles.sql").write_text("create table public.profiles ();")
     migrations.init(tmp_path, 3)

@@ -44,7 +44,10 @@ QUESTION: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=[18, 17, 16])
+@pytest.fixture(
+    scope="module",
+    params=[18, pytest.param(17, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)],
+)
 def corpus(request: pytest.FixtureRequest, modules: tuple[str, ...]) -> Iterator[Connection]:
     """A corpus with statistics, on a server of each major version."""
     if request.param not in installed_majors():

@@ -459,6 +459,7 @@ def test_dropping_while_searches_run_loses_no_result(dsn: str) -> None:
     assert len({tuple(hits) for _, hits in answers}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.module("insight")
 @pytest.mark.parametrize("dimensions", [4096])
 def test_long_embeddings_are_found_through_the_index_and_compared_in_full(

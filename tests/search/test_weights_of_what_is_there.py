@@ -63,7 +63,10 @@ CHANGES: dict[str, tuple[LiteralString, ...]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [one if "analyze" in one else pytest.param(one, marks=pytest.mark.slow) for one in CHANGES],
+)
 def test_a_corpus_that_has_become_small_is_counted(database: Connection, change: str) -> None:
     fill(database, 300)
     assert first(database)["content"] != "an invoice for fish"
@@ -120,9 +123,11 @@ GROWN = (
     "statements",
     [
         (DELETE, ANALYZE),
-        (DELETE, "vacuum public.knowledge_chunks"),
-        (DELETE, "vacuum full public.knowledge_chunks", ANALYZE),
-        (GROWN,),
+        pytest.param((DELETE, "vacuum public.knowledge_chunks"), marks=pytest.mark.slow),
+        pytest.param(
+            (DELETE, "vacuum full public.knowledge_chunks", ANALYZE), marks=pytest.mark.slow
+        ),
+        pytest.param((GROWN,), marks=pytest.mark.slow),
         (GROWN, ANALYZE),
     ],
 )

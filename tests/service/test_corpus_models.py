@@ -48,6 +48,7 @@ def test_chunks_that_name_no_model_are_any_model_s_of_their_size(make: Make, dsn
         make(dsn, CallableEmbedder(embedded, "small", 2))("leaked key")
 
 
+@pytest.mark.slow
 def test_one_chunk_without_a_model_does_not_open_the_corpus_to_another(
     make: Make, dsn: str
 ) -> None:

@@ -116,6 +116,7 @@ def answers(callers: Callers) -> dict[str, str | None]:
     return {name: ask() for name, ask in callers.items()}
 
 
+@pytest.mark.slow
 def test_what_tune_stores_reaches_every_caller(
     callers: Callers, run: Run, database: Connection
 ) -> None:

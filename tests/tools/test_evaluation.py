@@ -149,6 +149,7 @@ def test_an_unknown_reranker_is_refused_before_anything_runs(run: Run, fruit: Pa
     assert "unknown reranker 'nonsense'" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -243,6 +244,7 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_the_report_loads_nothing_and_escapes_what_it_shows(on_server: Run, tmp_path: Path) -> None:
     # Alone, so that it is among the worst and its hits are explained.
     done = on_server("corpus", "eval", "--html", "report.html", "--weights", "1", "0")

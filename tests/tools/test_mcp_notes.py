@@ -74,6 +74,7 @@ def test_a_note_is_private_to_its_viewer_and_found_on_request(
     assert row == (NOTE, "note", ANA, "private", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 def test_the_command_stores_notes_of_its_viewer(corpus: str) -> None:
     with connected(over_stdio(corpus, "--viewer-id", ANA, "--remember")) as assistant:

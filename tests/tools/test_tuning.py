@@ -98,6 +98,7 @@ def test_where_a_leg_is_noise_the_other_one_is_trusted(
         assert hits[0].metadata["external_key"] == WORDS[place]
 
 
+@pytest.mark.slow
 def test_where_the_legs_do_not_differ_nothing_is_stored(database: Connection, tune: Any) -> None:
     found = tune(made(database, PLACES, PLACES))
     assert found["best"]["arguments"] == {}
@@ -118,6 +119,7 @@ def test_one_leg_alone_still_answers_a_caller_who_has_only_the_other(database: C
     assert [hit.metadata["external_key"] for hit in hits] == [WORDS[5]]
 
 
+@pytest.mark.slow
 def test_k1_and_b_are_stored_where_they_gain_and_kept_when_weights_are_stored(
     database: Connection, tune: Any
 ) -> None:
