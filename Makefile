@@ -63,9 +63,9 @@ playground: $(INSTALLED) node_modules/.bin/supabase ## search docs/ in the brows
 	npm run --silent build --workspace clients/js
 	$(BIN)/python -m tools.playground
 
-test: $(INSTALLED) ## the test suite, on an embedded Postgres; what is marked large also with every corpus searched as a large one
+test: $(INSTALLED) ## the test suite, on an embedded Postgres; the leaks also with every corpus searched as a large one
 	$(BIN)/pytest $(PARALLEL)
-	$(BIN)/pytest $(PARALLEL) tests/security tests/writing -m "large and not slow" --small-corpus-limit 0
+	$(BIN)/pytest $(PARALLEL) tests/security/test_noninterference.py --small-corpus-limit 0
 
 test-core: $(INSTALLED) ## what core alone must pass, without the tests that need a module or no database
 	$(BIN)/pytest $(PARALLEL) --modules none tests/search tests/security tests/writing tests/providers
@@ -76,8 +76,9 @@ test-modules: $(INSTALLED) ## each module alone on core: the tests that say they
 	    $(addprefix tests/,search security writing providers adoption citus) || exit 1; \
 	done
 
-test-slow: $(INSTALLED) ## what takes minutes, and core alone
+test-slow: $(INSTALLED) ## what takes minutes, what is marked large as in large corpora, and core alone
 	$(BIN)/pytest $(PARALLEL) -m slow
+	$(BIN)/pytest $(PARALLEL) tests/security tests/writing -m "large and not slow" --small-corpus-limit 0
 	$(MAKE) test-core
 
 test-chaos: $(INSTALLED) ## minutes of kills, full disks, deadlocks and leak fuzz; CHAOS='--chaos-seconds 900'
