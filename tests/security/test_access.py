@@ -116,8 +116,8 @@ def test_a_role_may_execute_only_the_internal_functions_of_its_policies_and_wrap
     database: Connection, modules: tuple[str, ...]
 ) -> None:
     rows = database.execute(
-        "select function.proname, string_agg(granted.grantee::regrole::text, ', ' order by 1),"
-        "       function.prosecdef"
+        "select function.proname, string_agg(granted.grantee::regrole::text, ', '"
+        "         order by granted.grantee::regrole::text), function.prosecdef"
         "  from pg_proc as function"
         " cross join aclexplode("
         "         coalesce(function.proacl, acldefault('f', function.proowner))"
