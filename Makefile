@@ -63,9 +63,8 @@ playground: $(INSTALLED) node_modules/.bin/supabase ## search docs/ in the brows
 	npm run --silent build --workspace clients/js
 	$(BIN)/python -m tools.playground
 
-test: $(INSTALLED) ## the test suite, on an embedded Postgres; the leaks also with every corpus searched as a large one
+test: $(INSTALLED) ## the test suite, on an embedded Postgres
 	$(BIN)/pytest $(PARALLEL)
-	$(BIN)/pytest $(PARALLEL) tests/security/test_noninterference.py --small-corpus-limit 0
 
 test-core: $(INSTALLED) ## what core alone must pass, without the tests that need a module or no database
 	$(BIN)/pytest $(PARALLEL) --modules none tests/search tests/security tests/writing tests/providers
