@@ -6,6 +6,7 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import type { Fusion } from "../../../supabase/functions/_shared/contract.ts";
 
 const USAGE = `Usage: npx second-brain init --dimensions N [options]
 
@@ -23,7 +24,10 @@ Then: supabase db push. The Python package has --schema, --declarative, --one-fi
 
 const EXTENSIONS = "extensions";
 const PREFIX = "second_brain_";
-const FUSIONS = ["auto", "rrf", "relative_score"];
+// The compiler asks for each name that the SQL has.
+const FUSIONS = Object.keys(
+  { auto: true, rrf: true, relative_score: true } satisfies Record<Fusion, true>,
+);
 
 interface File {
   path: string;
