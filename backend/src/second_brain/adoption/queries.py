@@ -65,7 +65,7 @@ def quoted(name: str) -> str:
 
 def parsed(text: str) -> list[exp.Expr]:
     """Return the statements of an SQL text. Raises SqlglotError."""
-    return [one for one in parse(text, dialect=_Dialect) if one is not None]
+    return [one for one in parse(_lexed(text), dialect=_Dialect) if one is not None]
 
 
 def text_of(node: exp.Expr | None) -> str:
@@ -312,7 +312,7 @@ def read(body: str, source: Source) -> Query | None:
     executed = _EXECUTED.fullmatch(text.strip())
     try:
         if executed is not None:
-            text = _lexed(executed[1].replace("''", "'"))
+            text = executed[1].replace("''", "'")
             using = parsed(f"select {executed[2]}")[0].expressions if executed[2] else []
             values = {
                 str(place): text_of(one if isinstance(one, exp.Column) else exp.paren(one))
