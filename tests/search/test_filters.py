@@ -16,12 +16,20 @@ TODAY = datetime.now(UTC).date()
 YESTERDAY, TOMORROW = TODAY - timedelta(days=1), TODAY + timedelta(days=1)
 COLUMNS: list[dict[str, Any]] = [
     {
-        **{"collection": "handbook", "sensitivity": "internal", "owner_id": ME, "chunk_index": 0},
-        **{"document_date": "2026-01-31", "created_at": "2026-01-31T12:00:00Z"},
+        "collection": "handbook",
+        "sensitivity": "internal",
+        "owner_id": ME,
+        "chunk_index": 0,
+        "document_date": "2026-01-31",
+        "created_at": "2026-01-31T12:00:00Z",
     },
     {
-        **{"collection": "it's", "sensitivity": "secret", "owner_id": YOU, "chunk_index": 7},
-        **{"document_date": "2026-02-01", "created_at": "2026-01-31T12:00:00.000001Z"},
+        "collection": "it's",
+        "sensitivity": "secret",
+        "owner_id": YOU,
+        "chunk_index": 7,
+        "document_date": "2026-02-01",
+        "created_at": "2026-01-31T12:00:00.000001Z",
     },
     {"visibility": "public", "chunk_index": 2**31 - 1, "created_at": "2026-01-31T22:00:00-05:00"},
 ]
@@ -140,8 +148,18 @@ def test_a_source_is_given_by_its_id_or_its_name(knowledge: Connection) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("'; drop table knowledge_chunks; --", '"} || true || {"', "$ ? (@ == 1)", "\\", "="),
-        *("%s %% {0}", "{a,b}", "a,b\"'", "(,)", "null", "\u202e", "\u00e9\U0001f408"),
+        "'; drop table knowledge_chunks; --",
+        '"} || true || {"',
+        "$ ? (@ == 1)",
+        "\\",
+        "=",
+        "%s %% {0}",
+        "{a,b}",
+        "a,b\"'",
+        "(,)",
+        "null",
+        "\u202e",
+        "\u00e9\U0001f408",
     ],
 )
 def test_names_and_values_are_data(knowledge: Connection, text: str) -> None:
@@ -152,14 +170,21 @@ def test_names_and_values_are_data(knowledge: Connection, text: str) -> None:
     )
     path = f"metadata.{text}.{text}"
     passed = (
-        *(one("collection", "eq", text), one("collection", "in", [text, "another"])),
-        *(one("collection", "not_in", ["other", "another"]), one("sensitivity", "eq", text)),
-        *({text: {text: text, "list": [text]}}, one(path, "eq", text), one(path, "gte", text)),
-        *(one(path, "in", [text, 1, []]), one(path, "between", [text, text]), one(path, "exists")),
+        one("collection", "eq", text),
+        one("collection", "in", [text, "another"]),
+        one("collection", "not_in", ["other", "another"]),
+        one("sensitivity", "eq", text),
+        {text: {text: text, "list": [text]}},
+        one(path, "eq", text),
+        one(path, "gte", text),
+        one(path, "in", [text, 1, []]),
+        one(path, "between", [text, text]),
+        one(path, "exists"),
         one(f"metadata.{text}.list", "contains", text),
     )
     left_out = (
-        *(one("collection", "ne", text), one("sensitivity", "ne", text)),
+        one("collection", "ne", text),
+        one("sensitivity", "ne", text),
         one(path, "not_in", [text]),
     )
     check_filters(knowledge, [(one, {1}) for one in passed] + [(one, {2}) for one in left_out])

@@ -86,8 +86,12 @@ REFUSED: dict[str, list[Refused]] = {
         *[
             ({argument: value}, f"search.{argument}: ")
             for argument, value in (
-                *(("match_count", "many"), ("date_from", "soon"), ("viewer_id", "me")),
-                *(("collections", "one"), ("snippet", "perhaps"), ("match_count", 1e12)),
+                ("match_count", "many"),
+                ("date_from", "soon"),
+                ("viewer_id", "me"),
+                ("collections", "one"),
+                ("snippet", "perhaps"),
+                ("match_count", 1e12),
                 ("query_embedding", {"a": 1}),
             )
         ],

@@ -41,7 +41,8 @@ OF_AN_OP = [
     ("language", "has_no_word", f"{TEXT_OPS} for language"),
     *[("metadata", "eq", "op must be one of contains, has_any for metadata")],
     (
-        *("metadata.a", "like"),
+        "metadata.a",
+        "like",
         f"{ORDERED_OPS}, starts_with, contains_text, contains, has_any for metadata.a",
     ),
     ("text", "eq", WORD_OPS),
@@ -67,15 +68,29 @@ OF_A_VALUE = [
     *[
         ("document_date", "gte", value, f"value for document_date {DATE}")
         for value in (
-            *("soon", "tomorrow", "infinity", "2026-02-30", "0000-01-01", "31.01.2026"),
-            *("2026-1-31", "2026-01-31T00:00:00Z", "2026-01-31\n", 20260131, None),
+            "soon",
+            "tomorrow",
+            "infinity",
+            "2026-02-30",
+            "0000-01-01",
+            "31.01.2026",
+            "2026-1-31",
+            "2026-01-31T00:00:00Z",
+            "2026-01-31\n",
+            20260131,
+            None,
         )
     ],
     *[
         ("created_at", "lt", value, f"value for created_at {TIME}")
         for value in (
-            *("-infinity", "2026-01-31T25:00:00", "2026-02-30T00:00:00", "2026-01-31T12"),
-            *("2026-01-31T12:00:00+99:00", "2026-01-31T12:00:00 Europe/Berlin", 1769860800),
+            "-infinity",
+            "2026-01-31T25:00:00",
+            "2026-02-30T00:00:00",
+            "2026-01-31T12",
+            "2026-01-31T12:00:00+99:00",
+            "2026-01-31T12:00:00 Europe/Berlin",
+            1769860800,
         )
     ],
 ]
