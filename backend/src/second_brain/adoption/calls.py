@@ -6,7 +6,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, LiteralString, cast
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -259,7 +259,7 @@ def _arguments(drop_in: "DropIn") -> sql.Composed:
         "threshold": "2" if "distance" in (drop_in.named("threshold") or "").lower() else "-1",
     }
     roles = {place: part for part, place in drop_in.parts.items()}
-    given = []
+    given: list[sql.Composable] = []
     for place, (argument, kind, type_) in enumerate(function.arguments, 1):
         value = parts.get(roles.get(place, ""))
         bare = re.sub(r"^(p_|in_|filter_|match_|_+)", "", argument)
@@ -273,9 +273,9 @@ def _arguments(drop_in: "DropIn") -> sql.Composed:
         is_named = not argument.startswith("$")
         if value or not is_named or place <= function.required:
             name = f"{sql.Identifier(argument).as_string(None)} => " if is_named else ""
-            given.append(f"{name}({value or 'null'})::{type_}")
-    # Placeholders, and names and types that Postgres wrote.
-    return sql.SQL(", ").join(sql.SQL(cast("LiteralString", one)) for one in given)
+            # Placeholders, and names and types that Postgres wrote.
+            given.append(sql.SQL(f"{name}({value or 'null'})::{type_}"))
+    return sql.SQL(", ").join(given)
 
 
 def _conditions(

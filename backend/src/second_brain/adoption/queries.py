@@ -6,11 +6,13 @@ A parser (sqlglot) reads the SQL; nothing here asks the database.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from psycopg import sql
 from sqlglot import exp, parse
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.postgres import PostgresParser
 
 from second_brain.services.install import Install
 
@@ -36,7 +38,7 @@ _WORDS_OF = re.compile(r"to_tsvector|.*similarity", re.IGNORECASE)
 _ABOUT_ROWS = re.compile(r"\b(select|exists|current_\w+|session_user)\b|\bauth\.", re.IGNORECASE)
 _PLAIN_OPERATOR = re.compile(r"OPERATOR\(([^\w.()]+)\)")
 _OF_SCORES = re.compile(r"rank|score|similarity|distance|\brn\b|row_num", re.IGNORECASE)
-_COMPARED = {
+_COMPARED: dict[type[exp.Expr], str] = {
     exp.EQ: "eq",
     exp.NEQ: "ne",
     exp.GT: "gt",
@@ -49,8 +51,9 @@ _NUMBERS = ("bool", "int2", "int4", "int8", "numeric", "float4", "float8")
 
 
 class _Dialect(Postgres):
-    class Parser(Postgres.Parser):
-        FUNCTIONS = {}  # noqa: RUF012 - calls stay as they are written
+    class Parser(PostgresParser):
+        # Calls stay as they are written.
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
 
 
 def literal(value: str) -> str:
@@ -81,7 +84,8 @@ def name_of(node: exp.Expr | None) -> str:
     identifier = node if isinstance(node, exp.Identifier) or node is None else node.this
     if not isinstance(identifier, exp.Identifier):
         return ""
-    return identifier.this if identifier.quoted else identifier.this.lower()
+    name = str(identifier.this)
+    return name if identifier.quoted else name.lower()
 
 
 @dataclass(frozen=True)
@@ -324,8 +328,8 @@ def read(body: str, source: Source) -> Query | None:
         statements = parsed(text)
     except SqlglotError:
         return None
-    (first, *others) = statements or [None]
-    return Query(first, source) if isinstance(first, exp.Query) and not others else None
+    query = statements[0] if len(statements) == 1 else None
+    return Query(query, source) if isinstance(query, exp.Query) else None
 
 
 def _lexed(code: str) -> str:
