@@ -354,7 +354,7 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
     found = calls.keep(database, name, run=run)
     for one in found:
         done = "not replaced" if one.undecided else "replaced" if run else "can be replaced"
-        typer.echo(f"{printable(one.signature)}: {done}")
+        typer.echo(f"{printable(one.function.signature)}: {done}")
         for reason in one.undecided:
             typer.echo(f"  decide: {printable(reason)}")
         for note in one.notes:

@@ -208,6 +208,11 @@ class DropIn:
 
     `notes`: what differs. `undecided`: why it may return other rows or columns than the old
     function; a person decides. `parts`: the places of the arguments by what they are, from 1.
+
+    The others compare the answers for `asked` rows as questions. Of the first ten rows of both,
+    `both_rows` counts those of the drop-in that the old function returns too, however many it is
+    asked for, `old_rows` those that the drop-in lacks; `new_rows` are keys that only the drop-in
+    returns, `conditions` what those rows do not meet and all others do.
     """
 
     function: Function
@@ -218,6 +223,11 @@ class DropIn:
     statements: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
+    asked: int = 0
+    both_rows: int = 0
+    old_rows: int = 0
+    new_rows: list[str] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         function, source, query = self.function, self.source, self.query

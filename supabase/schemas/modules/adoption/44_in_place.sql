@@ -308,8 +308,8 @@ create trigger complete_chunk_in_place
   for each row when (new.place_id is not null)
   execute function knowledge_internal.complete_chunk_in_place();
 
--- The chunks of a place with these keys (an array of arrays of texts). has_embedding: the chunk keeps
--- its embedding itself.
+-- The chunks of a place with these keys (an array of arrays of texts). has_embedding: the chunk
+-- keeps its embedding itself.
 create function knowledge_internal.placed_chunks(
   adoption public.knowledge_adoptions, keys jsonb
 ) returns table (
