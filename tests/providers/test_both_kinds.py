@@ -131,26 +131,6 @@ def test_the_methods_of_both_kinds_take_the_same() -> None:
             assert one == other, name
 
 
-@pytest.mark.module("like")
-def test_known_chunks_alone_find_related_ones(side: Side, shared_dsn: str) -> None:
-    connection = side.connect(shared_dsn, autocommit=True)
-    provider = side.provider(connection, on_error="raise")
-    known = side.value(connection, "select id from public.knowledge_chunks order by id limit 1")
-    document = side.value(
-        connection,
-        "insert into public.knowledge_chunks (content, embedding, visibility)"
-        " values ('A zebra stands alone.', '[1,0,0]', 'public') returning id",
-    )
-    try:
-        for found, _ in (
-            side.do(provider.hybrid_search(None, None, like_ids=[known])),
-            side.do(provider.find(None, None, like_ids=[str(known)])),
-        ):
-            assert [hit.content for hit in found] == ["A zebra stands alone."]
-    finally:
-        side.do(connection.execute("delete from public.knowledge_chunks where id = %s", [document]))
-
-
 def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
     document = {"external_key": "models"}
     chunks = [

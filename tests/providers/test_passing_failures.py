@@ -65,11 +65,6 @@ def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metad
     assert batch_details.get("unreadable_metadata") == [unreadable]
 
 
-def test_details_are_silent_about_metadata_that_is_readable(connect: Connect) -> None:
-    _, details = PostgresProvider(connect(), on_error="empty").hybrid_search(None, "zebra")
-    assert "unreadable_metadata" not in details
-
-
 @pytest.mark.parametrize("code", ["54000", "54001", "54023", "413"])
 def test_too_large_and_too_deep_are_invalid_input_over_rest(code: str) -> None:
     from postgrest.exceptions import APIError

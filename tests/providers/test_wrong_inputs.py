@@ -194,10 +194,6 @@ def test_the_answer_says_what_is_wrong(
             file.write(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
 
 
-def test_there_are_forty() -> None:
-    assert len(CASES) == 60
-
-
 def write(document: Any, chunks: Any) -> Callable[[str], object]:
     def written(dsn: str) -> object:
         with psycopg.connect(dsn) as connection:
