@@ -252,23 +252,6 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
     }
 
 
-def test_panels_do_not_overlap_and_use_one_data_source() -> None:
-    dashboard = json.loads((DOCS / "grafana.json").read_text("utf-8"))
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (place["x"] + column, place["y"] + row)
-            for column in range(place["w"])
-            for row in range(place["h"])
-        }
-        assert not taken & cells, panel["title"]
-        assert max(column for column, _ in cells) < 24, panel["title"]
-        taken |= cells
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
-
-
 def test_the_page_lists_each_metric_with_its_unit_and_attributes() -> None:
     page = (DOCS / "operate.md").read_text("utf-8")
     rows = {

@@ -28,10 +28,8 @@ from retrieving import (
 from second_brain.errors import (
     ConfigurationError,
     ConnectionLostError,
-    InvalidInputError,
     MissingExtraError,
     SearchTimeoutError,
-    SecondBrainError,
     UnavailableError,
 )
 from second_brain.models import CallableEmbedder
@@ -40,7 +38,6 @@ from second_brain.retrieval.retrieval import AnyReranker
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.calls import Deadline
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.supabase import SupabaseProvider
 
 __all__ = ["corpus", "make"]  # fixtures
 
@@ -277,34 +274,9 @@ def test_a_lost_connection_is_an_error_and_no_empty_answer(corpus: str) -> None:
     assert lost.value.remedy
 
 
-def test_a_lost_connection_of_a_pool_is_replaced(corpus: str) -> None:
-    with ConnectionPool(corpus, min_size=1, max_size=1, open=True) as pool:
-        service = RetrievalService(PostgresProvider(pool, sleep=lambda _: None), BY_HAND)
-        service.search("leaked key")
-        with pool.connection() as connection:
-            backend = connection.info.backend_pid
-        with psycopg.connect(corpus, autocommit=True) as other:
-            other.execute("select pg_terminate_backend(%s, 5000)", [backend])
-        assert contents(service.search("leaked key"))[0] == LEAK
-
-
 def test_a_server_that_is_gone_is_an_error(make: Make) -> None:
     with pytest.raises(UnavailableError):
         make("host=127.0.0.1 port=9 connect_timeout=2", provider={"retries": 0})("key", mode="text")
-
-
-def test_a_missing_key_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SUPABASE_URL", raising=False)
-    monkeypatch.delenv("SUPABASE_KEY", raising=False)
-    with pytest.raises(SecondBrainError) as raised:
-        RetrievalService(SupabaseProvider(), BY_HAND).search("key", mode="text")
-    assert raised.value.kind == "client_unavailable"
-    assert "SUPABASE_URL" in raised.value.remedy
-
-
-def test_a_forgotten_viewer_is_refused(make: Make, corpus: str) -> None:
-    with pytest.raises(InvalidInputError, match="viewer_id"):
-        make(corpus, provider={"multi_tenant": True})("key")
 
 
 def test_a_closed_pool_is_an_error_with_the_remedy_to_open_it(corpus: str) -> None:

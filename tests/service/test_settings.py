@@ -56,27 +56,9 @@ def test_settings_are_read_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -
         ("SEARCH_DEFAULT_MODE", "semantic"),
         ("USE_HYBRID_SEARCH", "perhaps"),
         ("SEARCH_DEFAULT_LIMIT", "0"),
-        ("SEARCH_DEFAULT_LIMIT", "101"),
-        ("VECTOR_MATCH_COUNT", "101"),
-        ("MAX_HYBRID_SEARCH_RESULTS", "1001"),
-        ("HYBRID_CANDIDATE_COUNT", "1001"),
-        ("OVERFETCH_MULTIPLIER", "0"),
-        ("RERANKING_CANDIDATE_MULTIPLIER", "0"),
-        ("SIMILARITY_THRESHOLD", "1.1"),
         ("SIMILARITY_THRESHOLD", "nan"),
-        ("VECTOR_WEIGHT", "-1"),
         ("TEXT_WEIGHT", "inf"),
-        ("SEARCH_FUSION", "sum"),
-        ("RRF_CONSTANT", "0"),
         ("CROSSENCODER_MODEL", " "),
-        ("CROSSENCODER_MAX_LENGTH", "0"),
-        ("SEARCH_TIMEOUT_SECONDS", "0"),
-        ("SEARCH_MODEL_CHECK_SECONDS", "-1"),
-        ("SEARCH_CACHE_TTL_SECONDS", "0"),
-        ("SEARCH_CACHE_MAX_ENTRIES", "0"),
-        ("QUERY_LOG", "some"),
-        ("QUERY_LOG_MAX_ROWS", "100001"),
-        ("QUERY_LOG_MAX_DAYS", "0"),
     ],
 )
 def test_a_setting_out_of_bounds_is_refused_by_name(
@@ -86,24 +68,6 @@ def test_a_setting_out_of_bounds_is_refused_by_name(
     with pytest.raises(ConfigurationError, match=f"^{name}: ") as refused:
         SearchSettings()
     assert "docs/service.md" in refused.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "argument"),
-    [
-        ("SEARCH_VECTOR_WEIGHT", "vector_weight"),
-        ("SEARCH_TEXT_WEIGHT", "text_weight"),
-        ("SEARCH_BM25_WEIGHT", "text_weight"),
-    ],
-)
-def test_a_weight_has_other_names(
-    monkeypatch: pytest.MonkeyPatch, corpus: str, name: str, argument: str
-) -> None:
-    monkeypatch.setenv(name, "0.25")
-    assert Trial(corpus, {}).asked(argument) == 0.25
-    assert Trial(corpus, {argument: 0.5}).asked(argument) == 0.5
-    monkeypatch.setenv(argument.upper(), "0.25")
-    assert Trial(corpus, {}).asked(argument) == 0.25
 
 
 def test_two_names_of_one_setting_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Telemetry of a search: one log line, and OpenTelemetry's spans through its real SDK."""
 
 import asyncio
-import json
 import logging
 import logging.handlers
 import sys
@@ -106,24 +105,6 @@ def test_a_search_is_one_line_of_fields(corpus: str, lines: list[logging.LogReco
         assert spent > 0
     assert not hasattr(line, "degraded")
     assert not hasattr(line, "error_kind")
-
-
-def test_the_fields_are_json_s(corpus: str, lines: list[logging.LogRecord]) -> None:
-    service(corpus, CallableEmbedder(failing, "by-hand", 3)).search("zebra")
-    plain = logging.makeLogRecord({}).__dict__.keys()
-    reported = {name: value for name, value in last(lines).__dict__.items() if name not in plain}
-    reported.pop("message", None)
-    assert json.loads(json.dumps(reported)) == reported
-
-
-def test_the_question_is_logged_if_the_setting_is_on(
-    corpus: str, lines: list[logging.LogRecord]
-) -> None:
-    service(corpus).search("zebra")
-    assert "zebra" not in str(last(lines).__dict__)
-    lines.clear()
-    service(corpus, search_log_queries=True).search("zebra")
-    assert last(lines).__dict__["query"] == "zebra"
 
 
 def test_a_degraded_search_is_a_warning(corpus: str, lines: list[logging.LogRecord]) -> None:
