@@ -72,12 +72,6 @@ def test_code_is_one_block(tmp_path: Path, html: str) -> None:
     assert text == "Code:\n\n```\na_b\n# c\n```\n\n## Next"
 
 
-def test_code_with_a_fence_in_it_is_one_block(tmp_path: Path) -> None:
-    text = text_of(tmp_path, "<pre>```sh\n# no heading\n```</pre><h2>Next</h2>")
-    assert [heading.text for heading in headings(text)] == ["Next"]
-    assert text.startswith("````\n```sh")
-
-
 def test_the_name_of_the_site_is_not_in_the_title(tmp_path: Path) -> None:
     page = "<title>Keys and locks \u2014 The manual</title><h1>Keys and locks</h1><p>text"
     (chunk,) = split(load(write(tmp_path / "a.html", page)))

@@ -22,7 +22,6 @@ from second_brain.embedding_queue.worker import EmbeddingWorker
 from second_brain.errors import (
     ClientUnavailableError,
     ConfigurationError,
-    InvalidInputError,
     PermissionDeniedError,
     UnavailableError,
 )
@@ -101,11 +100,6 @@ def test_a_claim_of_a_thousand_texts_is_complete(queue_of: QueueOf, database: Co
     queue = queue_of("service_role")
     assert len(queue.claim(MODEL, 1000)) == 1000
     assert len(queue.claim(MODEL, 1000)) == 100
-
-
-def test_a_refusal_has_the_same_class_as_over_psycopg(queue_of: QueueOf) -> None:
-    with pytest.raises(InvalidInputError, match="max_chunks"):
-        queue_of("service_role").claim(MODEL, 0)
 
 
 def test_without_credentials_or_a_server_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,12 +112,6 @@ def test_one_bad_text_fails_alone_and_names_its_reason(dsn: str, database: Conne
     assert left(database) == 1
 
 
-def test_a_text_without_a_direction_fails_for_good(dsn: str, database: Connection) -> None:
-    add(database, "silence", "one")
-    total = run(dsn, Hashed(MODEL, DIMENSIONS, silent="silence"))
-    assert (total.stored, total.failed) == (1, 1)
-
-
 def test_any_error_of_a_models_library_is_an_attempt_of_its_text(
     dsn: str, database: Connection
 ) -> None:

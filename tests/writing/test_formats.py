@@ -21,7 +21,6 @@ from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
 from second_brain.ingest import UnreadableDocumentError, find_files, ingest, split, stale_keys
-from second_brain.ingest.office import sheet_text
 
 PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -186,18 +185,6 @@ def test_the_sheets_of_a_workbook_are_sections(tmp_path: Path) -> None:
     assert chunks[-1].content == "only words"
 
 
-def test_a_sheet_is_as_large_as_its_cells() -> None:
-    rows: list[list[object]] = [
-        ["a", None, None],
-        [],
-        [None, "b", " ", *[None] * 9000, "c", None],
-        [0],
-    ]
-    assert sheet_text(rows) == "a\n\n|  | b | c |\n| --- | --- | --- |\n| 0 |  |  |"
-    assert sheet_text([["only"], [None, "words"]]) == "only\n\nwords"
-    assert sheet_text([[None], []]) == ""
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -322,7 +309,10 @@ ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
         ("a.epub", archive({"mimetype": "application/epub+zip"}), "has no META-INF/container.xml"),
         ("a.epub", archive({"META-INF/container.xml": ENTITIES + "<a/>"}), "entities"),
         ("a.csv", b"\0\0", "binary"),
-        ("a.jsonl", b"\0\0", "binary"),
+        ("a.html", b"<p>\0</p>", "binary"),
+        ("a.pdf", b"%PDF-1.4 cut off", "cannot be read"),
+        ("a.pdf", b"", "cannot be read"),
+        ("scan.pdf", pdf(""), "without text"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_reason(

@@ -108,16 +108,6 @@ def test_a_changed_file_supersedes_its_old_text_and_embeds_only_the_new(
     assert contents(database, "superseded") == {"s:b.md": ["yellow and long"]}
 
 
-def test_a_bad_file_is_reported_and_the_others_are_stored(
-    database: Database, folder: Path, run: Ingest
-) -> None:
-    write(folder / "b.md", b"\0\0")
-    bad = [report for report in run(folder, CountingEmbedder()) if report.outcome == "failed"]
-    assert [report.external_key for report in bad] == ["s:b.md"]
-    assert "binary" in (bad[0].error or "")
-    assert set(contents(database)) == {"s:a.md", "s:c.md"}
-
-
 def test_a_file_that_turns_bad_keeps_what_was_stored(
     database: Database, folder: Path, run: Ingest
 ) -> None:

@@ -208,12 +208,6 @@ def test_the_longest_rule_of_robots_txt_counts_and_has_wildcards(
     assert (path in [asked for asked, _ in site.asked]) is is_allowed
 
 
-def test_a_robots_txt_that_is_too_large_closes_its_host(site: Server, web: WebReader) -> None:
-    site.answers |= {"/robots.txt": (200, {}, b"#" * 600_000), "/a": page("A", "text")}
-    with pytest.raises(UnreadableDocumentError, match=r"robots\.txt .* cannot be read"):
-        load(web, f"{site.address}/a")
-
-
 @pytest.mark.parametrize("line", ["Crawl-delay: ²", "Crawl-delay: nan", "Disallow: http://[a"])
 def test_a_wrong_line_of_robots_txt_is_left_out(site: Server, web: WebReader, line: str) -> None:
     rules = f"User-agent: *\n{line}\nDisallow: /b\n".encode()
