@@ -65,29 +65,12 @@ def test_a_web_page_of_a_private_address_fails_alone(brain: Run) -> None:
     assert "--source names one" in refused.err
 
 
-def test_a_second_ingest_does_nothing(brain: Run) -> None:
-    brain("ingest", "docs")
-    assert brain("ingest", "docs").out.endswith("3 documents: 3 unchanged\nchunks: 3 unchanged\n")
-
-
 def test_a_bad_file_is_named_and_the_exit_code_says_so(brain: Run, tmp_path: Path) -> None:
     (tmp_path / "docs" / "bad.pdf").write_bytes(b"not a PDF")
     done = brain("ingest", "docs")
     assert done.code == 1
     assert done.err.splitlines()[1].startswith("failed: docs:bad.pdf: ")
     assert "1 failed, 3 stored" in done.out
-
-
-def test_labels_are_stored_with_the_documents(brain: Run, database: Database) -> None:
-    brain(
-        *("ingest", "docs/keys.md", "--collection", "vault"),
-        *("--knowledge-type", "note", "--source-origin", "obsidian"),
-    )
-    assert database.execute(
-        "select collection, knowledge_type, source_origin from public.knowledge_chunks"
-    ).fetchall() == [("vault", "note", "obsidian")]
-    assert hits(brain("search", "key", "--knowledge-type", "decision", "--json")) == []
-    assert len(hits(brain("search", "key", "--knowledge-type", "note", "--json"))) == 1
 
 
 def test_prune_deletes_what_is_gone_from_the_folder(brain: Run, tmp_path: Path) -> None:
@@ -235,23 +218,11 @@ def test_files_of_other_types_are_counted_and_patterns_left_out(brain: Run, tmp_
     assert lines[4] == "excluded 1 file or folder"
 
 
-def test_a_link_out_of_the_folder_is_refused_by_name(brain: Run, tmp_path: Path) -> None:
-    (tmp_path / "secret.md").write_text("secret")
-    (tmp_path / "docs" / "link.md").symlink_to(tmp_path / "secret.md")
-    done = brain("ingest", "docs")
-    assert done.code == 1
-    assert "failed: docs:link.md: is a symbolic link that leads out of" in done.err
-    assert "--follow-symlinks" in done.err
-    assert brain("ingest", "docs", "--follow-symlinks").code == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["--metadata", "team"], "KEY=VALUE"),
         (["--metadata", "path=x"], "path"),
-        (["--visibility", "secret"], "private"),
-        (["--owner", "me"], "--owner"),
         (["--source", "a:b"], "colon"),
     ],
 )

@@ -192,55 +192,6 @@ def test_options_are_those_of_the_search(
         retrieve(filled, "invoke", limit=0)
 
 
-def found_texts(found: Sequence[Document | NodeWithScore]) -> list[str]:
-    return [one.page_content if isinstance(one, Document) else one.text for one in found]
-
-
-@pytest.mark.parametrize("retrieve", [documents, nodes])
-@WAYS
-def test_memory_is_left_out_unless_it_is_asked_for(
-    filled: str, retrieve: Callable[..., Sequence[Document | NodeWithScore]], how: str
-) -> None:
-    remembered = "Prefers rotated keys on Mondays."
-    with psycopg.connect(filled, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "memory", "collection": "memory"},
-            [
-                {
-                    "content": remembered,
-                    "embedding": [0, 0, 1],
-                    "embedding_model": EMBEDDER.model,
-                }
-            ],
-        )
-    assert set(found_texts(retrieve(filled, how))) == {KEYS, LEAKED, INVOICE}
-    everything = {KEYS, LEAKED, INVOICE, remembered}
-    assert set(found_texts(retrieve(filled, how, include_memory=True))) == everything
-    assert found_texts(retrieve(filled, how, collections=["memory"])) == [remembered]
-
-
-@pytest.mark.parametrize("retrieve", [documents, nodes])
-@WAYS
-def test_the_fusion_is_the_stored_one_else_rrf(
-    filled: str, retrieve: Callable[..., Sequence[Document | NodeWithScore]], how: str
-) -> None:
-    def scores(**options: Any) -> list[float | None]:
-        return [
-            one.metadata["score"] if isinstance(one, Document) else one.score
-            for one in retrieve(filled, how, **options)
-        ]
-
-    named = {fusion: scores(fusion=fusion) for fusion in ("auto", "rrf", "relative_score")}
-    assert named["auto"] != named["rrf"]
-    assert scores() == named["auto"]
-    with psycopg.connect(filled, autocommit=True) as connection:
-        connection.execute("delete from public.knowledge_settings")
-        try:
-            assert scores() == named["rrf"]
-        finally:
-            connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
-
-
 @pytest.mark.parametrize("retrieve", [documents, nodes])
 @WAYS
 def test_a_failure_is_raised_and_no_empty_list(

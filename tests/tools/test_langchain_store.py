@@ -165,24 +165,6 @@ def test_a_dict_takes_the_operators_of_other_stores(
     assert set(ids(filled(emptied_dsn).similarity_search("key", filter=given))) == found
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"team": {"$like": "fin%"}},
-        {"$nor": [{"team": "a"}]},
-        {"$and": "team"},
-        {"$or": ["team"]},
-        {"$eq": "a"},
-        {"team": {"$in": ["a"], "title": "b"}},
-    ],
-)
-def test_an_operator_that_is_unknown_is_refused_with_those_that_are_known(
-    emptied_dsn: str, given: dict[str, Any]
-) -> None:
-    with pytest.raises(InvalidInputError, match=r"\$(like|nor|and|or|eq)|title"):
-        filled(emptied_dsn).similarity_search("key", filter=given)
-
-
 def test_mmr_leaves_out_what_is_like_the_first(emptied_dsn: str) -> None:
     store = filled(emptied_dsn)
     assert ids(store.max_marginal_relevance_search("rotate", 2, lambda_mult=0.2)) == [

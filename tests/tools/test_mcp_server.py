@@ -4,7 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,20 +151,9 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": " "}, "TOKEN is empty"),
         (
             ["--transport", "http"],
-            {"SECOND_BRAIN_MCP_TOKEN": "schlüssel"},
-            "HTTP header cannot contain",
-        ),
-        (
-            ["--transport", "http"],
             {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"},
             "HTTP header cannot contain",
         ),
-        (
-            [],
-            {"SECOND_BRAIN_VIEWER_ID": ""},
-            "$SECOND_BRAIN_VIEWER_ID: Input should be a valid UUID",
-        ),
-        (["--viewer-id", "ana"], {}, "must be a UUID, not 'ana'"),
         (["--remember"], {}, "notes need a viewer"),
         (
             ["--remember", "--viewer-id", ANA],
@@ -187,20 +175,6 @@ def test_a_server_that_would_show_too_much_or_wrongly_does_not_start(
     done = run("server", "mcp", *arguments)
     assert done.code in (1, 2)
     assert complaint in done.err
-
-
-def test_without_the_sdk_the_extra_is_named() -> None:
-    program = (
-        "import sys; sys.modules['mcp'] = None; sys.argv = ['second-brain', 'server', 'mcp']; "
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program} from second_brain.cli import main; main()"],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: mcp is not installed.")
-    assert "pip install 'second-brain[mcp]'" in done.stderr
 
 
 def test_a_port_in_use_is_named(run: Run) -> None:
