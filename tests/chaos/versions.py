@@ -93,11 +93,6 @@ class Ledger:
             self.possible[key] = {version}
             self.acknowledged += 1
 
-    def is_refused(self, key: str, before: set[Version]) -> None:
-        """Note that the database has not stored what was sent."""
-        with self._lock:
-            self.possible[key] = before
-
     def differences(self, connection: Connection) -> list[str]:
         """Compare with all that is stored; what is found is the only possibility from now on."""
         found: dict[str, list[tuple[Any, ...]]] = {}

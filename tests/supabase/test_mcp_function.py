@@ -146,12 +146,6 @@ def test_more_like_a_result_is_found(assistant: Assistant) -> None:
     assert titles(more) == ["pets"]
 
 
-def test_an_empty_answer_says_why(assistant: Assistant) -> None:
-    empty = assistant.ask("hybrid_search", query="invoice", date_from="2030-01-01")
-    assert titles(empty) == []
-    assert empty.content["empty"]["message"]
-
-
 def test_the_older_names_search_too(assistant: Assistant) -> None:
     found = assistant.ask("search", query="invoice").content["results"]
     assert [(hit["title"], hit["url"]) for hit in found] == [("billing", ""), ("pets", "")]
