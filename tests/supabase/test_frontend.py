@@ -42,7 +42,8 @@ INSTALLED = ROOT / "node_modules" / ".bin" / "deno"
 DENO = str(INSTALLED) if INSTALLED.exists() else shutil.which("deno")
 OFFLINE = ("--no-lock", "--cached-only", "--node-modules-dir=manual")
 
-needs_deno = pytest.mark.skipif(DENO is None, reason="Deno is absent: make cli")
+NO_DENO = "Deno is absent: make cli"
+needs_deno = pytest.mark.skipif(DENO is None, reason=NO_DENO)
 needs_cli = pytest.mark.skipif(PROGRAM is None, reason="the Supabase CLI is absent: make cli")
 
 ANON_KEY = "the anon key"
@@ -50,6 +51,8 @@ ANA, BEN = UUID(int=1), UUID(int=2)
 
 
 def deno(*arguments: str, home: Path, given: str | None = None) -> str:
+    if DENO is None:
+        pytest.skip(NO_DENO)
     done = subprocess.run(
         [str(DENO), *arguments],
         cwd=ROOT,
@@ -65,7 +68,6 @@ def deno(*arguments: str, home: Path, given: str | None = None) -> str:
 
 
 @needs_cli
-@needs_deno
 def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [
@@ -85,31 +87,21 @@ def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    text = deno(
-        "fmt",
-        "--no-config",
-        "--ext=ts",
-        "--line-width=100",
-        "-",
-        home=tmp_path,
-        given=f"{WRITTEN_BY}\n{done.stdout}",
-    )
-    if os.environ.get("UPDATE_GOLDEN"):
-        TYPES.write_text(text, "utf-8")
-    assert text == TYPES.read_text("utf-8")
+    check_generated(TYPES, f"{WRITTEN_BY}\n{done.stdout}", tmp_path)
 
 
-@needs_deno
-@pytest.mark.parametrize("name", ["contract.ts", "tools.ts"])
-def test_what_is_generated_is_as_in_python(name: str, tmp_path: Path) -> None:
-    given = contract.tools() if name == "tools.ts" else contract.text(TYPES.read_text("utf-8"))
-    text = deno(
-        "fmt", "--no-config", "--ext=ts", "--line-width=100", "-", home=tmp_path, given=given
-    )
-    file = TYPES.with_name(name)
+def check_generated(file: Path, given: str, home: Path) -> None:
+    """Compare a file with a text in Deno's format."""
+    text = deno("fmt", "--no-config", "--ext=ts", "--line-width=100", "-", home=home, given=given)
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text, "utf-8")
     assert text == file.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["contract.ts", "tools.ts"])
+def test_what_is_generated_is_as_in_python(name: str, tmp_path: Path) -> None:
+    given = contract.tools() if name == "tools.ts" else contract.text(TYPES.read_text("utf-8"))
+    check_generated(TYPES.with_name(name), given, tmp_path)
 
 
 def deno_project(place: Path) -> str:
@@ -125,15 +117,15 @@ def deno_project(place: Path) -> str:
     return f"--config={place / 'deno.json'}"
 
 
-@needs_deno
-def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
-    deno("check", *OFFLINE, str(FUNCTION), home=tmp_path)
-    files = str(FUNCTION), str(TYPES.parent / "user_search.ts")
+def test_the_functions_are_typed_formatted_and_linted(tmp_path: Path) -> None:
+    functions = FUNCTION.parents[1]
+    names = ("search/index.ts", "mcp/index.ts", "embed/index.ts", "embed/logic.ts")
+    files = [str(functions / name) for name in (*names, "_shared/user_search.ts")]
+    deno("check", *OFFLINE, *files, home=tmp_path)
     deno("fmt", "--check", "--line-width=100", *files, home=tmp_path)
     deno("lint", *files, home=tmp_path)
 
 
-@needs_deno
 def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
     examples = [
         code
@@ -210,9 +202,16 @@ def store(
 
 @contextmanager
 def deployed(
-    function: Path, rest: Rest, place: Path, *preloads: Path, **environment: str
+    function: Path,
+    rest: Rest,
+    place: Path,
+    *preloads: Path,
+    log: list[str] | None = None,
+    **environment: str,
 ) -> Iterator[str]:
     """Run a function under Deno beside what stands for its project, and yield its address."""
+    if DENO is None:
+        pytest.skip(NO_DENO)
     preloads = (ROOT / "tests" / "supabase" / "edge_runtime.ts", *preloads)
     process = subprocess.Popen(
         [
@@ -235,14 +234,14 @@ def deployed(
         text=True,
     )
     assert process.stderr
-    said = ""
+    log = [] if log is None else log
     for line in process.stderr:
-        said += line
+        log.append(line)
         if listening := re.search(r"Listening on (\S+)", line):
             break
     else:
-        pytest.fail(said)
-    drain = threading.Thread(target=process.stderr.read, daemon=True)
+        pytest.fail("".join(log))
+    drain = threading.Thread(target=log.extend, args=[process.stderr], daemon=True)
     drain.start()
     try:
         yield listening[1]
@@ -282,7 +281,6 @@ def edge(running: Edge) -> Iterator[Edge]:
     running.rest.failure = None
 
 
-@needs_deno
 def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     answer = edge.ask({"query": "money that people owe us", "limit": 1})
     assert answer.status_code == 200, answer.text
@@ -294,14 +292,12 @@ def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     assert (reported["truncated"], reported["pool_ended"]) == (False, False)
 
 
-@needs_deno
 def test_another_user_finds_other_chunks(edge: Edge) -> None:
     reported = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
     assert [hit["title"] for hit in reported["results"]] == ["salary"]
     assert "<mark>invoice</mark>" in reported["results"][0]["snippet"]
 
 
-@needs_deno
 def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     second = edge.ask({"query": "invoice", "limit": 1, "offset": 1}).json()
     assert [hit["title"] for hit in second["results"]] == ["pets"]
@@ -320,7 +316,6 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     }
 
 
-@needs_deno
 def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
     question = {"query": "money that people owe us"}
     near = edge.ask({**question, "threshold": 0.9}).json()
@@ -336,7 +331,6 @@ def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
     assert [hit["title"] for hit in public["results"]] == ["salary"]
 
 
-@needs_deno
 def test_the_other_arguments_of_the_search_are_passed_on(edge: Edge) -> None:
     def titles(**arguments: object) -> list[str]:
         answer = edge.ask(arguments)
@@ -352,7 +346,6 @@ def test_the_other_arguments_of_the_search_are_passed_on(edge: Edge) -> None:
     assert titles(like_ids=[hit["document_id"]]) == ["pets"]
 
 
-@needs_deno
 def test_after_a_failed_model_the_text_hits_give_the_embedding(edge: Edge) -> None:
     reported = edge.ask({"query": "invoice out of memory"}).json()
     assert [hit["match_type"] for hit in reported["results"]] == ["both", "vector"]
@@ -360,7 +353,6 @@ def test_after_a_failed_model_the_text_hits_give_the_embedding(edge: Edge) -> No
     assert "gte-small failed" in reported["degraded"]
 
 
-@needs_deno
 def test_a_search_without_the_model_is_no_failure(edge: Edge) -> None:
     reported = edge.ask({"query": "invoice", "embedding": False}).json()
     assert [hit["match_type"] for hit in reported["results"]] == ["both", "vector"]
@@ -368,7 +360,6 @@ def test_a_search_without_the_model_is_no_failure(edge: Edge) -> None:
     assert reported["degraded"] is None
 
 
-@needs_deno
 @pytest.mark.parametrize(
     ("body", "names"),
     [
@@ -393,7 +384,6 @@ def test_a_wrong_request_is_refused_by_name(edge: Edge, body: object, names: str
     assert answer.json()["remedy"]
 
 
-@needs_deno
 def test_who_is_no_user_is_refused(edge: Edge) -> None:
     without = httpx.post(edge.url, json={"query": "x"})
     expired = edge.ask({"query": "x"}, token=signed(ANA, exp=1))
@@ -403,7 +393,6 @@ def test_who_is_no_user_is_refused(edge: Edge) -> None:
         assert "user's own access token" in answer.json()["remedy"]
 
 
-@needs_deno
 @pytest.mark.parametrize(
     ("failure", "status", "remedy"),
     [
@@ -431,7 +420,6 @@ def test_a_failure_of_the_database_names_its_remedy(
     assert (answer.status_code, remedy in answer.json()["remedy"]) == (status, True)
 
 
-@needs_deno
 def test_browsers_are_let_in(edge: Edge) -> None:
     preflight = httpx.options(edge.url)
     assert preflight.status_code == 204

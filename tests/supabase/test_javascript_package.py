@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from rest import answering
-from test_frontend import ANA, ANON_KEY, PACKAGE, ROOT, deno, needs_deno, signed
+from test_frontend import ANA, ANON_KEY, PACKAGE, ROOT, deno, signed
 
 from conftest import Server
 from second_brain.database import migrations
@@ -31,13 +31,10 @@ MIGRATIONS = ROOT / "migrations"
 PATIENCE = 120_000  # milliseconds
 LARGEST = 62_000  # bytes of the code and the types, before they are packed
 
-needs_npm = pytest.mark.skipif(
-    NPM is None or not all(place.exists() for place in BUILT_FOR),
-    reason="npm or the packages of clients/js are absent: make cli",
-)
-
 
 def npm(*arguments: str, **environment: str) -> str:
+    if NPM is None or not all(place.exists() for place in BUILT_FOR):
+        pytest.skip("npm or the packages of clients/js are absent: make cli")
     with (PACKAGE / "package.json").open() as locked:
         # No other worker builds the package while this one builds or runs it.
         fcntl.flock(locked, fcntl.LOCK_EX)
@@ -60,12 +57,10 @@ def built() -> None:
 
 
 @pytest.mark.slow
-@needs_npm
 def test_its_own_tests_pass_on_pglite() -> None:
     npm("test", "--silent")
 
 
-@needs_npm
 @pytest.mark.usefixtures("built")
 def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server) -> None:
     with answering(server, dsn, ANON_KEY) as rest:
@@ -79,7 +74,6 @@ def test_it_calls_a_project_with_supabase_js(dsn: str, server: Server) -> None:
         )
 
 
-@needs_npm
 @pytest.mark.usefixtures("built")
 def test_the_package_has_code_and_types_of_each_entry_and_is_small() -> None:
     # As `prepack` does, which the next line leaves out.
@@ -130,7 +124,6 @@ FRESH: dict[str, str] = {}
 FETCHED = {"001_documents.sql": "select 1;", "nested/003_corpus.sql": "select 1;"}
 
 
-@needs_npm
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("present", "dimensions", "options"),
@@ -164,7 +157,6 @@ def test_init_writes_what_python_writes(
     )
 
 
-@needs_npm
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("present", "dimensions", "options"),
@@ -190,7 +182,6 @@ def test_init_refuses_what_python_refuses(
     assert {path.name for path in tmp_path.iterdir()} == present.keys()
 
 
-@needs_npm
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is absent: set CHROMIUM_BIN")
 def test_the_playground_searches_in_the_browser() -> None:
@@ -214,7 +205,6 @@ def test_the_playground_searches_in_the_browser() -> None:
     assert complaints == []
 
 
-@needs_deno
 def test_it_is_formatted(tmp_path: Path) -> None:
     folders = [str(PACKAGE / name) for name in ("src", "test", "build.js")]
     folders.append(str(ROOT / "docs" / "playground" / "playground.js"))

@@ -14,11 +14,8 @@ from rest import Rest
 from test_frontend import (
     ANA,
     BEN,
-    OFFLINE,
     ROOT,
-    deno,
     deployed,
-    needs_deno,
     project,
     signed,
     store,
@@ -29,8 +26,6 @@ from conftest import Server
 from mcp_clients import Answer, Assistant, connected, with_token
 from mcp_users import KEY, OTHER_KEY
 from second_brain.mcp_server.server import _TOOLS
-
-pytestmark = needs_deno
 
 FUNCTION = ROOT / "supabase" / "functions" / "mcp" / "index.ts"
 DATES = """
@@ -60,12 +55,6 @@ def by_key(key: Any = KEY, kid: str = "first", algorithm: str = "ES256", **chang
     return jwt.encode(
         {**lasting, **AUDIENCE, **changed}, key, algorithm=algorithm, headers={"kid": kid}
     )
-
-
-def test_it_is_typed_formatted_and_linted(tmp_path: Path) -> None:
-    deno("check", *OFFLINE, str(FUNCTION), home=tmp_path)
-    deno("fmt", "--check", "--line-width=100", str(FUNCTION), home=tmp_path)
-    deno("lint", str(FUNCTION), home=tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -11,8 +11,8 @@ from langchain_core.messages import ToolMessage
 from mcp import Client
 from pydantic import ValidationError
 from rest import Rest
-from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, needs_deno, project, signed, store
-from test_javascript_package import needs_npm, npm
+from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, project, signed, store
+from test_javascript_package import npm
 
 from chat_server import chat_server
 from conftest import Server, copy_of
@@ -166,8 +166,8 @@ TOOLS = pytest.mark.parametrize(
         of_langchain,
         of_llama_index,
         of_mcp,
-        pytest.param(of_the_edge_function, marks=needs_deno),
-        pytest.param(of_the_ai_sdk, marks=needs_npm),
+        of_the_edge_function,
+        of_the_ai_sdk,
     ],
 )
 
