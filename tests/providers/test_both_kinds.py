@@ -106,7 +106,7 @@ def both(shared_dsn: str) -> Iterator[list[Any]]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(asked=_CALLS, is_multi_tenant=st.booleans())
-def test_a_loop_gets_the_answers_that_a_thread_gets(
+def test_a_loop_gets_a_threads_answers(
     both: list[Any], asked: Asked, is_multi_tenant: bool
 ) -> None:
     blocking, looping = both

@@ -173,9 +173,7 @@ TOOLS = pytest.mark.parametrize(
 
 
 @TOOLS
-def test_a_tool_refuses_by_name_what_says_who_asks(
-    tool: Tool, place: Place, tmp_path: Path
-) -> None:
+def test_a_tool_names_what_says_who_asks(tool: Tool, place: Place, tmp_path: Path) -> None:
     sent: list[Call] = [{name: value} for name, value in WHO.items()]
     sent += [{name: None} for name in WHO]
     answers = tool(place, tmp_path, [{**QUERY, **one} for one in sent])
@@ -186,9 +184,7 @@ def test_a_tool_refuses_by_name_what_says_who_asks(
 
 
 @TOOLS
-def test_a_tool_checks_the_arguments_that_it_takes(
-    tool: Tool, place: Place, tmp_path: Path
-) -> None:
+def test_a_tool_checks_the_arguments_it_takes(tool: Tool, place: Place, tmp_path: Path) -> None:
     right: list[Call] = [
         QUERY,
         {**QUERY, "limit": 1},

@@ -126,9 +126,7 @@ def test_lines_that_a_site_repeats_are_left_out_and_counted(site: Path, database
     assert {report.repeated_lines for report in reports.values()} == {6}
 
 
-def test_a_page_that_is_read_alone_loses_the_lines_of_its_site(
-    site: Path, database: Database
-) -> None:
+def test_a_page_read_alone_loses_its_sites_lines(site: Path, database: Database) -> None:
     stored(database, site / "docs")
     page = site / "docs" / "f" / "figs.html"
     assert stored(database, page)["s:docs/f/figs.html"].outcome == "unchanged"

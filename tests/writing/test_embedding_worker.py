@@ -112,18 +112,14 @@ def test_one_bad_text_fails_alone_and_names_its_reason(dsn: str, database: Conne
     assert left(database) == 1
 
 
-def test_any_error_of_a_models_library_is_an_attempt_of_its_text(
-    dsn: str, database: Connection
-) -> None:
+def test_any_error_of_a_model_is_an_attempt_of_its_text(dsn: str, database: Connection) -> None:
     add(database, "one", "two")
     assert run(dsn, Picky(two=RuntimeError("out of memory"))).retried == 1
     reason = database.execute("select reason from public.knowledge_embedding_claims").fetchone()
     assert reason == ("RuntimeError: out of memory",)
 
 
-def test_a_model_that_refuses_every_text_stops_the_worker_and_fails_no_text(
-    dsn: str, database: Connection
-) -> None:
+def test_a_model_that_refuses_all_stops_the_worker(dsn: str, database: Connection) -> None:
     add(database, "one", "two", "three", "four")
     error = InvalidInputError("the model accepts no dimensions")
     with pytest.raises(SecondBrainError, match=r"refused each of 4 texts.*no dimensions"):
@@ -160,9 +156,7 @@ def test_a_model_that_is_away_is_waited_for_and_no_attempt_is_counted(
         assert longest / 2 <= pause <= longest
 
 
-def test_a_worker_with_other_dimensions_is_refused_and_frees_its_texts(
-    dsn: str, database: Connection
-) -> None:
+def test_a_worker_of_other_dimensions_frees_its_texts(dsn: str, database: Connection) -> None:
     add(database, "one")
     with pytest.raises(DimensionMismatchError, match="3 dimensions, but wide has 4"):
         run(dsn, Hashed("wide", 4))
@@ -266,9 +260,7 @@ def lines_of(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
-    dsn: str, database: Connection, tmp_path: Path
-) -> None:
+def test_sigterm_ends_without_a_claim(dsn: str, database: Connection, tmp_path: Path) -> None:
     add(database, *(f"text {number}" for number in range(40)))
     log = tmp_path / "log"
     with subprocess.Popen(

@@ -66,7 +66,7 @@ def contents(database: Database, status: str = "active") -> dict[str, list[str]]
     return dict(rows.fetchall())
 
 
-def test_documents_are_stored_with_heading_embedding_and_model(
+def test_documents_are_stored_with_embeddings(
     database: Database, folder: Path, run: Ingest
 ) -> None:
     reports = run(folder, CountingEmbedder())
@@ -83,9 +83,7 @@ def test_documents_are_stored_with_heading_embedding_and_model(
     assert stored[0] == ("Apples", "red and round", "digest-3", False, metadata)
 
 
-def test_a_second_run_embeds_nothing_and_changes_nothing(
-    database: Database, folder: Path, run: Ingest
-) -> None:
+def test_a_second_run_changes_nothing(database: Database, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     query = "select chunk::text from public.knowledge_chunks as chunk order by id"
     before = database.execute(query).fetchall()
@@ -108,18 +106,14 @@ def test_a_changed_file_supersedes_its_old_text_and_embeds_only_the_new(
     assert contents(database, "superseded") == {"s:b.md": ["yellow and long"]}
 
 
-def test_a_file_that_turns_bad_keeps_what_was_stored(
-    database: Database, folder: Path, run: Ingest
-) -> None:
+def test_a_file_that_turns_bad_stays_stored(database: Database, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", b"\0\0")
     run(folder, CountingEmbedder())
     assert contents(database)["s:b.md"] == ["yellow and long"]
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(
-    database: Database, folder: Path, run: Ingest
-) -> None:
+def test_an_interrupted_run_goes_on(database: Database, folder: Path, run: Ingest) -> None:
     class FailingEmbedder(CountingEmbedder):
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
             if "Bananas" in texts[0]:
@@ -161,9 +155,7 @@ def test_the_same_text_in_two_files_is_embedded_once(tmp_path: Path, run: Ingest
     assert len(embedder.embedded) == 1
 
 
-def test_another_model_embeds_everything_again(
-    database: Database, folder: Path, run: Ingest
-) -> None:
+def test_another_model_embeds_all_again(database: Database, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     reports = run(folder, CountingEmbedder("other-3"))
     assert {(report.outcome, report.embedded) for report in reports} == {("stored", 1)}
@@ -208,9 +200,7 @@ def test_what_was_set_elsewhere_stays(database: Database, folder: Path, run: Ing
     ).fetchall() == [({"team": "x", **OF_A, "reviewed": True, "token_count": 5},)]
 
 
-def test_labels_change_stored_documents_and_the_report_says_what(
-    database: Database, folder: Path, run: Ingest
-) -> None:
+def test_labels_change_what_is_stored(database: Database, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder(), Labels(collection="vault", metadata={"team": "x"}))
     labels = Labels(visibility="public", owner_id=UUID(int=1), metadata={"team": "y"})
     reports = run(folder, CountingEmbedder(), labels)
@@ -225,9 +215,7 @@ def test_labels_change_stored_documents_and_the_report_says_what(
     assert database.execute(FIELDS).fetchone() == stored
 
 
-def test_a_dry_run_foresees_the_run_and_only_reads(
-    database: Database, folder: Path, run: Ingest
-) -> None:
+def test_a_dry_run_foresees_the_run(database: Database, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     write(folder / "a.md", "# Apples\n\nred and round\n\n## Green\n\nsour")
     write(folder / "b.md", "# Bananas\n\nbrown by now")
@@ -252,9 +240,7 @@ def comparable(report: DocumentReport) -> DocumentReport:
     return replace(report, counts=counts)
 
 
-def test_stored_documents_belong_to_their_source(
-    database: Database, folder: Path, run: Ingest
-) -> None:
+def test_stored_documents_have_a_source(database: Database, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     assert database.execute(
         "select source.name, source.config, count(*)"
@@ -264,9 +250,7 @@ def test_stored_documents_belong_to_their_source(
     ).fetchall() == [("s", {"location": folder.as_posix()}, 3)]
 
 
-def test_stale_documents_are_those_of_the_source_and_folder_that_are_gone(
-    database: Database, tmp_path: Path
-) -> None:
+def test_stale_documents_are_those_of_the_folder_gone(database: Database, tmp_path: Path) -> None:
     for name in ("docs/a.md", "docs/b.md", "documents/c.md", "docs/locked/d.md"):
         write(tmp_path / "one" / name, f"text of {name}")
         write(tmp_path / "two" / name, f"text of {name}")
