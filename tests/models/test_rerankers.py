@@ -17,12 +17,7 @@ import pytest
 from tiny_models import needs_models, save_tiny_bert
 
 from provider_server import Answer, ProviderServer, provider_server
-from second_brain.errors import (
-    AuthenticationError,
-    ConfigurationError,
-    MissingExtraError,
-    UnexpectedAnswerError,
-)
+from second_brain import errors
 from second_brain.models.hosted import RateLimit
 from second_brain.models.rerankers import (
     CachedReranker,
@@ -54,7 +49,7 @@ def test_any_function_is_a_reranker() -> None:
     ],
 )
 def test_scores_are_finite_numbers_one_for_each_text(scores: Any, told: str) -> None:
-    with pytest.raises(UnexpectedAnswerError, match=told):
+    with pytest.raises(errors.UnexpectedAnswerError, match=told):
         rerank_scores(lambda _query, _texts: scores, "q", ["a", "b"])
 
 
@@ -137,7 +132,7 @@ def test_the_environment_is_asked_for_the_key_when_a_reranker_is_made(
         local = type(
             "Local", (reranker,), {"provider": replace(reranker.provider, base_url=api.url)}
         )
-        with pytest.raises(ConfigurationError) as caught:
+        with pytest.raises(errors.ConfigurationError) as caught:
             local()
         assert variable in (caught.value.remedy or "")
         with monkeypatch.context() as patch:
@@ -169,7 +164,7 @@ def test_the_error_for_a_refused_key_does_not_contain_it(
     make: Make, api: ProviderServer, waits: list[float]
 ) -> None:
     api.answer = lambda _: Answer({"message": f"invalid api token {KEY}"}, 401)
-    with pytest.raises(AuthenticationError) as caught:
+    with pytest.raises(errors.AuthenticationError) as caught:
         make()("q", ["a"])
     assert KEY not in "".join(traceback.format_exception(caught.value))
     assert waits == []
@@ -196,7 +191,7 @@ def test_an_answer_of_another_form_is_refused(
     make: Make, api: ProviderServer, results: Any
 ) -> None:
     api.answer = lambda _: Answer({"results": results, "data": results})
-    with pytest.raises(UnexpectedAnswerError):
+    with pytest.raises(errors.UnexpectedAnswerError):
         make()("q", ["a", "b"])
 
 
@@ -207,13 +202,13 @@ def test_an_answer_of_another_form_is_refused(
 )
 def test_anothers_answer_is_refused(make: Make, api: ProviderServer, answer: Answer) -> None:
     api.answer = lambda _: answer
-    with pytest.raises(UnexpectedAnswerError):
+    with pytest.raises(errors.UnexpectedAnswerError):
         make()("q", ["a"])
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingExtraError) as caught:
+    with pytest.raises(errors.MissingExtraError) as caught:
         CrossEncoderReranker()
     assert "second-brain[rerank]" in (caught.value.remedy or "")
 
@@ -237,7 +232,7 @@ def test_missing_weights_are_refused_when_the_reranker_is_made(tmp_path: Path, m
     if model == "folder":
         model = str(tmp_path)
     with pytest.raises(
-        ConfigurationError, match=r"weights of .* are not on this machine"
+        errors.ConfigurationError, match=r"weights of .* are not on this machine"
     ) as caught:
         CrossEncoderReranker(model)
     assert f"hf download {model}" in caught.value.remedy
@@ -295,14 +290,14 @@ def test_a_model_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @needs_models
 def test_a_model_with_several_outputs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnexpectedAnswerError, match="not numbers"):
+    with pytest.raises(errors.UnexpectedAnswerError, match="not numbers"):
         CrossEncoderReranker(save_tiny_bert(tmp_path / "tiny", labels=2))("key", ["a"])
 
 
 @needs_models
 def test_a_folder_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ConfigurationError, match="cannot load"):
+    with pytest.raises(errors.ConfigurationError, match="cannot load"):
         CrossEncoderReranker(str(tmp_path))("key", ["a"])
 
 
@@ -324,14 +319,14 @@ def test_a_cached_reranker_calls_its_model_once_for_a_question_and_a_text() -> N
 def test_an_unusable_score_is_not_kept() -> None:
     answers = iter([[float("nan")], [1.0]])
     reranker = CachedReranker(lambda _query, _texts: next(answers))
-    with pytest.raises(UnexpectedAnswerError):
+    with pytest.raises(errors.UnexpectedAnswerError):
         reranker("q", ["a"])
     assert reranker("q", ["a"]) == [1.0]
 
 
 @pytest.mark.parametrize("name", ["nonsense", "cohere:"])
 def test_an_unknown_reranker_is_refused_with_the_names(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="unknown reranker"):
+    with pytest.raises(errors.ConfigurationError, match="unknown reranker"):
         load_reranker(name)
 
 

@@ -6,17 +6,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psycopg
 import pytest
 from numpy.typing import NDArray
 
 from command_line import Run, hits, write_docs
+from conftest import Connection
 from second_brain.models import WordLlamaEmbedder
-
-Database = psycopg.Connection[tuple[Any, ...]]
 
 
 @pytest.fixture
@@ -35,7 +32,7 @@ def test_a_folder_is_ingested_counted_and_found(brain: Run, tmp_path: Path) -> N
             "chunks: 3 added, 3 embedded",
         ],
     )
-    assert re.fullmatch(r"Database: \S+ at \S+, port \d+, from \$SECOND_BRAIN_DSN\n", done.err)
+    assert re.fullmatch(r"Connection: \S+ at \S+, port \d+, from \$SECOND_BRAIN_DSN\n", done.err)
     best = hits(brain("search", "how often to rotate the key", "--json"))[0]
     assert (best["rank"], best["metadata"]["title"]) == (1, "Keys")
     assert best["metadata"]["match_type"] == "both"
@@ -88,7 +85,7 @@ def test_prune_deletes_what_is_gone_from_the_folder(brain: Run, tmp_path: Path) 
 
 
 def test_prune_asks_and_deletes_nothing_without_an_answer(
-    brain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Database
+    brain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Connection
 ) -> None:
     brain("ingest", "docs")
     (tmp_path / "docs" / "fruit.md").unlink()
@@ -112,13 +109,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def stored_keys(database: Database) -> list[str]:
+def stored_keys(database: Connection) -> list[str]:
     query = "select external_key from public.knowledge_documents order by external_key"
     return [key for (key,) in database.execute(query)]
 
 
 def test_two_repositories_with_the_same_folders_leave_each_other_alone(
-    brain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Database
+    brain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Connection
 ) -> None:
     for name in ("one", "two"):
         write_docs(tmp_path / name / "docs")
@@ -136,7 +133,7 @@ def test_two_repositories_with_the_same_folders_leave_each_other_alone(
 
 
 def test_a_source_is_named_and_another_place_of_its_name_is_refused(
-    brain: Run, tmp_path: Path, database: Database
+    brain: Run, tmp_path: Path, database: Connection
 ) -> None:
     assert brain("ingest", "docs", "--source", "handbook").out.startswith("source handbook (")
     write_docs(tmp_path / "other" / "handbook")
@@ -151,7 +148,7 @@ def test_a_source_is_named_and_another_place_of_its_name_is_refused(
     assert len(hits(found)) == 3
 
 
-def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Database) -> None:
+def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Connection) -> None:
     brain("ingest", "docs", "--collection", "vault", "--metadata", "team=platform")
     owner = "00000000-0000-0000-0000-000000000001"
     done = brain(
@@ -177,7 +174,7 @@ def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Da
     )
 
 
-def test_groups_are_set_kept_and_removed(brain: Run, database: Database) -> None:
+def test_groups_are_set_kept_and_removed(brain: Run, database: Connection) -> None:
     def ingest(*options: str) -> tuple[str, list[str] | None]:
         done = brain("ingest", "docs/keys.md", "--source", "docs", *options)
         (stored,) = database.execute(
@@ -195,7 +192,7 @@ def test_groups_are_set_kept_and_removed(brain: Run, database: Database) -> None
     assert ingest("--allowed-groups", "")[1] is None
 
 
-def test_a_dry_run_tells_and_writes_nothing(brain: Run, tmp_path: Path, database: Database) -> None:
+def test_a_dry_run_only_tells(brain: Run, tmp_path: Path, database: Connection) -> None:
     brain("ingest", "docs/fruit.md", "docs/cars.txt", "--source", "docs")
     (tmp_path / "docs" / "cars.txt").unlink()
     done = brain("ingest", "docs", "--visibility", "public", "--prune", "--dry-run")
@@ -262,7 +259,7 @@ TOLD = (
 
 
 def test_an_interrupted_run_says_what_is_done_and_goes_on(
-    brain: Run, at_fruit: list[Callable[[], None]], database: Database
+    brain: Run, at_fruit: list[Callable[[], None]], database: Connection
 ) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -280,7 +277,7 @@ def test_an_interrupted_run_says_what_is_done_and_goes_on(
 
 
 def test_a_lost_connection_says_what_is_done(
-    brain: Run, at_fruit: list[Callable[[], None]], database: Database
+    brain: Run, at_fruit: list[Callable[[], None]], database: Connection
 ) -> None:
     at_fruit.append(
         lambda: database.execute(
@@ -295,7 +292,7 @@ def test_a_lost_connection_says_what_is_done(
     assert stored_keys(database) == ["docs:cars.txt"]
 
 
-def test_ingesting_much_analyses_the_table(brain: Run, tmp_path: Path, database: Database) -> None:
+def test_much_analyses_the_table(brain: Run, tmp_path: Path, database: Connection) -> None:
     for number in range(60):
         (tmp_path / "docs" / f"{number}.txt").write_text(f"file number {number}")
     brain("ingest", "docs")

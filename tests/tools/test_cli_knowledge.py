@@ -4,13 +4,13 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from command_line import Run, hits
+from conftest import Connection
 from second_brain.models.rerankers import Reranker
 from second_brain.services.write import KnowledgeWriter
 
@@ -103,7 +103,7 @@ MINE = UUID(int=1)
 
 
 @pytest.fixture
-def zoo(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> Run:
+def zoo(brain: Run, database: Connection) -> Run:
     """Run `second-brain` on a public note, a private decision of MINE and somebody's history."""
     documents: list[tuple[dict[str, object], list[str]]] = [
         (
@@ -231,7 +231,7 @@ def test_an_embedder_of_another_size_has_a_remedy(brain: Run, command: list[str]
 
 
 @pytest.mark.parametrize("dimensions", [3])
-def test_words_need_no_embedder(brain: Run, database: psycopg.Connection[tuple[Any, ...]]) -> None:
+def test_words_need_no_embedder(brain: Run, database: Connection) -> None:
     KnowledgeWriter(database).upsert_document({"external_key": "a"}, [{"content": "a zebra"}])
     (hit,) = hits(brain("search", "zebra", "--mode", "text", "--json"))
     assert hit["content"] == "a zebra"
@@ -242,7 +242,7 @@ def test_words_need_no_embedder(brain: Run, database: psycopg.Connection[tuple[A
 @pytest.mark.parametrize("options", [["--embedder", "none"], []], ids=["none", "not installed"])
 def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
     brain: Run,
-    database: psycopg.Connection[tuple[Any, ...]],
+    database: Connection,
     monkeypatch: pytest.MonkeyPatch,
     options: list[str],
 ) -> None:
@@ -265,7 +265,7 @@ def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
 
 @pytest.mark.parametrize("command", [["ingest", "docs"], ["search", "key"]])
 def test_an_embedder_of_another_model_is_refused_by_name(
-    brain: Run, database: psycopg.Connection[tuple[Any, ...]], command: list[str]
+    brain: Run, database: Connection, command: list[str]
 ) -> None:
     chunk = {"content": "a", "embedding": [1.0] * 256, "embedding_model": "other-256"}
     KnowledgeWriter(database).upsert_document({"external_key": "a"}, [chunk])
@@ -275,9 +275,7 @@ def test_an_embedder_of_another_model_is_refused_by_name(
     assert "--switch-model" in done.err
 
 
-def test_a_corpus_can_change_its_model(
-    brain: Run, database: psycopg.Connection[tuple[Any, ...]]
-) -> None:
+def test_a_corpus_can_change_its_model(brain: Run, database: Connection) -> None:
     brain("ingest", "docs")
     database.execute("update public.knowledge_chunks set embedding_model = 'other-256'")
     assert brain("search", "key").code == 1

@@ -13,18 +13,13 @@ from test_embedding_worker import MODEL, Picky, add, assert_all_are_right, left
 
 from conftest import Connection, Server
 from postgrest_server import JWT_SECRET, PostgREST
+from second_brain import errors
 from second_brain.embedding_queue.queue import (
     EmbeddingQueue,
     EmbeddingResult,
     SupabaseEmbeddingQueue,
 )
 from second_brain.embedding_queue.worker import EmbeddingWorker
-from second_brain.errors import (
-    ClientUnavailableError,
-    ConfigurationError,
-    PermissionDeniedError,
-    UnavailableError,
-)
 from second_brain.models import TextTooLongError
 
 pytestmark = pytest.mark.module("embedding_queue")
@@ -74,7 +69,7 @@ def queue_of(rest: PostgREST) -> Iterator[QueueOf]:
 @pytest.mark.parametrize("call", CALLS)
 def test_only_the_services_key_may_use_the_queue(queue_of: QueueOf, call: str) -> None:
     for role in (None, "authenticated"):
-        with pytest.raises(PermissionDeniedError):
+        with pytest.raises(errors.PermissionDeniedError):
             CALLS[call](queue_of(role))
     CALLS[call](queue_of("service_role"))
 
@@ -105,10 +100,10 @@ def test_a_claim_of_a_thousand_texts_is_complete(queue_of: QueueOf, database: Co
 def test_without_credentials_or_a_server_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SUPABASE_URL", "SUPABASE_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ClientUnavailableError):
+    with pytest.raises(errors.ClientUnavailableError):
         SupabaseEmbeddingQueue().pending()
     away = {"supabase_url": "http://127.0.0.1:9", "supabase_key": "k"}
     queue = SupabaseEmbeddingQueue(away)
-    with pytest.raises((UnavailableError, ConfigurationError)):
+    with pytest.raises((errors.UnavailableError, errors.ConfigurationError)):
         queue.pending()
     queue.close()

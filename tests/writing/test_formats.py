@@ -9,17 +9,16 @@ import zlib
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 import openpyxl
 import pptx
-import psycopg
 import pytest
 from ingested import CountingEmbedder, load, pdf, write
 from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
+from conftest import Connection
 from second_brain.ingest import UnreadableDocumentError, find_files, ingest, split, stale_keys
 
 PACKAGE = "http://schemas.openxmlformats.org/package/2006"
@@ -246,9 +245,7 @@ def test_each_line_of_json_is_a_document(tmp_path: Path) -> None:
             by_key[f"s:faq.jsonl/{name}"].load()
 
 
-def test_lines_that_are_gone_are_stale(
-    tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]]
-) -> None:
+def test_lines_that_are_gone_are_stale(tmp_path: Path, database: Connection) -> None:
     path = write(tmp_path / "a.jsonl", '{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}')
     found = find_files([path], source="s")
     list(ingest(found.documents, database, CountingEmbedder()))
@@ -319,7 +316,7 @@ def test_a_bad_file_has_a_reason(tmp_path: Path, name: str, data: bytes, message
 
 
 def test_a_mixed_folder_is_stored_and_bad_files_affect_only_themselves(
-    tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files: dict[str, str | bytes] = {
         "a.docx": word(paragraph("Keys", "H1") + paragraph("Rotate.")),

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import numpy as np
-import psycopg
 import pytest
 from ingested import OF_A, CountingEmbedder, write
 from numpy.typing import NDArray
 
+from conftest import Connection
 from second_brain.errors import ConfigurationError, DimensionMismatchError
 from second_brain.ingest import (
     Change,
@@ -25,8 +24,6 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder
 from second_brain.services.write import KnowledgeWriter
-
-Database = psycopg.Connection[tuple[Any, ...]]
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ Ingest = Callable[..., list[DocumentReport]]
 
 
 @pytest.fixture
-def run(database: Database) -> Ingest:
+def run(database: Connection) -> Ingest:
     def ingest_folder(
         folder: Path, embedder: Embedder, labels: Labels = NO_LABELS, *, dry_run: bool = False
     ) -> list[DocumentReport]:
@@ -52,7 +49,7 @@ def run(database: Database) -> Ingest:
     return ingest_folder
 
 
-def contents(database: Database, status: str = "active") -> dict[str, list[str]]:
+def contents(database: Connection, status: str = "active") -> dict[str, list[str]]:
     rows = database.execute(
         """
         select document.external_key, array_agg(chunk.content order by chunk.chunk_index)
@@ -67,7 +64,7 @@ def contents(database: Database, status: str = "active") -> dict[str, list[str]]
 
 
 def test_documents_are_stored_with_embeddings(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     reports = run(folder, CountingEmbedder())
     assert [(report.external_key, report.outcome) for report in reports] == [
@@ -83,7 +80,7 @@ def test_documents_are_stored_with_embeddings(
     assert stored[0] == ("Apples", "red and round", "digest-3", False, metadata)
 
 
-def test_a_second_run_changes_nothing(database: Database, folder: Path, run: Ingest) -> None:
+def test_a_second_run_changes_nothing(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     query = "select chunk::text from public.knowledge_chunks as chunk order by id"
     before = database.execute(query).fetchall()
@@ -94,7 +91,7 @@ def test_a_second_run_changes_nothing(database: Database, folder: Path, run: Ing
 
 
 def test_a_changed_file_supersedes_its_old_text_and_embeds_only_the_new(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", "# Bananas\n\nbrown by now")
@@ -106,14 +103,14 @@ def test_a_changed_file_supersedes_its_old_text_and_embeds_only_the_new(
     assert contents(database, "superseded") == {"s:b.md": ["yellow and long"]}
 
 
-def test_a_file_that_turns_bad_stays_stored(database: Database, folder: Path, run: Ingest) -> None:
+def test_a_file_turned_bad_stays_stored(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", b"\0\0")
     run(folder, CountingEmbedder())
     assert contents(database)["s:b.md"] == ["yellow and long"]
 
 
-def test_an_interrupted_run_goes_on(database: Database, folder: Path, run: Ingest) -> None:
+def test_an_interrupted_run_goes_on(database: Connection, folder: Path, run: Ingest) -> None:
     class FailingEmbedder(CountingEmbedder):
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
             if "Bananas" in texts[0]:
@@ -128,7 +125,7 @@ def test_an_interrupted_run_goes_on(database: Database, folder: Path, run: Inges
     assert len(embedder.embedded) == 2
 
 
-def test_an_emptied_file_is_removed(database: Database, folder: Path, run: Ingest) -> None:
+def test_an_emptied_file_is_removed(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", "")
     reports = run(folder, CountingEmbedder())
@@ -137,7 +134,7 @@ def test_an_emptied_file_is_removed(database: Database, folder: Path, run: Inges
 
 
 def test_a_text_that_the_model_does_not_know_is_stored_without_an_embedding(
-    database: Database, tmp_path: Path, run: Ingest
+    database: Connection, tmp_path: Path, run: Ingest
 ) -> None:
     write(tmp_path / "a.md", "???")
     (report,) = run(tmp_path, CountingEmbedder())
@@ -155,7 +152,7 @@ def test_the_same_text_in_two_files_is_embedded_once(tmp_path: Path, run: Ingest
     assert len(embedder.embedded) == 1
 
 
-def test_another_model_embeds_all_again(database: Database, folder: Path, run: Ingest) -> None:
+def test_another_model_embeds_all_again(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     reports = run(folder, CountingEmbedder("other-3"))
     assert {(report.outcome, report.embedded) for report in reports} == {("stored", 1)}
@@ -178,7 +175,7 @@ FIELDS = """
 """
 
 
-def test_what_was_set_elsewhere_stays(database: Database, folder: Path, run: Ingest) -> None:
+def test_what_was_set_elsewhere_stays(database: Connection, folder: Path, run: Ingest) -> None:
     owner = UUID(int=1)
     run(folder, CountingEmbedder())
     KnowledgeWriter(database).upsert_document(
@@ -200,7 +197,7 @@ def test_what_was_set_elsewhere_stays(database: Database, folder: Path, run: Ing
     ).fetchall() == [({"team": "x", **OF_A, "reviewed": True, "token_count": 5},)]
 
 
-def test_labels_change_what_is_stored(database: Database, folder: Path, run: Ingest) -> None:
+def test_labels_change_what_is_stored(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder(), Labels(collection="vault", metadata={"team": "x"}))
     labels = Labels(visibility="public", owner_id=UUID(int=1), metadata={"team": "y"})
     reports = run(folder, CountingEmbedder(), labels)
@@ -215,7 +212,7 @@ def test_labels_change_what_is_stored(database: Database, folder: Path, run: Ing
     assert database.execute(FIELDS).fetchone() == stored
 
 
-def test_a_dry_run_foresees_the_run(database: Database, folder: Path, run: Ingest) -> None:
+def test_a_dry_run_foresees_the_run(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     write(folder / "a.md", "# Apples\n\nred and round\n\n## Green\n\nsour")
     write(folder / "b.md", "# Bananas\n\nbrown by now")
@@ -240,7 +237,7 @@ def comparable(report: DocumentReport) -> DocumentReport:
     return replace(report, counts=counts)
 
 
-def test_stored_documents_have_a_source(database: Database, folder: Path, run: Ingest) -> None:
+def test_stored_documents_have_a_source(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     assert database.execute(
         "select source.name, source.config, count(*)"
@@ -250,7 +247,7 @@ def test_stored_documents_have_a_source(database: Database, folder: Path, run: I
     ).fetchall() == [("s", {"location": folder.as_posix()}, 3)]
 
 
-def test_stale_documents_are_those_of_the_folder_gone(database: Database, tmp_path: Path) -> None:
+def test_stale_documents_are_those_of_the_folder_gone(database: Connection, tmp_path: Path) -> None:
     for name in ("docs/a.md", "docs/b.md", "documents/c.md", "docs/locked/d.md"):
         write(tmp_path / "one" / name, f"text of {name}")
         write(tmp_path / "two" / name, f"text of {name}")
@@ -267,7 +264,7 @@ def test_stale_documents_are_those_of_the_folder_gone(database: Database, tmp_pa
     assert stale == ["one:docs/b.md", "one:documents/c.md"]
 
 
-def test_a_source_of_the_same_name_elsewhere_is_refused(database: Database, tmp_path: Path) -> None:
+def test_a_source_of_the_same_name_is_refused(database: Connection, tmp_path: Path) -> None:
     first, second = tmp_path / "first" / "docs", tmp_path / "second" / "docs"
     for folder in (first, second):
         write(folder / "a.md", f"text of {folder}")

@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from typing import Any
 
-import psycopg
 import pytest
 from ingested import CountingEmbedder
 
+from conftest import Connection
 from second_brain.errors import ConfigurationError
 from second_brain.ingest import (
     KnowledgeSource,
@@ -354,7 +354,7 @@ def test_an_invalid_address_ends_the_command(web: WebReader, address: str) -> No
 
 
 def test_a_second_run_replaces_the_pages_that_changed(
-    site: Server, web: WebReader, database: psycopg.Connection[tuple[Any, ...]]
+    site: Server, web: WebReader, database: Connection
 ) -> None:
     names = ("a", "b", "gone")
     addresses = [f"{site.address}/{name}" for name in names]
@@ -375,7 +375,7 @@ def test_a_second_run_replaces_the_pages_that_changed(
 
 
 def test_a_crawl_leaves_out_what_its_pages_repeat_and_asks_once_for_each(
-    site: Server, web: WebReader, database: psycopg.Connection[tuple[Any, ...]]
+    site: Server, web: WebReader, database: Connection
 ) -> None:
     names = [f"page-{number}" for number in range(6)]
     site.answers["/sitemap.xml"] = (200, {}, sitemap(*(f"{site.address}/{one}" for one in names)))
@@ -391,7 +391,7 @@ def test_a_crawl_leaves_out_what_its_pages_repeat_and_asks_once_for_each(
     ).fetchall() == [(f"text of {name}",) for name in names[:5]]
 
 
-def _stored(database: psycopg.Connection[tuple[Any, ...]]) -> dict[str, str]:
+def _stored(database: Connection) -> dict[str, str]:
     rows = database.execute(
         "select document.external_key, chunk.content from public.knowledge_documents as document"
         " join public.knowledge_chunks as chunk on chunk.document_id = document.id"
@@ -410,7 +410,7 @@ def _stored(database: psycopg.Connection[tuple[Any, ...]]) -> dict[str, str]:
     ],
 )
 def test_a_page_that_lost_its_text_keeps_what_is_stored_of_it(
-    site: Server, web: WebReader, database: psycopg.Connection[tuple[Any, ...]], shell: bytes
+    site: Server, web: WebReader, database: Connection, shell: bytes
 ) -> None:
     site.answers["/a"] = page("A", "the text")
     found = web.find([f"{site.address}/a"]).documents
@@ -516,7 +516,7 @@ def test_a_page_for_signing_in_is_not_the_page(site: Server, web: WebReader, tar
 def test_a_page_that_does_not_want_to_be_stored_is_left_out(
     site: Server,
     web: WebReader,
-    database: psycopg.Connection[tuple[Any, ...]],
+    database: Connection,
     headers: dict[str, str],
     head: str,
 ) -> None:

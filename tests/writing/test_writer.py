@@ -12,11 +12,12 @@ import pytest
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
 
+from conftest import Connection
 from corpora import SAVANNA
 from second_brain import errors
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter, UpsertCounts
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = Connection
 
 
 @pytest.fixture
