@@ -409,9 +409,7 @@ def test_an_answer_of_another_form_is_refused(
 
 
 @pytest.mark.parametrize(
-    "vectors",
-    [[[1, 2, 3], [1, 2, 3]], [[1, 2]], [[1, 2, float("nan")]]],
-    ids=str,
+    "vectors", [[[1, 2, 3], [1, 2, 3]], [[1, 2]], [[1, 2, float("nan")]]], ids=str
 )
 def test_other_vectors_than_expected_are_refused(
     make: Make, api: ProviderServer, waits: list[float], vectors: Any

@@ -13,15 +13,7 @@ import pytest
 import uvicorn
 
 from conftest import Server, copy_of
-from judged import (
-    COLLECTION,
-    DIMENSIONS,
-    WORDS,
-    embedder,
-    fill,
-    judge_enough,
-    use_the_worse_leg,
-)
+from judged import COLLECTION, DIMENSIONS, WORDS, embedder, fill, judge_enough, use_the_worse_leg
 from second_brain.services.write import KnowledgeWriter
 from second_brain.workbench.app import create_app
 
