@@ -59,21 +59,17 @@ class Clients:
         self._in, self._out = self._program.stdin, self._program.stdout
 
     def start(self, key: str, first: int) -> int:
-        """Start a writer and return its process id."""
         print(key, first, WORDS, self._folder / f"{key}-{first}", file=self._in, flush=True)
         return int(self._out.readline())
 
     def has_begun(self, key: str, first: int) -> bool:
-        """Whether it has said anything."""
         return bool(self.said(key, first))
 
     def said(self, key: str, first: int) -> list[str]:
-        """Return what a writer has said."""
         file = self._folder / f"{key}-{first}"
         return file.read_text().splitlines() if file.exists() else []
 
     def close(self) -> None:
-        """End the program that starts them."""
         self._in.close()
         self._out.close()
         self._program.wait(timeout=20)

@@ -39,12 +39,10 @@ class Hashed:
         self.model = model
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed."""
         vectors = [self.vector(text) for text in texts]
         return np.array(vectors, np.float32).reshape(-1, self.dimensions)
 
     def vector(self, text: str) -> list[float]:
-        """Embed one text."""
         return [1.0 + byte for byte in hashlib.sha256(f"{self.model} {text}".encode()).digest()[:3]]
 
 

@@ -95,7 +95,6 @@ class Hostile:
     draw: random.Random
 
     def text(self) -> str:
-        """Draw a text."""
         kind = self.draw.random()
         if kind < 0.3:
             return self.draw.choice(WORDS)
@@ -105,7 +104,6 @@ class Hostile:
         return "".join(self.draw.choices(characters, k=self.draw.choice([0, 1, 10, 300])))
 
     def number(self) -> str:
-        """Draw a number, or what looks like one."""
         return self.draw.choice(
             [
                 *("0", "1", "-1", "5", "2147483647", "2147483648", "-9223372036854775809"),
@@ -114,7 +112,6 @@ class Hostile:
         )
 
     def json(self, depth: int = 3) -> Any:
-        """Draw a JSON value."""
         kind = self.draw.randrange(8 if depth else 5)
         if kind == 0:
             return None
@@ -182,7 +179,6 @@ class Hostile:
         return json.dumps(given).replace("\\u0000", "").encode()
 
     def value(self) -> Any:
-        """Draw a Python value."""
         return self.draw.choice(
             [
                 *(None, True, -1, 5, 10**40, 0.5, math.nan, math.inf, b"\xff", object(), {1, 2}),

@@ -83,7 +83,6 @@ class Ledger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def sends(self, key: str, version: Version) -> None:
-        """Note a version before it is sent."""
         with self._lock:
             self.possible.setdefault(key, {None}).add(version)
 

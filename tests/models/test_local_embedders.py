@@ -119,11 +119,9 @@ class Lazy:
     model_name = "lazy"
 
     def passage_embed(self, texts: Sequence[str], **_: Any) -> Iterator[NDArray[np.float32]]:
-        """Embed in one direction."""
         yield from np.tile(np.array([3, 4], np.float32), (len(texts), 1))
 
     def query_embed(self, query: Sequence[str], **_: Any) -> Iterator[NDArray[np.float32]]:
-        """Embed in the other direction."""
         yield from np.tile(np.array([-3, 4], np.float32), (len(query), 1))
 
 

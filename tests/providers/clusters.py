@@ -29,7 +29,6 @@ class Cluster:
 
     @property
     def standbys(self) -> list[Standby]:
-        """Both standbys."""
         return self.primary.standbys
 
     def ask(self, server: EmbeddedPostgres, statement: str) -> Any:
@@ -45,7 +44,6 @@ class Cluster:
             self.until(one, f"select pg_last_wal_replay_lsn() >= '{position}'")
 
     def until(self, server: EmbeddedPostgres, question: str) -> None:
-        """Wait until a statement returns true."""
         until(lambda: self.ask(server, question))
 
     @contextmanager
@@ -61,7 +59,6 @@ class Cluster:
 
     @contextmanager
     def paused(self, *standbys: Standby) -> Iterator[None]:
-        """Pause the replay of these standbys."""
         for one in standbys:
             self.ask(one, "select pg_wal_replay_pause()")
             self.until(one, "select pg_get_wal_replay_pause_state() = 'paused'")

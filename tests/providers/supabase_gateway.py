@@ -98,7 +98,6 @@ class Answer:
 
     @property
     def content(self) -> bytes:
-        """The body's bytes."""
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
@@ -128,11 +127,9 @@ class Gateway(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The project's URL."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Count a connection."""
         self.connections += 1
         super().process_request(request, client_address)
 
@@ -252,7 +249,6 @@ class Rest(ABC):
         return self.providers[-1]
 
     def close(self) -> None:
-        """End what was started."""
         for provider in self.providers:
             provider.close()
 
@@ -261,7 +257,6 @@ class Recorded(Rest):
     """Replays."""
 
     def given(self, recorded: Answer, *statements: str) -> None:
-        """See Rest."""
         self.gateway.answer = recorded
 
 
@@ -273,7 +268,6 @@ class Real(Rest):
         self.owner, self.server = owner, server
 
     def given(self, recorded: Answer, *statements: str) -> None:
-        """See Rest."""
         with psycopg.connect(self.owner, autocommit=True) as connection:
             KnowledgeWriter(connection).upsert_document(DOCUMENT, SAVANNA)
             for statement in statements:
@@ -282,7 +276,6 @@ class Real(Rest):
         self.gateway.upstream = self.server.port
 
     def close(self) -> None:
-        """See Rest."""
         super().close()
         self.server.stop()
 

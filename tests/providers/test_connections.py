@@ -92,7 +92,6 @@ class Wire:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End everything."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

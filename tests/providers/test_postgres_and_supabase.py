@@ -32,7 +32,6 @@ class RestOverDatabase:
     def rpc(
         self, function: str, params: dict[str, Any], count: str | None = None
     ) -> "RestOverDatabase":
-        """Note the call."""
         json.dumps(params)  # PostgREST is sent JSON.
         names = ", ".join(f"{name} => %({name})s" for name in params)
         if params.get("query_embedding") is not None:
@@ -48,7 +47,6 @@ class RestOverDatabase:
         return self
 
     def execute(self) -> "RestOverDatabase":
-        """Make the call."""
         row = self.connection.execute(self.query, self.params).fetchone()
         assert row is not None
         self.data = row[0]

@@ -119,12 +119,10 @@ class Watched(PostgresProvider):
         self.lookups = self.counts = 0
 
     def find(self, *question: Any, **options: Any) -> Results:
-        """Search, and note the options."""
         self.asked.append(options)
         return super().find(*question, **options)
 
     def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
-        """Look the models up, and count it."""
         self.lookups += 1
         return super().embedding_models(timeout=timeout)
 
@@ -149,7 +147,6 @@ class Trial:
         return [0.0] * len(passages)
 
     def search(self, **options: Any) -> SearchResponse:
-        """Search for a word that all chunks have."""
         return self.service.search("zebra", **options)
 
     def asked(self, name: str, **options: Any) -> Any:

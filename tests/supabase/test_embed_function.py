@@ -50,7 +50,6 @@ class Edge:
     log: list[str]
 
     def call(self, body: object = "", key: str | None = SERVICE_KEY) -> httpx.Response:
-        """Call it as pg_net does."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         content = body if isinstance(body, str) else json.dumps(body)
         return httpx.post(self.url, content=content, headers=headers, timeout=60, trust_env=False)
@@ -63,7 +62,6 @@ class Edge:
         )
 
     def stored(self) -> dict[str, list[float] | None]:
-        """Return the embedding of each active chunk."""
         rows = self.owner.execute(
             "select content, embedding::text from public.knowledge_chunks where status = 'active'"
         ).fetchall()
@@ -77,7 +75,6 @@ class Edge:
             assert stored[text] == pytest.approx(vector(text)), text
 
     def claimed(self) -> int:
-        """Return how many texts a worker has now."""
         row = self.owner.execute(
             "select count(*) from public.knowledge_embedding_claims where claimed_at is not null"
         ).fetchone()

@@ -105,7 +105,6 @@ class Terminal(io.StringIO):
     """Answers as a user at a terminal would."""
 
     def isatty(self) -> bool:
-        """Tell that somebody can be asked."""
         return True
 
 

@@ -173,7 +173,6 @@ class Page(HTMLParser):
         assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an opening tag."""
         self.tags.add(tag)
         for name, value in attrs:
             self.attributes.setdefault(name, []).append(value or "")
@@ -181,16 +180,13 @@ class Page(HTMLParser):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag that closes itself."""
         self.handle_starttag(tag, attrs)
         self._open.pop()
 
     def handle_endtag(self, tag: str) -> None:
-        """Close the innermost tag."""
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Collect text."""
         self.text += data
 
 

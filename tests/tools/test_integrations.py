@@ -38,7 +38,6 @@ class AxisEmbedder:
     dimensions = 3
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return an axis for each text."""
         axes = [[0, 0, 1] if "key" in text.lower() else [1, 0, 0] for text in texts]
         return np.array(axes, np.float32)
 
@@ -201,7 +200,6 @@ class BrokenEmbedder(AxisEmbedder):
     """The same model, whose service is down."""
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Fail as a hosted model does."""
         raise ConnectionError("no answer")
 
 

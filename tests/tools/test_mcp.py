@@ -423,11 +423,9 @@ class Uncalled(WordLlamaEmbedder):
     """The corpus's model, and a reranker, which must not be asked."""
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Fail the test."""
         raise AssertionError(f"there is no question to embed: {texts}")
 
     def __call__(self, *_: object) -> Sequence[float]:
-        """Fail the test."""
         raise AssertionError("there is no question to compare with")
 
 

@@ -45,7 +45,6 @@ class Stored:
     is_public: bool
 
     def is_visible(self, user: str) -> bool:
-        """Return whether a user may see it."""
         return self.is_public or self.owner == user or bool(self.groups & {*USERS[user]})
 
 

@@ -295,7 +295,6 @@ class _Elements(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
         self.names.add(tag)
         if tag == "script":
             self.scripts.add(dict(attrs).get("src"))

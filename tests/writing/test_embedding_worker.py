@@ -76,7 +76,6 @@ class Picky(Hashed):
         self.calls = 0
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed, or raise."""
         self.calls += 1
         for text in texts:
             if text in self.errors:
@@ -249,7 +248,6 @@ class Traced(Hashed):
         self.pause = pause
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed as slowly as a model."""
         with Path(self.log).open("a") as file:
             file.write("".join(f"{text}\n" for text in texts))
         time.sleep(self.pause)

@@ -9,15 +9,11 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.types.json import Json, Jsonb
-from stored import Row, chunks_of, embedded, everything, upsert
+from stored import Row, chunks_of, dsn, embedded, everything, upsert
 
 from conftest import Connection
 
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
+__all__ = ["dsn"]  # a fixture
 
 
 REFUSED: list[tuple[Any, Any, str]] = [

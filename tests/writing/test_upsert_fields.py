@@ -6,10 +6,12 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from stored import Row, chunks_of, counts, everything, upsert
+from stored import Row, chunks_of, counts, dsn, everything, upsert
 
 from conftest import Connection
 from second_brain.services.write import KnowledgeWriter
+
+__all__ = ["dsn"]  # a fixture
 
 SET: dict[str, Any] = {
     "title": "T",
@@ -34,12 +36,6 @@ DEFAULTS: dict[str, Any] = {
     "collection": "knowledge",
     "metadata": {},
 }
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 def document_of(connection: Connection) -> Row:

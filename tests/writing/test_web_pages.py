@@ -35,7 +35,6 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address of its root."""
         return f"http://127.0.0.1:{self.server_port}"
 
 
@@ -46,7 +45,6 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer from the dictionary."""
         self.server.asked.append((self.path, dict(self.headers.items())))
         status, headers, body = self.server.answers.get(self.path, (404, {}, b"nothing"))
         self.send_response(status)

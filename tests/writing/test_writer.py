@@ -11,19 +11,16 @@ import psycopg
 import pytest
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
+from stored import dsn
 
 from conftest import Connection
 from corpora import SAVANNA
 from second_brain import errors
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter, UpsertCounts
 
+__all__ = ["dsn"]  # a fixture
+
 Connection = Connection
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 class Waiting:
@@ -43,7 +40,6 @@ class Waiting:
         )
 
     def close(self) -> None:
-        """Close the connection and the loop."""
         self.loop.run_until_complete(self.connection.close())
         self.loop.close()
 

@@ -9,17 +9,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stored import Chunk, chunks_of, contents, counts, embedded, embeddings, everything, upsert
+from stored import Chunk, chunks_of, contents, counts, dsn, embedded, embeddings, everything, upsert
 
 from conftest import Connection
 
+__all__ = ["dsn"]  # a fixture
+
 ME, YOU = UUID(int=1), UUID(int=2)
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 # Chunks: kept, changed, moved, removed.
