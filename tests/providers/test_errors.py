@@ -227,7 +227,7 @@ def test_a_known_secret_survives_in_no_form(before: str, secret: str, after: str
     assert secret not in safe_message(f"{before}{secret}{after}", secrets=["", None, secret])
 
 
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text())
 def test_a_message_is_one_bounded_line(text: str) -> None:
     message = safe_message(text * 50)
