@@ -15,6 +15,7 @@ from retrieving import (
     embedded,
     fill,
     make,
+    sync_search,
     unreachable,
 )
 
@@ -61,8 +62,8 @@ def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn
     ],
     ids=str,
 )
-def test_an_answer_is_kept_for_its_question(make: Make, corpus: str, other: dict[str, Any]) -> None:
-    search = make(corpus, search_cache_enabled=True)
+def test_an_answer_is_kept_for_its_question(corpus: str, other: dict[str, Any]) -> None:
+    search = sync_search(corpus, search_cache_enabled=True)
     search("leaked key")
     assert not search("leaked key", **other).cached
     assert not search("Leaked key").cached

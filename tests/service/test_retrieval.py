@@ -29,6 +29,7 @@ from retrieving import (
     make,
     out_of_order,
     ranks,
+    sync_search,
 )
 
 from second_brain.errors import ConfigurationError, InvalidInputError
@@ -127,15 +128,15 @@ def test_pages_cut_one_list(make: Make, corpus: str) -> None:
         ({"top_k": 5}, "top_k"),
     ],
 )
-def test_values_have_bounds(make: Make, corpus: str, asked: dict[str, Any], names: str) -> None:
+def test_values_have_bounds(corpus: str, asked: dict[str, Any], names: str) -> None:
     with pytest.raises(InvalidInputError, match=names):
-        make(corpus)("key", **asked)
+        sync_search(corpus)("key", **asked)
 
 
 @pytest.mark.parametrize("question", ["", "  \n", "x" * 1001])
-def test_a_question_has_1_to_1000_characters(make: Make, corpus: str, question: str) -> None:
+def test_a_question_has_1_to_1000_characters(corpus: str, question: str) -> None:
     with pytest.raises(InvalidInputError, match="query") as refused:
-        make(corpus)(question)
+        sync_search(corpus)(question)
     assert "xxx" not in str(refused.value)
 
 
@@ -268,9 +269,9 @@ def test_the_page_has_every_argument_with_its_default() -> None:
     ],
 )
 def test_filters_reach_the_database_and_the_answer_names_them(
-    make: Make, corpus: str, asked: dict[str, Any], found: set[str], applied: dict[str, Any] | None
+    corpus: str, asked: dict[str, Any], found: set[str], applied: dict[str, Any] | None
 ) -> None:
-    response = make(corpus)("leaked key", **asked)
+    response = sync_search(corpus)("leaked key", **asked)
     assert set(contents(response)) == found
     if applied is not None:
         response.applied_filters.pop("left_out", None)
