@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sides import Blocking, Looping, Side, corpus, side
 
 from conftest import Connection
+from corpora import store_document
 from second_brain.errors import PermissionDeniedError, SecondBrainError
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.provider import SearchProvider
@@ -128,12 +129,7 @@ def test_the_methods_of_both_kinds_take_the_same() -> None:
 
 
 def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
-    document = {"external_key": "models"}
-    chunks = [
-        {"content": f"model {number}", "embedding": [0, 1, 0], "embedding_model": "mine"}
-        for number in range(2)
-    ]
-    KnowledgeWriter(shared).upsert_document(document, chunks)
+    store_document(shared, "models", {"model 0": [0, 1, 0], "model 1": [0, 1, 0]}, "mine")
     try:
         models = side.provider(shared_dsn).embedding_models(timeout=30.0)
         assert ("mine", 3, 2) in [(one.model, one.dimensions, one.chunks) for one in models]

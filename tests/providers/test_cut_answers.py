@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from supabase_gateway import HYBRID_ROW, SIDES, Answer, Gateway, Real, Recorded, Rest, gateway, rest
 
-from second_brain.services.write import KnowledgeWriter
+from corpora import store_document
 
 __all__ = ["gateway", "rest"]  # fixtures
 
@@ -39,18 +39,9 @@ def cut(rest: Rest, request: pytest.FixtureRequest) -> Iterator[Rest]:
     assert isinstance(rest, Real)
     owner = request.getfixturevalue("dsn")
     admin = request.getfixturevalue("server").admin_dsn()
-    with psycopg.connect(owner, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "many"},
-            [
-                {
-                    "content": f"zebra {number}",
-                    "embedding_model": "m",
-                    "embedding": [1, number / 100, 0],
-                }
-                for number in range(160)
-            ],
-        )
+    store_document(
+        owner, "many", {f"zebra {number}": [1, number / 100, 0] for number in range(160)}
+    )
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(
             sql.SQL("alter role authenticator in database {} set pgrst.db_max_rows = {}").format(

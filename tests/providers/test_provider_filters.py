@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import Connection
+from corpora import store_document
 from second_brain.errors import InvalidInputError
 from second_brain.filters import COLUMNS, FilterBuilder, FilterExpression, Filters, conditions
 from second_brain.services.arguments import BatchQuery
@@ -20,7 +21,6 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.results import BatchDetails, Details
 from second_brain.services.supabase import SupabaseProvider
-from second_brain.services.write import KnowledgeWriter
 
 OWNER = UUID("00000000-0000-0000-0000-00000000000a")
 
@@ -196,17 +196,14 @@ def test_the_columns_are_those_of_the_database(database: Connection) -> None:
 @pytest.fixture
 def library(service_role: Connection) -> Connection:
     """Hold a public note, a decision of OWNER's and somebody else's task."""
-    writer = KnowledgeWriter(service_role)
     documents: dict[str, dict[str, object]] = {
         "note": {"visibility": "public", "metadata": {"tags": ["api", "docs"], "team": "search"}},
         "decision": {"owner_id": OWNER, "document_date": date(2026, 1, 31)},
         "task": {"owner_id": UUID(int=1), "metadata": {"tags": ["api"]}},
     }
     for key, document in documents.items():
-        writer.upsert_document(
-            {"external_key": key, "knowledge_type": key, **document},
-            [{"content": f"zebra {key}", "embedding_model": "m", "embedding": [1, 0, 0]}],
-        )
+        chunk = {f"zebra {key}": [1, 0, 0]}
+        store_document(service_role, key, chunk, knowledge_type=key, **document)
     return service_role
 
 

@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from test_postgres_and_supabase import RestOverDatabase
 
 from command_line import Run, runner
+from corpora import store_document
 from second_brain import AsyncRetrievalService, KnowledgeWriter, RetrievalService
 from second_brain.errors import SecondBrainError
 from second_brain.mcp_server import Scope, create_server
@@ -32,11 +33,8 @@ NOWHERE = "postgresql://someone@127.0.0.1:1/nowhere"
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "keys", "owner_id": OWNER, "metadata": {"team": "search"}},
-            [{"content": "Keys rotate.", "embedding": [1, 0, 0], "embedding_model": "by-hand"}],
-        )
+    chunk = {"Keys rotate.": [1, 0, 0]}
+    store_document(shared_dsn, "keys", chunk, owner_id=OWNER, metadata={"team": "search"})
     return shared_dsn
 
 

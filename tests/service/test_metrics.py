@@ -13,13 +13,13 @@ from opentelemetry import metrics as api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from corpora import store_document
 from second_brain.errors import InvalidInputError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval import metrics
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 
 DOCS = Path(__file__).parents[2] / "docs"
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0]] * len(texts), "by-hand", 3)
@@ -32,19 +32,8 @@ def failing(texts: Sequence[str]) -> list[list[float]]:
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "savanna"},
-            [
-                {
-                    "content": "A zebra is striped.",
-                    "embedding_model": "by-hand",
-                    "embedding": [1, 0, 0],
-                },
-                {"content": "A lion sleeps."},
-                {"content": "A lion wakes."},
-            ],
-        )
+    waiting = {"A lion sleeps.": None, "A lion wakes.": None}
+    store_document(shared_dsn, "savanna", {"A zebra is striped.": [1, 0, 0], **waiting})
     return shared_dsn
 
 
@@ -168,9 +157,7 @@ def test_the_backlog_is_counted_once_in_a_while(
 
     assert waiting() == 2
     with psycopg.connect(corpus, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "another"}, [{"content": "A third lion."}]
-        )
+        store_document(connection, "another", {"A third lion.": None})
         assert waiting() == 2
         connection.execute("delete from public.knowledge_documents where external_key = 'another'")
 

@@ -15,6 +15,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from conftest import Connect, Connection, Server
+from corpora import store_document
 from postgrest_server import PostgREST, provider_of
 from second_brain.database.corpus_overview import QueryReport
 from second_brain.errors import ConfigurationError, InvalidInputError
@@ -23,7 +24,6 @@ from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 from waiting import await_locks
 
 ANA, BEN = UUID(int=1), UUID(int=2)
@@ -34,13 +34,8 @@ Search = Callable[..., SearchResponse]
 @pytest.fixture(autouse=True)
 def corpus(database: Connection) -> None:
     """Store two chunks."""
-    KnowledgeWriter(database).upsert_document(
-        {"external_key": "savanna", "visibility": "public"},
-        [
-            {"content": f"A zebra {word}.", "embedding": [1, 0, 0], "embedding_model": "by-hand"}
-            for word in ("sleeps", "runs")
-        ],
-    )
+    texts = {"A zebra sleeps.": [1, 0, 0], "A zebra runs.": [1, 0, 0]}
+    store_document(database, "savanna", texts, visibility="public")
 
 
 def blocking_search(dsn: str, **settings: Any) -> Search:

@@ -13,6 +13,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from corpora import store_document
 from second_brain.errors import ConfigurationError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
@@ -22,7 +23,6 @@ from second_brain.retrieval.telemetry import JsonFormatter
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import EmbeddingModel, Results
-from second_brain.services.write import KnowledgeWriter
 
 EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.5, 0.0]] * len(texts), "by-hand", 3)
@@ -175,18 +175,11 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "zebras"},
-            [
-                {
-                    "content": f"A zebra, told of for the {number}. time." + " Grass." * number,
-                    "embedding": embedding,
-                    "embedding_model": "by-hand",
-                }
-                for number, embedding in enumerate(EMBEDDINGS)
-            ],
-        )
+    texts = {
+        f"A zebra, told of for the {number}. time." + " Grass." * number: embedding
+        for number, embedding in enumerate(EMBEDDINGS)
+    }
+    store_document(shared_dsn, "zebras", texts)
     return shared_dsn
 
 

@@ -6,7 +6,6 @@ import logging.handlers
 import sys
 from collections.abc import Iterator, Sequence
 
-import psycopg
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -14,13 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from corpora import store_document
 from second_brain.errors import InvalidInputError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval import telemetry
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0]] * len(texts), "by-hand", 3)
 
@@ -35,27 +34,8 @@ def backwards(question: str, passages: Sequence[str]) -> list[float]:
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "savanna"},
-            [
-                {
-                    "content": "A zebra is striped.",
-                    "embedding_model": "by-hand",
-                    "embedding": [1, 0, 0],
-                },
-                {
-                    "content": "The zebra crossing.",
-                    "embedding_model": "by-hand",
-                    "embedding": [0.9, 0.1, 0],
-                },
-                {
-                    "content": "A lion sleeps.",
-                    "embedding_model": "by-hand",
-                    "embedding": [0.5, 0.5, 0],
-                },
-            ],
-        )
+    zebras = {"A zebra is striped.": [1, 0, 0], "The zebra crossing.": [0.9, 0.1, 0]}
+    store_document(shared_dsn, "savanna", {**zebras, "A lion sleeps.": [0.5, 0.5, 0]})
     return shared_dsn
 
 

@@ -28,6 +28,7 @@ from rest import Rest, answering
 from test_supabase_cli import PROGRAM, url
 
 from conftest import Connect, Connection, Server, copy_of
+from corpora import store_document
 from postgrest_server import JWT_SECRET
 from tools import contract
 
@@ -190,12 +191,8 @@ def store(
 ) -> None:
     embedding = [0.0] * 384
     embedding[axis] = 1.0
-    document = {"external_key": key, "title": key, "owner_id": str(user), **fields}
-    chunk = {"content": content, "embedding": embedding, "embedding_model": "gte-small"}
-    owner.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [json.dumps(document), json.dumps([chunk])],
-    )
+    texts = {content: embedding}
+    store_document(owner, key, texts, "gte-small", title=key, owner_id=user, **fields)
 
 
 @contextmanager

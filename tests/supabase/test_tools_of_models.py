@@ -16,6 +16,7 @@ from test_javascript_package import npm
 
 from chat_server import chat_server
 from conftest import Server, copy_of
+from corpora import store_document
 from mcp_clients import Assistant, connected, with_token
 from rag_example import bearer, dsn_of_service, running, token
 from second_brain import (
@@ -28,7 +29,6 @@ from second_brain.errors import InvalidInputError
 from second_brain.integrations import langchain, llama_index
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder, WordLlamaEmbedder
-from second_brain.services.write import KnowledgeWriter
 
 Call: TypeAlias = Mapping[str, Any]
 
@@ -228,16 +228,8 @@ def test_the_example_refuses_by_name_what_says_who_asks(server: Server) -> None:
     for dsn in copy_of(server, server.template(embedder.dimensions)):
         with psycopg.connect(dsn, autocommit=True) as owner:
             for user, text in ((ANA, OF_ANA), (BEN, OF_BEN)):
-                KnowledgeWriter(owner).upsert_document(
-                    {"external_key": str(user), "owner_id": user},
-                    [
-                        {
-                            "content": text,
-                            "embedding": embedder.embed([text])[0],
-                            "embedding_model": embedder.model,
-                        }
-                    ],
-                )
+                chunk = {text: embedder.embed([text])[0].tolist()}
+                store_document(owner, str(user), chunk, embedder.model, owner_id=user)
         with chat_server() as model, running(dsn_of_service(dsn), model) as client:
             client.headers.update(bearer(token(str(ANA))))
             found = client.get("/search", params=QUERY).json()["results"]

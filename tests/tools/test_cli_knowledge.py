@@ -11,6 +11,7 @@ import pytest
 
 from command_line import Run, hits
 from conftest import Connection
+from corpora import store_document
 from second_brain.models.rerankers import Reranker
 from second_brain.services.write import KnowledgeWriter
 
@@ -241,11 +242,7 @@ def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
     brain: Run, database: Connection, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     texts = {"a zebra": [1.0, 0.1, 0.0], "striped horses": [1.0, 0.0, 0.0]}
-    chunks = [
-        {"content": text, "embedding": embedding, "embedding_model": "other-3"}
-        for text, embedding in texts.items()
-    ]
-    KnowledgeWriter(database).upsert_document({"external_key": "a"}, chunks)
+    store_document(database, "a", texts, "other-3")
     if not options:
         monkeypatch.setitem(sys.modules, "wordllama", None)
     done = brain("search", "zebra", "--json", *options)
@@ -261,8 +258,7 @@ def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
 def test_an_embedder_of_another_model_is_refused_by_name(
     brain: Run, database: Connection, command: list[str]
 ) -> None:
-    chunk = {"content": "a", "embedding": [1.0] * 256, "embedding_model": "other-256"}
-    KnowledgeWriter(database).upsert_document({"external_key": "a"}, [chunk])
+    store_document(database, "a", {"a": [1.0] * 256}, "other-256")
     done = brain(*command)
     assert (done.code, done.out) == (1, "")
     assert "embeddings of other-256" in done.err

@@ -18,12 +18,12 @@ from llama_index.core.schema import MetadataMode, NodeWithScore
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from corpora import store_document
 from second_brain.errors import InvalidInputError, UnavailableError
 from second_brain.integrations import langchain, llama_index
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 
 KEYS = "Service role keys are rotated every 90 days."
 LEAKED = "A leaked key is revoked first."
@@ -50,25 +50,21 @@ SETTINGS = SearchSettings()
 def filled(emptied_dsn: str) -> str:
     """The DSN of a database with two documents."""
     with psycopg.connect(emptied_dsn, autocommit=True) as connection:
-        for document, texts in (
+        documents: list[tuple[dict[str, Any], list[str]]] = [
             (
                 {
-                    "external_key": "keys",
+                    "key": "keys",
                     "title": "API keys",
                     "source_url": "https://example.org/keys",
                     "metadata": {"team": "platform"},
                 },
                 [KEYS, LEAKED],
             ),
-            ({"external_key": "invoices", "title": "Invoices"}, [INVOICE]),
-        ):
-            KnowledgeWriter(connection).upsert_document(
-                document,
-                [
-                    {"content": text, "embedding": vector, "embedding_model": EMBEDDER.model}
-                    for text, vector in zip(texts, EMBEDDER.embed(texts), strict=True)
-                ],
-            )
+            ({"key": "invoices", "title": "Invoices"}, [INVOICE]),
+        ]
+        for document, texts in documents:
+            chunks = dict(zip(texts, EMBEDDER.embed(texts).tolist(), strict=True))
+            store_document(connection, model=EMBEDDER.model, texts=chunks, **document)
         connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
     return emptied_dsn
 

@@ -17,11 +17,10 @@ import psycopg
 import pytest
 
 from conftest import Server, copy_of
-from corpora import ask_groups_of_token
+from corpora import ask_groups_of_token, store_document
 from mcp_clients import Served, http_server
 from mcp_users import KEY, OTHER_KEY, SECRET, Project, project
 from second_brain.models import WordLlamaEmbedder
-from second_brain.services.write import KnowledgeWriter
 
 __all__ = ["project"]  # a fixture
 
@@ -90,7 +89,6 @@ def store(
     groups = frozenset(chance.sample(GROUPS, chance.choice([0, 0, 1, 2])))
     visibility = chance.choice(["private", "private", "private", "public"])
     document = {
-        "external_key": f"{number}/{word}",
         "title": f"About {word}",
         "owner_id": owner,
         "allowed_groups": sorted(groups),
@@ -100,12 +98,9 @@ def store(
         "metadata": {"kind": chance.choice(["a", "b"]), "word": word},
     }
     texts = [f"{word}: {chance.choice(SUBJECTS)}, part {part}." for part in range(3)]
-    chunks = [
-        {"content": text, "embedding": vector, "embedding_model": embedder.model}
-        for text, vector in zip(texts, embedder.embed(texts), strict=True)
-    ]
-    result = KnowledgeWriter(connection).upsert_document(document, chunks)
-    return Stored(str(result.document_id), word, owner, groups, visibility == "public")
+    chunks = dict(zip(texts, embedder.embed(texts).tolist(), strict=True))
+    id_ = store_document(connection, f"{number}/{word}", chunks, embedder.model, **document)
+    return Stored(str(id_), word, owner, groups, visibility == "public")
 
 
 def call(brain: Brain, chance: random.Random) -> dict[str, Any]:
