@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -84,7 +83,7 @@ class Edge:
 
 @contextmanager
 def running(
-    server: Server, dimensions: int, place: Path, model: ProviderServer, **environment: str
+    server: Server, dimensions: int, model: ProviderServer, **environment: str
 ) -> Iterator[Edge]:
     """Run the function over a database of its own."""
     log: list[str] = []
@@ -93,14 +92,14 @@ def running(
         answering(server, dsn, SERVICE_KEY) as rest,
         psycopg.connect(dsn, autocommit=True) as owner,
         deployed(
-            FUNCTION, rest, place, log=log, SUPABASE_SERVICE_ROLE_KEY=SERVICE_KEY, **environment
+            FUNCTION, rest, log=log, SUPABASE_SERVICE_ROLE_KEY=SERVICE_KEY, **environment
         ) as url,
     ):
         yield Edge(url, model, rest, owner, log)
 
 
 @pytest.fixture(scope="module")
-def shared_edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+def shared_edge(server: Server) -> Iterator[Edge]:
     """The function with a model behind an API like OpenAI's."""
     with provider_server() as model:
         of_model = {
@@ -108,7 +107,7 @@ def shared_edge(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ite
             "EMBEDDING_KEY": MODEL_KEY,
             "EMBEDDING_MODEL": "stub",
         }
-        with running(server, 3, tmp_path_factory.mktemp("embed"), model, **of_model) as edge:
+        with running(server, 3, model, **of_model) as edge:
             yield edge
 
 
@@ -340,8 +339,8 @@ def test_a_failure_of_the_database_names_its_remedy(
     assert "a secret" not in answer.text
 
 
-def test_the_built_in_model_embeds_a_corpus_of_its_size(server: Server, tmp_path: Path) -> None:
-    with provider_server() as unused, running(server, 384, tmp_path, unused) as edge:
+def test_the_built_in_model_embeds_a_corpus_of_its_size(server: Server) -> None:
+    with provider_server() as unused, running(server, 384, unused) as edge:
         edge.add("An invoice is due.", "Cats sleep.", "out of memory")
         reported = edge.call().json()
         assert reported["stopped"] == "the model failed"

@@ -5,6 +5,7 @@ Supabase: `edge_runtime.ts` for the built-in model, and a server on this machine
 PostgREST. `make cli` installs what is needed.
 """
 
+import atexit
 import json
 import os
 import re
@@ -16,7 +17,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 from uuid import UUID
 
@@ -51,13 +54,21 @@ ANON_KEY = "the anon key"
 ANA, BEN = UUID(int=1), UUID(int=2)
 
 
-def deno(*arguments: str, home: Path, given: str | None = None) -> str:
+@cache
+def deno_environment() -> dict[str, str]:
+    """Return variables with a cache of this run's own: nothing is left in the user's home."""
+    place = mkdtemp()
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return {**os.environ, "DENO_DIR": place, "NO_COLOR": "1"}
+
+
+def deno(*arguments: str, given: str | None = None) -> str:
     if DENO is None:
         pytest.skip(NO_DENO)
     done = subprocess.run(
         [str(DENO), *arguments],
         cwd=ROOT,
-        env={**os.environ, "DENO_DIR": str(home), "NO_COLOR": "1"},
+        env=deno_environment(),
         input=given,
         capture_output=True,
         text=True,
@@ -88,21 +99,21 @@ def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    check_generated(TYPES, f"{WRITTEN_BY}\n{done.stdout}", tmp_path)
+    check_generated(TYPES, f"{WRITTEN_BY}\n{done.stdout}")
 
 
-def check_generated(file: Path, given: str, home: Path) -> None:
+def check_generated(file: Path, given: str) -> None:
     """Compare a file with a text in Deno's format."""
-    text = deno("fmt", "--no-config", "--ext=ts", "--line-width=100", "-", home=home, given=given)
+    text = deno("fmt", "--no-config", "--ext=ts", "--line-width=100", "-", given=given)
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text, "utf-8")
     assert text == file.read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["contract.ts", "tools.ts"])
-def test_what_is_generated_is_as_in_python(name: str, tmp_path: Path) -> None:
+def test_what_is_generated_is_as_in_python(name: str) -> None:
     given = contract.tools() if name == "tools.ts" else contract.text(TYPES.read_text("utf-8"))
-    check_generated(TYPES.with_name(name), given, tmp_path)
+    check_generated(TYPES.with_name(name), given)
 
 
 def deno_project(place: Path) -> str:
@@ -118,13 +129,14 @@ def deno_project(place: Path) -> str:
     return f"--config={place / 'deno.json'}"
 
 
-def test_the_functions_are_typed_formatted_and_linted(tmp_path: Path) -> None:
+def test_the_functions_are_typed_formatted_and_linted() -> None:
     functions = FUNCTION.parents[1]
     names = ("search/index.ts", "mcp/index.ts", "embed/index.ts", "embed/logic.ts")
-    files = [str(functions / name) for name in (*names, "_shared/user_search.ts")]
-    deno("check", *OFFLINE, *files, home=tmp_path)
-    deno("fmt", "--check", "--line-width=100", *files, home=tmp_path)
-    deno("lint", *files, home=tmp_path)
+    shared = ("_shared/user_search.ts", "_shared/hybrid_search.ts")
+    files = [str(functions / name) for name in (*names, *shared)]
+    deno("check", *OFFLINE, *files)
+    deno("fmt", "--check", "--line-width=100", *files)
+    deno("lint", *files)
 
 
 def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
@@ -134,11 +146,10 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
         for code in re.findall(r"^```ts\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
     ]
     assert examples
-    config = deno_project(tmp_path)
-    for number, example in enumerate(examples):
-        file = tmp_path / f"example_{number}.ts"
+    files = [tmp_path / f"example_{number}.ts" for number in range(len(examples))]
+    for file, example in zip(files, examples, strict=True):
         file.write_text(example, "utf-8")
-        deno("check", *OFFLINE, config, str(file), home=tmp_path / "deno")
+    deno("check", *OFFLINE, deno_project(tmp_path), *map(str, files))
 
 
 @pytest.mark.parametrize("dimensions", [256])
@@ -199,7 +210,6 @@ def store(
 def deployed(
     function: Path,
     rest: Rest,
-    place: Path,
     *preloads: Path,
     log: list[str] | None = None,
     **environment: str,
@@ -216,10 +226,8 @@ def deployed(
         ],
         cwd=ROOT,
         env={
-            **os.environ,
-            "DENO_DIR": str(place),
+            **deno_environment(),
             "DENO_SERVE_ADDRESS": "tcp:127.0.0.1:0",
-            "NO_COLOR": "1",
             "SUPABASE_URL": f"http://127.0.0.1:{rest.server_port}",
             "SUPABASE_ANON_KEY": ANON_KEY,
             **environment,
@@ -262,10 +270,9 @@ def project(server: Server) -> Iterator[tuple[Rest, Connection]]:
 
 
 @pytest.fixture(scope="module")
-def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+def running(server: Server) -> Iterator[Edge]:
     """The function under Deno."""
-    place = tmp_path_factory.mktemp("deno")
-    with project(server) as (rest, owner), deployed(FUNCTION, rest, place) as url:
+    with project(server) as (rest, owner), deployed(FUNCTION, rest) as url:
         yield Edge(url, rest, owner)
 
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import threading
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,14 @@ def npm(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@cache
+def build() -> None:
+    npm("run", "--silent", "build")
+
+
 @pytest.fixture(scope="module")
 def built() -> None:
-    npm("run", "--silent", "build")
+    build()
 
 
 @pytest.mark.slow
@@ -186,7 +192,7 @@ def test_init_refuses_what_python_refuses(
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is absent: set CHROMIUM_BIN")
 def test_the_playground_searches_in_the_browser() -> None:
     playwright = pytest.importorskip("playwright.sync_api")
-    npm("run", "--silent", "build")
+    build()
     complaints: list[str] = []
     with playground.serve() as server, playwright.sync_playwright() as started:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -205,7 +211,7 @@ def test_the_playground_searches_in_the_browser() -> None:
     assert complaints == []
 
 
-def test_it_is_formatted(tmp_path: Path) -> None:
+def test_it_is_formatted() -> None:
     folders = [str(PACKAGE / name) for name in ("src", "test", "build.js")]
     folders.append(str(ROOT / "docs" / "playground" / "playground.js"))
-    deno("fmt", "--check", "--line-width=100", *folders, home=tmp_path)
+    deno("fmt", "--check", "--line-width=100", *folders)

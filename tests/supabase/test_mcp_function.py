@@ -31,13 +31,13 @@ Running: TypeAlias = tuple[str, Rest]
 
 
 @pytest.fixture(scope="module")
-def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(server: Server) -> Iterator[Running]:
     """The address of the function, and what stands for its project."""
     with project(server) as (rest, owner):
         rest.keys["first"] = KEY
         store(owner, "note", ANA, "Prefers mondays.", 2, collection="memory")
         owner.execute(DATES)
-        with deployed(FUNCTION, rest, tmp_path_factory.mktemp("d")) as at:
+        with deployed(FUNCTION, rest) as at:
             yield at, rest
 
 
@@ -256,7 +256,7 @@ def test_a_token_that_is_not_a_signed_in_users_leads_to_the_sign_in(running: Run
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_it_conforms(running: Running, revision: str, tmp_path: Path) -> None:
     preload = ROOT / "tests" / "supabase" / "signed_in.ts"
-    with deployed(FUNCTION, running[1], tmp_path, preload, TOKEN=by_key()) as url:
+    with deployed(FUNCTION, running[1], preload, TOKEN=by_key()) as url:
         passed, failed = conformance(url, revision, tmp_path, NOT_OFFERED)
     print(revision, passed)
     assert failed == []

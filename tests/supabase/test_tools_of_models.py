@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
@@ -12,7 +11,7 @@ from mcp import Client
 from pydantic import ValidationError
 from rest import Rest
 from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, project, signed, store
-from test_javascript_package import npm
+from test_javascript_package import build, npm
 
 from chat_server import chat_server
 from conftest import Server, copy_of
@@ -70,7 +69,7 @@ class Place(NamedTuple):
     rest: Rest
 
 
-Tool: TypeAlias = Callable[[Place, Path, Sequence[Call]], list[Answered]]
+Tool: TypeAlias = Callable[[Place, Sequence[Call]], list[Answered]]
 
 
 def axis(_: Sequence[str]) -> list[list[float]]:
@@ -90,7 +89,7 @@ def place(server: Server) -> Iterator[Place]:
         yield Place(rest.dsn, rest)
 
 
-def of_langchain(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_langchain(place: Place, calls: Sequence[Call]) -> list[Answered]:
     service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
     tool = langchain.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
@@ -106,7 +105,7 @@ def of_langchain(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]
     return list(map(ask, calls))
 
 
-def of_llama_index(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_llama_index(place: Place, calls: Sequence[Call]) -> list[Answered]:
     service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
     tool = llama_index.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
@@ -124,7 +123,7 @@ def by_assistant(assistant: Assistant, calls: Sequence[Call]) -> list[Answered]:
     return [Answered(one.is_error, one.text) for one in found]
 
 
-def of_mcp(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_mcp(place: Place, calls: Sequence[Call]) -> list[Answered]:
     provider = AsyncPostgresProvider(place.dsn)
     server = create_server(
         AsyncRetrievalService(provider, EMBEDDER), provider, Scope(viewer_id=ANA)
@@ -133,18 +132,18 @@ def of_mcp(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
         return by_assistant(assistant, calls)
 
 
-def of_the_edge_function(place: Place, folder: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_the_edge_function(place: Place, calls: Sequence[Call]) -> list[Answered]:
     function = ROOT / "supabase" / "functions" / "mcp" / "index.ts"
     ana = signed(ANA, aud="authenticated")
     with (
-        deployed(function, place.rest, folder) as url,
+        deployed(function, place.rest) as url,
         connected(with_token(url, ana)) as assistant,
     ):
         return by_assistant(assistant, calls)
 
 
-def of_the_ai_sdk(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
-    npm("run", "--silent", "build")
+def of_the_ai_sdk(place: Place, calls: Sequence[Call]) -> list[Answered]:
+    build()
     named = [
         {"match_count" if name == "limit" else name: value for name, value in one.items()}
         for one in calls
@@ -166,10 +165,10 @@ TOOLS = pytest.mark.parametrize(
 
 
 @TOOLS
-def test_a_tool_names_what_says_who_asks(tool: Tool, place: Place, tmp_path: Path) -> None:
+def test_a_tool_names_what_says_who_asks(tool: Tool, place: Place) -> None:
     sent: list[Call] = [{name: value} for name, value in WHO.items()]
     sent += [{name: None} for name in WHO]
-    answers = tool(place, tmp_path, [{**QUERY, **one} for one in sent])
+    answers = tool(place, [{**QUERY, **one} for one in sent])
     for (name,), answer in zip(sent, answers, strict=True):
         assert answer.is_refused, name
         assert name.strip() in answer.text
@@ -177,7 +176,7 @@ def test_a_tool_names_what_says_who_asks(tool: Tool, place: Place, tmp_path: Pat
 
 
 @TOOLS
-def test_a_tool_checks_the_arguments_it_takes(tool: Tool, place: Place, tmp_path: Path) -> None:
+def test_a_tool_checks_the_arguments_it_takes(tool: Tool, place: Place) -> None:
     right: list[Call] = [
         QUERY,
         {**QUERY, "limit": 1},
@@ -197,7 +196,7 @@ def test_a_tool_checks_the_arguments_it_takes(tool: Tool, place: Place, tmp_path
         ("collections", {**QUERY, "collections": [["knowledge"]]}),
         ("collections", {**QUERY, "collections": {"viewer_id": None}}),
     ]
-    answers = tool(place, tmp_path, [*right, *(sent for _, sent in wrong)])
+    answers = tool(place, [*right, *(sent for _, sent in wrong)])
     for answer in answers[: len(right)]:
         assert not answer.is_refused, answer.text
         assert OF_ANA in answer.text
