@@ -1,77 +1,38 @@
 """The workbench in a real browser: keyboard, narrow window, lines, console."""
 
-import os
-import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-import uvicorn
+from windows import headless, needs_chromium, served, window
 
 from opened_workbench import SCRIPT
 from second_brain.models import load_embedder
-from second_brain.workbench.app import create_app
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page
+    from playwright.sync_api import Browser, Page
 
-CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH or in CHROMIUM_BIN")
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def address(library_dsn: str) -> Iterator[str]:
-    """The address of a workbench on the library, served as the command serves it."""
-    app = create_app(library_dsn, embedder=load_embedder("wordllama"), embedder_name="wordllama")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+    """The address of a workbench on the library."""
+    model = load_embedder("wordllama")
+    with served(library_dsn, embedder=model, embedder_name="wordllama") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator["Browser"]:
-    """A headless Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        # Chromium has no sandbox for root.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with headless() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console says; a test's page must leave it empty."""
-    return []
-
-
-@pytest.fixture
-def page(chromium: "Browser", address: str, complaints: list[str]) -> Iterator["Page"]:
-    """A window of a wide screen at the workbench."""
-    context = chromium.new_context(base_url=address, viewport={"width": 1360, "height": 900})
-    opened = context.new_page()
-    opened.set_default_timeout(60_000)
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-
-    def note_dialog(dialog: "Dialog") -> None:
-        complaints.append(dialog.message)
-        dialog.dismiss()
-
-    opened.on("dialog", note_dialog)
-    yield opened
-    context.close()
-    assert complaints == []
+def page(chromium: "Browser", address: str) -> Iterator["Page"]:
+    with window(chromium, address) as opened:
+        yield opened
 
 
 def _wait_until(page: "Page", condition: str) -> None:
