@@ -44,7 +44,7 @@ def test_vectors_are_float32_of_the_size_that_the_embedder_says(embedder: Embedd
     assert (vectors.shape, vectors.dtype) == ((3, embedder.dimensions), np.float32)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(texts=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=5))
 def test_every_text_has_a_unit_vector(embedder: Embedder, texts: list[str]) -> None:
     norms = np.linalg.norm(embedder.embed(texts), axis=1)

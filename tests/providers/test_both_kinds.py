@@ -101,7 +101,7 @@ def both(shared_dsn: str) -> Iterator[list[Any]]:
         one.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(asked=_CALLS, is_multi_tenant=st.booleans())
 def test_a_loop_gets_a_threads_answers(
     both: list[Any], asked: Asked, is_multi_tenant: bool

@@ -147,7 +147,8 @@ def test_the_page_has_the_http_status_of_every_kind() -> None:
         found for found in below(errors.SecondBrainError) if "second_brain" in found.__module__
     ]
     assert documented == {found.kind: found.http_status for found in known}
-    assert len(known) == len(documented)
+    own = [found.kind for found in known if found.__module__ == errors.__name__]
+    assert len(own) == len(set(own))
     assert errors.http_status(httpx.ReadTimeout("slow")) == 504
     assert errors.http_status(RuntimeError("anything")) == 500
 
@@ -210,7 +211,6 @@ FORMS: list[Callable[[str], str]] = [
 ]
 
 
-@settings(deadline=None)
 @given(before=around, secret=core, after=around, form=st.sampled_from(FORMS))
 def test_no_secret_survives(
     before: str, secret: str, after: str, form: Callable[[str], str]
@@ -221,13 +221,12 @@ def test_no_secret_survives(
         assert secret not in message
 
 
-@settings(deadline=None)
 @given(before=around, secret=core, after=around)
 def test_a_known_secret_survives_in_no_form(before: str, secret: str, after: str) -> None:
     assert secret not in safe_message(f"{before}{secret}{after}", secrets=["", None, secret])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.text())
 def test_a_message_is_one_bounded_line(text: str) -> None:
     message = safe_message(text * 50)

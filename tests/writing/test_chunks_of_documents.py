@@ -33,7 +33,7 @@ blocks = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(blocks, min_size=1, max_size=25).map("".join), st.booleans())
 def test_chunks_are_within_bounds_and_lose_no_text(text: str, is_markdown: bool) -> None:
     chunks = split(LoadedDocument("Title", text, is_markdown))
