@@ -63,6 +63,8 @@ def test_without_an_embedder_text_hits_are_asked(make: Make, corpus: str, mode: 
 def test_without_an_embedder_a_vector_search_is_refused(make: Make, corpus: str) -> None:
     with pytest.raises(errors.ConfigurationError, match="without an embedder"):
         make(corpus, NO_EMBEDDER)("leaked key", mode="vector")
+    with pytest.raises(errors.UnavailableError):
+        make(corpus, DOWN)("leaked key", mode="vector")
 
 
 @pytest.mark.parametrize(
@@ -105,11 +107,6 @@ def test_a_database_that_makes_no_embedding_answers_by_words(make: Make, dsn: st
     assert response.mode_used == "text"
     assert response.degraded is not None
     assert response.degraded.part == "embed"
-
-
-def test_without_its_embedder_a_vector_search_fails(make: Make, corpus: str) -> None:
-    with pytest.raises(errors.UnavailableError):
-        make(corpus, DOWN)("leaked key", mode="vector")
 
 
 def test_when_its_embedder_fails_a_rerank_reads_text_hits(make: Make, corpus: str) -> None:

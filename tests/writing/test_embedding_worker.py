@@ -126,10 +126,19 @@ def test_a_model_that_refuses_all_stops_the_worker(dsn: str, database: Connectio
     assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 4
 
 
-def test_a_wrong_key_stops_the_worker_and_frees_its_texts(dsn: str, database: Connection) -> None:
+@pytest.mark.parametrize(
+    ("embedder", "error", "told"),
+    [
+        (Picky(one=AuthenticationError("rejected")), AuthenticationError, "rejected"),
+        (Hashed("wide", 4), DimensionMismatchError, "3 dimensions, but wide has 4"),
+    ],
+)
+def test_a_worker_that_cannot_go_on_frees_its_texts(
+    dsn: str, database: Connection, embedder: Hashed, error: type[SecondBrainError], told: str
+) -> None:
     add(database, "one")
-    with pytest.raises(AuthenticationError):
-        run(dsn, Picky(one=AuthenticationError("the key was rejected")))
+    with pytest.raises(error, match=told):
+        run(dsn, embedder)
     assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 1
 
 
@@ -153,13 +162,6 @@ def test_a_model_that_is_away_is_waited_for_and_no_attempt_is_counted(
     for attempt, pause in enumerate(pauses):
         longest = min(2**attempt, 60)
         assert longest / 2 <= pause <= longest
-
-
-def test_a_worker_of_other_dimensions_frees_its_texts(dsn: str, database: Connection) -> None:
-    add(database, "one")
-    with pytest.raises(DimensionMismatchError, match="3 dimensions, but wide has 4"):
-        run(dsn, Hashed("wide", 4))
-    assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 1
 
 
 def test_the_rate_limit_is_kept(dsn: str, database: Connection) -> None:

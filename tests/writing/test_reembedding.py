@@ -439,18 +439,25 @@ def test_what_another_model_wrote_later_is_embedded(dsn: str, connect: Connect) 
     ).fetchall() == [("new",)]
 
 
-def test_the_index_is_like_the_one_before(dsn: str, connect: Connect) -> None:
-    vector_index.build(dsn, vector_index.IndexSettings("vector", 8, 40))
-    reembedding.start(dsn, Hashed("new", NEW))
+@pytest.mark.parametrize(
+    ("before", "dimensions", "expected"),
+    [
+        (vector_index.IndexSettings("vector", 8, 40), NEW, ("vector", 8, 40)),
+        # More than an index of type vector takes.
+        (vector_index.IndexSettings("vector", 8, 40), 4200, ("halfvec", 8, 40)),
+    ],
+)
+def test_the_index_is_like_the_one_before(
+    dsn: str,
+    connect: Connect,
+    before: vector_index.IndexSettings,
+    dimensions: int,
+    expected: tuple[object, ...],
+) -> None:
+    vector_index.build(dsn, before)
+    reembedding.start(dsn, Hashed("new", dimensions))
     index = vector_index.show(Database(connect()))[0]
-    assert (index.kind, index.m, index.ef_construction, index.is_valid) == ("vector", 8, 40, True)
-
-
-def test_too_many_dimensions_for_a_vector_index_get_halfvec(dsn: str, connect: Connect) -> None:
-    vector_index.build(dsn, vector_index.IndexSettings("vector"))
-    reembedding.start(dsn, Hashed("new", 4200))
-    index = vector_index.show(Database(connect()))[0]
-    assert (index.kind, index.is_valid) == ("halfvec", True)
+    assert (index.kind, index.m, index.ef_construction, index.is_valid) == (*expected, True)
 
 
 @pytest.mark.parametrize("dimensions", [0, 16_001])
