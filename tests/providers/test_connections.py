@@ -230,7 +230,8 @@ def test_an_aborted_answer_is_retried(
     wire.LATENCY = 0.0
     wire.drops = 2
     assert ask(side.provider(wire.dsn)) == FOUND
-    assert (len(side.pauses), wire.connections) == (2, 3)
+    assert len(side.pauses) == 2
+    assert wire.connections == 3
     side.pauses.clear()
     monkeypatch.setattr(random, "uniform", lambda least, most: most)
     wire.drops = 100
@@ -242,7 +243,8 @@ def test_an_aborted_answer_is_retried(
     provider = side.provider(wire.dsn, retries=1)
     with pytest.raises(SecondBrainError) as caught:
         provider.find([1, 0, 0], "grass")
-    assert (caught.value.kind, len(side.pauses)) == ("connection_lost", 1)
+    assert caught.value.kind == "connection_lost"
+    assert len(side.pauses) == 1
     # No pause goes past the timeout.
     monkeypatch.setattr(random, "uniform", lambda least, most: 100.0)
     side.pauses.clear()

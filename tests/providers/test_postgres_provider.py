@@ -86,17 +86,22 @@ def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpu
     }
     hit = next(result for result in results if "grass" in result.content)
     assert UUID(hit.id)
-    assert (hit.source, hit.metadata["document_id"]) == ("postgres", str(corpus))
-    assert (hit.metadata["knowledge_type"], hit.metadata["source_origin"]) == ("note", "obsidian")
+    assert hit.source == "postgres"
+    assert hit.metadata["document_id"] == str(corpus)
+    assert hit.metadata["knowledge_type"] == "note"
+    assert hit.metadata["source_origin"] == "obsidian"
     assert hit.metadata["title"] == "Savanna"
     assert hit.metadata["source_url"] == "https://example.org/savanna"
     assert hit.metadata["collection"] == "knowledge"
     assert hit.metadata["document_date"] == "2026-01-31"
     assert hit.metadata["snippet"] is None
     assert hit.metadata["context"] is None
-    assert (hit.metadata["total_count"], dict(hit.metadata)["team"]) == (3, "search")
-    assert (hit.metadata["chunk_index"], hit.metadata["vector_rank"]) == (1, 2)
-    assert (hit.metadata["text_rank"], hit.metadata["match_type"]) == (1, "both")
+    assert hit.metadata["total_count"] == 3
+    assert dict(hit.metadata)["team"] == "search"
+    assert hit.metadata["chunk_index"] == 1
+    assert hit.metadata["vector_rank"] == 2
+    assert hit.metadata["text_rank"] == 1
+    assert hit.metadata["match_type"] == "both"
     assert sorted(hit.metadata["matched_terms"]) == ["grass", "zebra"]
     assert hit.metadata["rrf_score"] == pytest.approx(1 / 62 + 1 / 61)
     assert hit.confidence == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
@@ -194,7 +199,8 @@ def test_a_refusal_names_its_reason(
     results, details = PostgresProvider(shared_service, on_error="empty").hybrid_search(**given)
     assert results == []
     assert details["real_provider"] is False
-    assert (details["raw_count"], details["fallback_reason"]) == (0, "provider_error")
+    assert details["raw_count"] == 0
+    assert details["fallback_reason"] == "provider_error"
     assert details["error_kind"] == kind
     assert named in details["error_message"]
     assert details["remedy"]

@@ -46,15 +46,18 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
         "answer_confidence": pytest.approx(0.99, abs=0.01),
     }
     (result,) = results
-    assert (result.content, result.source) == (ROW["content"], "supabase")
+    assert result.content == ROW["content"]
+    assert result.source == "supabase"
     assert result.metadata["rrf_score"] == pytest.approx(2 / 61)
     assert result.confidence == pytest.approx(1)
     assert result.metadata["similarity"] == pytest.approx(1)
     assert result.metadata["match_type"] == "both"
     assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]
-    assert (result.metadata["title"], dict(result.metadata)["team"]) == ("Savanna", "search")
+    assert result.metadata["title"] == "Savanna"
+    assert dict(result.metadata)["team"] == "search"
     assert result.metadata["collection"] == "knowledge"
-    assert (result.metadata["document_date"], result.metadata["total_count"]) == ("2026-01-31", 2)
+    assert result.metadata["document_date"] == "2026-01-31"
+    assert result.metadata["total_count"] == 2
 
 
 OWN_DOCUMENT = {
@@ -191,7 +194,8 @@ def test_every_option_goes_through_as_json(rest: Rest) -> None:
 def test_a_single_leg_takes_a_viewer(rest: Rest) -> None:
     rest.given(Answer(body=[{**ROW, "rank": 1.4}]))
     (result,), details = rest.provider().fulltext_search("grass", viewer_id=VIEWER)
-    assert (details["mode"], result.confidence) == ("fulltext", 1)
+    assert details["mode"] == "fulltext"
+    assert result.confidence == 1
     (body,) = rest.gateway.bodies
     assert (body["viewer_id"], body["query_text"], body["match_count"]) == (str(VIEWER), "grass", 5)
     assert "query_embedding" not in body
@@ -209,7 +213,8 @@ def test_a_batch_is_one_request(rest: Rest) -> None:
     )
     assert "fallback_reason" not in details, details
     assert [len(answer) for answer in answers] == [1, 0, 2]
-    assert (details["raw_count"], details["total_count"]) == (3, [2, None, 2])
+    assert details["raw_count"] == 3
+    assert details["total_count"] == [2, None, 2]
     (body,) = rest.gateway.bodies
     assert body["queries"][0]["query_embedding"] == [0.8, 0.6, 0.0]
     assert body["queries"][0]["match_threshold"] == 0.5
@@ -221,7 +226,8 @@ def test_a_row_of_no_query_is_no_empty_result(gateway: Gateway, index: object) -
     gateway.answer = Answer(body=[{**HYBRID_ROW, "query_index": index}])
     with Recorded(gateway).provider() as provider:
         answers, details = provider.hybrid_search_batch([{"query_text": "zebra"}])
-    assert (answers, details["error_kind"]) == ([[]], "unexpected_answer")
+    assert answers == [[]]
+    assert details["error_kind"] == "unexpected_answer"
 
 
 EXPLAINED = {
@@ -234,7 +240,8 @@ EXPLAINED = {
 def test_an_explanation_is_one_object(rest: Rest) -> None:
     rest.given(Answer(body=EXPLAINED))
     explained = rest.provider().explain_hybrid_search([0.8, 0.6, 0], None, viewer_id=VIEWER)
-    assert (explained["vector"]["rows"], explained["hits"][0]["title"]) == (3, "Savanna")
+    assert explained["vector"]["rows"] == 3
+    assert explained["hits"][0]["title"] == "Savanna"
     assert explained["milliseconds"]["text"] is None
 
 
@@ -316,7 +323,8 @@ def test_a_multi_tenant_provider_opens_no_connection_without_a_viewer(gateway: G
 def test_search_finds_a_row(rest: Rest) -> None:
     rest.given(Answer(body=[{**ROW, "similarity": 1}]))
     (result,), details = rest.provider().search([0.8, 0.6, 0.0], threshold=0.9)
-    assert (details["mode"], result.content) == ("vector", ROW["content"])
+    assert details["mode"] == "vector"
+    assert result.content == ROW["content"]
     assert result.confidence == pytest.approx(1)
 
 

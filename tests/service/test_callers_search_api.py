@@ -127,7 +127,8 @@ def test_what_a_search_query_was_given_reads_back(mode: Any) -> None:
     query = SearchQuery.model_validate(
         {"query_text": "leaked key", "search_mode": mode, "bm25_weight": 0.3}
     )
-    assert (query.search_mode, query.query_text, query.bm25_weight) == (mode, "leaked key", 0.3)
+    assert query.search_mode == mode
+    assert (query.query_text, query.bm25_weight) == ("leaked key", 0.3)
     assert SearchQuery.model_validate(query.model_dump()) == query
 
 
@@ -170,7 +171,8 @@ def test_search_result_fields(service: RetrievalService) -> None:
     assert (best.chunk_id, best.chunk_text) == (best.id, LEAK)
     assert UUID(best.chunk_id)
     assert (best.vector_score, best.bm25_score) == (best.similarity, best.text_score)
-    assert (best.matched_terms, best.context_header) == (["leaked", "key"], "API keys")
+    assert best.matched_terms == ["leaked", "key"]
+    assert best.context_header == "API keys"
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
@@ -195,7 +197,8 @@ def test_search_response_fields(service: RetrievalService) -> None:
     response = service.search("leaked key", category="decision")
     assert response.total_count == 2
     assert response.query_time_ms > 0
-    assert (response.search_mode, response.applied_filters["category"]) == ("hybrid", "decision")
+    assert response.search_mode == "hybrid"
+    assert response.applied_filters["category"] == "decision"
     by_words = service.search("leaked key", mode="bm25")
     assert (by_words.search_mode, by_words.mode_used) == ("bm25", "text")
 

@@ -133,7 +133,8 @@ def test_an_answer_has_passages_and_citations(client: httpx.Client, model: ChatS
     model.says("Every 90 ", "days [1", "]. Ask Mia [7], [[99]8], [8[99]].")
     answer = client.post("/ask", json={"question": QUESTION}).json()
     assert answer["answer"] == "Every 90 days [1]. Ask Mia [?], [[?]8], [8[?]]."
-    assert (answer["cited"], answer["finish_reason"]) == ([1], "stop")
+    assert answer["cited"] == [1]
+    assert answer["finish_reason"] == "stop"
     assert [one["number"] for one in answer["passages"]] == [1, 2]
     first = answer["passages"][0]
     assert (first["title"], first["content"]) == ("Keys", KEYS)
@@ -202,7 +203,8 @@ def by_api(name: str, model: ChatServer) -> dict[str, str]:
 )
 def test_a_token_is_refused(client: httpx.Client, signed: str) -> None:
     response = client.get("/search", params={"query": "keys"}, headers=bearer(signed))
-    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
     assert "Sign in again" in response.json()["remedy"]
 
 
@@ -319,7 +321,8 @@ def test_a_stream_that_is_cut_ends_with_an_error(
     model.says("Every 90", end)
     streamed = client.post("/ask", json={"question": QUESTION, "stream": True})
     names, data = zip(*events(streamed.text), strict=True)
-    assert (names, data[2]["kind"]) == (("passages", "text", "error"), kind)
+    assert names == ("passages", "text", "error")
+    assert data[2]["kind"] == kind
     assert "detail" in data[2]
     assert client.post("/ask", json={"question": QUESTION}).status_code == data[2]["status"] == 502
 

@@ -51,7 +51,8 @@ def test_an_answer_says_what_was_asked_what_ran_and_what_it_took(make: Make, cor
     response = make(corpus)("leaked key", limit=2)
     assert contents(response) == [LEAK, ROTATION]
     assert ranks(response) == [1, 2]
-    assert (response.mode, response.mode_used, response.total_count) == ("hybrid", "hybrid", 5)
+    assert (response.mode, response.mode_used) == ("hybrid", "hybrid")
+    assert response.total_count == 5
     assert (response.limit, response.offset) == (2, 0)
     assert response.applied_filters == {"left_out": ["memory", "history"]}
     assert response.embedding_model == "by-hand"
@@ -65,7 +66,8 @@ def test_an_answer_says_what_was_asked_what_ran_and_what_it_took(make: Make, cor
     assert spent.total >= spent.embed + spent.search
     best = response.results[0]
     assert (best.vector_rank, best.text_rank, best.match_type) == (1, 1, "both")
-    assert (best.score, best.confidence) == (best.confidence, pytest.approx(1, abs=0.01))
+    assert best.score == best.confidence
+    assert best.confidence == pytest.approx(1, abs=0.01)
     assert best.title == "API keys"
     assert best.document_date == date(2025, 11, 3)
     assert best.metadata == {"team": "platform", "tags": ["security", "api"]}
@@ -96,7 +98,8 @@ def test_text_mode_asks_the_text_leg_alone(make: Make, corpus: str, mode: str) -
     response = make(corpus, DOWN)("leaked key", mode=mode)
     assert contents(response) == [LEAK, ROTATION]
     assert {one.match_type for one in response.results} == {"text"}
-    assert (response.mode, response.mode_used, response.timings.embed) == ("text", "text", 0)
+    assert (response.mode, response.mode_used) == ("text", "text")
+    assert response.timings.embed == 0
     assert response.embedding_model is None
     assert response.degraded is None
 

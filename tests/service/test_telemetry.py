@@ -101,7 +101,8 @@ def test_a_failed_search_is_a_warning(corpus: str, lines: list[logging.LogRecord
     with pytest.raises(InvalidInputError):
         service(corpus).search("zebra", filters={"knowledge_type": "poem"})
     line = last(lines)
-    assert (line.levelno, line.__dict__["error_kind"]) == (logging.WARNING, "invalid_input")
+    assert line.levelno == logging.WARNING
+    assert line.__dict__["error_kind"] == "invalid_input"
     assert line.getMessage().startswith("search hybrid: failed: invalid_input, ")
     assert line.__dict__["search_ms"] > 0
 

@@ -89,7 +89,8 @@ def test_push_applies_and_records_what_migrate_does(supabase: Cli, plain_dsn: st
         superuser = connection.execute(
             "select rolsuper from pg_roles where rolname = current_user"
         ).fetchone()
-    assert (recorded, superuser) == (expected, (False,))
+    assert recorded == expected
+    assert superuser == (False,)
 
 
 def test_after_push_neither_migrate_nor_push_has_work(supabase: Cli, plain_dsn: str) -> None:

@@ -87,4 +87,5 @@ def test_an_explanation_of_several_collections_has_all_lists(zoo: Run) -> None:
     assert listed["archive"].startswith("archive 0, not run 1, ")
     assert listed["knowledge"].startswith("knowledge 0, not run 3, ")
     told = json.loads(zoo("search", "zebra", "--explain", "--json", *options).out)
-    assert (told["question"], len(told["explanation"]["hits"])) == ("zebra", 4)
+    assert told["question"] == "zebra"
+    assert len(told["explanation"]["hits"]) == 4

@@ -58,7 +58,8 @@ def test_eval_measures_each_leg_and_hybrid(on_server: Run) -> None:
     found = legs(done)
     second = 1 / math.log2(3)
     assert found["vector"]["nDCG@10"] == pytest.approx((second + 1) / 2)
-    assert (found["vector"]["MRR@10"], found["text"]["nDCG@10"]) == (0.75, 0.5)
+    assert found["vector"]["MRR@10"] == 0.75
+    assert found["text"]["nDCG@10"] == 0.5
     assert found["hybrid"]["nDCG@10"] == found["hybrid"]["Recall@100"] == 1
     assert [found[leg]["empty_answers"] for leg in found] == [0, 1, 0]
     assert all(0 < found[leg]["p50_ms"] <= found[leg]["p95_ms"] for leg in found)
@@ -117,7 +118,8 @@ def test_eval_has_a_server_of_its_own(
         monkeypatch.setattr("tempfile.tempdir", scratch)
         found = legs(run("corpus", "eval", "fruit", "--json"))
         assert list(Path(scratch).iterdir()) == []
-    assert (found["text"]["nDCG@10"], found["vector"]["Recall@100"]) == (0.5, 1)
+    assert found["text"]["nDCG@10"] == 0.5
+    assert found["vector"]["Recall@100"] == 1
 
 
 def test_a_role_without_createdb_is_told_what_to_do(run: Run, fruit: Path, server: Server) -> None:

@@ -238,7 +238,8 @@ def test_the_retriever_is_part_of_a_chain(filled: str, method: str) -> None:
     )
     question = "How often are keys rotated?"
     asked = chain.invoke(question) if method == "invoke" else asyncio.run(chain.ainvoke(question))
-    assert (asked, seen) == ("Every 90 days.", [f"Human: {KEYS} {LEAKED} Question: {question}"])
+    assert asked == "Every 90 days."
+    assert seen == [f"Human: {KEYS} {LEAKED} Question: {question}"]
 
 
 @pytest.mark.slow

@@ -259,7 +259,8 @@ def test_copied_calls_work(library: TestClient, library_dsn: str, asked: dict[st
     )
     assert done.returncode == 0, done.stderr
     by_python = [line.split()[1] for line in done.stdout.splitlines() if line]
-    assert (by_sql, by_python) == (shown, shown)
+    assert by_sql == shown
+    assert by_python == shown
 
 
 def test_another_embedder_is_told_and_text_hits_give_the_embedding(

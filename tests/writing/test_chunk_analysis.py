@@ -24,7 +24,8 @@ def test_lexemes_of_one_dimension_add_their_weights(database: Connection) -> Non
         database.execute(WEIGHTS, [[*SAME_DIMENSION, "kettle", "lid"]]).fetchall()
     )
     # A chunk of the mean length: k1 = 1.2.
-    assert (found["lid"], found["kettle"]) == (pytest.approx(1), pytest.approx(2 * 2.2 / (2 + 1.2)))
+    assert found["lid"] == pytest.approx(1)
+    assert found["kettle"] == pytest.approx(2 * 2.2 / (2 + 1.2))
     assert [found[lexeme] for lexeme in SAME_DIMENSION] == pytest.approx([2, 2])
     assert database.execute(LENGTH_FACTOR).fetchall() == [(pytest.approx(1.2),)]
 

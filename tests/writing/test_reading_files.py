@@ -39,7 +39,8 @@ def test_front_matter_that_cannot_be_used_stays_text(tmp_path: Path, block: str)
 def test_a_rule_at_the_top_begins_no_front_matter(tmp_path: Path) -> None:
     text = "---\nBetween rules\n---\nText"
     document = load(write(tmp_path / "a.md", text))
-    assert (document.text, document.title) == (text, "Between rules")
+    assert document.text == text
+    assert document.title == "Between rules"
 
 
 def test_a_markdown_title_is_the_first_heading_and_else_the_file_name(tmp_path: Path) -> None:
