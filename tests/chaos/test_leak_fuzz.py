@@ -227,7 +227,11 @@ class Fuzz:
 
     def explain(self) -> None:
         viewer, question = self.viewer(), self.question()
-        arguments = {**question.arguments, **named(viewer), "public_only": viewer.public_only}
+        arguments = {
+            **question.arguments,
+            **named(viewer),
+            "public_only": viewer.public_only,
+        }
         rows = self.ask(self.service, "explain_hybrid_search", arguments)
         if rows is not None:
             self.check(viewer, rows, asked=question.arguments)

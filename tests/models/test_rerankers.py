@@ -195,7 +195,11 @@ def test_an_answer_of_another_form_is_refused(
         make()("q", ["a", "b"])
 
 
-@pytest.mark.parametrize("answer", [Answer([]), Answer({}, 302, {"Location": "/login"})], ids=str)
+@pytest.mark.parametrize(
+    "answer",
+    [Answer([]), Answer({}, 302, {"Location": "/login"})],
+    ids=str,
+)
 def test_anothers_answer_is_refused(make: Make, api: ProviderServer, answer: Answer) -> None:
     api.answer = lambda _: answer
     with pytest.raises(errors.UnexpectedAnswerError):

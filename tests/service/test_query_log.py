@@ -147,7 +147,10 @@ def test_texts_that_cannot_be_stored_do_not_spoil_a_batch(dsn: str, database: Co
 
 
 def test_a_log_that_cannot_be_written_does_not_fail_the_search(
-    logged: Callable[..., Search], dsn: str, database: Connection, caplog: pytest.LogCaptureFixture
+    logged: Callable[..., Search],
+    dsn: str,
+    database: Connection,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     search = logged(dsn)
     database.execute("drop function public.record_knowledge_queries")

@@ -11,7 +11,15 @@ import jwt
 import psycopg
 import pytest
 from rest import Rest
-from test_frontend import ANA, BEN, ROOT, deployed, project, signed, store
+from test_frontend import (
+    ANA,
+    BEN,
+    ROOT,
+    deployed,
+    project,
+    signed,
+    store,
+)
 
 from conformance import REVISIONS, conformance, needs_runner
 from conftest import Server

@@ -160,7 +160,14 @@ def of_the_ai_sdk(place: Place, calls: Sequence[Call]) -> list[Answered]:
 
 
 TOOLS = pytest.mark.parametrize(
-    "tool", [of_langchain, of_llama_index, of_mcp, of_the_edge_function, of_the_ai_sdk]
+    "tool",
+    [
+        of_langchain,
+        of_llama_index,
+        of_mcp,
+        of_the_edge_function,
+        of_the_ai_sdk,
+    ],
 )
 
 

@@ -149,7 +149,13 @@ def test_source_id_keeps_to_one_source(assistant: Assistant) -> None:
         assert other.text.startswith("No results found. ")
 
 
-@pytest.mark.parametrize(("search_type", "legs"), [("vector", {"vector"}), ("bm25", {"text"})])
+@pytest.mark.parametrize(
+    ("search_type", "legs"),
+    [
+        ("vector", {"vector"}),
+        ("bm25", {"text"}),
+    ],
+)
 def test_search_type_names_the_legs(assistant: Assistant, search_type: str, legs: set[str]) -> None:
     found = assistant.ask(
         "search_knowledge_base", query="rotated keys", match_count=1, search_type=search_type

@@ -199,7 +199,9 @@ def test_a_token_that_is_wrong_gets_nothing(brain: Brain) -> None:
         brain.project.token(sub=user, role="anon"),
     ):
         answer = httpx.post(
-            brain.served.url, json=call(brain, chance), headers={"Authorization": f"Bearer {token}"}
+            brain.served.url,
+            json=call(brain, chance),
+            headers={"Authorization": f"Bearer {token}"},
         )
         assert answer.status_code == 401
         assert not WORD.search(answer.text)

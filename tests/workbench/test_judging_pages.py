@@ -165,7 +165,8 @@ def test_a_wrong_mark_is_refused_by_name(
 
 def test_marks_need_the_right_to_write_judgments(judged_dsn: str, corpus: Connection) -> None:
     (chunk,) = cast(
-        tuple[UUID], corpus.execute("select id from public.knowledge_chunks limit 1").fetchone()
+        tuple[UUID],
+        corpus.execute("select id from public.knowledge_chunks limit 1").fetchone(),
     )
     with opened(make_conninfo(judged_dsn, options="-c role=authenticated")) as browser:
         form = {"q": "apples", "chunk": str(chunk), "grade": "2"}

@@ -284,7 +284,11 @@ def work(dsn: str, log: str) -> None:
     """Run a worker in this process until it is killed or told to stop."""
     queue = PostgresEmbeddingQueue(dsn)
     worker = EmbeddingWorker(
-        queue, Traced(log, pause=0.01), batch_size=8, lease=timedelta(seconds=3), poll=0.05
+        queue,
+        Traced(log, pause=0.01),
+        batch_size=8,
+        lease=timedelta(seconds=3),
+        poll=0.05,
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     Path(f"{log}-{os.getpid()}").touch()

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from ingested import OF_A, load, pdf, write
 
-from second_brain.ingest import UnreadableDocumentError, UnreadDocument, split, standard_library
+from second_brain.ingest import (
+    UnreadableDocumentError,
+    UnreadDocument,
+    split,
+    standard_library,
+)
 from second_brain.ingest.markdown import headings
 
 

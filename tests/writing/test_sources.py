@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from second_brain.errors import ConfigurationError
-from second_brain.ingest import FoundFiles, KnowledgeSource, UnreadableDocumentError, find_files
+from second_brain.ingest import (
+    FoundFiles,
+    KnowledgeSource,
+    UnreadableDocumentError,
+    find_files,
+)
 
 
 def write(path: Path, content: str = "text") -> Path:

@@ -73,7 +73,10 @@ def test_an_unknown_encoding_is_refused_by_name(tmp_path: Path, label: str) -> N
         ("<head><title>T</title><body><p>All of it.", "All of it."),
         ("<title>T</title><link rel=x><div>All of it.</div>", "All of it."),
         ("<ul><li>one<li>two<li>three</ul>", "* one\n* two\n* three"),
-        ("<table><tr><th>A<th>B<tr><td>1<td>2</table>", "| A | B |\n| --- | --- |\n| 1 | 2 |"),
+        (
+            "<table><tr><th>A<th>B<tr><td>1<td>2</table>",
+            "| A | B |\n| --- | --- |\n| 1 | 2 |",
+        ),
         ("<p>One<p>Two<h2>Three</h2>Four", "One\n\nTwo\n\n## Three\n\nFour"),
         ("<main id=app></main><div><p>Text.</div>", "Text."),
         ("<main hidden><p>Loading</main><main><p>Text.</main>", "Text."),

@@ -298,7 +298,10 @@ def test_only_addresses_of_the_internet_are_public(address: str, is_allowed: boo
         ((200, {**HTML, "Content-Encoding": "gzip, gzip"}, b"x"), "in the encoding gzip, gzip"),
         ((200, {**HTML, "Content-Encoding": "gzip"}, b"no gzip"), "is damaged"),
         ((200, HTML, b"x" * 2_000), "larger than"),
-        ((200, {**HTML, "Content-Encoding": "gzip"}, gzip.compress(b"x" * 2_000)), "larger than"),
+        (
+            (200, {**HTML, "Content-Encoding": "gzip"}, gzip.compress(b"x" * 2_000)),
+            "larger than",
+        ),
     ],
 )
 def test_a_bad_answer_is_refused_with_the_reason(
@@ -477,7 +480,11 @@ def test_a_page_for_signing_in_is_not_the_page(site: Server, web: WebReader, tar
     ],
 )
 def test_a_page_that_does_not_want_to_be_stored_is_left_out(
-    site: Server, web: WebReader, database: Connection, headers: dict[str, str], head: str
+    site: Server,
+    web: WebReader,
+    database: Connection,
+    headers: dict[str, str],
+    head: str,
 ) -> None:
     html = f"{head.replace('/a', site.address + '/a')}<title>T</title><p>text"
     site.answers |= {"/a": page("A", "text"), "/b": (200, {**HTML, **headers}, html.encode())}
