@@ -96,7 +96,7 @@ def counted(connection: Connection, statement: str) -> int:
     return int(number)
 
 
-def test_a_killed_client_leaves_nothing_half_done(
+def test_a_killed_client_leaves_nothing_half_done_and_no_lock(
     trial: Trial, connect: Connect, clients: Clients
 ) -> None:
     trial.needs("kills within a write", "writes right afterwards")

@@ -98,7 +98,7 @@ def test_a_coroutine_function_is_refused_as_embedder(function: Any) -> None:
         ((len, "mine", "2"), "dimensions"),
     ],
 )
-def test_an_argument_has_a_type(arguments: Any, name: str) -> None:
+def test_an_argument_of_another_type_is_named(arguments: Any, name: str) -> None:
     with pytest.raises(TypeError, match=f"^{name} must be"):
         CallableEmbedder(*arguments)
 
@@ -134,7 +134,9 @@ def test_a_vector_that_is_not_finite_is_refused(number: float) -> None:
     ("name", "module"),
     [("sentence-transformers:any", "sentence_transformers"), ("wordllama", "wordllama")],
 )
-def test_a_missing_extra_is_named(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError) as caught:
         load_embedder(name)

@@ -72,7 +72,9 @@ def test_queries_and_documents_of_one_text_are_kept_apart(cache: EmbeddingCache)
     assert (model.documents["one"], model.queries["one"]) == (1, 1)
 
 
-def test_queries_share_the_cache_where_they_are_embedded_alike(cache: EmbeddingCache) -> None:
+def test_queries_and_documents_share_the_cache_if_the_model_embeds_them_alike(
+    cache: EmbeddingCache,
+) -> None:
     asked: list[str] = []
 
     def function(texts: list[str]) -> list[list[float]]:
@@ -119,7 +121,9 @@ def test_embeddings_before_a_failure_stay_in_the_cache(cache: EmbeddingCache) ->
     assert set(model.documents.values()) == {1}
 
 
-def test_a_wrong_answer_of_a_model_is_refused_and_not_kept(cache: EmbeddingCache) -> None:
+def test_a_model_that_gives_something_else_is_refused_and_nothing_is_kept(
+    cache: EmbeddingCache,
+) -> None:
     class Broken(Counting):
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
             return np.ones((1, 2), np.float32)
@@ -179,7 +183,9 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
     assert file.read_text() == "These are notes. " * 100
 
 
-def test_a_failing_cache_is_logged_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_cache_is_logged_and_the_model_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cache = SqliteCache(tmp_path / "cache.sqlite")
     cache.close()
     assert CachedEmbedder(Counting(), cache).embed(["one"]).any()

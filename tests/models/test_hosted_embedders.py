@@ -126,7 +126,9 @@ def test_model_key_and_dimensions_are_sent(make: Make, api: ProviderServer) -> N
     assert [sent[name] for name in names & set(sent)] == [3]
 
 
-def test_the_size_of_an_unknown_model_is_found_once(make: Make, api: ProviderServer) -> None:
+def test_the_size_of_an_unknown_model_is_found_once_and_never_asked_for(
+    make: Make, api: ProviderServer
+) -> None:
     api.answer = lambda request: as_embeddings(request, [[1, 2, 2]] * len(texts_of(request)))
     embedder = make(dimensions=None)
     assert (embedder.dimensions, embedder.dimensions, len(api.requests)) == (3, 3, 1)
@@ -176,7 +178,7 @@ def test_a_client_of_the_callers_own_is_used_and_left_open(api: ProviderServer) 
         (OpenAIEmbedder, {"truncate": True}),
     ],
 )
-def test_an_option_of_another_provider_is_refused(
+def test_an_option_that_a_provider_does_not_have_is_refused(
     kind: type[Hosted], option: dict[str, Any]
 ) -> None:
     with pytest.raises(errors.ConfigurationError, match=f"has no {next(iter(option))}"):
@@ -228,7 +230,9 @@ def test_gemini_embedding_2_is_asked_by_prompts(api: ProviderServer) -> None:
 
 
 @pytest.mark.parametrize(("truncate", "sent"), [(True, "END"), (False, "NONE")])
-def test_cohere_cuts_texts_only_if_asked(api: ProviderServer, truncate: bool, sent: str) -> None:
+def test_cohere_cuts_long_texts_only_if_asked(
+    api: ProviderServer, truncate: bool, sent: str
+) -> None:
     with CohereEmbedder(
         "small", dimensions=3, truncate=truncate, api_key=KEY, base_url=api.url
     ) as embedder:
@@ -241,7 +245,7 @@ def test_cohere_cuts_texts_only_if_asked(api: ProviderServer, truncate: bool, se
     ("kind", "module", "extra"),
     [(CohereEmbedder, "cohere", "cohere"), (GoogleEmbedder, "google.genai", "google")],
 )
-def test_a_missing_extra_is_named(
+def test_a_missing_package_is_named_with_its_extra(
     kind: type[Hosted], module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -250,14 +254,18 @@ def test_a_missing_extra_is_named(
     assert f"second-brain[{extra}]" in (caught.value.remedy or "")
 
 
-def test_the_provider_says_when(make: Make, api: ProviderServer, waits: list[float]) -> None:
+def test_the_provider_says_how_long_to_wait(
+    make: Make, api: ProviderServer, waits: list[float]
+) -> None:
     api.before.append(Answer({"error": {"message": "slow"}}, 429, {"Retry-After": "7"}))
     assert told(make().embed(["text 5"])) == [5]
     (wait,) = waits
     assert 7 < wait < 8
 
 
-def test_a_date_to_wait_for_is_read(make: Make, api: ProviderServer, waits: list[float]) -> None:
+def test_a_date_to_wait_for_is_understood(
+    make: Make, api: ProviderServer, waits: list[float]
+) -> None:
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
     api.before.append(Answer({}, 503, {"Retry-After": later}))
     assert told(make().embed(["text 5"])) == [5]
@@ -265,7 +273,9 @@ def test_a_date_to_wait_for_is_read(make: Make, api: ProviderServer, waits: list
     assert 15 < wait < 21
 
 
-def test_too_long_a_wait_fails_at_once(make: Make, api: ProviderServer, waits: list[float]) -> None:
+def test_a_retry_after_above_longest_wait_fails_at_once(
+    make: Make, api: ProviderServer, waits: list[float]
+) -> None:
     api.before.append(Answer({"detail": "slow"}, 429, {"Retry-After": "61"}))
     with pytest.raises(QuotaExceededError, match="slow") as caught:
         make(longest_wait=60).embed(["text 5"])
@@ -281,13 +291,15 @@ def test_waits_grow_and_end(make: Make, api: ProviderServer, waits: list[float])
         assert longest / 2 <= wait <= longest
 
 
-def test_a_lost_connection_is_retried(make: Make, api: ProviderServer, waits: list[float]) -> None:
+def test_a_broken_connection_is_tried_again(
+    make: Make, api: ProviderServer, waits: list[float]
+) -> None:
     api.before.append(None)
     assert told(make().embed(["text 5"])) == [5]
     assert len(waits) == 1
 
 
-def test_where_nobody_answers_is_unavailable(
+def test_an_address_where_nobody_answers_is_unavailable(
     make: Make, unused_url: str, waits: list[float]
 ) -> None:
     with pytest.raises(errors.UnavailableError, match="cannot be reached"):
@@ -335,7 +347,9 @@ def test_the_error_for_a_refused_key_does_not_contain_it(
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_lack_of_credit_is_final(make: Make, api: ProviderServer, waits: list[float]) -> None:
+def test_an_account_without_credit_is_not_retried(
+    make: Make, api: ProviderServer, waits: list[float]
+) -> None:
     api.answer = lambda _: Answer(
         {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}, 429
     )
@@ -352,7 +366,9 @@ TOO_LONG = [
 
 
 @pytest.mark.parametrize("body", TOO_LONG)
-def test_a_batch_of_too_many_tokens_is_halved(make: Make, api: ProviderServer, body: Any) -> None:
+def test_a_batch_with_more_tokens_than_estimated_is_halved(
+    make: Make, api: ProviderServer, body: Any
+) -> None:
     accepted = api.answer
 
     def answer(request: Request) -> Answer | None:

@@ -185,7 +185,7 @@ def test_prompts_are_those_of_the_card_unless_the_object_has_its_own() -> None:
     assert given.texts[1:] == ["tell: a", "ask: b"]
 
 
-def test_a_model_object_can_ingest_and_search(
+def test_a_model_object_ingests_and_searches(
     dsn: str, database: Connection, tmp_path: Path
 ) -> None:
     for name, text in (("car", "The car has wheels."), ("fruit", "The banana is yellow.")):

@@ -98,7 +98,9 @@ def test_vectors_are_cut_if_the_server_ignores_dimensions(api: ProviderServer) -
     np.testing.assert_allclose(vector, np.array([5, 1]) / np.sqrt(26), rtol=1e-6)
 
 
-def test_a_model_that_cannot_shorten_its_vectors_is_named(api: ProviderServer) -> None:
+def test_a_model_that_cannot_shorten_its_vectors_is_named_by_the_server(
+    api: ProviderServer,
+) -> None:
     message = 'Model "any" does not support matryoshka representation'
     api.answer = lambda _: Answer({"error": {"message": message}}, 400)
     with (
@@ -167,7 +169,7 @@ def test_errors_name_the_server_and_not_openai(api: ProviderServer) -> None:
         ("BAAI/bge-m3", "one", "one"),
     ],
 )
-def test_texts_have_the_models_prompts(
+def test_texts_have_the_prompts_of_the_models_card(
     api: ProviderServer, model: str, document: str, query: str
 ) -> None:
     with OpenAIEmbedder(model, dimensions=4, base_url=api.url) as embedder:

@@ -142,7 +142,7 @@ def test_the_environment_is_asked_for_the_key_when_a_reranker_is_made(
         assert api.requests[-1].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_a_server_of_ones_own_needs_no_key(
+def test_another_server_with_jinas_api_needs_no_key(
     monkeypatch: pytest.MonkeyPatch, api: ProviderServer
 ) -> None:
     monkeypatch.setenv("JINA_API_KEY", KEY)
@@ -200,13 +200,15 @@ def test_an_answer_of_another_form_is_refused(
     [Answer([]), Answer({}, 302, {"Location": "/login"})],
     ids=str,
 )
-def test_anothers_answer_is_refused(make: Make, api: ProviderServer, answer: Answer) -> None:
+def test_an_answer_of_another_service_is_refused(
+    make: Make, api: ProviderServer, answer: Answer
+) -> None:
     api.answer = lambda _: answer
     with pytest.raises(errors.UnexpectedAnswerError):
         make()("q", ["a"])
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(errors.MissingExtraError) as caught:
         CrossEncoderReranker()
@@ -267,7 +269,9 @@ def test_a_long_text_is_cut_to_what_the_model_reads(tmp_path: Path) -> None:
 
 
 @needs_models
-def test_a_model_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_loaded_on_first_use_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sentence_transformers
 
     loaded: list[str] = []

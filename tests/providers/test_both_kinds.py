@@ -107,7 +107,7 @@ def both(shared_dsn: str) -> Iterator[list[Any]]:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(asked=_CALLS, is_multi_tenant=st.booleans())
-def test_a_loop_gets_a_threads_answers(
+def test_a_loop_gets_the_answers_that_a_thread_gets(
     both: list[Any], asked: Asked, is_multi_tenant: bool
 ) -> None:
     blocking, looping = both

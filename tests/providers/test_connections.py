@@ -136,7 +136,7 @@ def locked(dsn: str) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize("kind", ["autocommit", "in a transaction", "pool", "plain pool"])
-def test_a_search_is_one_trip(side: Side, wire: Wire, kind: str) -> None:
+def test_a_search_is_one_round_trip(side: Side, wire: Wire, kind: str) -> None:
     if kind == "pool":
         database = side.pool(wire.dsn)
     elif kind == "plain pool":
@@ -193,7 +193,9 @@ def test_the_pool_keeps_no_state_of_a_session(side: Side, shared_dsn: str) -> No
     assert ask(side.provider(pool)) == FOUND
 
 
-def test_ended_connections_are_replaced(side: Side, shared_dsn: str, shared: Connection) -> None:
+def test_connections_that_were_ended_are_replaced(
+    side: Side, shared_dsn: str, shared: Connection
+) -> None:
     pool = side.pool(shared_dsn, min_size=4, max_size=4)
     provider = side.provider(pool)
     end_backends(shared)
@@ -206,7 +208,7 @@ def test_ended_connections_are_replaced(side: Side, shared_dsn: str, shared: Con
     assert side.pauses == []
 
 
-def test_a_backend_ended_in_a_search_is_replaced(
+def test_a_backend_that_is_ended_during_a_search_is_replaced(
     side: Side, shared_dsn: str, shared: Connection
 ) -> None:
     provider = side.provider(side.pool(shared_dsn, min_size=1))
@@ -224,7 +226,7 @@ def test_a_backend_ended_in_a_search_is_replaced(
     assert len(side.pauses) == 1
 
 
-def test_an_aborted_answer_is_retried(
+def test_an_aborted_answer_is_retried_and_retries_end(
     side: Side, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire.LATENCY = 0.0
@@ -252,7 +254,9 @@ def test_an_aborted_answer_is_retried(
     assert side.pauses == []
 
 
-def test_a_callers_connection_is_kept(side: Side, shared_dsn: str, shared: Connection) -> None:
+def test_a_callers_own_connection_is_not_replaced(
+    side: Side, shared_dsn: str, shared: Connection
+) -> None:
     connection = side.connect(shared_dsn, autocommit=True)
     provider = side.provider(connection)
     end_backends(shared)
@@ -261,7 +265,9 @@ def test_a_callers_connection_is_kept(side: Side, shared_dsn: str, shared: Conne
     assert side.pauses == []
 
 
-def test_who_is_not_there_or_has_no_place_is_asked_once(side: Side, shared_dsn: str) -> None:
+def test_who_is_not_there_or_has_no_free_connection_is_not_asked_again(
+    side: Side, shared_dsn: str
+) -> None:
     provider = side.provider("postgresql://someone@127.0.0.1:1/nosuch")
     assert failure(provider) == ("unavailable", None)
     pool = side.pool(shared_dsn, max_size=1)
@@ -335,7 +341,7 @@ def test_the_shorter_of_both_limits_holds(side: Side, shared_dsn: str, role: str
     assert side.value(connection, "show statement_timeout") == role
 
 
-def test_a_silent_server_is_a_timeout(
+def test_a_silent_server_causes_a_client_timeout(
     side: Side, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_calls, "GRACE", 0.05)
@@ -375,7 +381,7 @@ def test_an_invalid_timeout_is_refused(side: Side, timeout: float) -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
-def test_a_cancelled_search_leaves_a_usable_connection(
+def test_a_search_that_is_cancelled_leaves_its_connection_usable(
     shared_dsn: str, timeout: float | None
 ) -> None:
     async def cancel() -> None:
@@ -425,7 +431,7 @@ def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection
     assert [[hit.content for hit in hits] for hits, _ in answers] == [FOUND] * 3
 
 
-def test_a_pooler_may_stand_between(
+def test_searches_work_through_a_transaction_pooler(
     side: Side, pooler: str, shared_dsn: str, shared: Connection
 ) -> None:
     pool = side.pool(pooler, min_size=1, max_size=1)

@@ -227,7 +227,9 @@ def test_no_secret_survives(
 
 
 @given(before=around, secret=core, after=around)
-def test_a_known_secret_survives_in_no_form(before: str, secret: str, after: str) -> None:
+def test_a_secret_that_is_known_does_not_survive_in_any_form(
+    before: str, secret: str, after: str
+) -> None:
     assert secret not in safe_message(f"{before}{secret}{after}", secrets=["", None, secret])
 
 

@@ -165,7 +165,9 @@ def test_known_documents_find_others_that_the_user_may_see(project: Project) -> 
         ("merge_duplicates", "perhaps"),
     ],
 )
-def test_a_refusal_names_argument_and_remedy(project: Project, name: str, value: Any) -> None:
+def test_a_refusal_names_the_argument_and_has_a_remedy(
+    project: Project, name: str, value: Any
+) -> None:
     options: Any = {"snippet": True, name.removesuffix("[0]"): value}
     with pytest.raises(InvalidInputError) as refused:
         project.service.find(*QUESTION, **options)

@@ -241,7 +241,9 @@ EMPTY: BatchQuery = {"query_embedding": None, "query_text": None}
     ],
     ids=str,
 )
-def test_a_wrong_query_of_a_batch_is_named(zoo: SearchProvider, queries: Any, named: str) -> None:
+def test_a_batch_with_a_wrong_query_is_refused_by_name(
+    zoo: SearchProvider, queries: Any, named: str
+) -> None:
     answers, details = zoo.hybrid_search_batch(queries)
     assert answers == [[] for _ in queries]
     assert details["error_kind"] == "invalid_input"
@@ -268,7 +270,7 @@ def test_explain_describes_both_legs(zoo: SearchProvider) -> None:
 
 
 @pytest.mark.parametrize("multi_tenant", [True, False])
-def test_a_user_is_whom_the_token_says(
+def test_a_user_searches_what_the_token_says(
     kind: Kind, shared_connect: Connect, multi_tenant: bool
 ) -> None:
     made = partial(kind, multi_tenant=multi_tenant)

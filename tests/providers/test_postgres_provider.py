@@ -61,7 +61,7 @@ def contents(results: list[Any]) -> list[str]:
     ],
     ids=["list", "tuple", "array", "list of float32", "Vector", "text"],
 )
-def test_an_embedding_has_many_forms(
+def test_an_embedding_may_come_in_any_of_these_forms(
     shared_service: Connection, corpus: UUID, embedding: Any
 ) -> None:
     results, details = PostgresProvider(shared_service, on_error="empty").search(
@@ -107,7 +107,7 @@ def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpu
     assert hit.confidence == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
 
 
-def test_fulltext_confidence_is_a_share_of_the_best(
+def test_fulltext_confidence_is_the_share_of_the_best_rank(
     shared_service: Connection, corpus: UUID
 ) -> None:
     results, details = PostgresProvider(shared_service, on_error="empty").fulltext_search(

@@ -77,7 +77,7 @@ def test_a_builder_collects_conditions_in_order() -> None:
         (None, None, []),
     ],
 )
-def test_date_ranges_may_be_open(
+def test_a_date_range_may_be_open(
     start: date | None, end: str | None, expected: list[object]
 ) -> None:
     assert conditions(FilterBuilder().add_date_range(start, end)) == expected
@@ -232,7 +232,7 @@ def contents(hits: list[Any]) -> set[str]:
         ({}, {"note", "decision", "task"}),
     ],
 )
-def test_every_filter_narrows_both_legs(
+def test_every_form_of_filters_narrows_both_legs(
     library: Connection, filters: Filters, found: set[str]
 ) -> None:
     provider = PostgresProvider(library, on_error="empty")

@@ -100,7 +100,9 @@ class Searches:
             one.join()
 
 
-def test_a_standby_answers_like_the_primary(cluster: Cluster, modules: tuple[str, ...]) -> None:
+def test_a_standby_answers_every_search_like_the_primary(
+    cluster: Cluster, modules: tuple[str, ...]
+) -> None:
     cluster.catch_up()
     on_primary, on_standby = (
         PostgresProvider(one.dsn(), on_error="empty")
@@ -223,7 +225,9 @@ def test_a_position_that_is_none_is_refused(provider: ReplicaProvider) -> None:
         provider.wait_for("now()")
 
 
-def test_no_search_fails_without_a_replica(cluster: Cluster, provider: ReplicaProvider) -> None:
+def test_no_search_fails_when_replicas_are_stopped_and_killed(
+    cluster: Cluster, provider: ReplicaProvider
+) -> None:
     first, second = cluster.standbys
     cluster.catch_up()
     with Searches(provider) as searches:
@@ -240,7 +244,7 @@ def test_no_search_fails_without_a_replica(cluster: Cluster, provider: ReplicaPr
     assert min(one.failed for one in provider.replicas) > 0
 
 
-def test_a_search_cancelled_by_a_standby_goes_on(
+def test_a_search_that_a_standby_cancels_is_answered_by_the_next_server(
     cluster: Cluster, provider: ReplicaProvider
 ) -> None:
     cluster.catch_up()
@@ -267,7 +271,9 @@ def test_a_search_cancelled_by_a_standby_goes_on(
     assert searches.wrong == []
 
 
-def test_searches_of_a_loop_go_on_without_a_replica_or_the_primary(cluster: Cluster) -> None:
+def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_primary(
+    cluster: Cluster,
+) -> None:
     async def search() -> list[int]:
         provider = AsyncReplicaProvider(
             cluster.primary.dsn(),
@@ -312,7 +318,9 @@ def test_replicas_that_are_behind_answer_when_the_primary_is_gone(cluster: Clust
         cluster.primary.start()
 
 
-def test_an_unanswered_commit_names_its_document(cluster: Cluster, writer: KnowledgeWriter) -> None:
+def test_a_commit_without_an_answer_names_its_document(
+    cluster: Cluster, writer: KnowledgeWriter
+) -> None:
     # The commit waits for a standby that does not exist, and its session is ended meanwhile.
     cluster.ask(cluster.primary, "alter system set synchronous_standby_names = 'nobody'")
     cluster.ask(cluster.primary, "select pg_reload_conf()")
@@ -331,7 +339,7 @@ def test_an_unanswered_commit_names_its_document(cluster: Cluster, writer: Knowl
     assert found(PostgresProvider(cluster.primary.dsn(), on_error="empty"), "pumice") == ["pumice"]
 
 
-def test_a_write_lost_before_its_commit_is_certain(
+def test_a_write_that_is_lost_before_its_commit_is_not_uncertain(
     cluster: Cluster, writer: KnowledgeWriter
 ) -> None:
     with psycopg.connect(cluster.primary.dsn()) as connection:
@@ -346,7 +354,9 @@ def test_a_write_lost_before_its_commit_is_certain(
 
 
 # The last test: after it, the cluster has another primary.
-def test_a_failover_loses_no_search_and_names_unanswered_writes(cluster: Cluster) -> None:
+def test_a_failover_loses_no_search_and_names_every_write_without_an_answer(
+    cluster: Cluster,
+) -> None:
     cluster.ask(cluster.primary, "alter system set synchronous_standby_names = 'ANY 1 (*)'")
     cluster.ask(cluster.primary, "select pg_reload_conf()")
     cluster.catch_up()

@@ -37,7 +37,9 @@ def connection(server: Server, request: pytest.FixtureRequest) -> Iterator[psyco
             yield one
 
 
-def test_searches_and_writes_of_threads_take_turns(connection: psycopg.Connection[Any]) -> None:
+def test_searches_and_writes_of_threads_wait_for_each_other(
+    connection: psycopg.Connection[Any],
+) -> None:
     KnowledgeWriter(connection).upsert_document({"external_key": "a"}, [{"content": "a heron"}])
     provider = PostgresProvider(connection)
 

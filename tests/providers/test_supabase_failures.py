@@ -58,7 +58,9 @@ def test_a_refused_argument_is_an_invalid_input(
     [{"query_embedding": [float("nan"), 0, 0]}, {"query_text": "\ud800"}, {"top_k": object()}],
     ids=["NaN", "lone surrogate", "object"],
 )
-def test_what_cannot_be_sent_is_invalid_input(gateway: Gateway, arguments: dict[str, Any]) -> None:
+def test_what_the_client_cannot_send_is_an_invalid_input(
+    gateway: Gateway, arguments: dict[str, Any]
+) -> None:
     given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
     with Recorded(gateway).provider() as provider:
         results, details = provider.hybrid_search(**given)
@@ -175,7 +177,9 @@ def test_a_key_that_may_not_search_is_told_so(
         (Answer(200, {"id": "no rows"}), "unexpected_answer"),
     ],
 )
-def test_a_proxys_answer_is_no_empty_result(gateway: Gateway, answer: Answer, kind: str) -> None:
+def test_an_answer_of_a_proxy_is_not_an_empty_result(
+    gateway: Gateway, answer: Answer, kind: str
+) -> None:
     gateway.answer = answer
     with Recorded(gateway).provider() as provider:
         results, details = provider.hybrid_search([1, 0, 0], "zebra")

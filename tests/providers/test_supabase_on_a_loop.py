@@ -55,7 +55,7 @@ def test_one_connection_serves_many_calls(gateway: Gateway) -> None:
     ],
     ids=str,
 )
-def test_a_loop_gets_a_threads_answers(gateway: Gateway, answer: Answer) -> None:
+def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: Answer) -> None:
     gateway.answer = answer
     searches: list[Callable[[Any], Any]] = [
         lambda provider: provider.hybrid_search([1, 0, 0], "zebra", snippet=True),

@@ -121,7 +121,9 @@ def test_a_deadlock_is_sent_again_as_often_as_the_retries_say(gateway: Gateway, 
 
 @SIDES
 @pytest.mark.parametrize("write", WRITES)
-def test_a_lost_connection_leaves_a_doubt(gateway: Gateway, side: Any, write: str) -> None:
+def test_a_lost_connection_leaves_the_write_uncertain(
+    gateway: Gateway, side: Any, write: str
+) -> None:
     gateway.drops = ["in the answer"]
     with pytest.raises(UncertainWriteError, match="before the answer") as uncertain:
         side(gateway, WRITES[write])

@@ -219,7 +219,7 @@ def write(document: Any, chunks: Any) -> Callable[[str], object]:
         (write("a", []), "document must be a dict, not str"),
     ],
 )
-def test_another_kind_of_value_is_named(
+def test_a_value_of_another_kind_is_named(
     corpus: str, ask: Callable[[str], object], told: str
 ) -> None:
     with pytest.raises((SecondBrainError, TypeError), match=told):

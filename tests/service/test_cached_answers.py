@@ -62,7 +62,7 @@ def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn
     ],
     ids=str,
 )
-def test_an_answer_is_kept_for_its_question(corpus: str, other: dict[str, Any]) -> None:
+def test_an_answer_is_kept_for_the_very_same_question(corpus: str, other: dict[str, Any]) -> None:
     search = sync_search(corpus, search_cache_enabled=True)
     search("leaked key")
     assert not search("leaked key", **other).cached
@@ -70,13 +70,17 @@ def test_an_answer_is_kept_for_its_question(corpus: str, other: dict[str, Any]) 
     assert search("leaked key", limit=10, mode="hybrid").cached
 
 
-def test_a_text_that_is_not_unicode_is_invalid_for_a_cache_too(make: Make, corpus: str) -> None:
+def test_a_text_that_is_not_unicode_is_invalid_input_with_a_cache_too(
+    make: Make, corpus: str
+) -> None:
     for settings in ({}, {"search_cache_enabled": True}):
         with pytest.raises(InvalidInputError):
             make(corpus, **settings)("leaked key", category="\ud800")
 
 
-def test_an_endless_half_life_is_not_answered_from_the_cache(make: Make, corpus: str) -> None:
+def test_a_half_life_without_end_is_not_answered_from_what_is_kept_without_one(
+    make: Make, corpus: str
+) -> None:
     search = make(corpus, search_cache_enabled=True)
     search("leaked key")
     with pytest.raises(InvalidInputError, match="recency_half_life"):

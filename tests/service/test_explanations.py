@@ -38,7 +38,9 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Ask]:
     return made
 
 
-def test_an_explanation_has_the_hits_and_the_pool(make: Callable[..., Ask], corpus: str) -> None:
+def test_an_explanation_has_the_hits_of_the_search_and_its_pool(
+    make: Callable[..., Ask], corpus: str
+) -> None:
     ask = make(corpus)
     found = ask("search", "leaked key", limit=2, offset=1)
     explained: Explanation = ask("explain", "leaked key", limit=2, offset=1)
@@ -51,14 +53,18 @@ def test_an_explanation_has_the_hits_and_the_pool(make: Callable[..., Ask], corp
 
 
 @pytest.mark.parametrize("mode", ["text", "vector", "rerank"])
-def test_an_explanation_is_of_its_mode(make: Callable[..., Ask], corpus: str, mode: str) -> None:
+def test_an_explanation_is_of_the_legs_of_the_mode(
+    make: Callable[..., Ask], corpus: str, mode: str
+) -> None:
     explained = make(corpus)("explain", "leaked key", mode=mode).answer
     run = {leg for leg in ("vector", "text") if explained[leg]["strategy"] != "not run"}
     assert run == ({"vector", "text"} if mode == "rerank" else {mode})
     assert len(explained["hits"]) <= 10
 
 
-def test_an_estimate_has_only_milliseconds(make: Callable[..., Ask], corpus: str) -> None:
+def test_an_estimate_finds_nothing_and_has_milliseconds(
+    make: Callable[..., Ask], corpus: str
+) -> None:
     estimated = make(corpus)("estimate", SearchQuery(query="leaked key"), viewer_id=None).answer
     assert estimated["milliseconds"] > 0
     assert "hits" not in estimated
@@ -79,7 +85,9 @@ def test_facets_count_the_chunks_that_have_the_words(make: Callable[..., Ask], c
         assert [(one.value, one.count) for one in counts] == [("decision", 2)]
 
 
-def test_a_failed_embedder_leaves_the_words(make: Callable[..., Ask], corpus: str) -> None:
+def test_a_failed_embedder_leaves_the_words_and_says_so(
+    make: Callable[..., Ask], corpus: str
+) -> None:
     explained: Explanation = make(corpus, DOWN)("explain", "leaked key")
     assert [hit.content for hit in explained.hits()][:2] == [LEAK, ROTATION]
     assert explained.is_inferred

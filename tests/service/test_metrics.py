@@ -104,7 +104,9 @@ def test_a_search_is_one_duration_and_one_for_each_part(corpus: str, recorded: R
     }
 
 
-def test_durations_are_seconds_in_buckets(corpus: str, exporter: InMemoryMetricReader) -> None:
+def test_durations_are_seconds_in_buckets_of_a_search(
+    corpus: str, exporter: InMemoryMetricReader
+) -> None:
     service(corpus).search("zebra")
     for name in (metrics.SEARCH_DURATION, metrics.PART_DURATION):
         for point in exported(exporter)[name].values():
@@ -113,7 +115,9 @@ def test_durations_are_seconds_in_buckets(corpus: str, exporter: InMemoryMetricR
             assert point.explicit_bounds[-1] == 10
 
 
-def test_a_cached_answer_is_a_search_without_parts(corpus: str, recorded: Recorded) -> None:
+def test_an_answer_from_the_cache_is_a_search_without_parts(
+    corpus: str, recorded: Recorded
+) -> None:
     cached = service(corpus, search_cache_enabled=True)
     cached.search("zebra")
     recorded.new()
@@ -121,7 +125,7 @@ def test_a_cached_answer_is_a_search_without_parts(corpus: str, recorded: Record
     assert recorded.new() == {metrics.SEARCH_DURATION: [{"mode": "hybrid", "cached": True}]}
 
 
-def test_a_degraded_search_names_its_part_and_a_failure_its_error(
+def test_a_degraded_search_names_the_part_and_a_failed_one_its_error(
     corpus: str, recorded: Recorded
 ) -> None:
     service(corpus, CallableEmbedder(failing, "by-hand", 3)).search("zebra")
@@ -134,7 +138,9 @@ def test_a_degraded_search_names_its_part_and_a_failure_its_error(
     }
 
 
-def test_a_first_page_without_results_alone_is_empty(corpus: str, recorded: Recorded) -> None:
+def test_a_first_page_without_results_is_empty_and_a_later_one_is_not(
+    corpus: str, recorded: Recorded
+) -> None:
     service(corpus).search("giraffe", mode="text")
     assert recorded.new()[metrics.EMPTY] == [{"mode": "text"}]
     service(corpus).search("zebra", mode="text", offset=10)

@@ -36,7 +36,9 @@ from second_brain.services.postgres import PostgresProvider
 __all__ = ["corpus", "make"]  # fixtures
 
 
-def test_when_its_embedder_fails_a_search_asks_by_text_hits(make: Make, corpus: str) -> None:
+def test_without_its_embedder_a_hybrid_search_asks_by_the_text_hits(
+    make: Make, corpus: str
+) -> None:
     response = make(corpus, DOWN)("leaked key")
     assert contents(response)[:2] == [LEAK, ROTATION]
     assert [hit.match_type for hit in response.results] == ["both", "both"] + 3 * ["vector"]
@@ -51,7 +53,9 @@ def test_when_its_embedder_fails_a_search_asks_by_text_hits(make: Make, corpus: 
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "rerank"])
-def test_without_an_embedder_text_hits_are_asked(make: Make, corpus: str, mode: str) -> None:
+def test_without_an_embedder_a_search_asks_by_the_text_hits(
+    make: Make, corpus: str, mode: str
+) -> None:
     response = make(corpus, NO_EMBEDDER, out_of_order)("leaked key", mode=mode, limit=2)
     assert {*contents(response)} <= {LEAK, ROTATION, REMINDER, RECORDER, CREDIT_NOTE}
     assert len(response.results) == 2
@@ -91,7 +95,9 @@ def test_without_a_text_hit_there_is_no_vector_leg(make: Make, corpus: str, ques
     assert (response.results, response.mode_used) == ([], "text")
 
 
-def test_an_embedder_of_another_model_is_replaced_on_demand(make: Make, corpus: str) -> None:
+def test_an_embedder_of_another_model_is_replaced_where_the_setting_says_so(
+    make: Make, corpus: str
+) -> None:
     other = CallableEmbedder(embedded, "another", 3)
     response = make(corpus, other, search_on_bad_embedding="from_text")("leaked key")
     assert response.mode_used == "hybrid"
@@ -110,7 +116,9 @@ def test_a_database_that_makes_no_embedding_answers_by_words(make: Make, dsn: st
     assert response.degraded.part == "embed"
 
 
-def test_when_its_embedder_fails_a_rerank_reads_text_hits(make: Make, corpus: str) -> None:
+def test_without_its_embedder_a_rerank_reads_the_hits_of_the_text_leg(
+    make: Make, corpus: str
+) -> None:
     response = make(corpus, DOWN, out_of_order)("leaked key", mode="rerank")
     assert contents(response) == sorted(contents(response), reverse=True)
     assert {LEAK, ROTATION} <= {*contents(response)}
@@ -129,7 +137,9 @@ def test_when_its_embedder_fails_a_rerank_reads_text_hits(make: Make, corpus: st
     ],
     ids=["other dimensions", "nan", "no numbers", "no direction"],
 )
-def test_a_broken_embedding_is_not_used(make: Make, corpus: str, answer: Any, kind: str) -> None:
+def test_an_embedding_that_is_none_is_not_searched_with(
+    make: Make, corpus: str, answer: Any, kind: str
+) -> None:
     response = make(corpus, CallableEmbedder(lambda _: answer, "by-hand", 3))("leaked key")
     assert response.notes == {"embedding": "from the best text hits"}
     assert response.degraded is not None
@@ -162,7 +172,9 @@ def test_without_its_reranker_a_search_keeps_the_fused_order(
     assert (response.degraded.part, response.degraded.kind) == ("rerank", kind)
 
 
-def test_a_missing_extra_is_named(make: Make, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_a_rerank_says_what_to_install(
+    make: Make, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sentence_transformers", None)
     response = make(corpus)("leaked key", mode="rerank", limit=2)
     assert response.mode_used == "hybrid"

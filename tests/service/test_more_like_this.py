@@ -63,7 +63,7 @@ def test_a_question_leans_to_the_known_chunk(corpus: str, make: Make, leak: str)
     assert LEAK not in contents(reranked)
 
 
-def test_like_ids_stand_for_the_question_of_a_dead_embedder(
+def test_like_ids_stand_for_the_question_when_no_embedder_answers(
     corpus: str, make: Make, leak: str
 ) -> None:
     broken = CallableEmbedder(lambda texts: [[1.0] * 2] * len(texts), "by-hand", 3)

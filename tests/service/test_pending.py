@@ -127,7 +127,9 @@ def test_a_search_does_not_wait_for_a_slow_count(
     assert response.pending_embeddings is None
 
 
-def test_the_count_runs_beside_the_search(search: Search, dsn: str, database: Connection) -> None:
+def test_the_count_runs_while_the_search_runs(
+    search: Search, dsn: str, database: Connection
+) -> None:
     replace_count(database, "perform pg_advisory_xact_lock(1); return 7;")
     with psycopg.connect(dsn) as locking, ThreadPoolExecutor(1) as threads:
         locking.execute("select pg_advisory_xact_lock(1)")

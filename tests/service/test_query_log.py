@@ -136,7 +136,9 @@ def test_failures_and_empty_answers_are_lines_and_later_pages_are_not(
     assert (empty["hits"], empty["confidence"], empty["mode"]) == (0, None, "text")
 
 
-def test_texts_that_cannot_be_stored_do_not_spoil_a_batch(dsn: str, database: Connection) -> None:
+def test_texts_that_postgres_cannot_store_do_not_spoil_the_batch(
+    dsn: str, database: Connection
+) -> None:
     settings = SearchSettings(query_log="all")
     service = RetrievalService(PostgresProvider(dsn), BY_HAND, settings=settings)
     for question in ("zebra", "zebra\0"):
@@ -215,7 +217,9 @@ def test_the_oldest_lines_are_deleted(database: Connection) -> None:
     assert len(lines(database)[-1]["question"]) == 500
 
 
-def test_lines_that_others_delete_are_left_to_them(database: Connection, connect: Connect) -> None:
+def test_lines_that_another_writer_deletes_are_left_to_it(
+    database: Connection, connect: Connect
+) -> None:
     record(database, *({"question": f"q{number}"} for number in range(3)))
     other = connect()
     with other.transaction():

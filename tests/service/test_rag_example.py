@@ -116,7 +116,9 @@ def test_users_find_public_rows_and_their_own(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("groups", [[], ["team"]])
-def test_a_prompt_has_own_rows(client: httpx.Client, model: ChatServer, groups: list[str]) -> None:
+def test_a_prompt_has_no_rows_of_others(
+    client: httpx.Client, model: ChatServer, groups: list[str]
+) -> None:
     model.says("Every 90 days [1].")
     signed = bearer(token(ANA, app_metadata={"groups": groups}))
     response = client.post("/ask", json={"question": QUESTION, "passages": 20}, headers=signed)
@@ -129,7 +131,9 @@ def test_a_prompt_has_own_rows(client: httpx.Client, model: ChatServer, groups: 
     assert (OF_TEAM in response.text, OF_BEN in response.text) == (bool(groups), False)
 
 
-def test_an_answer_has_passages_and_citations(client: httpx.Client, model: ChatServer) -> None:
+def test_an_answer_has_its_passages_and_what_it_cites(
+    client: httpx.Client, model: ChatServer
+) -> None:
     model.says("Every 90 ", "days [1", "]. Ask Mia [7], [[99]8], [8[99]].")
     answer = client.post("/ask", json={"question": QUESTION}).json()
     assert answer["answer"] == "Every 90 days [1]. Ask Mia [?], [[?]8], [8[?]]."
@@ -140,7 +144,9 @@ def test_an_answer_has_passages_and_citations(client: httpx.Client, model: ChatS
     assert (first["title"], first["content"]) == ("Keys", KEYS)
 
 
-def test_a_stream_sends_each_part_at_once(client: httpx.Client, model: ChatServer) -> None:
+def test_a_stream_sends_each_part_when_the_model_does(
+    client: httpx.Client, model: ChatServer
+) -> None:
     pause = threading.Event()
     model.says("Every 90 days", pause, " [1].")
     body = {"question": QUESTION, "stream": True}
@@ -208,7 +214,7 @@ def test_a_token_is_refused(client: httpx.Client, signed: str) -> None:
     assert "Sign in again" in response.json()["remedy"]
 
 
-def test_keys_of_the_issuer_verify_tokens(
+def test_public_keys_of_the_issuer_verify_tokens(
     services_dsn: str, model: ChatServer, tmp_path: Path
 ) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
@@ -341,7 +347,7 @@ def test_a_model_that_is_too_slow_is_a_timeout(services_dsn: str, model: ChatSer
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_ends_the_models_work(
+def test_a_client_that_leaves_ends_the_models_work(
     client: httpx.Client, model: ChatServer, stream: bool
 ) -> None:
     model.says("Every 90", threading.Event())
@@ -382,7 +388,9 @@ async def test_a_client_that_leaves_before_the_first_event_ends_the_models_work(
         await asyncio.to_thread(until, model.was_left.is_set)
 
 
-def test_who_leaves_ends_the_search(client: httpx.Client, model: ChatServer, corpus: str) -> None:
+def test_a_client_that_leaves_ends_the_search(
+    client: httpx.Client, model: ChatServer, corpus: str
+) -> None:
     model.says("Every 90 days.")
     with psycopg.connect(corpus) as connection, psycopg.connect(corpus, autocommit=True) as other:
 

@@ -185,7 +185,9 @@ def test_marks_are_read_wherever_a_text_is_cut(pieces: list[str]) -> None:
         ("since [2024-01-02], a list [] and [a, 9]", None, set()),
     ],
 )
-def test_a_mark_has_only_numbers_of_passages(text: str, shown: str | None, cited: set[int]) -> None:
+def test_a_mark_of_any_length_has_only_numbers_of_passages(
+    text: str, shown: str | None, cited: set[int]
+) -> None:
     for size in (1, 7, len(text)):
         citations = Citations(2)
         parts = [text[at : at + size] for at in range(0, len(text), size)]

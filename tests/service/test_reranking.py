@@ -38,7 +38,9 @@ def test_a_reranked_list_is_ordered_by_the_reranker(make: Make, corpus: str) -> 
     assert response.timings.rerank > 0
 
 
-def test_a_reranker_sees_five_candidates_for_each_result(make: Make, corpus: str) -> None:
+def test_a_reranker_sees_the_question_and_five_candidates_for_each_result(
+    make: Make, corpus: str
+) -> None:
     seen: list[tuple[str, int]] = []
 
     def noting(question: str, passages: Sequence[str]) -> list[float]:
@@ -83,7 +85,9 @@ def test_equal_scores_keep_the_fused_order(make: Make, corpus: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_pages_of_a_reranked_list_are_complete(make: Make, corpus: str, limit: int) -> None:
+def test_pages_of_a_reranked_list_neither_repeat_nor_lose_a_row(
+    make: Make, corpus: str, limit: int
+) -> None:
     search = make(corpus, reranker=out_of_order)
     pages = [
         search("leaked key", mode="rerank", limit=limit, offset=at) for at in range(0, 6, limit)

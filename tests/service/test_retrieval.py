@@ -133,7 +133,9 @@ def test_pages_cut_one_list(make: Make, corpus: str) -> None:
         ({"top_k": 5}, "top_k"),
     ],
 )
-def test_values_have_bounds(corpus: str, asked: dict[str, Any], names: str) -> None:
+def test_a_value_out_of_bounds_is_refused_by_name(
+    corpus: str, asked: dict[str, Any], names: str
+) -> None:
     with pytest.raises(InvalidInputError, match=names):
         sync_search(corpus)("key", **asked)
 
@@ -160,7 +162,9 @@ def test_a_request_does_not_say_whose_rows_it_finds(name: str) -> None:
         SearchQuery.model_validate({"query": "key", name: None})
 
 
-def test_a_request_without_a_viewer_is_refused_not_answered_freely(make: Make, corpus: str) -> None:
+def test_a_request_without_a_viewer_is_refused_rather_than_answered_with_all_rows(
+    make: Make, corpus: str
+) -> None:
     search, query = make(corpus), SearchQuery(query="leaked key")
     nothing: list[dict[str, Any]] = [
         {},
@@ -369,7 +373,9 @@ def test_a_provider_of_the_other_kind_is_refused(corpus: str) -> None:
     ],
 )
 @pytest.mark.parametrize("is_awaited", [False, True])
-def test_an_argument_has_a_type(corpus: str, name: str, value: Any, is_awaited: bool) -> None:
+def test_an_argument_of_another_type_is_named(
+    corpus: str, name: str, value: Any, is_awaited: bool
+) -> None:
     service: Any = AsyncRetrievalService if is_awaited else RetrievalService
     provider = AsyncPostgresProvider if is_awaited else PostgresProvider
     with pytest.raises(TypeError, match=f"^{name} must "):

@@ -116,7 +116,9 @@ def test_awaitable_models_are_awaited_on_the_loop(corpus: str, kind: type[Awaite
 @pytest.mark.parametrize(
     ("embedder", "reranker"), [(AwaitedEmbedder(), None), (BY_HAND, awaited_scores)]
 )
-def test_a_service_of_threads_awaits_nothing(corpus: str, embedder: Any, reranker: Any) -> None:
+def test_a_service_without_an_event_loop_refuses_what_is_awaited(
+    corpus: str, embedder: Any, reranker: Any
+) -> None:
     with pytest.raises(ConfigurationError) as refused:
         RetrievalService(PostgresProvider(corpus), embedder, reranker)
     assert "AsyncRetrievalService" in refused.value.remedy
@@ -142,7 +144,7 @@ def test_a_blocking_embedder_does_not_block_the_loop(corpus: str) -> None:
     assert asyncio.run(searching()).degraded is None
 
 
-def test_a_stuck_embedder_on_a_loop_leaves_time(
+def test_a_stuck_awaitable_embedder_leaves_time_to_search_by_words(
     corpus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stuck(AwaitedEmbedder):

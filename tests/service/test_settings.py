@@ -61,7 +61,9 @@ def test_settings_are_read_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -
         ("CROSSENCODER_MODEL", " "),
     ],
 )
-def test_settings_have_bounds(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_setting_out_of_bounds_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=f"^{name}: ") as refused:
         SearchSettings()

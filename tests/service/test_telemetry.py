@@ -140,7 +140,9 @@ def by_name(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     return {span.name: span for span in finished}
 
 
-def test_a_search_and_each_part_have_a_span(corpus: str, spans: InMemorySpanExporter) -> None:
+def test_a_search_is_a_span_with_one_for_each_part(
+    corpus: str, spans: InMemorySpanExporter
+) -> None:
     def traced(texts: Sequence[str]) -> list[list[float]]:
         with trace.get_tracer("model").start_as_current_span("model"):
             return [[1.0, 0.0, 0.0]] * len(texts)
@@ -193,7 +195,9 @@ def test_spans_of_searches_on_one_loop_do_not_mix(corpus: str, spans: InMemorySp
         assert sorted(within) == ["second_brain.embed", "second_brain.search"]
 
 
-def test_a_span_of_a_failure_has_no_trace(corpus: str, spans: InMemorySpanExporter) -> None:
+def test_a_span_of_a_failed_search_is_an_error_without_a_trace(
+    corpus: str, spans: InMemorySpanExporter
+) -> None:
     with pytest.raises(InvalidInputError):
         service(corpus).search("zebra", filters={"knowledge_type": "poem"})
     whole = by_name(spans)["second_brain.retrieval"]

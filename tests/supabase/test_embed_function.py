@@ -238,7 +238,9 @@ def test_a_model_that_is_busy_for_longer_leaves_the_texts_to_the_next_call(edge:
         Answer({}, 302, {"Location": "http://127.0.0.1:9/"}),
     ],
 )
-def test_a_useless_model_keeps_texts_pending_and_no_key_is_told(edge: Edge, answer: Answer) -> None:
+def test_an_unusable_model_keeps_the_texts_pending_and_no_key_is_told(
+    edge: Edge, answer: Answer
+) -> None:
     edge.model.answer = lambda _: answer
     edge.add("one", "two")
     reported = edge.call({"seconds": 1})

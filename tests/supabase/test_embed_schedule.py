@@ -96,7 +96,9 @@ def add(connection: Connection, embedding: list[float] | None = None, model: str
     )
 
 
-def test_without_the_extensions_nothing_changes(database: Connection, notices: list[str]) -> None:
+def test_without_the_extensions_it_says_so_and_changes_nothing(
+    database: Connection, notices: list[str]
+) -> None:
     pglast.parse_sql(FILE.read_text("utf-8"))
     before = database.execute("select count(*) from pg_class").fetchone()
     run(database)

@@ -120,7 +120,7 @@ def test_sql_alone_finds_what_it_has_stored(pasted: Connection) -> None:
 
 @needs_deno
 @pytest.mark.usefixtures("built")
-def test_typescript_alone_finds_what_is_public(
+def test_typescript_without_python_finds_what_is_public(
     server: Server, plain_dsn: str, tmp_path: Path
 ) -> None:
     first = JAVASCRIPT.partition("\n## ")[0]

@@ -153,7 +153,9 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dimensions", [256])
-def test_what_the_page_ingests_a_user_finds(dsn: str, connect: Connect, tmp_path: Path) -> None:
+def test_what_the_page_ingests_is_found_by_a_signed_in_user(
+    dsn: str, connect: Connect, tmp_path: Path
+) -> None:
     page = (ROOT / "docs" / "javascript.md").read_text("utf-8")
     (command,) = re.findall(r"^second-brain (ingest .*)$", page, re.MULTILINE)
     (tmp_path / "docs").mkdir()

@@ -191,7 +191,9 @@ def test_a_long_document_comes_in_parts(assistant: Assistant, running: Running) 
     assert "next_offset" not in second["metadata"]
 
 
-def test_a_refusal_names_argument_and_remedy(assistant: Assistant, running: Running) -> None:
+def test_a_refusal_names_the_argument_and_the_remedy(
+    assistant: Assistant, running: Running
+) -> None:
     rest = running[1]
     remedy = "Correct the argument that the message names."
     for wrong, named in (

@@ -117,7 +117,7 @@ def answers(callers: Callers) -> dict[str, str | None]:
 
 
 @pytest.mark.slow
-def test_what_tune_stores_reaches_everyone(
+def test_what_tune_stores_reaches_every_caller(
     callers: Callers, run: Run, database: Connection
 ) -> None:
     writer = KnowledgeWriter(database)

@@ -76,7 +76,9 @@ def versions(done: "subprocess.CompletedProcess[str]") -> list[tuple[str, str]]:
     return [(row["local"], row["remote"]) for row in json.loads(done.stdout)["migrations"]]
 
 
-def test_push_applies_and_records_what_migrate_does(supabase: Cli, plain_dsn: str) -> None:
+def test_push_applies_every_migration_and_records_what_migrate_records(
+    supabase: Cli, plain_dsn: str
+) -> None:
     succeeded(supabase("db", "push"))
     expected = [
         (one.version, one.name, [statement for _, statement in migrations.statements(one.sql)])
@@ -93,7 +95,9 @@ def test_push_applies_and_records_what_migrate_does(supabase: Cli, plain_dsn: st
     assert superuser == (False,)
 
 
-def test_after_push_neither_migrate_nor_push_has_work(supabase: Cli, plain_dsn: str) -> None:
+def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
+    supabase: Cli, plain_dsn: str
+) -> None:
     succeeded(supabase("db", "push"))
     assert migrations.apply(plain_dsn) == []
     assert "up to date" in succeeded(supabase("db", "push"))
@@ -105,7 +109,9 @@ def test_a_checkout_pushes_what_init_writes(tmp_path: Path) -> None:
     assert [one.read_text("utf-8") for one in written] == [one.read_text("utf-8") for one in pushed]
 
 
-def test_after_migrate_neither_push_nor_migrate_has_work(supabase: Cli, plain_dsn: str) -> None:
+def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
+    supabase: Cli, plain_dsn: str
+) -> None:
     migrations.apply(plain_dsn)
     assert "up to date" in succeeded(supabase("db", "push"))
     assert migrations.apply(plain_dsn) == []
@@ -127,7 +133,7 @@ def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> 
 
 
 @pytest.mark.parametrize("modules", [(), ALL], ids=["core", "all"])
-def test_the_security_advisor_is_silent(
+def test_the_security_advisor_has_no_remark_at_all(
     supabase: Cli, plain_dsn: str, modules: tuple[str, ...]
 ) -> None:
     migrations.apply(plain_dsn, modules=modules)
@@ -137,7 +143,9 @@ def test_the_security_advisor_is_silent(
 
 
 @pytest.mark.slow
-def test_the_advisors_notice_a_table_without_rls(supabase: Cli, plain_dsn: str) -> None:
+def test_the_advisors_would_notice_a_table_without_row_level_security(
+    supabase: Cli, plain_dsn: str
+) -> None:
     migrations.apply(plain_dsn, modules=ALL)
     with psycopg.connect(plain_dsn) as connection:
         connection.execute("alter table public.knowledge_documents disable row level security")
@@ -186,7 +194,9 @@ def test_modules_are_pushed_after_core(
     assert migrations.apply(plain_dsn) == []
 
 
-def test_a_project_fetches_what_was_pasted(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
+def test_a_project_fetches_the_files_that_the_sql_editor_has_installed(
+    supabase: Cli, plain_dsn: str, tmp_path: Path
+) -> None:
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         connection.execute(migrations.one_file(384, modules=["facets"]).encode())
     own = tmp_path / "own" / "supabase" / "migrations"

@@ -172,7 +172,7 @@ TOOLS = pytest.mark.parametrize(
 
 
 @TOOLS
-def test_a_tool_names_what_says_who_asks(tool: Tool, place: Place) -> None:
+def test_a_tool_refuses_by_name_what_says_who_asks(tool: Tool, place: Place) -> None:
     sent: list[Call] = [{name: value} for name, value in WHO.items()]
     sent += [{name: None} for name in WHO]
     answers = tool(place, [{**QUERY, **one} for one in sent])
@@ -183,7 +183,7 @@ def test_a_tool_names_what_says_who_asks(tool: Tool, place: Place) -> None:
 
 
 @TOOLS
-def test_a_tool_checks_the_arguments_it_takes(tool: Tool, place: Place) -> None:
+def test_a_tool_checks_the_arguments_that_it_takes(tool: Tool, place: Place) -> None:
     right: list[Call] = [
         QUERY,
         {**QUERY, "limit": 1},

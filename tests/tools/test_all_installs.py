@@ -96,7 +96,9 @@ def test_a_line_is_a_connection_string_and_a_schema(
     assert asked == [make_conninfo(line.removesuffix(f" {place[0]}"))]
 
 
-def test_a_wrong_line_is_named_and_not_shown(run: Run, tmp_path: Path, plain_dsn: str) -> None:
+def test_a_line_that_is_none_is_named_and_not_shown(
+    run: Run, tmp_path: Path, plain_dsn: str
+) -> None:
     lines = [
         "hunter2",
         "postgresql://me:hunter2@h/db acme globex",
@@ -116,7 +118,9 @@ def test_a_wrong_line_is_named_and_not_shown(run: Run, tmp_path: Path, plain_dsn
     assert schemas(plain_dsn) == ["acme"]
 
 
-def test_a_file_without_an_install_is_refused(run: Run, tmp_path: Path) -> None:
+def test_a_file_without_an_install_and_what_does_not_go_with_it_are_refused(
+    run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "empty.txt").write_text("# nothing\n")
     for arguments, said in (
         (["--all", "empty.txt"], "empty.txt has no install"),

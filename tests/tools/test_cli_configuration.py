@@ -56,7 +56,9 @@ def test_an_option_replaces_the_variable_the_variable_the_file_the_file_the_defa
     assert count("--limit", "3") == 3
 
 
-def test_the_file_gives_database_schema_and_embedder(run: Run, dsn: str, tmp_path: Path) -> None:
+def test_the_file_gives_the_database_the_schema_and_the_embedder(
+    run: Run, dsn: str, tmp_path: Path
+) -> None:
     write_docs(tmp_path / "docs")
     (tmp_path / "pyproject.toml").write_text(
         f'[tool.second-brain]\ndsn = "{dsn}"\nembedder = "nosuch"\n'
@@ -107,7 +109,9 @@ def test_a_wrong_file_is_an_error_that_names_the_file_and_the_key(
     assert remedy in found["remedy"]
 
 
-def test_a_wrong_variable_is_named_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_variable_is_named_without_its_value(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECOND_BRAIN_VIEWER_ID", PASSWORD)
     done = run("search", "key")
     assert done.code == 1

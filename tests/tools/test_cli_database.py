@@ -137,7 +137,9 @@ def test_the_major_version_of_a_dev_database_can_be_chosen(run: Run) -> None:
     assert "PostgreSQL 16, not 18" in fails(run("server", "dev", "start", "--postgres-major", "18"))
 
 
-def test_migrate_says_what_it_applies_and_when_nothing_is_left(run: Run, plain_dsn: str) -> None:
+def test_migrate_says_what_it_applies_and_then_that_nothing_is_left(
+    run: Run, plain_dsn: str
+) -> None:
     first = run("migrate", "--dimensions", "7", "--dsn", plain_dsn)
     assert first.code == 0, first.err
     assert "Applying 010_hybrid_search.sql" in first.err
@@ -149,7 +151,9 @@ def test_migrate_says_what_it_applies_and_when_nothing_is_left(run: Run, plain_d
     )
 
 
-def test_a_new_database_has_the_embedders_size(run: Run, plain_dsn: str, folder: Path) -> None:
+def test_a_new_database_gets_the_size_of_the_embedder(
+    run: Run, plain_dsn: str, folder: Path
+) -> None:
     (folder / "a.md").write_text("A zebra.")
     first = run("migrate", "--dsn", plain_dsn)
     assert "Embeddings of 256 dimensions, for wordllama-l2-256\n" in first.err
@@ -198,7 +202,9 @@ def test_the_prelude_prepares_a_plain_database(run: Run, server: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["migrate", "doctor"])
-def test_an_unreachable_database_is_one_line_of_no_secret(in_process: Run, command: str) -> None:
+def test_an_unreachable_database_is_one_line_without_the_password(
+    in_process: Run, command: str
+) -> None:
     said = fails(in_process(command, "--dsn", NOWHERE))
     assert "hunter2" not in said
     assert "refused" in said

@@ -28,7 +28,7 @@ def stored(corpus: KnowledgeWriter, collection: str = "") -> str | None:
     return next(one.fields for one in corpus.settings() if one.collection == collection)
 
 
-def test_fields_not_given_stay_and_chunks_are_rewritten(
+def test_fields_that_are_not_given_stay_and_every_chunk_is_rewritten(
     brain: Run, corpus: KnowledgeWriter
 ) -> None:
     done = brain(*FIELDS, "--heading-weight", "1", "--text-key", "author")
@@ -43,7 +43,9 @@ def test_fields_not_given_stay_and_chunks_are_rewritten(
     assert not json.loads(brain("search", "ada", "--mode", "text", "--json").out)["results"]
 
 
-def test_without_options_it_goes_on_where_it_ended(brain: Run, corpus: KnowledgeWriter) -> None:
+def test_without_options_it_goes_on_where_it_was_stopped(
+    brain: Run, corpus: KnowledgeWriter
+) -> None:
     corpus.set_fields(CorpusSettings(heading_weight=5))
     assert corpus.rewrite_chunks(12) == 18
     done = brain(*FIELDS)
@@ -51,7 +53,9 @@ def test_without_options_it_goes_on_where_it_ended(brain: Run, corpus: Knowledge
     assert json.loads(brain(*FIELDS, "--json").out) == {"rewritten": 0}
 
 
-def test_removed_settings_leave_chunks_to_rewrite(brain: Run, corpus: KnowledgeWriter) -> None:
+def test_settings_of_a_collection_that_are_removed_leave_chunks_to_rewrite(
+    brain: Run, corpus: KnowledgeWriter
+) -> None:
     brain(*FIELDS, "--collection", "knowledge", "--heading-weight", "0")
     assert (stored(corpus), stored(corpus, "knowledge")) == (None, "heading 0")
     removed = brain("corpus", "settings", "reset", "--collection", "knowledge").out

@@ -191,7 +191,9 @@ def test_groups_are_set_kept_and_removed(brain: Run, database: Connection) -> No
     assert ingest("--allowed-groups", "")[1] is None
 
 
-def test_a_dry_run_only_tells(brain: Run, tmp_path: Path, database: Connection) -> None:
+def test_a_dry_run_tells_and_writes_nothing(
+    brain: Run, tmp_path: Path, database: Connection
+) -> None:
     brain("ingest", "docs/fruit.md", "docs/cars.txt", "--source", "docs")
     (tmp_path / "docs" / "cars.txt").unlink()
     done = brain("ingest", "docs", "--visibility", "public", "--prune", "--dry-run")
@@ -291,7 +293,9 @@ def test_a_lost_connection_says_what_is_done(
     assert stored_keys(database) == ["docs:cars.txt"]
 
 
-def test_much_analyses_the_table(brain: Run, tmp_path: Path, database: Connection) -> None:
+def test_ingesting_much_analyses_the_table(
+    brain: Run, tmp_path: Path, database: Connection
+) -> None:
     for number in range(60):
         (tmp_path / "docs" / f"{number}.txt").write_text(f"file number {number}")
     brain("ingest", "docs")

@@ -30,7 +30,9 @@ def dimensions() -> int:
         (["search", "x", "--mode", "best"], "hybrid"),
     ],
 )
-def test_wrong_usage_tells_what_is_allowed(brain: Run, arguments: list[str], named: str) -> None:
+def test_wrong_usage_is_told_with_what_is_allowed(
+    brain: Run, arguments: list[str], named: str
+) -> None:
     done = brain(*arguments)
     assert done.code == 2
     assert named in done.err
@@ -189,7 +191,9 @@ def test_facets_are_counted_over_the_chunks_that_have_the_words(zoo: Run) -> Non
     assert counted[1] == {"facet": "collection", "value": "archive", "count": 1}
 
 
-def test_chunks_without_an_embedding_are_told_who_may_see_them(brain: Run, dsn: str) -> None:
+def test_chunks_without_an_embedding_are_told_to_those_who_may_see_them(
+    brain: Run, dsn: str
+) -> None:
     brain("ingest", "docs")
     with psycopg.connect(dsn, autocommit=True) as connection:
         KnowledgeWriter(connection).upsert_document(
@@ -224,7 +228,9 @@ def test_excerpt_and_neighbours_stand_under_the_title(zoo: Run) -> None:
 
 @pytest.mark.parametrize("dimensions", [3])
 @pytest.mark.parametrize("command", [["ingest", "docs"], ["search", "key"]])
-def test_an_embedder_of_another_size_has_a_remedy(brain: Run, command: list[str]) -> None:
+def test_an_embedder_of_another_size_is_refused_with_the_remedy(
+    brain: Run, command: list[str]
+) -> None:
     done = brain(*command)
     assert (done.code, done.out) == (1, "")
     assert "have 3 dimensions, but wordllama-l2-256 has 256" in done.err
@@ -232,7 +238,7 @@ def test_an_embedder_of_another_size_has_a_remedy(brain: Run, command: list[str]
 
 
 @pytest.mark.parametrize("dimensions", [3])
-def test_words_need_no_embedder(brain: Run, database: Connection) -> None:
+def test_a_search_by_words_needs_no_embedder(brain: Run, database: Connection) -> None:
     KnowledgeWriter(database).upsert_document({"external_key": "a"}, [{"content": "a zebra"}])
     (hit,) = hits(brain("search", "zebra", "--mode", "text", "--json"))
     assert hit["content"] == "a zebra"
@@ -271,7 +277,7 @@ def test_an_embedder_of_another_model_is_refused_by_name(
     assert "--switch-model" in done.err
 
 
-def test_a_corpus_can_change_its_model(brain: Run, database: Connection) -> None:
+def test_a_corpus_can_be_switched_to_another_model(brain: Run, database: Connection) -> None:
     brain("ingest", "docs")
     database.execute("update public.knowledge_chunks set embedding_model = 'other-256'")
     assert brain("search", "key").code == 1

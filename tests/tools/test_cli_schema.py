@@ -24,7 +24,7 @@ def run(run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_each_command_has_a_schema(
+def test_every_command_takes_the_schema(
     run: Run, plain_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["--schema", SCHEMA]
@@ -68,7 +68,7 @@ def test_each_command_has_a_schema(
     assert run("doctor").code == 0
 
 
-def test_obstacles_are_printed_and_nothing_written(
+def test_init_and_migrate_print_the_obstacles_and_write_nothing(
     run: Run, plain_dsn: str, tmp_path: Path
 ) -> None:
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
@@ -89,7 +89,9 @@ def test_obstacles_are_printed_and_nothing_written(
     assert len(list((tmp_path / "written").iterdir())) == len(core)
 
 
-def test_init_finds_pgvector(run: Run, plain_dsn: str, server: Server, tmp_path: Path) -> None:
+def test_init_finds_the_schema_of_pgvector(
+    run: Run, plain_dsn: str, server: Server, tmp_path: Path
+) -> None:
     admin = server.admin_dsn(str(conninfo_to_dict(plain_dsn)["dbname"]))
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute("alter extension vector set schema public")

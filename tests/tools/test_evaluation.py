@@ -91,7 +91,7 @@ def test_eval_passes_the_arguments_of_hybrid_on(on_server: Run) -> None:
     assert found["text"]["empty_answers"] == 2
 
 
-def test_eval_prints_what_the_gain_is_worth(
+def test_eval_prints_a_table_and_what_the_gain_is_worth(
     on_server: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It stands for a model that is not here.
@@ -109,7 +109,7 @@ def test_eval_prints_what_the_gain_is_worth(
 
 
 @pytest.mark.slow
-def test_eval_has_a_server_of_its_own(
+def test_eval_starts_a_server_of_its_own_and_embeds_by_itself(
     run: Run, fruit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # pytest's folders are closed to the account that the server runs as under root.
@@ -122,7 +122,9 @@ def test_eval_has_a_server_of_its_own(
     assert found["vector"]["Recall@100"] == 1
 
 
-def test_a_role_without_createdb_is_told_what_to_do(run: Run, fruit: Path, server: Server) -> None:
+def test_a_role_that_may_not_make_a_database_is_told_what_to_do(
+    run: Run, fruit: Path, server: Server
+) -> None:
     role = f"second_brain_evaluator_{secrets.token_hex(4)}"
     with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
         admin.execute(sql.SQL("create role {} login password 'x'").format(sql.Identifier(role)))
@@ -152,7 +154,9 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     assert (done.code, told in done.err, "Loading" in done.err) == (code, True, False)
 
 
-def test_a_missing_extra_is_named(run: Run, fruit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_it(
+    run: Run, fruit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "ir_measures", None)
     done = run("corpus", "eval", "fruit")
     assert done.code == 1

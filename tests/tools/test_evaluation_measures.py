@@ -155,7 +155,9 @@ def test_a_sample_of_queries_keeps_their_rows_and_is_the_same_for_the_same_seed(
         ("qrels.tsv", "query-id\tcorpus-id\tscore\n", "judges no document relevant"),
     ],
 )
-def test_a_malformed_file_and_line_are_named(fruit: Path, name: str, text: str, said: str) -> None:
+def test_a_malformed_file_is_refused_by_name_and_line(
+    fruit: Path, name: str, text: str, said: str
+) -> None:
     (fruit / name).write_text(text)
     with pytest.raises(CollectionError) as refused:
         collections.load(fruit)
@@ -183,7 +185,9 @@ def test_a_missing_file_is_named(fruit: Path, name: str) -> None:
         (np.full((3, 3), np.nan), np.zeros((3, 3)), "not finite"),
     ],
 )
-def test_wrong_embeddings_are_refused(fruit: Path, documents: Any, queries: Any, said: str) -> None:
+def test_embeddings_that_do_not_fit_are_refused(
+    fruit: Path, documents: Any, queries: Any, said: str
+) -> None:
     np.save(fruit / "d.npy", documents)
     np.save(fruit / "q.npy", queries)
     with pytest.raises(CollectionError) as refused:
@@ -244,7 +248,9 @@ def test_a_gain_within_its_standard_error_is_not_stored(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("queries", "is_stored"), [(19, False), (20, True)])
-def test_a_fit_to_few_questions_is_stored_by_force(queries: int, is_stored: bool) -> None:
+def test_a_fit_to_fewer_than_twenty_questions_is_stored_only_by_force(
+    queries: int, is_stored: bool
+) -> None:
     found = tuned(queries, {DEFAULT: lambda _: 0.5, BETTER: lambda _: 0.6})
     assert found.is_better
     assert (found.has_enough, found.storable is not None) == (is_stored, is_stored)

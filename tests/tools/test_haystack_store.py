@@ -101,7 +101,9 @@ def test_the_retrievers_search_by_vectors_or_by_both_legs(store: SecondBrainDocu
     ]
 
 
-def test_filters_of_a_run_and_of_the_retriever_hold(store: SecondBrainDocumentStore) -> None:
+def test_the_filters_of_a_run_and_of_the_retriever_both_hold(
+    store: SecondBrainDocumentStore,
+) -> None:
     def equal(field: str, value: object) -> dict[str, Any]:
         return {"field": field, "operator": "==", "value": value}
 
@@ -186,7 +188,9 @@ def test_a_filter_by_id_finds_the_documents_of_these_ids(store: SecondBrainDocum
 
 
 @pytest.mark.parametrize("field", ["id", "content", "embedding", "score", "blob", "meta"])
-def test_other_fields_are_no_metadata(store: SecondBrainDocumentStore, field: str) -> None:
+def test_other_fields_of_a_document_are_no_metadata(
+    store: SecondBrainDocumentStore, field: str
+) -> None:
     condition = {"field": field, "operator": ">" if field == "id" else "==", "value": "a"}
     for given in (condition, {"operator": "NOT", "conditions": [condition]}):
         with pytest.raises(FilterError, match=rf"{field} .* meta\.<key>"):

@@ -111,7 +111,9 @@ WAYS = pytest.mark.parametrize("how", ["invoke", "ainvoke", "ainvoke in a thread
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("has_async", [False, True])
-def test_langchain_s_arguments_are_of_one_search(filled: str, how: str, has_async: bool) -> None:
+def test_langchain_s_own_arguments_are_options_of_one_search(
+    filled: str, how: str, has_async: bool
+) -> None:
     retriever = langchain.SecondBrainRetriever(
         service=service(filled),
         async_service=async_service(filled) if has_async else None,
@@ -187,7 +189,9 @@ def test_options_are_those_of_the_search(
 
 @pytest.mark.parametrize("retrieve", [documents, nodes])
 @WAYS
-def test_a_failure_is_no_empty_list(retrieve: Callable[..., Sequence[object]], how: str) -> None:
+def test_a_failure_is_raised_and_no_empty_list(
+    retrieve: Callable[..., Sequence[object]], how: str
+) -> None:
     with pytest.raises(UnavailableError):
         retrieve(NOWHERE, how)
 

@@ -154,7 +154,7 @@ def test_the_keys_of_a_dict_are_metadata_and_a_list_has_conditions(emptied_dsn: 
         ({"team": "platform", "$not": {"title": {"$exists": True}}}, {"leaked"}),
     ],
 )
-def test_operators_of_other_stores_work(
+def test_a_dict_takes_the_operators_of_other_stores(
     emptied_dsn: str, given: dict[str, Any], found: set[str]
 ) -> None:
     assert set(ids(filled(emptied_dsn).similarity_search("key", filter=given))) == found

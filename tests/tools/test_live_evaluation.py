@@ -59,7 +59,9 @@ def modes(brain: Run, *options: str) -> dict[str, Any]:
     return found
 
 
-def test_eval_takes_stored_embeddings_and_settings(brain: Run, writer: KnowledgeWriter) -> None:
+def test_eval_searches_the_corpus_with_its_stored_embeddings_and_settings(
+    brain: Run, writer: KnowledgeWriter
+) -> None:
     use_the_worse_leg(writer)
     report = modes(brain)
     found = report["modes"]
@@ -171,7 +173,9 @@ def test_another_embedding_model_is_compared_before_the_switch(brain: Run) -> No
 
 
 @pytest.mark.slow
-def test_tune_changes_a_search(brain: Run, writer: KnowledgeWriter, database: Connection) -> None:
+def test_tune_stores_what_is_better_and_a_search_changes(
+    brain: Run, writer: KnowledgeWriter, database: Connection
+) -> None:
     use_the_worse_leg(writer)
     judge_enough(writer)
     assert best_hit(database) == "bananas"
@@ -187,7 +191,9 @@ def test_tune_changes_a_search(brain: Run, writer: KnowledgeWriter, database: Co
     assert "Not stored: the settings in use are the best." in again.out
 
 
-def test_tune_takes_a_files_judgments(brain: Run, writer: KnowledgeWriter, tmp_path: Path) -> None:
+def test_tune_takes_the_judgments_of_a_file(
+    brain: Run, writer: KnowledgeWriter, tmp_path: Path
+) -> None:
     use_the_worse_leg(writer)
     writer.delete_judgments(collection="first")
     asked = [(before, word) for before in ("", "the ", "of the ") for word in WORDS]
@@ -204,7 +210,9 @@ def test_tune_takes_a_files_judgments(brain: Run, writer: KnowledgeWriter, tmp_p
     assert "judgments import questions.tsv" in refused.err
 
 
-def test_a_gain_of_few_questions_is_stored_by_force(brain: Run, writer: KnowledgeWriter) -> None:
+def test_a_gain_of_few_questions_is_stored_only_by_force(
+    brain: Run, writer: KnowledgeWriter
+) -> None:
     use_the_worse_leg(writer)
     writer.delete_judgments(collection="first")
     writer.set_judgments(judged("first", count=5))
@@ -233,7 +241,9 @@ def test_options_of_a_test_collection_need_its_folder(brain: Run, tmp_path: Path
     assert "give no folder" in done.err
 
 
-def test_generated_questions_are_the_same_again(brain: Run, writer: KnowledgeWriter) -> None:
+def test_generated_questions_are_repeatable_and_reported_apart(
+    brain: Run, writer: KnowledgeWriter
+) -> None:
     for place in range(6):
         writer.upsert_document(
             {"external_key": f"doc{place}", "collection": "texts"},
@@ -265,7 +275,9 @@ def test_generated_questions_are_the_same_again(brain: Run, writer: KnowledgeWri
     assert [one.question for one in writer.judgments("texts")] == ["cars"]
 
 
-def test_only_its_user_withdraws_a_judgment(writer: KnowledgeWriter, database: Connection) -> None:
+def test_a_withdrawn_judgment_is_that_of_its_user_alone(
+    writer: KnowledgeWriter, database: Connection
+) -> None:
     mine = Judgment(question="doors?", document_key="doors")
     theirs = mine.model_copy(update={"judged_by": UUID(int=1)})
     writer.set_judgments([mine, theirs])

@@ -94,7 +94,9 @@ def test_a_mode_is_one_leg_or_both(store: SecondBrainVectorStore) -> None:
         asked(store, "key", "mmr")
 
 
-def test_the_default_score_is_the_cosine_similarity(store: SecondBrainVectorStore) -> None:
+def test_the_score_of_the_default_mode_is_the_cosine_similarity(
+    store: SecondBrainVectorStore,
+) -> None:
     query = VectorStoreQuery(query_embedding=[0.0, 0.0, 1.0], similarity_top_k=3)
     assert store.query(query).similarities == pytest.approx([1.0, 0.8, 0.0], abs=1e-6)
 
@@ -216,7 +218,9 @@ def test_an_index_writes_to_the_store_and_another_one_reads_it(emptied_dsn: str)
     ]
 
 
-def test_nodes_are_deleted_by_the_filters_of_a_search(store: SecondBrainVectorStore) -> None:
+def test_nodes_are_deleted_by_the_filters_that_a_search_takes(
+    store: SecondBrainVectorStore,
+) -> None:
     number = MetadataFilter(key="n", operator=FilterOperator.GT, value=1)
     nested = MetadataFilters(
         filters=[
@@ -239,7 +243,9 @@ def test_nodes_are_deleted_by_the_filters_of_a_search(store: SecondBrainVectorSt
     assert before - after == {"1"}
 
 
-def test_a_key_with_a_dot_is_refused_where_it_is_a_path(store: SecondBrainVectorStore) -> None:
+def test_a_key_with_a_dot_is_refused_where_it_would_be_a_path(
+    store: SecondBrainVectorStore,
+) -> None:
     dotted = MetadataFilter(key="a.b", operator=FilterOperator.GT, value=1)
     with pytest.raises(InvalidInputError, match=r"a\.b' has a dot"):
         asked(store, "key", filters=MetadataFilters(filters=[dotted]))

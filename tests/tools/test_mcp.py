@@ -114,7 +114,9 @@ def test_an_answer_without_results_says_so(assistant: Assistant) -> None:
 
 
 @pytest.mark.parametrize("tool", ["search_knowledge_base", "hybrid_search"])
-def test_memories_alone_are_left_out_of_a_search(assistant: Assistant, tool: str) -> None:
+def test_memories_are_left_out_and_every_other_collection_is_searched(
+    assistant: Assistant, tool: str
+) -> None:
     contents = assistant.ask(tool, query="service keys rotated, and cameras").contents()
     assert {KEYS, RECORDER} <= contents
     assert PREFERENCE not in contents
@@ -156,7 +158,9 @@ def test_source_id_keeps_to_one_source(assistant: Assistant) -> None:
         ("bm25", {"text"}),
     ],
 )
-def test_search_type_names_the_legs(assistant: Assistant, search_type: str, legs: set[str]) -> None:
+def test_search_type_says_which_legs_run(
+    assistant: Assistant, search_type: str, legs: set[str]
+) -> None:
     found = assistant.ask(
         "search_knowledge_base", query="rotated keys", match_count=1, search_type=search_type
     )
@@ -205,7 +209,9 @@ def test_an_unknown_tool_is_an_error_of_the_protocol(assistant: Assistant) -> No
         assistant.ask("drop_table", query="keys")
 
 
-def test_expanding_neighbors_shows_hits_with_what_is_around(assistant: Assistant) -> None:
+def test_expanding_neighbors_shows_each_hit_with_the_passages_around_it(
+    assistant: Assistant,
+) -> None:
     asked = {"query": "leaked key revoked", "limit": 1}
     for expand in (1, True):
         found = assistant.ask("hybrid_search", **asked, expand_neighbors=expand)
@@ -369,7 +375,9 @@ def test_arguments_choose_and_order_the_results(here: Here) -> None:
         "public only",
     ],
 )
-def test_a_limited_server_never_shows_more(here: Here, scope: Scope, allowed: set[str]) -> None:
+def test_a_limited_server_shows_no_more_whatever_is_asked(
+    here: Here, scope: Scope, allowed: set[str]
+) -> None:
     with here(scope) as assistant:
         everything = {"query": "keys, cameras, heron, kumquats, Mondays", "limit": 50}
         found = assistant.ask("hybrid_search", **everything, include_memory=True).contents()
@@ -395,7 +403,9 @@ def test_without_the_embedder_text_hits_give_the_embedding_and_the_text_says_so(
     assert found.content["degraded"]["part"] == "embed"
 
 
-def test_passages_not_embedded_are_told_who_may_see_them(here: Here, corpus: str) -> None:
+def test_passages_without_an_embedding_are_told_to_those_who_may_see_them(
+    here: Here, corpus: str
+) -> None:
     with psycopg.connect(corpus, autocommit=True) as connection:
         writer = KnowledgeWriter(connection)
         writer.upsert_document(

@@ -34,7 +34,7 @@ def test_search_and_fetch_are_what_connectors_expect(assistant: Assistant) -> No
     assert "next_offset" not in metadata
 
 
-def test_a_document_has_parts(
+def test_a_document_can_be_read_in_parts(
     assistant: Assistant, monkeypatch: pytest.MonkeyPatch, here: Here
 ) -> None:
     document = found_ids(assistant, "leaked keys")["API keys"]
@@ -164,7 +164,7 @@ def test_another_uri_is_refused(assistant: Assistant, uri: str) -> None:
         assistant.read(uri)
 
 
-def test_resources_have_pages(
+def test_the_list_of_resources_has_pages(
     monkeypatch: pytest.MonkeyPatch, here: Here, assistant: Assistant
 ) -> None:
     monkeypatch.setattr("second_brain.mcp_server.documents.PAGE_SIZE", 2)

@@ -105,7 +105,9 @@ def test_a_note_is_found_by_its_words_when_the_model_fails(here: Here) -> None:
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_viewer_forgets_only_their_own_notes(ana: Assistant, assistant: Assistant) -> None:
+def test_a_viewer_forgets_their_own_notes_and_nothing_else(
+    ana: Assistant, assistant: Assistant
+) -> None:
     note = ana.ask("remember", note=NOTE).content["id"]
     others = {
         str(one.title): one.uri.removeprefix("second-brain://document/")
@@ -123,7 +125,9 @@ def test_a_viewer_forgets_only_their_own_notes(ana: Assistant, assistant: Assist
 
 
 @pytest.mark.usefixtures("stored")
-def test_number_and_size_of_notes_end(ana: Assistant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_and_the_size_of_notes_are_bounded(
+    ana: Assistant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "at most 2000 characters" in ana.ask("remember", note="x" * 2001).text
     assert not ana.ask("remember", note="x" * 2000).is_error
     monkeypatch.setattr("second_brain.mcp_server.notes.MOST_NOTES", 1)

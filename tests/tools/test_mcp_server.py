@@ -240,7 +240,9 @@ def test_a_cancelled_call_ends_its_statement_over_http(open_server: str, corpus:
         assert_cancelled(assistant, corpus)
 
 
-def test_a_closed_connection_ends_an_older_clients_query(open_server: str, corpus: str) -> None:
+def test_a_closed_connection_ends_the_statement_of_an_older_client(
+    open_server: str, corpus: str
+) -> None:
     with locked_chunks(corpus) as watching:
         with call_by_hand(open_server, "search_knowledge_base", None, query="keys"):
             wait_for(watching, waiting=True)

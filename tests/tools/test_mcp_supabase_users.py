@@ -77,7 +77,9 @@ def test_groups_are_those_of_the_metadata_that_users_cannot_write(
 
 
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["keys alone", "with a secret"])
-def test_a_token_of_no_signed_in_user_is_refused(project: Project, secret: str | None) -> None:
+def test_a_token_that_is_not_a_signed_in_users_is_refused(
+    project: Project, secret: str | None
+) -> None:
     users = SupabaseUsers(project.url, secret=secret)
     header, claims, signature = project.token().split(".")
     refused = {
@@ -152,7 +154,9 @@ def test_an_answer_without_a_token_leads_to_the_projects_sign_in(
             assert metadata["bearer_methods_supported"] == ["header"]
 
 
-def test_a_local_proxy_sends_its_own_host_and_no_other(project: Project, corpus: str) -> None:
+def test_a_proxy_on_this_machine_may_send_its_own_host_and_no_other(
+    project: Project, corpus: str
+) -> None:
     variables = {"SECOND_BRAIN_DSN": corpus, "SUPABASE_URL": project.url}
     public = ("--public-url", "https://mcp.example.org/mcp")
     with http_server("--supabase-users", *public, **variables) as served:
@@ -199,7 +203,9 @@ def test_what_contradicts_the_users_is_refused(
     assert complaint in run("server", "mcp", "--supabase-users", *arguments).err
 
 
-def test_the_command_makes_a_valid_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_makes_a_token_that_the_server_accepts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "needs a user and a secret" in run("server", "token", "--viewer-id", ANA).err
     monkeypatch.setenv("SUPABASE_URL", "https://a.supabase.co")
     monkeypatch.setenv("SUPABASE_JWT_SECRET", SECRET)

@@ -64,7 +64,9 @@ def test_a_dry_run_runs_every_step_in_a_clone_and_changes_nothing_here(
     assert git(checkout, "tag") == git(checkout, "status", "--porcelain") == ""
 
 
-def test_a_dry_run_fails_as_a_release(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_fails_where_a_release_would(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert release.main(["1.2.4", "--dry-run"], checkout) == 1
     assert "CHANGELOG.md has no section '## 1.2.4" in capsys.readouterr().err
     (checkout / "Makefile").write_text("ci:\n\t@false\n", "utf-8")

@@ -106,7 +106,7 @@ def test_where_the_legs_do_not_differ_nothing_is_stored(database: Connection, tu
 
 
 @pytest.mark.slow
-def test_k1_and_b_are_stored_where_they_gain_and_kept_later(
+def test_k1_and_b_are_stored_where_they_gain_and_kept_when_weights_are_stored(
     database: Connection, tune: Any
 ) -> None:
     model = made(database, PLACES, PLACES)
@@ -130,7 +130,9 @@ def test_k1_and_b_are_stored_where_they_gain_and_kept_later(
 WEIGHT = "select vector_weight from public.knowledge_model_weights where model = 'made'"
 
 
-def test_a_models_weight_is_measured_on_judgments(database: Connection, tune: Any) -> None:
+def test_the_weight_of_a_model_is_measured_on_judged_questions(
+    database: Connection, tune: Any
+) -> None:
     found = tune(made(database, PLACES, NOISE), "--model")
     assert (found["model"], found["in_use"], found["stored"]) == ("made", 1, True)
     assert found["weights"]["3"] < found["weights"]["1"] < found["weights"][f"{found['best']:g}"]
@@ -138,7 +140,9 @@ def test_a_models_weight_is_measured_on_judgments(database: Connection, tune: An
     assert database.execute(WEIGHT).fetchone() == (found["best"],)
 
 
-def test_without_judgments_titles_are_asked(database: Connection, tune: Any) -> None:
+def test_without_judgments_titles_are_asked_and_the_corpus_stays_as_it_is(
+    database: Connection, tune: Any
+) -> None:
     writer = KnowledgeWriter(database)
     titles = [f"{word} {word}x" for word in WORDS]
     contents = [f"about {titles[place - 1]} alone" for place in PLACES]
@@ -192,7 +196,9 @@ def tune_fields(run: Run, monkeypatch: pytest.MonkeyPatch, dsn: str) -> Any:
 
 
 @pytest.mark.module("field_weights")
-def test_weights_of_the_title_are_tried_alone(database: Connection, tune_fields: Any) -> None:
+def test_weights_of_the_title_are_tried_and_nothing_is_changed(
+    database: Connection, tune_fields: Any
+) -> None:
     model = titled(database)
     read = "select id, content_tsv::text from public.knowledge_chunks order by id"
     before = database.execute(read).fetchall()
@@ -213,7 +219,9 @@ def test_where_no_weight_gains_what_is_in_use_stays(database: Connection, tune_f
     assert "Keep what is in use" in tune_fields(made(database, PLACES, PLACES)).out
 
 
-def test_field_weights_wait_on_a_large_corpus(database: Connection, tune_fields: Any) -> None:
+def test_field_weights_are_not_tried_on_a_large_corpus_or_stored(
+    database: Connection, tune_fields: Any
+) -> None:
     model = titled(database, extra=1000)
     done = tune_fields(model)
     assert done.code == 1

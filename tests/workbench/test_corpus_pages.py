@@ -47,7 +47,9 @@ PAGES = ("/corpus", "/corpus/map", "/corpus/queries", "/corpus/checks", "/docume
 
 
 @pytest.mark.parametrize("address", [*PAGES, *(f"{page}?part=1" for page in PAGES[1:4])])
-def test_hostile_texts_are_texts(library: TestClient, stored: Connection, address: str) -> None:
+def test_hostile_texts_appear_as_text(
+    library: TestClient, stored: Connection, address: str
+) -> None:
     question = {"question": f"q{SCRIPT}", "mode": "text", "total_ms": 1, "hits": 0}
     stored.execute(
         "select public.record_knowledge_queries(%s)",
@@ -112,7 +114,9 @@ def test_pending_chunks_say_why_they_wait(library: TestClient, stored: Connectio
         KnowledgeWriter(stored).delete_document("waiting.md")
 
 
-def test_the_map_has_each_chunk_and_the_question(library: TestClient, stored: Connection) -> None:
+def test_the_map_has_a_point_for_each_chunk_and_the_question(
+    library: TestClient, stored: Connection
+) -> None:
     rows = stored.execute(
         "select id, embedding::real[] from public.knowledge_chunks where embedding is not null"
     ).fetchall()

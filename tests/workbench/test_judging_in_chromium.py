@@ -59,7 +59,7 @@ def first_hit(page: "Page") -> str:
     return str(page.locator('[data-list="hybrid"] .excerpt').first.text_content()).split()[0]
 
 
-def test_judged_by_keyboard_and_tuned_a_search_changes(
+def test_judged_by_keyboard_tuned_applied_and_the_search_changes(
     page: "Page", writer: KnowledgeWriter
 ) -> None:
     from playwright.sync_api import expect

@@ -96,7 +96,9 @@ def run(browser: TestClient, task: str, **form: str) -> str:
     return browser.get(f"/measure?collection={COLLECTION}").text
 
 
-def test_chunks_of_each_setting_are_pooled_in_an_order_without_rank(browser: TestClient) -> None:
+def test_the_chunks_of_each_setting_are_pooled_in_an_order_that_shows_no_rank(
+    browser: TestClient,
+) -> None:
     first = browser.get("/judge", params={"q": "apples", "collection": COLLECTION})
     assert first.status_code == 200
     # The text leg finds one document, the vector leg all of the collection.
@@ -121,7 +123,9 @@ def test_a_document_with_many_chunks_leaves_room_for_the_others(
     assert set(re.findall(r"<code[^>]*>(\w+)</code>", page)) == {"many", "one"}
 
 
-def test_a_mark_has_a_judge_and_is_withdrawn(browser: TestClient, writer: KnowledgeWriter) -> None:
+def test_a_mark_is_stored_with_its_judge_and_withdrawn(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
     page = browser.get("/judge", params={"q": "apples pie", "by": str(ANNA)}).text
     form = {"q": "apples pie", "chunk": chunks(page)[0], "by": str(ANNA), "grade": "1"}
     answer = browser.post("/judge/mark", data=form)
@@ -177,7 +181,9 @@ def test_marks_need_the_right_to_write_judgments(judged_dsn: str, corpus: Connec
     assert KnowledgeWriter(corpus).judgments("") == []
 
 
-def test_a_judge_sees_what_the_viewer_may(browser: TestClient, writer: KnowledgeWriter) -> None:
+def test_a_judge_sees_only_what_the_viewer_may_see(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
     writer.upsert_document(
         {"external_key": "secret", "owner_id": str(ANNA), "visibility": "private"},
         [{"content": "zebras are a secret"}],
@@ -190,7 +196,9 @@ def test_a_judge_sees_what_the_viewer_may(browser: TestClient, writer: Knowledge
     writer.delete_document("secret")
 
 
-def test_questions_wait_until_they_are_judged(browser: TestClient, writer: KnowledgeWriter) -> None:
+def test_questions_wait_in_their_order_until_they_are_judged(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
     lines = "first one\r\n\r\nsecond one\r\nfirst one\r\n"
     assert browser.post("/judge/questions", data={"questions": lines}).status_code == 303
     begin = browser.get("/judge/next")
@@ -237,7 +245,7 @@ def test_the_page_counts_the_questions_that_a_fit_needs_and_then_offers_it(
     assert counted("/judge") == "24 questions judged, 30 are better, True"
 
 
-def test_questions_of_the_log_wait_without_hits_first(
+def test_questions_of_the_query_log_wait_those_without_hits_first(
     browser: TestClient, corpus: Connection
 ) -> None:
     for question, hits, collections in (
@@ -261,7 +269,9 @@ def test_questions_of_the_log_wait_without_hits_first(
     assert "has no question" in browser.get(empty.headers["location"]).text
 
 
-def test_questions_are_made_of_documents(browser: TestClient, writer: KnowledgeWriter) -> None:
+def test_questions_are_made_from_words_of_documents(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
     refused = browser.post("/judge/generate", data={"count": "5", "collection": COLLECTION})
     assert refused.status_code == 400
     assert "no chunk from which a question can be made" in refused.text
@@ -283,7 +293,9 @@ def test_a_number_that_python_does_not_read_is_refused_by_name(browser: TestClie
         assert (answer.status_code, named in unescape(answer.text)) == (400, True)
 
 
-def test_a_question_of_html_is_text(browser: TestClient, writer: KnowledgeWriter) -> None:
+def test_a_question_full_of_html_is_text_everywhere(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
     asked = f'apples {SCRIPT} "><img src=x onerror=alert(1)>'
     browser.post("/judge/questions", data={"questions": asked})
     writer.set_judgments(
@@ -305,7 +317,9 @@ def test_a_question_of_html_is_text(browser: TestClient, writer: KnowledgeWriter
         assert "<img" not in page
 
 
-def test_measuring_shows_each_mode_once(browser: TestClient, writer: KnowledgeWriter) -> None:
+def test_measuring_shows_each_mode_and_does_not_start_again(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
     use_the_worse_leg(writer)
     page = run(browser, "measure", fusion="auto", vector_weight="0.5")
     assert '<div class="table" tabindex="0" role="region" aria-label="Modes">' in page
@@ -369,7 +383,9 @@ def test_the_page_says_what_is_in_use_who_gets_it_and_that_it_is_stale(
     writer.delete_document("new")
 
 
-def test_what_is_worse_is_stored_knowingly(browser: TestClient, writer: KnowledgeWriter) -> None:
+def test_what_is_not_better_is_stored_only_knowingly(
+    browser: TestClient, writer: KnowledgeWriter
+) -> None:
     use_the_worse_leg(writer)
     writer.delete_judgments(collection=COLLECTION)
     writer.set_judgments(judged(COLLECTION, count=4))

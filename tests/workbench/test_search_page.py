@@ -199,7 +199,9 @@ def test_the_address_holds_the_state() -> None:
         ({"limit": "0"}, "limit must be greater than or equal to 1"),
     ],
 )
-def test_a_wrong_value_is_named(library: TestClient, asked: dict[str, str], named: str) -> None:
+def test_a_wrong_value_is_named_beside_the_form(
+    library: TestClient, asked: dict[str, str], named: str
+) -> None:
     answer = library.get("/?" + urlencode({"q": "key", **asked}))
     assert answer.status_code == 400
     assert named in BeautifulSoup(answer.text, "html.parser").get_text()
@@ -243,7 +245,9 @@ ASKED = {
 
 
 @pytest.mark.parametrize("asked", [{"q": QUESTION}, {"q": QUESTION, "legs": "text"}, ASKED])
-def test_copied_calls_work(library: TestClient, library_dsn: str, asked: dict[str, object]) -> None:
+def test_the_copied_calls_find_the_same(
+    library: TestClient, library_dsn: str, asked: dict[str, object]
+) -> None:
     page = _page(library, **asked)
     shown = _keys(page, "hybrid") or _keys(page, "text")
     with psycopg.connect(library_dsn) as connection:

@@ -100,7 +100,9 @@ def test_settings_are_stored_and_removed_and_keep_the_name_of_the_model(
     assert writer.settings() == []
 
 
-def test_synonyms_are_stored_and_removed(workbench: TestClient, corpus: Connection) -> None:
+def test_synonyms_are_stored_replaced_and_removed(
+    workbench: TestClient, corpus: Connection
+) -> None:
     corpus.execute(
         "insert into public.knowledge_synonyms (term, synonym) values ('other', 'another')"
     )

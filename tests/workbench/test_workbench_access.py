@@ -79,7 +79,9 @@ def test_the_head_names_the_database_and_the_install(shared_dsn: str) -> None:
             assert head.get_text() == f"{place}, schema public, all modules", path
 
 
-def test_no_secret_of_the_connection_reaches_a_browser(server: Server, shared_dsn: str) -> None:
+def test_no_secret_of_the_connection_string_reaches_the_browser(
+    server: Server, shared_dsn: str
+) -> None:
     private = [str(conninfo_to_dict(shared_dsn)["password"])]
     wrong = server.owner_dsn("no_such_database").replace("no_such", "hidden_name_of_a")
     cases = {
@@ -97,7 +99,9 @@ def test_no_secret_of_the_connection_reaches_a_browser(server: Server, shared_ds
                     assert text not in str(answer.headers), (path, text)
 
 
-def test_a_broken_connection_is_replaced(workbench: TestClient, shared: Connection) -> None:
+def test_a_broken_connection_is_replaced_without_a_failure(
+    workbench: TestClient, shared: Connection
+) -> None:
     assert workbench.get("/?q=bread").status_code == 200
     # As a restart does.
     shared.execute(

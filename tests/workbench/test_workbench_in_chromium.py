@@ -90,7 +90,9 @@ def test_lines_join_the_places_of_a_hit_and_follow_the_window(page: "Page") -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_narrow_window_needs_no_scrolling(chromium: "Browser", address: str, scheme: str) -> None:
+def test_a_narrow_window_needs_no_sideways_scrolling(
+    chromium: "Browser", address: str, scheme: str
+) -> None:
     context = chromium.new_context(
         base_url=address,
         viewport={"width": 400, "height": 800},

@@ -30,7 +30,9 @@ def test_lexemes_of_one_dimension_add_their_weights(database: Connection) -> Non
     assert database.execute(LENGTH_FACTOR).fetchall() == [(pytest.approx(1.2),)]
 
 
-def test_a_text_of_too_many_words_keeps_the_heaviest(database: Connection) -> None:
+def test_a_text_of_more_words_than_a_sparsevec_can_hold_keeps_the_heaviest(
+    database: Connection,
+) -> None:
     database.execute(FILL, ["kettle kettle " + " ".join(f"a{n}z" for n in range(16_001))])
     found: dict[str, float] = dict(database.execute(WEIGHTS, [["kettle"]]).fetchall())
     assert found["kettle"] > 1
@@ -46,7 +48,9 @@ def test_inner_words_do_not_count_in_the_length(database: Connection) -> None:
     assert length == 2
 
 
-def test_a_chunk_is_analysed_when_text_or_embedding_changes(database: Connection) -> None:
+def test_a_chunk_is_analysed_again_only_when_text_or_embedding_changes(
+    database: Connection,
+) -> None:
     database.execute("insert into public.knowledge_chunks (content) values ('kettle')")
     dimensions = database.execute(
         "select dimensions from knowledge_internal.chunk_table()"
@@ -77,7 +81,9 @@ def test_a_chunk_is_analysed_when_text_or_embedding_changes(database: Connection
 
 
 @pytest.mark.module("words")
-def test_the_words_of_chunks_written_together_are_those_of_each(database: Connection) -> None:
+def test_the_words_of_chunks_that_are_written_together_are_those_of_each(
+    database: Connection,
+) -> None:
     texts = ["The kettle, the lid", "Kettle\n(copper) lid. x1 re-use", "CAFÉ kettle/lid 2024"]
     database.execute(
         "insert into public.knowledge_chunks (heading, content)"

@@ -111,7 +111,9 @@ def contents(database: Connection) -> Sequence[tuple[str, ...]]:
     ).fetchall()
 
 
-def test_lines_that_a_site_repeats_are_left_out(site: Path, database: Connection) -> None:
+def test_lines_that_a_site_repeats_are_left_out_and_counted(
+    site: Path, database: Connection
+) -> None:
     reports = stored(database, site / "docs")
     figs = [row[1:] for row in contents(database) if row[0].endswith("figs.html")]
     # A heading with text below it stays, and a label that a page has thrice.
@@ -123,7 +125,9 @@ def test_lines_that_a_site_repeats_are_left_out(site: Path, database: Connection
     assert {report.repeated_lines for report in reports.values()} == {6}
 
 
-def test_a_page_read_alone_loses_its_sites_lines(site: Path, database: Connection) -> None:
+def test_a_page_that_is_read_alone_loses_the_lines_of_its_site(
+    site: Path, database: Connection
+) -> None:
     stored(database, site / "docs")
     page = site / "docs" / "f" / "figs.html"
     assert stored(database, page)["s:docs/f/figs.html"].outcome == "unchanged"

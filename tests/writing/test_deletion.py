@@ -42,7 +42,9 @@ def test_a_deleted_owner_leaves_nothing_of_theirs(service_role: Connection) -> N
     assert left == [("nobody's",), ("yours",)]
 
 
-def test_a_deleted_owner_leaves_no_old_version_elsewhere(service_role: Connection) -> None:
+def test_a_deleted_owner_leaves_no_old_version_in_a_document_of_somebody_else(
+    service_role: Connection,
+) -> None:
     for content, owner in (("old", ME), ("new", ME), ("new", YOU)):
         upsert(service_role, [content], owner_id=str(owner))
     owners = "select owner_id, status from public.knowledge_chunks order by owner_id"

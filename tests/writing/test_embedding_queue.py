@@ -29,7 +29,9 @@ def test_a_claimed_text_is_not_handed_out_before_its_lease_ends(knowledge: Conne
     assert claim(knowledge, worker="b") == ["one"]
 
 
-def test_another_models_embedding_is_pending_if_a_setting_says_so(knowledge: Connection) -> None:
+def test_an_embedding_of_another_model_is_pending_only_if_a_setting_names_the_model(
+    knowledge: Connection,
+) -> None:
     add(knowledge, "one")
     embed(knowledge, "one", "old")
     assert claim(knowledge, "old") == []
@@ -51,7 +53,9 @@ def test_models_before_and_after_in_the_alphabet_and_unnamed_ones_are_found(
     assert claim(knowledge) == ["one", "three"]
 
 
-def test_a_collection_with_a_setting_is_left_to_that_model(knowledge: Connection) -> None:
+def test_a_collection_with_a_setting_of_its_own_is_left_to_that_model(
+    knowledge: Connection,
+) -> None:
     add(knowledge, "general")
     add(knowledge, "special", "embedded", collection="own")
     embed(knowledge, "embedded", "m")
@@ -68,7 +72,9 @@ def test_a_model_that_the_corpus_does_not_have_is_refused_by_name(knowledge: Con
         claim(knowledge, "m")
 
 
-def test_a_text_that_changed_gets_no_old_embedding(knowledge: Connection) -> None:
+def test_a_text_that_changed_meanwhile_does_not_get_the_old_texts_embedding(
+    knowledge: Connection,
+) -> None:
     add(knowledge, "one")
     assert claim(knowledge) == ["one"]
     knowledge.execute("update public.knowledge_chunks set content = 'changed'")
@@ -131,7 +137,9 @@ def test_a_refused_text_waits_and_fails_after_the_fifth_attempt(knowledge: Conne
     ("embedding", "reason"),
     [([0, 0, 0], "no direction"), (["a"], "not an array of finite"), ("[nan,1,2]", "not an array")],
 )
-def test_a_bad_vector_fails_alone(knowledge: Connection, embedding: object, reason: str) -> None:
+def test_a_bad_vector_fails_only_its_own_text(
+    knowledge: Connection, embedding: object, reason: str
+) -> None:
     add(knowledge, "bad", "good")
     claim(knowledge)
     results = [
@@ -199,7 +207,9 @@ def test_a_released_text_is_free_at_once_and_no_attempt_is_counted(knowledge: Co
         assert store(knowledge, "one", release=True) == {"released": 1}
 
 
-def test_a_text_that_ends_workers_is_handed_out_alone_and_fails(knowledge: Connection) -> None:
+def test_a_text_that_ends_its_workers_is_handed_out_alone_and_fails_at_last(
+    knowledge: Connection,
+) -> None:
     add(knowledge, "one", "two", "three")
     for _ in range(2):
         assert claim(knowledge) == ["one", "three", "two"]
@@ -293,7 +303,9 @@ def test_an_idle_claim_removes_the_claims_of_texts_that_are_gone(knowledge: Conn
         ("failed_knowledge_embeddings(0)", "max_rows"),
     ],
 )
-def test_a_wrong_argument_is_named(knowledge: Connection, call: str, argument: str) -> None:
+def test_a_wrong_argument_is_refused_by_name(
+    knowledge: Connection, call: str, argument: str
+) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=argument):
         knowledge.execute(f"select public.{call}".encode())
 
@@ -304,7 +316,9 @@ def two(connect: Connect) -> tuple[Connection, Connection]:
     return connect(), connect()
 
 
-def test_claims_do_not_wait_for_uncommitted_ones(two: tuple[Connection, Connection]) -> None:
+def test_claims_do_not_wait_for_a_claim_that_is_not_committed(
+    two: tuple[Connection, Connection],
+) -> None:
     one, other = two
     add(one, *map(str, range(10)))
     other.execute("set lock_timeout = '60s'")

@@ -111,14 +111,18 @@ def test_one_bad_text_fails_alone_and_names_its_reason(dsn: str, database: Conne
     assert left(database) == 1
 
 
-def test_any_error_of_a_model_is_an_attempt_of_its_text(dsn: str, database: Connection) -> None:
+def test_any_error_of_a_models_library_is_an_attempt_of_its_text(
+    dsn: str, database: Connection
+) -> None:
     add(database, "one", "two")
     assert run(dsn, Picky(two=RuntimeError("out of memory"))).retried == 1
     reason = database.execute("select reason from public.knowledge_embedding_claims").fetchone()
     assert reason == ("RuntimeError: out of memory",)
 
 
-def test_a_model_that_refuses_all_stops_the_worker(dsn: str, database: Connection) -> None:
+def test_a_model_that_refuses_every_text_stops_the_worker_and_fails_no_text(
+    dsn: str, database: Connection
+) -> None:
     add(database, "one", "two", "three", "four")
     error = InvalidInputError("the model accepts no dimensions")
     with pytest.raises(SecondBrainError, match=r"refused each of 4 texts.*no dimensions"):
@@ -260,7 +264,9 @@ def lines_of(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def test_sigterm_ends_without_a_claim(dsn: str, database: Connection, tmp_path: Path) -> None:
+def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
+    dsn: str, database: Connection, tmp_path: Path
+) -> None:
     add(database, *(f"text {number}" for number in range(40)))
     log = tmp_path / "log"
     with subprocess.Popen(

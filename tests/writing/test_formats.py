@@ -261,7 +261,9 @@ def bomb(size: int) -> bytes:
     return word("", more={"word/media/a.xml": b"<a>" * (size // 3)})
 
 
-def test_an_archive_is_measured_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_measured_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = bomb(30_000_000)
     assert len(data) < 100_000
     for limit, value, message in (
@@ -310,7 +312,9 @@ ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
         ("scan.pdf", pdf(""), "without text"),
     ],
 )
-def test_a_bad_file_has_a_reason(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_a_bad_file_is_refused_with_the_reason(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
     with pytest.raises(UnreadableDocumentError, match=message):
         load(write(tmp_path / name, data))
 

@@ -61,7 +61,9 @@ def test_a_load_before_the_first_analyze_reads_the_mean_length_once(database: Co
 
 
 @pytest.mark.parametrize("same", [10, 300])
-def test_a_text_of_many_chunks_is_stored_as_fast(database: Connection, same: int) -> None:
+def test_a_text_that_many_chunks_wait_to_embed_is_stored_as_fast(
+    database: Connection, same: int
+) -> None:
     waiting = [{"content": "The same.", "embedding_model": "m"}] * same
     upsert(database, waiting, "waiting")
     before = rows_read(database)["knowledge_chunks"]

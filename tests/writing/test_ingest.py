@@ -63,7 +63,7 @@ def contents(database: Connection, status: str = "active") -> dict[str, list[str
     return dict(rows.fetchall())
 
 
-def test_documents_are_stored_with_embeddings(
+def test_documents_are_stored_with_heading_embedding_and_model(
     database: Connection, folder: Path, run: Ingest
 ) -> None:
     reports = run(folder, CountingEmbedder())
@@ -80,7 +80,9 @@ def test_documents_are_stored_with_embeddings(
     assert stored[0] == ("Apples", "red and round", "digest-3", False, metadata)
 
 
-def test_a_second_run_changes_nothing(database: Connection, folder: Path, run: Ingest) -> None:
+def test_a_second_run_embeds_nothing_and_changes_nothing(
+    database: Connection, folder: Path, run: Ingest
+) -> None:
     run(folder, CountingEmbedder())
     query = "select chunk::text from public.knowledge_chunks as chunk order by id"
     before = database.execute(query).fetchall()
@@ -103,14 +105,18 @@ def test_a_changed_file_supersedes_its_old_text_and_embeds_only_the_new(
     assert contents(database, "superseded") == {"s:b.md": ["yellow and long"]}
 
 
-def test_a_file_turned_bad_stays_stored(database: Connection, folder: Path, run: Ingest) -> None:
+def test_a_file_that_turns_bad_keeps_what_was_stored(
+    database: Connection, folder: Path, run: Ingest
+) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", b"\0\0")
     run(folder, CountingEmbedder())
     assert contents(database)["s:b.md"] == ["yellow and long"]
 
 
-def test_an_interrupted_run_goes_on(database: Connection, folder: Path, run: Ingest) -> None:
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    database: Connection, folder: Path, run: Ingest
+) -> None:
     class FailingEmbedder(CountingEmbedder):
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
             if "Bananas" in texts[0]:
@@ -152,7 +158,9 @@ def test_the_same_text_in_two_files_is_embedded_once(tmp_path: Path, run: Ingest
     assert len(embedder.embedded) == 1
 
 
-def test_another_model_embeds_all_again(database: Connection, folder: Path, run: Ingest) -> None:
+def test_another_model_embeds_everything_again(
+    database: Connection, folder: Path, run: Ingest
+) -> None:
     run(folder, CountingEmbedder())
     reports = run(folder, CountingEmbedder("other-3"))
     assert {(report.outcome, report.embedded) for report in reports} == {("stored", 1)}
@@ -197,7 +205,9 @@ def test_what_was_set_elsewhere_stays(database: Connection, folder: Path, run: I
     ).fetchall() == [({"team": "x", **OF_A, "reviewed": True, "token_count": 5},)]
 
 
-def test_labels_change_what_is_stored(database: Connection, folder: Path, run: Ingest) -> None:
+def test_labels_change_stored_documents_and_the_report_says_what(
+    database: Connection, folder: Path, run: Ingest
+) -> None:
     run(folder, CountingEmbedder(), Labels(collection="vault", metadata={"team": "x"}))
     labels = Labels(visibility="public", owner_id=UUID(int=1), metadata={"team": "y"})
     reports = run(folder, CountingEmbedder(), labels)
@@ -212,7 +222,9 @@ def test_labels_change_what_is_stored(database: Connection, folder: Path, run: I
     assert database.execute(FIELDS).fetchone() == stored
 
 
-def test_a_dry_run_foresees_the_run(database: Connection, folder: Path, run: Ingest) -> None:
+def test_a_dry_run_foresees_the_run_and_only_reads(
+    database: Connection, folder: Path, run: Ingest
+) -> None:
     run(folder, CountingEmbedder())
     write(folder / "a.md", "# Apples\n\nred and round\n\n## Green\n\nsour")
     write(folder / "b.md", "# Bananas\n\nbrown by now")
@@ -237,7 +249,9 @@ def comparable(report: DocumentReport) -> DocumentReport:
     return replace(report, counts=counts)
 
 
-def test_stored_documents_have_a_source(database: Connection, folder: Path, run: Ingest) -> None:
+def test_stored_documents_belong_to_their_source(
+    database: Connection, folder: Path, run: Ingest
+) -> None:
     run(folder, CountingEmbedder())
     assert database.execute(
         "select source.name, source.config, count(*)"
@@ -247,7 +261,9 @@ def test_stored_documents_have_a_source(database: Connection, folder: Path, run:
     ).fetchall() == [("s", {"location": folder.as_posix()}, 3)]
 
 
-def test_stale_documents_are_those_of_the_folder_gone(database: Connection, tmp_path: Path) -> None:
+def test_stale_documents_are_those_of_the_source_and_folder_that_are_gone(
+    database: Connection, tmp_path: Path
+) -> None:
     for name in ("docs/a.md", "docs/b.md", "documents/c.md", "docs/locked/d.md"):
         write(tmp_path / "one" / name, f"text of {name}")
         write(tmp_path / "two" / name, f"text of {name}")
@@ -264,7 +280,9 @@ def test_stale_documents_are_those_of_the_folder_gone(database: Connection, tmp_
     assert stale == ["one:docs/b.md", "one:documents/c.md"]
 
 
-def test_a_source_of_the_same_name_is_refused(database: Connection, tmp_path: Path) -> None:
+def test_a_source_of_the_same_name_elsewhere_is_refused(
+    database: Connection, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first" / "docs", tmp_path / "second" / "docs"
     for folder in (first, second):
         write(folder / "a.md", f"text of {folder}")

@@ -105,7 +105,9 @@ def test_judgments_are_deleted_by_question_collection_and_user(writer: Knowledge
     assert {(one.question, one.judged_by) for one in writer.judgments()} == {("why?", ANNA)}
 
 
-def test_erasing_an_owner_erases_judgments_of_their_documents(writer: KnowledgeWriter) -> None:
+def test_erasing_an_owner_erases_the_judgments_of_the_owners_documents(
+    writer: KnowledgeWriter,
+) -> None:
     writer.set_judgments(
         [
             Judgment(question="how?", document_key="keys", judged_by=BEN),
@@ -116,7 +118,9 @@ def test_erasing_an_owner_erases_judgments_of_their_documents(writer: KnowledgeW
     assert told(writer.judgments()) == [("how?", "fruit", 0)]
 
 
-def test_a_deleted_chunk_takes_its_judgment(writer: KnowledgeWriter, database: Connection) -> None:
+def test_a_deleted_or_truncated_chunk_takes_its_judgment_along(
+    writer: KnowledgeWriter, database: Connection
+) -> None:
     chunks = database.execute("select id from public.knowledge_chunks order by content").fetchall()
     writer.set_judgments([Judgment(question="how?", chunk_id=id_) for (id_,) in chunks])
     writer.set_judgments([Judgment(question="how?", document_key="keys")])
@@ -128,7 +132,9 @@ def test_a_deleted_chunk_takes_its_judgment(writer: KnowledgeWriter, database: C
     assert writer.judgments() == []
 
 
-def test_a_start_file_has_a_question_in_each_line(writer: KnowledgeWriter, tmp_path: Path) -> None:
+def test_a_start_file_has_a_question_and_a_document_in_each_line(
+    writer: KnowledgeWriter, tmp_path: Path
+) -> None:
     file = tmp_path / "start.tsv"
     file.write_text("how, and when?\tkeys\nwhat is paid?\tinvoices\t1\n")
     writer.set_judgments(files.read(file))

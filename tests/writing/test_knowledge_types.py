@@ -45,7 +45,9 @@ def condition(column: str, value: str) -> str:
 
 @pytest.mark.large
 @per_column
-def test_a_name_of_a_project_is_stored_and_filtered(service_role: Connection, column: str) -> None:
+def test_a_name_that_a_project_adds_is_stored_and_filtered_by(
+    service_role: Connection, column: str
+) -> None:
     add(service_role, column, "product")
     upsert(service_role, **{column: "product"})
     found = contents(service_role, query_text="text", filters=condition(column, "product"))
@@ -55,7 +57,9 @@ def test_a_name_of_a_project_is_stored_and_filtered(service_role: Connection, co
 
 
 @per_column
-def test_an_unknown_name_is_told_the_known_ones(service_role: Connection, column: str) -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones(
+    service_role: Connection, column: str
+) -> None:
     add(service_role, column, "aaa")
     known = r"must be one of aaa, .*, \w+, not "
     with (
@@ -102,7 +106,9 @@ def test_a_name_in_use_cannot_be_deleted(service_role: Connection, column: str, 
 
 
 @per_column
-def test_a_chunk_alone_has_a_known_name_too(service_role: Connection, column: str) -> None:
+def test_a_chunk_without_a_document_has_a_known_name_too(
+    service_role: Connection, column: str
+) -> None:
     with pytest.raises(psycopg.errors.ForeignKeyViolation), service_role.transaction():
         service_role.execute(
             f"insert into public.knowledge_chunks (content, {column})"

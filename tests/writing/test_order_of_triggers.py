@@ -108,7 +108,9 @@ def test_the_order_of_triggers_decides_nothing(knowledge: Connection) -> None:
 @pytest.mark.module("field_weights")
 @pytest.mark.parametrize("old", [0, 2])
 @pytest.mark.parametrize("new", [0, 2])
-def test_a_title_has_its_new_collections_weight(knowledge: Connection, old: int, new: int) -> None:
+def test_a_title_is_searched_by_the_weight_of_its_new_collection(
+    knowledge: Connection, old: int, new: int
+) -> None:
     weigh = "select public.set_knowledge_fields(%s, title_weight => %s)"
     left = []
     for _ in range(2):

@@ -151,7 +151,9 @@ def interrupted_at(place: int) -> Callable[[Progress], None]:
     return on_progress
 
 
-def test_a_new_run_continues_from_any_step(server: Server, template: str) -> None:
+def test_a_new_run_continues_after_an_interruption_at_any_step(
+    server: Server, template: str
+) -> None:
     steps: list[str] = []
     for place in range(1, 50):
         for dsn in copy_of(server, template):
@@ -336,7 +338,9 @@ def test_a_text_that_changes_meanwhile_is_embedded_again(dsn: str, connect: Conn
     assert_switched(dsn, before)
 
 
-def test_chunks_that_never_end_are_embedded_in_the_switch(dsn: str, connect: Connect) -> None:
+def test_chunks_that_never_stop_coming_are_embedded_in_the_switch(
+    dsn: str, connect: Connect
+) -> None:
     before = catalog(dsn)
     writer = connect()
     switches = 0
@@ -352,7 +356,9 @@ def test_chunks_that_never_end_are_embedded_in_the_switch(dsn: str, connect: Con
     assert_switched(dsn, before)
 
 
-def test_a_row_that_a_writer_holds_is_waited_for(dsn: str, connect: Connect) -> None:
+def test_a_row_that_a_writer_holds_is_waited_for_and_not_blocked(
+    dsn: str, connect: Connect
+) -> None:
     before = catalog(dsn)
     with psycopg.connect(dsn) as writer:
         rounds = 0
@@ -426,7 +432,9 @@ def test_cancelling_leaves_everything_as_it_was(dsn: str, place: int) -> None:
     assert not reembedding.cancel(dsn)
 
 
-def test_what_another_model_wrote_later_is_embedded(dsn: str, connect: Connect) -> None:
+def test_what_another_model_wrote_after_the_switch_is_embedded_in_place(
+    dsn: str, connect: Connect
+) -> None:
     before = catalog(dsn)
     embedder = Hashed("new", OLD)
     reembedding.start(dsn, embedder)

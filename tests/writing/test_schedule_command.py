@@ -70,7 +70,9 @@ def names(connection: Connection) -> list[str]:
     return [name for (name,) in connection.execute("select jobname from cron.job order by 1")]
 
 
-def test_jobs_run_and_a_second_run_is_idle(run: Run, cron: Connection, expected: list[str]) -> None:
+def test_each_job_runs_and_a_second_run_changes_nothing(
+    run: Run, cron: Connection, expected: list[str]
+) -> None:
     first = run("server", "schedule")
     assert first.code == 0, first.err
     before = cron.execute("select * from cron.job order by jobname").fetchall()
@@ -102,7 +104,9 @@ def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -
     assert "5 days" in json.dumps(found)
 
 
-def test_removing_leaves_others_jobs(run: Run, cron: Connection, expected: list[str]) -> None:
+def test_removing_leaves_the_jobs_of_others(
+    run: Run, cron: Connection, expected: list[str]
+) -> None:
     cron.execute("select cron.schedule('backup', '0 1 * * *', 'select 1')")
     cron.execute(
         "insert into cron.job (jobname, schedule, command, username)"

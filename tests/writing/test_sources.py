@@ -53,7 +53,9 @@ def test_folders_give_known_files_once_and_nothing_hidden(tmp_path: Path) -> Non
     }
 
 
-def test_a_key_is_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_the_same_from_every_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = repository(tmp_path / "project")
     write(project / "docs" / "a.md")
     found = set()

@@ -34,7 +34,9 @@ def _said(document: LoadedDocument, words: str) -> bool:
 
 
 @pytest.mark.parametrize("label", TEXTS)
-def test_an_encoding_is_guessed_and_told_or_as_demanded(tmp_path: Path, label: str) -> None:
+def test_an_encoding_is_guessed_and_reported_or_taken_as_demanded(
+    tmp_path: Path, label: str
+) -> None:
     data = TEXTS[label].encode(CODECS.get(label, label))
     path = write(tmp_path / "a.txt", data)
     guessed = load(path)
@@ -215,7 +217,9 @@ def test_toml_components_and_notebooks_are_read(tmp_path: Path) -> None:
         (".. versionadded:: 3.1\n   The option *z*.", "3.1"),
     ],
 )
-def test_directives_of_sphinx_keep_their_text(tmp_path: Path, source: str, text: str) -> None:
+def test_directives_of_sphinx_keep_their_text_and_code(
+    tmp_path: Path, source: str, text: str
+) -> None:
     document = load(write(tmp_path / "a.rst", f"Title\n=====\n\n{source}\n"))
     assert text in document.text
     words = (":caption:", ":async:", ":maxdepth:", "intro", "html", "emphasize", "python")

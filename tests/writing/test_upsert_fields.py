@@ -48,7 +48,7 @@ def document_of(connection: Connection) -> Row:
 
 
 @pytest.mark.parametrize(("fields", "expected"), [("merge", SET), ("replace", DEFAULTS)])
-def test_other_fields_are_kept_or_reset(
+def test_fields_that_are_not_given_are_kept_or_reset(
     service_role: Connection, fields: str, expected: Row
 ) -> None:
     upsert(service_role, [{"content": "text", "heading": "H"}], **SET)
@@ -104,7 +104,9 @@ def test_a_chunk_field_given_as_null_is_the_documents(service_role: Connection) 
     assert (chunk["collection"], chunk["metadata"]) == ("memory", {"d": 1})
 
 
-def test_a_chunks_own_fields_stay_when_its_document_changes(service_role: Connection) -> None:
+def test_a_chunks_own_fields_stay_when_those_of_its_document_change(
+    service_role: Connection,
+) -> None:
     upsert(service_role, [OWN, "plain"], metadata={"d": 1}, collection="memory")
     upsert(service_role, ["own", "plain"], metadata={"e": 2}, collection="history")
     assert [(row["collection"], row["metadata"]) for row in chunks_of(service_role)] == [
@@ -113,7 +115,9 @@ def test_a_chunks_own_fields_stay_when_its_document_changes(service_role: Connec
     ]
 
 
-def test_a_changed_chunk_does_not_take_fields_from_before(service_role: Connection) -> None:
+def test_a_changed_chunk_does_not_take_the_fields_of_the_one_before(
+    service_role: Connection,
+) -> None:
     upsert(service_role, [OWN])
     upsert(service_role, ["new text"])
     (chunk,) = chunks_of(service_role)

@@ -139,7 +139,9 @@ def test_a_sitemap_gives_the_pages_of_its_host(site: Server, web: WebReader) -> 
     ],
     ids=["other XML", "damaged", "entities", "damaged gzip"],
 )
-def test_a_bad_sitemap_is_a_document_unread(site: Server, web: WebReader, data: bytes) -> None:
+def test_a_bad_sitemap_is_a_document_that_cannot_be_read(
+    site: Server, web: WebReader, data: bytes
+) -> None:
     site.answers["/sitemap.xml"] = (200, {}, data)
     site.answers["/a"] = page("A", "text")
     found = web.find([f"{site.address}/sitemap.xml", f"{site.address}/a"])
@@ -185,7 +187,9 @@ def test_what_robots_txt_forbids_is_not_asked_for(
     assert [path for path, _ in site.asked] == ["/robots.txt", allowed]
 
 
-def test_a_delay_is_bounded(site: Server, web: WebReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_of_any_length_is_bounded(
+    site: Server, web: WebReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
     rules = f"User-agent: *\nCrawl-delay: {'9' * 40}".encode()
@@ -217,7 +221,9 @@ def test_an_answer_that_unpacks_to_nothing_ends(
         ("http://xn--/", "cannot be reached"),
     ],
 )
-def test_a_redirect_elsewhere_is_refused(site: Server, target: str, message: str) -> None:
+def test_a_redirect_that_leads_elsewhere_is_refused(
+    site: Server, target: str, message: str
+) -> None:
     location = {"Location": target.format(port=site.server_port)}
     site.answers |= {"/loop": (302, location, b""), "/secret": page("Secret", "text")}
     with (
@@ -410,7 +416,9 @@ def test_a_busy_server_is_asked_again_only_when_it_says(
     assert [path for path, _ in site.asked].count("/a") == times
 
 
-def test_a_head_has_a_deadline_too(web: WebReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_of_an_answer_has_a_deadline_too(
+    web: WebReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("second_brain.ingest.web._PAGE_SECONDS", 0.3)
     ends = threading.Event()
 

@@ -187,7 +187,9 @@ def test_a_writer_joins_the_callers_transaction(dsn: str, database: Connection) 
     assert stored == (0,)
 
 
-def test_statistics_follow_analyze(writer: Any, database: Connection, corpus: UUID) -> None:
+def test_statistics_are_renewed_after_analyze(
+    writer: Any, database: Connection, corpus: UUID
+) -> None:
     database.execute("analyze public.knowledge_chunks")
     assert writer.refresh_statistics() is True
 

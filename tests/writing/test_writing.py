@@ -144,7 +144,7 @@ def test_documents_do_not_touch_each_other(service_role: Connection) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=5))
-def test_any_upserts_leave_the_last_content(
+def test_any_sequence_of_upserts_leaves_the_last_content(
     service_role: Connection, steps: list[list[str]]
 ) -> None:
     service_role.execute("select public.delete_knowledge_document('doc')")
@@ -162,7 +162,9 @@ def test_any_upserts_leave_the_last_content(
 
 
 @pytest.mark.parametrize("origin", ["another document", "a superseded chunk", "a deleted chunk"])
-def test_an_embedding_of_the_same_text_is_reused(service_role: Connection, origin: str) -> None:
+def test_an_embedding_of_the_same_text_and_model_is_reused(
+    service_role: Connection, origin: str
+) -> None:
     upsert(service_role, [embedded("one", 5)], key="source")
     if origin == "a superseded chunk":
         upsert(service_role, [], key="source")
@@ -183,7 +185,9 @@ def test_an_embedding_of_the_same_text_is_reused(service_role: Connection, origi
         {"content": "one", "heading": "Headed", "embedding_model": "m"},
     ],
 )
-def test_anothers_embedding_is_not_reused(service_role: Connection, chunk: dict[str, Any]) -> None:
+def test_an_embedding_of_another_model_or_text_is_not_reused(
+    service_role: Connection, chunk: dict[str, Any]
+) -> None:
     upsert(service_role, [embedded("one", 5)], key="source")
     assert embeddings(upsert(service_role, [chunk])) == (0, 1)
     (stored,) = chunks_of(service_role)
@@ -240,7 +244,7 @@ def test_missing_embeddings_are_told_by_hash_and_model(service_role: Connection)
     ("hashes", "model", "named"),
     [(None, "m", "content_hashes"), (["a", None], "m", "content_hashes"), (["a"], None, "model")],
 )
-def test_missing_embeddings_need_values(
+def test_missing_embeddings_of_null_are_refused(
     service_role: Connection, hashes: Any, model: Any, named: str
 ) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"{named} must be .* null"):
@@ -275,7 +279,9 @@ COPIED: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("column", COPIED)
-def test_a_column_is_copied_to_the_chunks(service_role: Connection, column: str) -> None:
+def test_a_column_is_copied_to_the_chunks_and_follows(
+    service_role: Connection, column: str
+) -> None:
     old, new = COPIED[column]
     upsert(service_role, ["kept", "left"], **{column: old})
 
@@ -306,7 +312,9 @@ def test_a_change_of_the_document_leaves_superseded_chunks_alone(service_role: C
 
 
 @pytest.mark.parametrize("column", [name for name in COPIED if name != "collection"])
-def test_a_restored_chunk_has_its_documents_fields(service_role: Connection, column: str) -> None:
+def test_a_restored_chunk_has_the_present_fields_of_its_document(
+    service_role: Connection, column: str
+) -> None:
     old, new = COPIED[column]
     upsert(service_role, ["Die Häuser", "kept"], **{column: old}, metadata={"a": 1, "b": 1})
     upsert(service_role, ["kept"])
