@@ -70,7 +70,9 @@ def fill(dsn: str, model: str | None = "by-hand", dimensions: int = 3) -> None:
     documents: dict[str, tuple[dict[str, Any], dict[str, list[float]]]] = {
         "handbook/invoices": (
             {
-                **{"title": "Invoices", "knowledge_type": "document", "visibility": "public"},
+                "title": "Invoices",
+                "knowledge_type": "document",
+                "visibility": "public",
                 "source_url": "https://example.org/invoices",
                 "metadata": {"team": "finance", "tags": ["billing"]},
             },
@@ -78,7 +80,9 @@ def fill(dsn: str, model: str | None = "by-hand", dimensions: int = 3) -> None:
         ),
         "tickets/4711": (
             {
-                **{"title": "Recorder", "knowledge_type": "conversation", "collection": "tickets"},
+                "title": "Recorder",
+                "knowledge_type": "conversation",
+                "collection": "tickets",
                 "document_date": date(2025, 3, 14),
                 "metadata": {"tags": ["hardware"]},
             },
@@ -86,7 +90,9 @@ def fill(dsn: str, model: str | None = "by-hand", dimensions: int = 3) -> None:
         ),
         "decisions/keys": (
             {
-                **{"title": "API keys", "knowledge_type": "decision", "owner_id": ALICE},
+                "title": "API keys",
+                "knowledge_type": "decision",
+                "owner_id": ALICE,
                 "document_date": date(2025, 11, 3),
                 "metadata": {"team": "platform", "tags": ["security", "api"]},
             },
