@@ -32,7 +32,7 @@ def test_a_folder_is_ingested_counted_and_found(brain: Run, tmp_path: Path) -> N
             "chunks: 3 added, 3 embedded",
         ],
     )
-    assert re.fullmatch(r"Connection: \S+ at \S+, port \d+, from \$SECOND_BRAIN_DSN\n", done.err)
+    assert re.fullmatch(r"Database: \S+ at \S+, port \d+, from \$SECOND_BRAIN_DSN\n", done.err)
     best = hits(brain("search", "how often to rotate the key", "--json"))[0]
     assert (best["rank"], best["metadata"]["title"]) == (1, "Keys")
     assert best["metadata"]["match_type"] == "both"
