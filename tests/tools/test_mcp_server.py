@@ -4,7 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +32,7 @@ from mcp_clients import (
     with_token,
 )
 from second_brain.mcp_server import Scope
+from waiting import until
 
 pytest_plugins = ("mcp_fixtures",)
 
@@ -211,14 +211,7 @@ def locked_chunks(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 def wait_for(connection: psycopg.Connection[Any], *, waiting: bool) -> None:
     """Return when a statement waits for a lock, or none does."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        row = connection.execute(WAITING).fetchone()
-        assert row is not None
-        if (row[0] > 0) is waiting:
-            return
-        time.sleep(0.02)
-    pytest.fail("no statement waits" if waiting else "the statement still runs")
+    until(lambda: (connection.execute(WAITING).fetchone() != (0,)) is waiting)
 
 
 def assert_cancelled(assistant: Assistant, dsn: str) -> None:

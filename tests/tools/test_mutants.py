@@ -9,6 +9,7 @@ from tools.mutants import PACKAGE, SCHEMAS, drawn
 SQL = sorted(SCHEMAS.rglob("*.sql"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [SQL, sorted(PACKAGE.rglob("*.py"))], ids=["sql", "python"])
 def test_a_seed_draws_changed_lines_of_each_kind(files: list[Path]) -> None:
     mutants = drawn(1, 60, files)
