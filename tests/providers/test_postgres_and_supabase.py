@@ -78,7 +78,7 @@ MINE = UUID(int=1)
 @pytest.fixture(scope="module", autouse=True)
 def corpus(shared_service: Connection) -> None:
     """Store six chunks of three documents, the nearest to [1, 0, 0] first: alpha to zeta."""
-    documents: list[tuple[dict[str, object], dict[str, float]]] = [
+    documents: list[tuple[dict[str, Any], dict[str, float]]] = [
         (
             {
                 "visibility": "public",

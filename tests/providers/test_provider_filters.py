@@ -196,7 +196,7 @@ def test_the_columns_are_those_of_the_database(database: Connection) -> None:
 @pytest.fixture
 def library(service_role: Connection) -> Connection:
     """Hold a public note, a decision of OWNER's and somebody else's task."""
-    documents: dict[str, dict[str, object]] = {
+    documents: dict[str, dict[str, Any]] = {
         "note": {"visibility": "public", "metadata": {"tags": ["api", "docs"], "team": "search"}},
         "decision": {"owner_id": OWNER, "document_date": date(2026, 1, 31)},
         "task": {"owner_id": UUID(int=1), "metadata": {"tags": ["api"]}},
@@ -260,7 +260,6 @@ def test_the_language_of_filters_is_the_databases(filters: Any) -> None:
 @pytest.mark.parametrize(
     ("filters", "named"),
     [
-        # type: ignore[arg-type]
         ([FilterExpression("team", "eq", "a")], "filters[0].field must be one of chunk_index"),
         ({"owner_id": "handbook"}, "filters.owner_id.value for owner_id must be a UUID"),
         (
