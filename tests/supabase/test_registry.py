@@ -58,7 +58,7 @@ def test_a_block_has_all_that_its_function_imports(name: str, tmp_path: Path) ->
     shutil.copy(ROOT / "package.json", project)
     (project / "node_modules").symlink_to(ROOT / "node_modules")
     function = project / "supabase" / "functions" / name / "index.ts"
-    deno("cache", *OFFLINE, str(function))
+    deno("check", *OFFLINE, str(function))
 
 
 @needs_cli
