@@ -401,6 +401,10 @@ def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str 
     A value that is null is no filter: the condition itself decides then.
     """
     bare = condition.unnest()
+    if bare.args.get("negate"):
+        bare = bare.copy()
+        bare.set("negate", None)
+        bare = exp.Not(this=bare)
     if isinstance(bare, exp.Or):
         # "argument is null or column = argument": without the value there is no filter.
         is_optional = _is_null(bare.this) and _place(bare.this.this, query, arguments)
@@ -467,17 +471,18 @@ def _null_filter(column: exp.Expr, operator: str, query: Query) -> str | None:
 
 
 def _is_null(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Is) and isinstance(node.expression, exp.Null)
+    is_null = isinstance(node, exp.Is) and isinstance(node.expression, exp.Null)
+    return is_null and not node.args.get("negate")
 
 
 def _place(node: exp.Expr, query: Query, arguments: Sequence[str]) -> int | None:
     """Return the place of the argument that a node is, None for others: columns come first."""
-    name = _argument(node)
-    if name is None or name not in arguments:
+    name = _argument(node) or ""
+    if isinstance(node, exp.Parameter):
+        return int(node.name)
+    if not node.text("table") and name in query.source.columns:
         return None
-    if isinstance(node, exp.Column) and not node.table and name in query.source.columns:
-        return None
-    return arguments.index(name) + 1
+    return arguments.index(name) + 1 if name in arguments else None
 
 
 def _value(node: exp.Expr, query: Query, arguments: Sequence[str]) -> str | None:
