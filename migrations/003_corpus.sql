@@ -440,16 +440,18 @@ begin
    where settings.collection in (searched, '')
    order by settings.collection = '', settings.collection
    limit 1;
-  figures.k1 := coalesce(figures.k1, knowledge_internal.bm25_k1());
-  figures.b := coalesce(
-    figures.b,
-    least(
-      knowledge_internal.bm25_b(),
-      greatest(
-        0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
-      )
-    )
-  );
+  select coalesce(figures.k1, usual.k1),
+         coalesce(
+           figures.b,
+           least(
+             usual.b,
+             greatest(
+               0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
+             )
+           )
+         )
+    into figures.k1, figures.b
+    from knowledge_internal.usual_bm25() as usual;
   return figures;
 end
 $$;

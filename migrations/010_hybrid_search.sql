@@ -290,37 +290,7 @@ begin
 end
 $$;
 
--- The plan with the collections that are lists of their own. Raises 22023 for too many.
-create function knowledge_internal.with_collections(
-  plan knowledge_internal.search_plan, collections text[]
-) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_collections constant integer := 50;
-  most_lists constant integer := 100;
-begin
-  if (
-    array_ndims(collections) = 1
-      and array_position(collections, null) is null
-      and cardinality(collections) <= most_collections
-  ) is not true then
-    raise exception 'collections must be 1 to % names, not %',
-                    most_collections, left(collections::text, 100)
-      using errcode = '22023';
-  end if;
-  if cardinality(collections) * cardinality(plan.questions) > most_lists then
-    raise exception 'collections times formulations must be at most %', most_lists
-      using errcode = '22023';
-  end if;
-  plan.collections := array(select distinct unnest(collections) order by 1);
-  if '' = any (plan.collections) then
-    -- All rows match: those of no other name are one list.
-    plan.apart := array_remove(plan.collections, '');
-    plan.collections := null;
-  end if;
-  return plan;
-end
-$$;
+
 
 -- How a search reads its rows in the present table. named: the collections that it names; null:
 -- all. A viewer and collections bound the rows beside the filters.
@@ -362,8 +332,8 @@ begin
          -- short texts with the usual b.
          case
            when is_small_corpus then greatest(4 * pool, fewest_compared)
-           when (known.corpus).b <> knowledge_internal.bm25_b()
-             or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+           when ((known.corpus).k1, (known.corpus).b)
+             <> (select usual.k1, usual.b from knowledge_internal.usual_bm25() as usual)
              then greatest(2 * pool, fewest_compared)
            else pool
          end, -- scored_exactly
@@ -429,9 +399,9 @@ declare
     plan.collections, ((plan.scope).wanted).collections, ((plan.scope).required).collections
   );
   analysis knowledge_internal.query_analysis;
-  near jsonb;
   replaced jsonb;
   typed text;
+  nearest text;
   pattern text;
 begin
   -- A search without words does not plan the call, so it works where the text leg is broken.
@@ -441,41 +411,34 @@ begin
   analysis := knowledge_internal.analyse_query(
     query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
   );
-  if given.search_mode = 'websearch' then
-    near := nullif(
-      coalesce(knowledge_internal.near_words(query_text, analysis, plan.scope), '{}')
-        || coalesce(knowledge_internal.words_by_part(query_text, analysis, plan.scope), '{}'),
-      '{}'
-    );
-    if near is not null then
-      replaced := (
-        select jsonb_object_agg(best.typed, best.near)
-          from (
-            select distinct on (word.key) word.key as typed, found.key as near
-              from jsonb_each(near) as word
-             cross join lateral jsonb_each_text(word.value) as found
-             order by word.key, found.value::bigint desc, found.key
-          ) as best
-      );
-    end if;
+  if given.search_mode <> 'websearch' then
+    return analysis;
   end if;
+  query_text := left(query_text, characters_read);
+  for typed, nearest in
+    select word.key, best.near
+      from jsonb_each(
+             coalesce(knowledge_internal.near_words(query_text, analysis, plan.scope), '{}')
+               || coalesce(knowledge_internal.words_by_part(query_text, analysis, plan.scope), '{}')
+           ) as word
+     cross join lateral (
+             select found.key as near
+               from jsonb_each_text(word.value) as found
+              order by found.value::bigint desc, found.key
+              limit 1
+           ) as best
+  loop
+    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
+    if query_text ~* pattern then
+      query_text := regexp_replace(query_text, pattern, nearest, 'gi');
+      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
+    end if;
+  end loop;
   if replaced is not null then
-    query_text := left(query_text, characters_read);
-    for typed, pattern in
-      select entry.key,
-             '\m' || regexp_replace(entry.key, '([^[:alnum:]])', '\\\1', 'g') || '\M'
-        from jsonb_each(replaced) as entry
-    loop
-      if query_text ~* pattern then
-        query_text := regexp_replace(query_text, pattern, replaced ->> typed, 'gi');
-      else
-        replaced := replaced - typed;
-      end if;
-    end loop;
     analysis := knowledge_internal.analyse_query(
       query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
     );
-    analysis.replaced := nullif(replaced, '{}');
+    analysis.replaced := replaced;
   end if;
   return analysis;
 end
@@ -489,6 +452,8 @@ create function knowledge_internal.plan_search(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
+  most_collections constant integer := 50;
+  most_lists constant integer := 100;
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
   required constant knowledge_internal.chunk_filter := case
@@ -548,7 +513,24 @@ begin
     plan.questions := knowledge_internal.search_questions(given, plan);
   end if;
   if given.collections is not null then
-    plan := knowledge_internal.with_collections(plan, given.collections);
+    if (
+      array_ndims(given.collections) = 1
+        and array_position(given.collections, null) is null
+        and cardinality(given.collections) <= most_collections
+    ) is not true then
+      raise exception 'collections must be 1 to % names, not %',
+                      most_collections, left(given.collections::text, 100)
+        using errcode = '22023';
+    elsif cardinality(given.collections) * cardinality(plan.questions) > most_lists then
+      raise exception 'collections times formulations must be at most %', most_lists
+        using errcode = '22023';
+    end if;
+    plan.collections := array(select distinct unnest(given.collections) order by 1);
+    if '' = any (plan.collections) then
+      -- All rows match: those of no other name are one list.
+      plan.apart := array_remove(plan.collections, '');
+      plan.collections := null;
+    end if;
   end if;
   if plan.is_empty then
     return plan;
@@ -805,10 +787,7 @@ begin
            )) else notes end,
          first_confidence,
          page.duplicates
-    from unnest(rows) with ordinality as page (
-           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
-           collections, factors, duplicates, place
-         )
+    from unnest(rows) with ordinality as page
     join chunk on chunk.id = page.id
     left join knowledge_internal.sizes_of_documents(
            array(select chunk.document_id from chunk), plan.scope
@@ -823,47 +802,27 @@ begin
                        )
               )::uuid[])
          )
-   order by page.place;
+   order by page.ordinality;
 end
 $$;
 
 create function public.hybrid_search_knowledge_chunks(
-  query_embedding extensions.vector default null,
-  query_text text default null,
-  match_count integer default 10,
-  match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0,
-  text_weight double precision default 1.0,
-  filter_type text default null,
-  search_mode text default 'websearch',
-  pool_size integer default 50,
-  rrf_k double precision default 60,
-  fusion text default null,
-  filters jsonb default null,
-  date_from date default null,
-  date_to date default null,
-  collections text[] default null,
-  viewer_id uuid default null,
-  public_only boolean default false,
-  one_per_document boolean default false,
-  neighbor_window integer default 0,
-  recency_half_life double precision default null,
-  match_offset integer default 0,
-  snippet boolean default false,
-  formulations jsonb default null,
-  viewer_groups text[] default null,
-  on_bad_embedding text default 'error',
-  prefix_last boolean default false,
-  embedding_from_text boolean default false,
-  like_ids uuid[] default null,
-  boosts jsonb default null,
-  diversity double precision default 0,
-  max_per_document integer default null,
-  merge_duplicates boolean default false,
-  min_confidence double precision default null,
-  snippets integer default 1,
-  order_by text default null,
-  required_filters jsonb default null,
+  query_embedding extensions.vector default null, query_text text default null,
+  match_count integer default 10, match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0, text_weight double precision default 1.0,
+  filter_type text default null, search_mode text default 'websearch',
+  pool_size integer default 50, rrf_k double precision default 60, fusion text default null,
+  filters jsonb default null, date_from date default null, date_to date default null,
+  collections text[] default null, viewer_id uuid default null,
+  public_only boolean default false, one_per_document boolean default false,
+  neighbor_window integer default 0, recency_half_life double precision default null,
+  match_offset integer default 0, snippet boolean default false, formulations jsonb default null,
+  viewer_groups text[] default null, on_bad_embedding text default 'error',
+  prefix_last boolean default false, embedding_from_text boolean default false,
+  like_ids uuid[] default null, boosts jsonb default null, diversity double precision default 0,
+  max_per_document integer default null, merge_duplicates boolean default false,
+  min_confidence double precision default null, snippets integer default 1,
+  order_by text default null, required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- definer: callers have no grant on the tables, the arguments decide which rows they see.

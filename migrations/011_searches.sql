@@ -340,14 +340,8 @@ begin
   select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
          hit.source_origin, hit.metadata, hit.similarity
     from public.hybrid_search_knowledge_chunks(
-           query_embedding => match_knowledge_chunks.query_embedding,
-           match_count => match_knowledge_chunks.match_count,
-           match_threshold => match_knowledge_chunks.match_threshold,
-           filter_type => match_knowledge_chunks.filter_type,
-           viewer_id => match_knowledge_chunks.viewer_id,
-           public_only => match_knowledge_chunks.public_only,
-           viewer_groups => match_knowledge_chunks.viewer_groups,
-           required_filters => match_knowledge_chunks.required_filters
+           query_embedding => $1, match_count => $2, match_threshold => $3, filter_type => $4,
+           viewer_id => $5, public_only => $6, viewer_groups => $7, required_filters => $8
          ) as hit;
 end
 $$;
@@ -379,14 +373,8 @@ begin
   select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
          hit.source_origin, hit.metadata, hit.text_score
     from public.hybrid_search_knowledge_chunks(
-           query_text => search_knowledge_chunks_fulltext.query_text,
-           match_count => search_knowledge_chunks_fulltext.match_count,
-           filter_type => search_knowledge_chunks_fulltext.filter_type,
-           search_mode => search_knowledge_chunks_fulltext.search_mode,
-           viewer_id => search_knowledge_chunks_fulltext.viewer_id,
-           public_only => search_knowledge_chunks_fulltext.public_only,
-           viewer_groups => search_knowledge_chunks_fulltext.viewer_groups,
-           required_filters => search_knowledge_chunks_fulltext.required_filters
+           query_text => $1, search_mode => $2, filter_type => $3, match_count => $4,
+           viewer_id => $5, public_only => $6, viewer_groups => $7, required_filters => $8
          ) as hit;
 end
 $$;
