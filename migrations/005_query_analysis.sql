@@ -558,7 +558,9 @@ $$;
 -- its rarest reading: half of it for the whole, half for the parts by their idf; what is in no
 -- chunk has no share.
 create function knowledge_internal.weighed_readings(
-  wanted text, configurations regconfig[], expansions knowledge_internal.expansion[],
+  wanted text,
+  configurations regconfig[],
+  expansions knowledge_internal.expansion[],
   corpus knowledge_internal.corpus_figures
 )
 returns table (
@@ -949,19 +951,17 @@ begin
   end if;
 
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  weighed.document_count := corpus.document_count;
-  weighed.mean_length := corpus.mean_length;
-  weighed.k1 := corpus.k1;
-  weighed.b := corpus.b;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
          array_agg(ordered.document_frequency), array_agg(ordered.weight),
-         array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery
+         array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery,
+         corpus.document_count, corpus.mean_length, corpus.k1, corpus.b
     into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
-         weighed.scored_weights, weighed.readings, analysis.matching_query
+         weighed.scored_weights, weighed.readings, analysis.matching_query,
+         weighed.document_count, weighed.mean_length, weighed.k1, weighed.b
     from (
       select asked.lexeme, asked.document_frequency,
              cardinality(asked.positions) * knowledge_internal.weight_of_word(
-               weighed.document_count, asked.document_frequency
+               corpus.document_count, asked.document_frequency
              ) as weight,
              row_number() over (order by asked.document_frequency, asked.lexeme) as place,
              knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query

@@ -145,10 +145,14 @@ end
 $$;
 
 create function public.set_knowledge_settings(
-  collection text default '', fusion text default null,
-  vector_weight double precision default 1, text_weight double precision default 1,
-  embedding_model text default null, dimensions integer default null,
-  measured_on text default null, bm25_k1 double precision default null,
+  collection text default '',
+  fusion text default null,
+  vector_weight double precision default 1,
+  text_weight double precision default 1,
+  embedding_model text default null,
+  dimensions integer default null,
+  measured_on text default null,
+  bm25_k1 double precision default null,
   bm25_b double precision default null
 ) returns public.knowledge_settings
 -- definer: service_role has no rights on the internal schema.
@@ -471,10 +475,7 @@ begin
          ),
          greatest(max(weight.product), 1)
     into weighted, greatest_factor
-    from unnest(rows, confidences, scores) as hit (
-           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
-           fused_score, collections, factors, duplicates, confidence, score_with_neighbours
-         )
+    from unnest(rows) with ordinality as hit
     left join knowledge_internal.page_rows(
            case when half_life is not null then ids end, has_text => false
          ) as chunk on chunk.id = hit.id
@@ -503,11 +504,11 @@ begin
            -- A score below 0 would rise with a factor below 1.
            select case when ranked.score < 0 then ranked.score
                     else ranked.score * weight.product end as score
-             from coalesce(hit.score_with_neighbours, hit.fused_score) as ranked (score)
+             from coalesce(scores[hit.ordinality], hit.score) as ranked (score)
            offset 0
          ) as scaled
    -- Without a question nothing is compared.
-   where (hit.confidence < asked.min_confidence) is not true;
+   where (confidences[hit.ordinality] < asked.min_confidence) is not true;
 end
 $$;
 

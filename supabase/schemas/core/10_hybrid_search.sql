@@ -575,19 +575,16 @@ begin
            where asked.ignored_embedding is not null or made.is_searched_with
         ),
         'relaxed', (
-          select jsonb_agg(distinct part.name)
-            from unnest(lists) as list
-           cross join unnest(list.relaxed_parts) as part (name)
+          select jsonb_agg(distinct part) from unnest(lists) as list
+           cross join unnest(list.relaxed_parts) as part
         ),
         'excluded', (
-          select jsonb_agg(distinct part.name)
-            from unnest(plan.analyses) as read
-           cross join unnest(read.excluded_parts) as part (name)
+          select jsonb_agg(distinct part) from unnest(plan.analyses) as read
+           cross join unnest(read.excluded_parts) as part
         ),
         'dropped', (
-          select jsonb_agg(distinct part.name)
-            from unnest(plan.analyses) as read
-           cross join unnest(read.dropped_parts) as part (name)
+          select jsonb_agg(distinct part) from unnest(plan.analyses) as read
+           cross join unnest(read.dropped_parts) as part
         ),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)
@@ -806,22 +803,42 @@ end
 $$;
 
 create function public.hybrid_search_knowledge_chunks(
-  query_embedding extensions.vector default null, query_text text default null,
-  match_count integer default 10, match_threshold double precision default 0.0,
-  vector_weight double precision default 1.0, text_weight double precision default 1.0,
-  filter_type text default null, search_mode text default 'websearch',
-  pool_size integer default 50, rrf_k double precision default 60, fusion text default null,
-  filters jsonb default null, date_from date default null, date_to date default null,
-  collections text[] default null, viewer_id uuid default null,
-  public_only boolean default false, one_per_document boolean default false,
-  neighbor_window integer default 0, recency_half_life double precision default null,
-  match_offset integer default 0, snippet boolean default false, formulations jsonb default null,
-  viewer_groups text[] default null, on_bad_embedding text default 'error',
-  prefix_last boolean default false, embedding_from_text boolean default false,
-  like_ids uuid[] default null, boosts jsonb default null, diversity double precision default 0,
-  max_per_document integer default null, merge_duplicates boolean default false,
-  min_confidence double precision default null, snippets integer default 1,
-  order_by text default null, required_filters jsonb default null,
+  query_embedding extensions.vector default null,
+  query_text text default null,
+  match_count integer default 10,
+  match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0,
+  text_weight double precision default 1.0,
+  filter_type text default null,
+  search_mode text default 'websearch',
+  pool_size integer default 50,
+  rrf_k double precision default 60,
+  fusion text default null,
+  filters jsonb default null,
+  date_from date default null,
+  date_to date default null,
+  collections text[] default null,
+  viewer_id uuid default null,
+  public_only boolean default false,
+  one_per_document boolean default false,
+  neighbor_window integer default 0,
+  recency_half_life double precision default null,
+  match_offset integer default 0,
+  snippet boolean default false,
+  formulations jsonb default null,
+  viewer_groups text[] default null,
+  on_bad_embedding text default 'error',
+  prefix_last boolean default false,
+  embedding_from_text boolean default false,
+  like_ids uuid[] default null,
+  boosts jsonb default null,
+  diversity double precision default 0,
+  max_per_document integer default null,
+  merge_duplicates boolean default false,
+  min_confidence double precision default null,
+  snippets integer default 1,
+  order_by text default null,
+  required_filters jsonb default null,
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- definer: callers have no grant on the tables, the arguments decide which rows they see.
@@ -852,15 +869,10 @@ comment on function public.hybrid_search_knowledge_chunks is
   'repeats its words); each leg gives its best pool_size chunks. '
   'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
-  'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
-  'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
-  'text leg alone, no word found), and adds them, weighted; auto adds '
-  'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
-  'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
-  'of its leg (of all collections, where its own has no vector hit), BM25 as 0 where the pool is '
-  'not full; where chunks are short, the best neighbour of a chunk adds to its score; chunks with '
-  'an identifier that was asked for come first. auto and relative_score multiply vector_weight by '
-  'the weight of the model (knowledge_model_weights). '
+  'where a leg that missed the chunk adds nothing and has a null rank; relative_score adds each '
+  'leg''s scores scaled to 0..1; auto adds vector_weight * cosine / (3 s) and text_weight * BM25 / '
+  'best BM25, where s is the standard deviation of the cosine of random pairs of chunks, and '
+  'chunks with an identifier that was asked for come first (see the documentation). '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '
@@ -878,9 +890,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
-  'boosts: a list of factors of the fused score, by a condition, {"filters", "factor"}, by a '
-  'number, {"field", "modifier", "weight"}, or by the distance of a number or date from an origin, '
-  '{"field", "decay", "origin", "scale", "offset", "decay_to"} (see the documentation). '
+  'boosts: a list of factors of the fused score, by a condition, a number, or the distance of a '
+  'number or date from an origin (see the documentation). '
   'order_by: the hits by a number or date, such as document_date desc, those without it last, '
   'instead of by score. '
   'one_per_document: a document stands where its best hit stands and shows its best chunk; '

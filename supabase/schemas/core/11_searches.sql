@@ -235,27 +235,23 @@ declare
   plan constant knowledge_internal.search_plan :=
     knowledge_internal.plan_search(given, needs_question);
   analysis knowledge_internal.query_analysis;
-  has_strict boolean;
   asked knowledge_internal.query_analysis[] := '{}';
   ids uuid[];
   document_ids uuid[];
+  confidences double precision[];
 begin
   if plan.is_empty then
     return;
   end if;
   foreach analysis in array coalesce(plan.analyses, '{}') loop
     -- What is required is required no more where no chunk has it.
-    has_strict := true;
-    if (analysis.relaxed).query is not null then
-      has_strict := exists (
-        select from knowledge_internal.some_rows(
-          plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
-          case when analysis.indexed_query is not null then analysis.matching_query end,
-          plan.collections
-        )
-      );
-    end if;
-    if not has_strict then
+    if (analysis.relaxed).query is not null and not exists (
+      select from knowledge_internal.some_rows(
+        plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
+        case when analysis.indexed_query is not null then analysis.matching_query end,
+        plan.collections
+      )
+    ) then
       analysis.matching_query := (analysis.relaxed).query;
       analysis.indexed_query := null;
     end if;
@@ -267,22 +263,21 @@ begin
            asked, array(select question.embedding from unnest(plan.questions) as question),
            given.match_threshold, plan.questions is null, plan.collections, plan.scope
          ) as chunk;
-  if given.min_confidence is null or plan.questions is null or ids is null then
-    return query select * from unnest(ids, document_ids);
-    return;
-  end if;
-  perform knowledge_internal.check_range(
-            'min_confidence', cardinality(ids)::bigint * cardinality(plan.questions), 0, most_rated,
-            format(
-              'compared with at most %s matching chunks times questions: narrow the search with '
-              'filters, or leave it out', most_rated
+  if num_nulls(given.min_confidence, plan.questions, ids) = 0 then
+    perform knowledge_internal.check_range(
+              'min_confidence', cardinality(ids)::bigint * cardinality(plan.questions), 0,
+              most_rated,
+              format(
+                'compared with at most %s matching chunks times questions: narrow the search with '
+                'filters, or leave it out', most_rated
+              )
             )
-          )
-    where most_rated is not null;
+      where most_rated is not null;
+    confidences := knowledge_internal.answer_confidences(plan, ids);
+  end if;
   return query
   select rated.id, rated.document_id
-    from unnest(ids, document_ids, knowledge_internal.answer_confidences(plan, ids))
-         as rated (id, document_id, confidence)
+    from unnest(ids, document_ids, confidences) as rated (id, document_id, confidence)
    where (rated.confidence < given.min_confidence) is not true;
 end
 $$;
