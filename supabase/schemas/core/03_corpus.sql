@@ -243,24 +243,15 @@ begin
     select jsonb_object_agg(entry.value, entry.frequency)
       from knowledge_internal.listed_frequencies('language') as entry
   );
-  insert into public.knowledge_corpus_statistics as corpus (
+  delete from public.knowledge_corpus_statistics;
+  insert into public.knowledge_corpus_statistics (
     document_count, mean_length, content_words, distinct_words, cosine_spread, least_frequency,
     sample, language_shares, analysed_at, analysed_rows
   )
   values (
     table_rows, greatest(sampled.mean_length, 1), sampled.content_words, sampled.distinct_words,
     spread, least, sampled.kept, languages, last_analysed_at, table_rows
-  )
-      on conflict (id) do update
-     set (
-           document_count, mean_length, content_words, distinct_words, cosine_spread,
-           least_frequency, sample, language_shares, analysed_at, analysed_rows, refreshed_at
-         ) = row(
-           excluded.document_count, excluded.mean_length, excluded.content_words,
-           excluded.distinct_words, excluded.cosine_spread, excluded.least_frequency,
-           excluded.sample, excluded.language_shares, excluded.analysed_at,
-           excluded.analysed_rows, excluded.refreshed_at
-         );
+  );
   return true;
 end
 $$;

@@ -160,14 +160,10 @@ begin
     raise exception 'query_embedding and query_text are both missing, give at least one'
       using errcode = '22023', hint = 'Or give like_ids: chunks or documents to find others like.';
   end if;
-  -- In this order, because a length is only an array's.
-  if (
-    case
-      when jsonb_typeof(given.formulations) <> 'array' then true
-      else jsonb_array_length(given.formulations) > most_formulations
-    end
-  )
-  then
+  if not jsonb_path_match(
+    given.formulations, 'strict $.type() == "array" && $.size() <= $most',
+    jsonb_build_object('most', most_formulations)
+  ) then
     raise exception 'formulations must be an array of at most % objects', most_formulations
       using errcode = '22023';
   end if;
