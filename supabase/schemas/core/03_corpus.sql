@@ -490,13 +490,10 @@ begin
     exit when found_language is null;
     languages := languages || found_language;
   end loop;
-  return case
-    when cardinality(languages) = 1 then array[knowledge_internal.text_configuration(languages[1])]
-    else (
-      select array_agg(distinct knowledge_internal.text_configuration(present.name))
-        from unnest(languages) as present (name)
-    )
-  end;
+  return (
+    select array_agg(distinct knowledge_internal.text_configuration(present.name))
+      from unnest(languages) as present (name)
+  );
 end
 $$;
 
