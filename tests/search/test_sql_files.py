@@ -110,7 +110,6 @@ NAMED_AT_RUN_TIME = {
             "lock_source_rows",
             "adoption_keys",
             "adoption_left_over",
-            "compare_calls",
             "placed_chunks",
             "embed_place_row",
             "empty_old_embeddings",
