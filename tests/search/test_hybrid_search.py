@@ -221,7 +221,7 @@ def test_pool_size_parameter(leg: str) -> None:
     assert limits
     # Parameters, which are fields of the plan. These are computed from the pool, as the plan is.
     sources = {one for limit in limits for one in columns_read(limit)}
-    assert sources <= {"most", "most_near", "most_worded", "most_rows", "pool"}
+    assert sources <= {"most", "most_near", "most_worded", "compared_exactly", "pool"}
     assert "plan" in pool
     called = "".join(
         body(function(name, "knowledge_internal")) for name in ("rank_legs", "candidate_rows")
