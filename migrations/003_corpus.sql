@@ -377,6 +377,7 @@ declare
   tolerance constant float8 := 0.2; -- of the rows
   searched constant text := case
     when collections[1] = all (collections) then collections[1] else '' end;
+  usual constant record := knowledge_internal.usual_bm25();
   copied public.knowledge_corpus_statistics;
   is_current boolean;
   figures knowledge_internal.corpus_figures;
@@ -431,18 +432,16 @@ begin
    where settings.collection in (searched, '')
    order by settings.collection = '', settings.collection
    limit 1;
-  select coalesce(figures.k1, usual.k1),
-         coalesce(
-           figures.b,
-           least(
-             usual.b,
-             greatest(
-               0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
-             )
-           )
-         )
-    into figures.k1, figures.b
-    from knowledge_internal.usual_bm25() as usual;
+  figures.k1 := coalesce(figures.k1, usual.k1);
+  figures.b := coalesce(
+    figures.b,
+    least(
+      usual.b,
+      greatest(
+        0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
+      )
+    )
+  );
   return figures;
 end
 $$;
