@@ -68,7 +68,7 @@ class SecondBrainMemory(MemoryProvider):
             top_k=k,
             collections=[user_id] if user_id else None,
         )
-        return [Document(str(hit.external_key), hit.content, user_id) for hit in hits], None
+        return [Document(str(hit.metadata["external_key"]), hit.content, user_id) for hit in hits], None
 
 
 REGISTRY[SecondBrainMemory.name] = SecondBrainMemory
