@@ -15,6 +15,7 @@ from typing import Any
 import typer.main
 
 from second_brain.cli.commands import app
+from second_brain.services.arguments import DEFAULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 MARKER = "<!-- Below: written by `make commands` from the options of the commands. -->\n"
@@ -39,6 +40,11 @@ _TOLD = {
     "server schedule": "[scheduled jobs](operate.md#scheduled-jobs)",
     "server config": "[configuration](#configuration)",
 }
+# Commands whose pages say what the options do: here their names, defaults and bounds.
+_IN_SHORT = ("adopt", "corpus ", "ingest", "server ")
+# Options of `search` that are arguments of the SQL function, with its defaults.
+_AS_IN_SQL = {f"--{name.replace('_', '-')}" for name in DEFAULTS} - {"--pool-size", "--threshold"}
+_ARGUMENTS = "As the [arguments of SQL](reference.md#hybrid_search_knowledge_chunks)"
 # What versions of typer call the values.
 _KINDS = {
     **dict.fromkeys(("int", "integer"), "N"),
@@ -63,6 +69,12 @@ class Option:
     def row(self) -> str:
         """Return the line of a list."""
         return f"- `{self.name}`: {self.meaning}"
+
+    def short(self) -> str:
+        """Return the name with the default and the bounds."""
+        found = re.search(r"\[([^][]*)\]$", self.meaning)
+        bounds = found[1].replace("default: ", "") if found else ""
+        return f"`{self.name}`" + (f" ({bounds})" if bounds else "")
 
 
 def page() -> str:
@@ -105,7 +117,12 @@ def _section(path: str, command: Any, rows: dict[Option, str | None]) -> str:
     lines = [f"## {path}{names}", "", _text(text)]
     options = list(_options(command))
     if own := [option for option in options if option not in rows]:
-        lines += ["", *_list(own)]
+        is_short = {one: path.startswith(_IN_SHORT) or one.flag in _AS_IN_SQL for one in own}
+        if long := [one for one in own if not is_short[one]]:
+            lines += ["", *_list(long)]
+        if short := [one for one in own if is_short[one]]:
+            told = f"{_ARGUMENTS}: " if long else ""
+            lines += ["", _text(f"{told}{', '.join(one.short() for one in short)}.")]
     remarks = []
     for home in dict.fromkeys([None, *(rows[option] for option in options if option in rows)]):
         flags = [option.flag for option in options if rows.get(option, path) == home]

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from command_line import Run
 from conftest import Connect, Connection
-from second_brain.adoption import calls
+from second_brain.adoption import calls, replaced
 from second_brain.services.install import Database
 
 pytestmark = pytest.mark.module("adoption")
@@ -69,7 +69,7 @@ def test_a_reader_keeps_its_rights_when_the_old_functions_come_back(
     notes: Connection, connect: Connect
 ) -> None:
     kept(notes)
-    for statement in calls.undo(Database(notes), "notes"):
+    for statement in replaced.undo(Database(notes), "notes"):
         notes.execute(statement.encode())
     anna = connect("authenticated", uid=ANNA)
     assert found(anna) == [40]
@@ -181,7 +181,7 @@ def test_a_function_whose_rows_are_not_known_is_not_replaced(
 
 
 def test_a_condition_that_a_drop_in_lacks_is_named(notes: Connection) -> None:
-    kept(notes, "", "where notes.status = 'done'")
+    call = kept(notes, "", "where notes.status = 'done'")
     notes.execute(
         "update public.notes set status = 'open' where id % 2 = 0;"
         " create or replace function public.search_notes("
@@ -189,12 +189,8 @@ def test_a_condition_that_a_drop_in_lacks_is_named(notes: Connection) -> None:
         " returns setof public.notes language sql stable set search_path = public, extensions as"
         " 'select * from notes order by embedding <=> query_embedding limit match_count'"
     )
-    row = notes.execute(
-        "select conditions from knowledge_internal.compare_calls("
-        " 'public.search_notes_before(extensions.vector, int)',"
-        " 'public.search_notes(extensions.vector, int)', 'notes')"
-    ).fetchone()
-    assert row == (["status = 'done'"],)
+    calls.compare(Database(notes), call)
+    assert call.conditions == ["\"status\" = 'done'"]
 
 
 def test_calls_are_written_after_the_backfill_and_brought_back_by_a_removal(

@@ -247,10 +247,7 @@ def test_the_faults_of_a_pgvector_are_warnings(
         assert "0.8.4" in (one.remedy or "")
 
 
-@pytest.mark.parametrize(
-    ("locale", "ctype"),
-    [("C", "C"), ("POSIX", "C"), ("C.UTF-8", None)],
-)
+@pytest.mark.parametrize(("locale", "ctype"), [("C", "C"), ("POSIX", "C"), ("C.UTF-8", None)])
 def test_a_database_that_knows_ascii_letters_only_is_a_warning(
     server: Any, locale: str, ctype: str | None
 ) -> None:

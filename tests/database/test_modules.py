@@ -296,10 +296,7 @@ def test_a_module_that_is_not_installed_cannot_be_removed(plain_dsn: str) -> Non
 
 
 def test_a_foreign_object_that_needs_a_module_stops_its_removal(dsn: str) -> None:
-    query(
-        dsn,
-        "create view public.mine as select * from public.knowledge_judgments",
-    )
+    query(dsn, "create view public.mine as select * from public.knowledge_judgments")
     with pytest.raises(uninstall.ForeignDependentsError) as refused:
         plan(dsn, "insight")
     assert refused.value.dependents == ("view public.mine",)

@@ -9,14 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from conftest import Server
-from second_brain.database import (
-    catalogue,
-    doctor,
-    migrations,
-    obstacles,
-    pgvector,
-    vector_index,
-)
+from second_brain.database import catalogue, doctor, migrations, obstacles, pgvector, vector_index
 from second_brain.database.migrations import ObstacleError
 from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.services.postgres import PostgresProvider

@@ -68,10 +68,7 @@ def test_the_script_says_what_is_lost(dsn: str) -> None:
     found = plan(dsn)
     assert found.rows["public.knowledge_chunks"] == 1
     assert "--   1 rows of public.knowledge_documents" in found.script
-    assert found.attached == (
-        "column public.knowledge_documents.note",
-        "index public.my_index",
-    )
+    assert found.attached == ("column public.knowledge_documents.note", "index public.my_index")
     assert "--   index public.my_index, which is not of second-brain" in found.script
     assert run(dsn, "select count(*) from public.knowledge_chunks") == [(1,)]
 

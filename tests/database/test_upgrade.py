@@ -185,10 +185,7 @@ def add_what_a_project_has(dsn: str, run: Run) -> None:
         connection.execute("insert into public.knowledge_types values ('recipe')")
         connection.execute(
             "select public.upsert_knowledge_document(%s, %s)",
-            [
-                '{"external_key": "soup", "knowledge_type": "recipe"}',
-                '[{"content": "Soup."}]',
-            ],
+            ['{"external_key": "soup", "knowledge_type": "recipe"}', '[{"content": "Soup."}]'],
         )
     for command in (["public.notes", "--model", "m", "--apply"], ["--backfill", "notes"]):
         done = run("adopt", *command, "--dsn", dsn)

@@ -1,5 +1,6 @@
 """Chunks that differ in their columns, and which of them pass a filter."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -13,16 +14,16 @@ ME, YOU, NOBODY = UUID(int=0xA1), UUID(int=0xB2), UUID(int=0xC3)
 
 def passing(connection: Connection, filters: Any, **arguments: Any) -> set[int]:
     """Give the numbers of the chunks that pass. Each leg finds all of them, so both have to."""
-    rows = search(
-        connection,
-        query_embedding=NORTH,
-        query_text="alpha",
-        match_count=1000,
-        filters=Jsonb(filters),
-        **arguments,
-    )
+    asked = {"query_embedding": NORTH, "query_text": "alpha", "match_count": 1000}
+    rows = search(connection, **asked, filters=Jsonb(filters), **arguments)
     assert {row["match_type"] for row in rows} <= {"both"}
     return set(numbers(rows))
+
+
+def check_filters(connection: Connection, rows: Sequence[tuple[Any, set[int]]]) -> None:
+    """Compare what each filter lets through with the numbers beside it."""
+    found = [(filters, passing(connection, filters)) for filters, _ in rows]
+    assert found == list(rows)
 
 
 def store_alphas(connection: Connection, *columns: dict[str, Any]) -> None:

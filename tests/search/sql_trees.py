@@ -1,18 +1,13 @@
 """The SQL of the migrations as syntax trees. What a function's body holds is parsed too."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, cast
 
 import pytest
 from pglast import ast, parse_plpgsql, parse_sql
-from pglast.enums import (
-    BoolExprType,
-    FunctionParameterMode,
-    GrantTargetType,
-    ObjectType,
-)
+from pglast.enums import BoolExprType, FunctionParameterMode
 from pglast.parser import scan
 from pglast.stream import RawStream
 
@@ -123,17 +118,6 @@ def plpgsql(definition: Function) -> list[tuple[str, Any]]:
     return list(walk(parse_plpgsql(text)))
 
 
-@cache
-def shown() -> Query:
-    """Return the only query whose rows the search returns."""
-    (query,) = (
-        tree["query"]["PLpgSQL_expr"]["query"]
-        for kind, tree in plpgsql(function(*SEARCH))
-        if kind == "stmt_return_query"
-    )
-    return parse_sql(query)[0].stmt
-
-
 def retrieval() -> Query:
     """Return the only query of the search that fuses the legs."""
     (query,) = (
@@ -152,17 +136,6 @@ def ctes() -> dict[str, Query]:
 
 def tables(root: Any) -> set[str]:
     return {node.relname for node in nodes(root, ast.RangeVar)}
-
-
-def lineage(name: str) -> tuple[Query, ...]:
-    """Return a CTE with every CTE that it reads, directly or not."""
-    known = ctes()
-    reached, ahead = {name}, [name]
-    while ahead:
-        new = (tables(known[ahead.pop()]) & known.keys()) - reached
-        reached |= new
-        ahead += new
-    return tuple(known[one] for one in known if one in reached)
 
 
 # The functions by whose statements each leg finds and rates its rows; compared_rows serves both.
@@ -211,52 +184,11 @@ def leg_statements(leg: str) -> tuple[Query, ...]:
     return tuple(one for name in (*LEGS[leg], SHARED_BY_THE_LEGS) for one in statements(name))
 
 
-def outputs(query: Query) -> set[str]:
-    return {target.name or dotted(target.val.fields).split(".")[-1] for target in query.targetList}
-
-
 def conjuncts(condition: Any) -> list[Any]:
     """Split a condition at its top-level ANDs."""
     if isinstance(condition, ast.BoolExpr) and condition.boolop == BoolExprType.AND_EXPR:
         return [part for arg in condition.args or () for part in conjuncts(arg)]
     return [condition]
-
-
-def result_columns() -> dict[str, str]:
-    """Types of the RPC's result by name, in order: the attributes of the type that it returns."""
-    (returned,) = function(RPC).returnType.names[-1:]
-    created: list[Any] = [
-        statement
-        for statements in parsed().values()
-        for statement in statements
-        if isinstance(statement, ast.CompositeTypeStmt)
-    ]
-    (composite,) = (one for one in created if one.typevar.relname == returned.sval)
-    return {one.colname: RawStream()(one.typeName) for one in composite.coldeflist}
-
-
-def derived_from(parameter: str) -> set[str]:
-    """Return a parameter with the variables of the search that are computed from it."""
-    names = {parameter, "given"}
-    for kind, tree in plpgsql(function(*SEARCH)):
-        if kind == "stmt_assign":
-            variable, expression = tree["expr"]["PLpgSQL_expr"]["query"].split(":=", 1)
-            if columns_read(parse_sql(f"select {expression}")[0].stmt) & names:
-                names.add(variable.strip())
-    return names
-
-
-def privileges(statements: Iterable[Any], name: str, granted: bool) -> set[str]:
-    """Roles that these statements grant a function to, or revoke it from."""
-    return {
-        role.rolename or "public"
-        for statement in nodes(tuple(statements), ast.GrantStmt)
-        if statement.is_grant is granted
-        if statement.objtype == ObjectType.OBJECT_FUNCTION
-        if statement.targtype == GrantTargetType.ACL_TARGET_OBJECT
-        if name in {dotted(target.objname) for target in statement.objects}
-        for role in statement.grantees
-    }
 
 
 def words(sql: str) -> Iterator[str]:

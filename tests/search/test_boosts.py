@@ -259,54 +259,6 @@ def test_extreme_boosts_and_weights_give_finite_scores(corpus: Connection) -> No
                 assert all(0 <= row["confidence"] <= 1 for row in rows)
 
 
-FILTERED = {"filters": [], "factor": 2}
-NUMBER = {"field": "metadata.likes", "modifier": "sqrt", "weight": 1}
-DECAY = {"field": "document_date", "decay": "exp", "origin": "now", "scale": 7}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (3, "must be an object with filters and factor"),
-        ({}, "must be an object with filters and factor"),
-        ({"field": "document_date"}, "must be an object with filters and factor"),
-        ({**FILTERED, "weight": 2}, 'must have only the keys filters, factor, not {"weight": 2}'),
-        ({"filters": []}, ".factor must be a number between 0 and 1000000, not missing"),
-        ({**FILTERED, "factor": "2"}, '.factor must be a number between 0 and 1000000, not "2"'),
-        ({**FILTERED, "factor": -1}, ".factor must be a number between 0 and 1000000, not -1"),
-        ({**FILTERED, "factor": 1e9}, ".factor must be a number between 0 and 1000000, not 1"),
-        ({**FILTERED, "filters": None}, ".filters must be conditions, not null"),
-        ({**FILTERED, "filters": 7}, ".filters must be a JSON array of conditions or an object"),
-        ({**FILTERED, "filters": [{"field": "nope"}]}, ".filters[0].op is missing"),
-        ({**NUMBER, "modifier": "square"}, ".modifier must be one of log1p, sqrt, linear, not"),
-        ({**NUMBER, "weight": 1e7}, ".weight must be a number between -1000000 and 1000000, not"),
-        ({**NUMBER, "field": "document_date"}, ".field must be one of chunk_index, metadata.<key>"),
-        ({**NUMBER, "field": "metadata"}, ".field must be one of chunk_index, metadata.<key>, not"),
-        ({**NUMBER, "field": "metadata..a"}, ".field must be one of chunk_index"),
-        ({**NUMBER, "field": None}, ".field must be one of chunk_index, metadata.<key>, not null"),
-        ({**DECAY, "decay": None}, ".decay must be one of gauss, exp, linear, not null"),
-        ({**DECAY, "origin": "soon"}, '.origin must be "now", an ISO date such as 2026-01-31 or a'),
-        ({**DECAY, "origin": None}, '.origin must be "now", an ISO date such as 2026-01-31 or a'),
-        ({**DECAY, "origin": 7}, ".field must be one of chunk_index, metadata.<key>, not document"),
-        ({**DECAY, "field": "chunk_index"}, ".field must be one of created_at, document_date, upd"),
-        ({**DECAY, "scale": 0}, ".scale must be a number between 1e-06 and 1e+100, not 0"),
-        ({**DECAY, "offset": -1}, ".offset must be a number between 0 and 1e+100, not -1"),
-        ({**DECAY, "decay_to": 1}, ".decay_to must be a number between 0.001 and 0.999, not 1"),
-    ],
-)
-def test_a_wrong_boost_is_named_with_what_is_allowed(
-    knowledge: Connection, wrong: Any, said: str
-) -> None:
-    message = refused(knowledge, RPC, query_text="alpha", boosts=Jsonb([FILTERED, DECAY, wrong]))
-    assert message.startswith("boosts[2]" + ("" if said[0] == "." else " ") + said)
-
-
-@pytest.mark.parametrize("wrong", [{}, "x", [FILTERED] * 11])
-def test_boosts_are_a_list_of_at_most_ten(knowledge: Connection, wrong: Any) -> None:
-    message = refused(knowledge, RPC, query_text="alpha", boosts=Jsonb(wrong))
-    assert message.startswith("boosts must be an array of at most 10 objects, not ")
-
-
 def test_no_boosts_change_nothing(corpus: Connection) -> None:
     plain = search(corpus, **ASKED)
     for none in ([], None, [{"filters": {"team": "green"}, "factor": 9}]):
@@ -460,14 +412,6 @@ def test_each_document_stands_once_at_the_value_of_its_best_chunk(knowledge: Con
     assert [row["external_key"] for row in rows] == ["new", "old", "none"]
     assert [row["chunk_index"] for row in rows] == [0, 0, 0]
     assert rows[0]["notes"] == {"deduplicated": 3}
-
-
-@pytest.mark.parametrize("wrong", ["", "title", "metadata", "metadata.", "document_date up", "1"])
-def test_another_order_is_refused(knowledge: Connection, wrong: str) -> None:
-    assert refused(knowledge, RPC, query_text="alpha", order_by=wrong) == (
-        "order_by must be one of chunk_index, created_at, document_date, updated_at, "
-        f"metadata.<key>, and asc or desc after it, not {wrong}"
-    )
 
 
 @pytest.mark.module("insight")

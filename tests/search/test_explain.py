@@ -9,11 +9,7 @@ from conftest import Connection
 
 pytestmark = pytest.mark.module("insight")
 
-ROWS = [
-    ("alpha beta", "[1,0,0]"),
-    ("alpha gamma", "[0,1,0]"),
-    ("delta", "[0,0,1]"),
-]
+ROWS = [("alpha beta", "[1,0,0]"), ("alpha gamma", "[0,1,0]"), ("delta", "[0,0,1]")]
 
 
 @pytest.fixture

@@ -134,27 +134,6 @@ def test_the_most_frequent_values_come_first_and_facet_limit_cuts_the_rest(
     ]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"facets": []}, "facets"),
-        ({"facets": None}, "facets"),
-        ({"facets": ["content"]}, "content"),
-        ({"facets": ["owner_id"]}, "owner_id"),
-        ({"facets": ["metadata."]}, "metadata"),
-        ({"facets": ["language"] * 21}, "facets"),
-        ({"facet_limit": 0}, "facet_limit"),
-        ({"facet_limit": 1001}, "facet_limit"),
-        ({"search_mode": "fuzzy"}, "search_mode"),
-    ],
-)
-def test_a_wrong_argument_is_refused_by_name(
-    knowledge: Connection, wrong: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match=named):
-        call(knowledge, "facet_knowledge_chunks", **wrong)
-
-
 def test_a_signed_in_user_gets_counts_of_visible_rows_only(
     database: Connection, connect: Connect
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from searching import call, refused
+from searching import call
 
 from conftest import Connect, Connection
 
@@ -281,25 +281,3 @@ def test_stored_fields_leave_the_fusion_and_the_weights_as_they_were(corpus: Con
     assert others["changes"] == ["the weights of heading, title and metadata are others"]
     call(corpus, "set_knowledge_settings", fusion="rrf")
     assert call(corpus, "list_knowledge_settings")[0]["title_weight"] == 1
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("collection", "x" * 201),
-        ("heading_weight", -1),
-        ("title_weight", 6),
-        ("text_keys", [f"key{number}" for number in range(11)]),
-        ("text_keys", ["author", None]),
-        ("text_keys", [""]),
-    ],
-)
-def test_fields_out_of_bounds_are_refused_by_name(
-    knowledge: Connection, argument: str, value: object
-) -> None:
-    assert refused(knowledge, "set_knowledge_fields", **{argument: value}).startswith(argument)
-
-
-@pytest.mark.parametrize("most", [-1, 100_001, None])
-def test_a_batch_out_of_bounds_is_refused(knowledge: Connection, most: int | None) -> None:
-    assert refused(knowledge, "rewrite_knowledge_chunks", most=most).startswith("most")

@@ -96,11 +96,7 @@ SEVEN = f"{7:032}"
     ],
 )
 def test_an_index_finds_the_rows_that_pass(
-    many: Connection,
-    query: dict[str, Any],
-    index: str,
-    filters: Any,
-    arguments: dict[str, Any],
+    many: Connection, query: dict[str, Any], index: str, filters: Any, arguments: dict[str, Any]
 ) -> None:
     before = scans(many)
     found = search(many, **query, **arguments, filters=filters and Jsonb(filters))

@@ -23,9 +23,7 @@ as $$ select array['rrf', 'relative_score', 'auto', 'borda'] $$
 """
 
 
-def test_the_names_are_the_same_in_the_rules_the_settings_and_python(
-    knowledge: Connection,
-) -> None:
+def test_the_names_are_the_same_in_the_rules_the_settings_and_python(knowledge: Connection) -> None:
     ((names, check),) = knowledge.execute(
         "select knowledge_internal.fusions(), pg_get_constraintdef(oid) from pg_constraint"
         " where conname = 'knowledge_settings_fusion_check'"
@@ -36,16 +34,6 @@ def test_the_names_are_the_same_in_the_rules_the_settings_and_python(
 
 def near(share: float) -> list[float]:
     return [math.cos(share), math.sin(share), 0]
-
-
-@pytest.mark.parametrize("fusion", ["AUTO", "", "rrf ", "borda", "null", "relative-score"])
-@pytest.mark.parametrize("asked", [{}, {"formulations": Jsonb([{"query_text": "permit"}])}])
-def test_an_unknown_fusion_is_refused(
-    knowledge: Connection, fusion: str, asked: dict[str, Any]
-) -> None:
-    store(knowledge, {"content": "parking permit", "embedding": NORTH})
-    message = refused(knowledge, RPC, **ASKED, **asked, fusion=fusion)
-    assert message.startswith(f"fusion must be one of {', '.join(get_args(Fusion))}, not")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from typing import Any
 from unittest.mock import ANY
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from searching import EAST, FUSIONS, NORTH, UP, Row, call, chunk, numbers, refused, search, store
@@ -136,11 +135,7 @@ def test_like_ids_belong_to_the_first_question(corpus: Connection) -> None:
 
 def test_an_ignored_embedding_leaves_that_of_the_known_rows(corpus: Connection) -> None:
     rows = like(
-        corpus,
-        chunk(1),
-        query_text="velvet",
-        query_embedding=[1, 0],
-        on_bad_embedding="from_text",
+        corpus, chunk(1), query_text="velvet", query_embedding=[1, 0], on_bad_embedding="from_text"
     )
     assert rows[0]["id"] == chunk(3)
     assert rows[0]["similarity"] > 0.9
@@ -206,23 +201,6 @@ def test_confidences_are_those_of_the_question_as_asked(
     assert empty == (None if not question else ANY)
     if question:
         assert empty["best_confidence"] == max(near["hit_confidences"])
-
-
-def test_ids_are_bounded(corpus: Connection) -> None:
-    function = "hybrid_search_knowledge_chunks"
-    for wrong in ([chunk(1)] * 21, [None], [[chunk(1)], [chunk(2)]]):
-        said = refused(corpus, function, like_ids=wrong, query_text="cat")
-        assert said.startswith("like_ids must be at most 20 ids of chunks or documents, not ")
-    with pytest.raises(psycopg.Error, match="are both missing"):
-        search(corpus, like_ids=[])
-
-
-@pytest.mark.module("visitors")
-def test_visitors_give_fewer_ids(corpus: Connection) -> None:
-    said = refused(
-        corpus, "search_public_knowledge_chunks", like_ids=[chunk(1)] * 6, query_text="cat"
-    )
-    assert said == "like_ids must be at most 5 ids for visitors, not 6"
 
 
 @pytest.mark.module("insight")

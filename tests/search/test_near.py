@@ -72,10 +72,7 @@ def test_in_prose_nearness_adds_to_the_score(knowledge: Connection) -> None:
 def test_what_no_row_has_is_relaxed_and_named(outages: Connection) -> None:
     hits = search(outages, query_text='"power alone cut"~3 -"no thing"~2')
     assert set(numbers(hits)) == {1, 2, 3, 4}
-    assert hits[0]["notes"] == {
-        "relaxed": ['"power alone cut"~3'],
-        "excluded": ['"no thing"'],
-    }
+    assert hits[0]["notes"] == {"relaxed": ['"power alone cut"~3'], "excluded": ['"no thing"']}
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,7 @@ from mocked_client import METADATA, ROW, client_with
 from sql_trees import function, parameters
 
 from second_brain.retrieval.answer import SearchResult, result
-from second_brain.services.results import (
-    HitMetadata,
-    MemorySearchResult,
-    Method,
-)
+from second_brain.services.results import HitMetadata, MemorySearchResult, Method
 from second_brain.services.searches import hits
 from second_brain.services.supabase import SupabaseProvider
 
@@ -79,11 +75,7 @@ def test_an_odd_row_is_normalized(row: object) -> None:
     results, details = SupabaseProvider(client=client_with([ROW, row])).hybrid_search([0.1], "x")
     assert details["raw_count"] == 2
     assert results[1] == MemorySearchResult(
-        id="supa-hybrid-1",
-        content="",
-        source="supabase",
-        confidence=0.0,
-        metadata=METADATA,
+        id="supa-hybrid-1", content="", source="supabase", confidence=0.0, metadata=METADATA
     )
 
 

@@ -250,27 +250,3 @@ def test_what_is_no_object_is_refused(
 ) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"search must be an object"):
         ask(callers[name in USERS_OWN], name, search)
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("match_count", "many"),
-        ("date_from", "soon"),
-        ("viewer_id", "me"),
-        ("collections", "one"),
-        ("snippet", "perhaps"),
-        ("query_embedding", {"a": 1}),
-        ("match_count", 1e12),
-    ],
-)
-def test_a_value_of_another_type_is_refused_by_name(
-    callers: dict[bool, Connection], argument: str, value: Any
-) -> None:
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"^search.{argument}: "):
-        ask(callers[False], "count_matching_knowledge_chunks", {**WORDS_GIVEN, argument: value})
-
-
-def test_a_null_argument_is_not_its_default(callers: dict[bool, Connection]) -> None:
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="match_count must be"):
-        ask(callers[False], "count_matching_knowledge_chunks", {**WORDS_GIVEN, "match_count": None})

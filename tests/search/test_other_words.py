@@ -68,8 +68,7 @@ def add_synonym(connection: Connection, term: str, synonym: str, **columns: obje
     names = ", ".join(values)
     places = ", ".join(f"%({name})s" for name in values)
     connection.execute(
-        f"insert into public.knowledge_synonyms ({names}) values ({places})".encode(),
-        values,
+        f"insert into public.knowledge_synonyms ({names}) values ({places})".encode(), values
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from searching import call, refused, store
+from searching import call, store
 
 from conftest import Connect, Connection
 
@@ -114,19 +114,3 @@ def test_more_than_1000_are_counted_as_1000(knowledge: Connection) -> None:
     )
     assert call(knowledge, COUNT) == [{COUNT: 1000}]
     assert call(knowledge, COUNT, public_only=True) == [{COUNT: 101}]
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("filter_type", "poem"),
-        ("filters", Jsonb([{"field": "nowhere", "op": "eq", "value": 1}])),
-        ("collections", []),
-        ("viewer_groups", [None]),
-        ("public_only", None),
-    ],
-)
-def test_a_wrong_argument_is_refused_even_if_nothing_is_pending(
-    knowledge: Connection, argument: str, value: object
-) -> None:
-    assert argument in refused(knowledge, COUNT, **{argument: value})

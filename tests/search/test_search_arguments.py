@@ -1,73 +1,17 @@
 """Arguments and texts: what a search refuses, and that it leaves no setting behind."""
 
 import contextlib
-import math
 from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from searching import (
-    ANIMALS,
-    FUSIONS,
-    MODES,
-    NORTH,
-    call,
-    numbers,
-    refused,
-    search,
-    store,
-)
+from searching import ANIMALS, FUSIONS, MODES, NORTH, call, numbers, refused, search, store
 
 from conftest import Connect, Connection
 
 # What is refused.
-
-BAD_ARGUMENTS: list[Any] = [
-    *[("match_count", value) for value in (0, -1, 1001, None)],
-    *[("pool_size", value) for value in (0, -5, 1001, None)],
-    *[("match_threshold", value) for value in (-1.01, 1.01, math.nan, math.inf, None)],
-    *[("vector_weight", value) for value in (-0.1, math.nan, math.inf, None)],
-    *[("text_weight", value) for value in (-0.1, math.nan, math.inf, None)],
-    *[("rrf_k", value) for value in (0, -60, math.nan, math.inf, None)],
-    *[("search_mode", value) for value in ("", "fuzzier", "WEBSEARCH", None)],
-    *[("filter_type", value) for value in ("", "recipe", "Note")],
-    *[("fusion", value) for value in ("", "average", "RRF")],
-    *[("on_bad_embedding", value) for value in ("", "ignore", None)],
-    *[
-        pytest.param("diversity", value, marks=pytest.mark.module("arrange"))
-        for value in (-0.1, 1.1, math.nan, None)
-    ],
-    *[("max_per_document", value) for value in (0, 1001)],
-    *[("min_confidence", value) for value in (-0.1, 1.1, math.nan)],
-    *[("snippets", value) for value in (0, 4, None)],
-    ("merge_duplicates", None),
-]
-
-
-@pytest.mark.parametrize(("argument", "value"), BAD_ARGUMENTS)
-def test_an_argument_out_of_bounds_is_refused_by_name(
-    knowledge: Connection, argument: str, value: Any
-) -> None:
-    message = refused(
-        knowledge,
-        "hybrid_search_knowledge_chunks",
-        query_embedding=NORTH,
-        query_text="cat",
-        **{argument: value},
-    )
-    assert message.startswith(argument)
-    assert (
-        "null" if value is None else str(value).replace("inf", "Infinity")
-    ).lower().removesuffix(".0") in message.lower()
-
-
-@pytest.mark.module("arrange")
-def test_a_long_order_is_refused_before_it_is_read(knowledge: Connection) -> None:
-    function, order = "hybrid_search_knowledge_chunks", "a" + " " * 1_000_000 + "x"
-    said = refused(knowledge, function, query_text="text", order_by=order)
-    assert said.startswith("order_by must be at most 1,000 characters long, not a ")
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
@@ -97,58 +41,12 @@ def test_an_argument_on_its_bound_is_taken(
     assert numbers(rows) == [1]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"query_text": " "}, {"query_embedding": None, "query_text": None}],
-)
-def test_a_search_for_nothing_is_refused(knowledge: Connection, arguments: dict[str, Any]) -> None:
-    message = refused(knowledge, "hybrid_search_knowledge_chunks", **arguments)
-    assert message.startswith("query_embedding and query_text")
-
-
-def test_two_weights_of_0_are_refused(knowledge: Connection) -> None:
-    message = refused(
-        knowledge,
-        "hybrid_search_knowledge_chunks",
-        query_text="cat",
-        vector_weight=0,
-        text_weight=0,
-    )
-    assert message.startswith("vector_weight and text_weight")
-
-
-@pytest.mark.parametrize("size", [1, 2, 4, 1024])
-def test_an_embedding_of_another_size_is_refused_with_both_sizes(
-    knowledge: Connection, size: int
-) -> None:
-    message = refused(
-        knowledge, "hybrid_search_knowledge_chunks", query_embedding=[1] * size, vector_weight=0
-    )
-    assert message == f"query_embedding has {size} dimensions, the stored embeddings have 3"
-
-
-# The length of the last two overflows or underflows where pgvector computes: in float4.
-@pytest.mark.parametrize("embedding", [[0, 0, 0], [0, 1e-30, 0], [1e30, 0, 0]])
-def test_an_embedding_without_direction_is_refused(
-    knowledge: Connection, embedding: list[float]
-) -> None:
-    message = refused(knowledge, "hybrid_search_knowledge_chunks", query_embedding=embedding)
-    assert message.startswith("query_embedding")
-
-
 @pytest.mark.parametrize("embedding", [[0, 0, 0], [0, 1e-30, 0], [1e30, 0, 0]])
 def test_an_embedding_without_direction_is_never_stored(
     knowledge: Connection, embedding: list[float]
 ) -> None:
     with pytest.raises(psycopg.errors.CheckViolation), knowledge.transaction():
         store(knowledge, {"embedding": embedding})
-
-
-def test_a_refused_text_is_cut_in_the_message(knowledge: Connection) -> None:
-    message = refused(
-        knowledge, "hybrid_search_knowledge_chunks", query_text="cat", search_mode="x" * 10_000
-    )
-    assert len(message) < 300
 
 
 # What a search leaves behind.
@@ -246,9 +144,7 @@ def test_hostile_text_is_answered_or_refused(knowledge: Connection, name: str, m
 
 
 @settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     text=st.text(

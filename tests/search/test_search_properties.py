@@ -286,12 +286,7 @@ def pages(connection: Connection, asked: Arguments) -> list[list[Row]]:
 
 @holds(asked=searches, size=page_sizes, other=page_sizes, grouped=st.booleans())
 def test_pages_of_any_size_make_one_list(
-    connection: Connection,
-    corpus: Corpus,
-    asked: Arguments,
-    size: int,
-    other: int,
-    grouped: bool,
+    connection: Connection, corpus: Corpus, asked: Arguments, size: int, other: int, grouped: bool
 ) -> None:
     asked = asked | {"one_per_document": grouped, "pool_size": max(size, other)}
     turned = pages(connection, asked | {"match_count": size})

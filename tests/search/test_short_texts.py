@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import psycopg
 import pytest
 from searching import EAST, NORTH, NORTH_EAST, numbers, search, store
 
@@ -74,15 +73,6 @@ def test_stored_constants_are_those_of_the_searched_collection(knowledge: Connec
     assert rows[0]["text_score"] == pytest.approx(rows[1]["text_score"])
 
 
-@pytest.mark.parametrize("given", [{"bm25_k1": 11.0}, {"bm25_b": 1.1}, {"bm25_b": -0.1}])
-def test_constants_have_bounds(knowledge: Connection, given: dict[str, float]) -> None:
-    (name,) = given
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"{name} must be between"):
-        knowledge.execute(
-            f"select public.set_knowledge_settings({name} => %s)".encode(), list(given.values())
-        )
-
-
 def document(knowledge: Connection, *contents: str) -> None:
     ((id_,),) = knowledge.execute(
         "insert into public.knowledge_documents (external_key) values ('talk') returning id"
@@ -118,9 +108,7 @@ def test_a_short_chunk_gains_of_its_neighbour_under_auto(knowledge: Connection) 
     assert scores(knowledge, fusion="rrf") == pytest.approx(shares)
 
 
-def test_a_chunk_gains_nothing_of_another_document_or_of_long_texts(
-    knowledge: Connection,
-) -> None:
+def test_a_chunk_gains_nothing_of_another_document_or_of_long_texts(knowledge: Connection) -> None:
     store(knowledge, *({"content": one, "chunk_index": place} for place, one in enumerate(TURNS)))
     alone = scores(knowledge, fusion="auto")
     knowledge.execute("update public.knowledge_chunks set chunk_index = null")

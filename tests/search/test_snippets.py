@@ -272,12 +272,7 @@ CONTENTS = st.lists(PIECES | st.text(st.characters(codec="utf-8", exclude_charac
     fragments=st.sampled_from([1, 1, 2, 3]),
 )
 def test_whatever_the_content_holds_the_only_tags_are_marks(
-    shared: Connection,
-    content: str,
-    query: str,
-    further: list[str],
-    language: str,
-    fragments: int,
+    shared: Connection, content: str, query: str, further: list[str], language: str, fragments: int
 ) -> None:
     found = [*lexemes(shared, query, language), *further]
     marked = excerpt(shared, content, found, language, fragments)

@@ -5,16 +5,7 @@ import re
 from pglast import ast
 from pglast.enums import ObjectType
 from pglast.stream import RawStream
-from sql_trees import (
-    PUBLIC_FUNCTIONS,
-    Function,
-    body,
-    definitions,
-    dotted,
-    nodes,
-    parsed,
-    words,
-)
+from sql_trees import PUBLIC_FUNCTIONS, Function, body, definitions, dotted, nodes, parsed, words
 
 from second_brain.database import migrations
 
@@ -59,16 +50,6 @@ def test_a_file_with_public_functions_ends_by_telling_postgrest() -> None:
 COMMENTS = [one for statements in parsed().values() for one in nodes(statements, ast.CommentStmt)]
 
 
-def test_a_public_function_is_commented_in_its_own_file() -> None:
-    commented = {
-        (file_name, dotted(one.object.objname))
-        for file_name, statements in parsed().items()
-        for one in nodes(statements, ast.CommentStmt)
-        if one.objtype == ObjectType.OBJECT_FUNCTION and one.comment
-    }
-    assert set(PUBLIC_FUNCTIONS) - commented == set()
-
-
 def test_no_comment_is_on_an_internal_object() -> None:
     on_schema = [one for one in COMMENTS if one.objtype == ObjectType.OBJECT_SCHEMA]
     assert [one.object.sval for one in on_schema] == ["knowledge_internal"]
@@ -110,7 +91,6 @@ NAMED_AT_RUN_TIME = {
             "lock_source_rows",
             "adoption_keys",
             "adoption_left_over",
-            "compare_calls",
             "placed_chunks",
             "embed_place_row",
             "empty_old_embeddings",
@@ -123,7 +103,6 @@ NAMED_AT_RUN_TIME = {
             "pending_next_chunks",
             "write_embeddings",
             "physical_table",
-            # Conditions of row_scope.
             "rows_in_scope",
             "some_rows",
             "rows_of",

@@ -35,9 +35,7 @@ FOREIGN = {
 
 def add(connection: Connection, *chunks: tuple[str, str]) -> None:
     store(
-        connection,
-        *SHOPS,
-        *[{"content": text, "language": language} for language, text in chunks],
+        connection, *SHOPS, *[{"content": text, "language": language} for language, text in chunks]
     )
 
 

@@ -104,28 +104,6 @@ def test_what_is_stored_again_replaces_what_was_stored(corpus: Connection) -> No
     assert rows == [(None, 1, 2, None)]
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("collection", None),
-        ("collection", "x" * 201),
-        ("fusion", "stored"),
-        ("vector_weight", -1),
-        ("vector_weight", None),
-        ("text_weight", float("nan")),
-        ("embedding_model", ""),
-        ("dimensions", 4),
-        ("measured_on", ""),
-    ],
-)
-def test_a_setting_out_of_bounds_is_refused_by_name(
-    corpus: Connection, argument: str, value: object
-) -> None:
-    with pytest.raises(psycopg.Error, match=f"^{argument} ") as refused:
-        keep(corpus, **{argument: value})
-    assert refused.value.sqlstate == "22023"
-
-
 def changes(connection: Connection) -> list[list[str]]:
     return [row["changes"] for row in call(connection, "list_knowledge_settings")]
 
@@ -236,9 +214,7 @@ def test_the_bad_embedding_of_a_formulation_is_left_out_alone(corpus: Connection
     }
     assert numbers(rows) == numbers(
         hybrid(
-            corpus,
-            **BOTH,
-            formulations='[{"query_text": "gamma"}, {"query_embedding": [0, 1, 0]}]',
+            corpus, **BOTH, formulations='[{"query_text": "gamma"}, {"query_embedding": [0, 1, 0]}]'
         )
     )
 

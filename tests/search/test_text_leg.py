@@ -79,8 +79,7 @@ def test_a_long_question_finds_the_chunks_with_its_rare_words(knowledge: Connect
         "Keys of the building are kept at the front desk.",
     )
     rows = search(
-        knowledge,
-        query_text="what do I have to do so that our signing keys get rotated?",
+        knowledge, query_text="what do I have to do so that our signing keys get rotated?"
     )
     assert numbers(rows)[:2] == [2, 4]
     assert 3 not in numbers(rows)
@@ -303,12 +302,7 @@ def test_a_query_is_read_in_every_language_of_the_corpus(knowledge: Connection) 
 
 @pytest.mark.parametrize(
     ("query", "found"),
-    [
-        ("the cat", {1}),
-        ("die casting", {2}),
-        ("die Katze", {3}),
-        ("the klingon", {4}),
-    ],
+    [("the cat", {1}), ("die casting", {2}), ("die Katze", {3}), ("the klingon", {4})],
 )
 def test_all_words_are_required_as_each_language_reads_them(
     knowledge: Connection, query: str, found: set[int]

@@ -321,11 +321,7 @@ def test_why_not_names_the_argument(
     ((found,),) = [
         row.values()
         for row in call(
-            knowledge,
-            "explain_missing_knowledge_chunk",
-            **asked,
-            **arguments,
-            chunk_id=chunk(1),
+            knowledge, "explain_missing_knowledge_chunk", **asked, **arguments, chunk_id=chunk(1)
         )
     ]
     assert found["is_found"] is False

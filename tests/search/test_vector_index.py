@@ -301,10 +301,7 @@ def test_an_index_that_a_killed_build_left_is_built_anew(dsn: str, connect: Conn
 
 
 def test_a_time_limit_that_cancels_the_build_names_the_pooler(dsn: str) -> None:
-    with (
-        psycopg.connect(dsn) as writer,
-        psycopg.connect(dsn, autocommit=True) as canceller,
-    ):
+    with psycopg.connect(dsn) as writer, psycopg.connect(dsn, autocommit=True) as canceller:
         writer.execute("update public.knowledge_chunks set metadata = '{}' where false")
 
         def on_progress(progress: Progress) -> None:

@@ -275,23 +275,6 @@ def test_hidden_neighbours_and_titles_stay_hidden(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize(
-    "groups",
-    [["staff", None], [""], ["x" * 201], ["staff"] * 1001, [["staff"]]],
-    ids=["null", "empty", "too long", "too many", "nested"],
-)
-def test_wrong_groups_of_a_viewer_are_refused_by_name(connect: Connect, groups: list[Any]) -> None:
-    service = connect("service_role")
-    for call in (
-        "hybrid_search_knowledge_chunks(query_text => 'word', viewer_groups => %s::text[])",
-        "count_matching_knowledge_chunks("
-        "jsonb_build_object('query_text', 'word', 'viewer_groups', %s::text[]))",
-    ):
-        with pytest.raises(psycopg.Error, match="viewer_groups must be at most 1000") as refused:
-            service.execute(f"select public.{call}".encode(), [groups])
-        assert refused.value.sqlstate == "22023"
-
-
-@pytest.mark.parametrize(
     ("groups", "message"),
     [
         (["staff", None], "must be an array of texts"),

@@ -265,10 +265,7 @@ def test_any_filters_are_answered_or_refused(
 ) -> None:
     for function in present((SEARCH, EXPLAIN), modules):
         answered(
-            hostile,
-            function,
-            "filters",
-            {"query_text": "cat", "filters": form.format(JSON[name])},
+            hostile, function, "filters", {"query_text": "cat", "filters": form.format(JSON[name])}
         )
 
 
@@ -380,8 +377,7 @@ conditions = st.fixed_dictionaries(
     {"field": fields, "op": operators}, optional={"value": documents, "operator": documents}
 )
 unhurried = settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
@@ -436,7 +432,7 @@ def test_every_formulation_is_answered_or_refused(
     queries=documents
     | st.lists(
         st.dictionaries(st.sampled_from(BATCH_ARGUMENTS) | texts, documents, max_size=3), max_size=3
-    ),
+    )
 )
 def test_every_batch_is_answered_or_refused(hostile: Connection, queries: Any) -> None:
     answered(hostile, f"{SEARCH}_batch", "queries", {"queries": json.dumps(queries)})
@@ -445,8 +441,7 @@ def test_every_batch_is_answered_or_refused(hostile: Connection, queries: Any) -
 @pytest.mark.large
 @settings(unhurried, max_examples=80)
 @given(
-    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "query_text", "search"})),
-    text=texts,
+    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "query_text", "search"})), text=texts
 )
 def test_every_text_for_another_type_is_answered_or_refused(
     hostile: Connection, argument: str, text: str

@@ -29,11 +29,7 @@ def dsn(emptied_dsn: str) -> str:
 
 
 def store(
-    service: Connection,
-    key: str,
-    owner: UUID | None,
-    chunks: int = 1,
-    visibility: str = "private",
+    service: Connection, key: str, owner: UUID | None, chunks: int = 1, visibility: str = "private"
 ) -> UUID:
     document = {
         "external_key": key,
@@ -191,22 +187,3 @@ def test_a_token_whose_sub_is_no_uuid_is_refused_with_the_reason(
         connect("authenticated", uid="auth0|5f7c8ec7c33c6c004bbafe82").execute(CALLS[name].encode())
     assert refused.value.sqlstate == "42501"
     assert "viewer_id" in (refused.value.diag.message_hint or "")
-
-
-@pytest.mark.parametrize(
-    ("call", "names"),
-    [
-        ("list_my_knowledge_documents(page_size => 0)", "page_size"),
-        ("list_my_knowledge_documents(page_size => 201)", "page_size"),
-        ("list_my_knowledge_documents(page_size => null)", "page_size"),
-        ("list_my_knowledge_documents(include_public => null)", "include_public"),
-        ("read_my_knowledge_document(null)", "document"),
-        ("read_my_knowledge_document(gen_random_uuid(), chunk_count => 501)", "chunk_count"),
-        ("read_my_knowledge_document(gen_random_uuid(), chunk_offset => -1)", "chunk_offset"),
-        ("delete_my_knowledge_document(null)", "document"),
-    ],
-)
-def test_a_value_out_of_bounds_is_refused_by_name(connect: Connect, call: str, names: str) -> None:
-    with pytest.raises(psycopg.Error, match=f"^{names} must be") as refused:
-        connect("authenticated", uid=ME).execute(f"select public.{call}".encode())
-    assert refused.value.sqlstate == "22023"

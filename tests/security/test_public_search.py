@@ -246,9 +246,3 @@ def test_a_single_leg_keeps_to_the_viewer(
     connect: Connect, function: str, scope: dict[str, Any], found: set[str]
 ) -> None:
     assert contents(call(connect("service_role"), function, **LEGS[function], **scope)) == found
-
-
-@pytest.mark.parametrize("function", LEGS)
-def test_a_single_leg_does_not_take_null_for_false(connect: Connect, function: str) -> None:
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="public_only"):
-        call(connect("service_role"), function, **LEGS[function], public_only=None)

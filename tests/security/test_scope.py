@@ -54,10 +54,7 @@ def sign_in(connection: Connection) -> None:
 
 
 def refusal(connection: Connection, function: str, arguments: Row) -> str:
-    with (
-        pytest.raises(psycopg.errors.InvalidParameterValue) as refused,
-        connection.transaction(),
-    ):
+    with pytest.raises(psycopg.errors.InvalidParameterValue) as refused, connection.transaction():
         call(connection, function, arguments)
     return str(refused.value.diag.message_primary)
 
@@ -171,11 +168,7 @@ def test_what_is_required_bounds_documents(tenants: Connection) -> None:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [
-        ("visibility", "public"),
-        ("sensitivity", "low"),
-        ("owner_id", str(USERS[0])),
-    ],
+    [("visibility", "public"), ("sensitivity", "low"), ("owner_id", str(USERS[0]))],
 )
 @pytest.mark.parametrize("op", ["eq", "in", "ne"])
 def test_a_condition_on_access_applies_to_title_and_address_without_a_viewer(

@@ -130,11 +130,7 @@ def test_the_answer_of_a_search_holds_no_piece_of_a_malformed_connection_string(
 )
 @pytest.mark.parametrize("door", ["connect", "PostgresProvider", "AsyncPostgresProvider"])
 def test_a_wrong_address_is_named_and_the_password_is_not(
-    plain_dsn: str,
-    door: str,
-    changed: dict[str, str],
-    kind: type[SecondBrainError],
-    named: str,
+    plain_dsn: str, door: str, changed: dict[str, str], kind: type[SecondBrainError], named: str
 ) -> None:
     dsn = make_conninfo(plain_dsn, **{"password": f"{WORD}{REST}", **changed})
     if "password" not in changed and "user" not in changed:

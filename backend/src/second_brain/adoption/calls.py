@@ -1,41 +1,109 @@
-"""Functions of a project that search an adopted table: their drop-ins, and the old ones again.
+"""Functions of a project that search an adopted table: found, replaced, and compared.
 
-SQL writes and compares them (`supabase/schemas/modules/adoption/`).
+`drop_ins` writes what replaces them.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import psycopg
+from psycopg import sql
 
 from second_brain.adoption import carrying
+from second_brain.adoption.migration import view_name
 from second_brain.errors import ConfigurationError
+from second_brain.extras import needed
 from second_brain.services.install import Database
 
-_FOUND = (
-    "select signature::text from knowledge_internal.searching_functions(%(source)s) as signature"
-)
-_KEPT = """
-select call.signature, call.before, call.statements, call.notes, call.undecided
-  from knowledge_internal.searching_functions(%(source)s) as old
- cross join lateral knowledge_internal.keep_call(old, %(name)s) as call
-"""
-_COMPARED = """
-select compared.asked, compared.both_rows, compared.old_rows, compared.new_rows,
-       coalesce(compared.conditions, '{}')
-  from pg_catalog.pg_proc as new
-  join pg_catalog.pg_proc as old
-    on old.pronamespace = new.pronamespace and old.proargtypes = new.proargtypes
- cross join lateral knowledge_internal.compare_calls(old.oid, new.oid, %(name)s) as compared
- where new.oid = %(signature)s::regprocedure
-   and old.proname = %(before)s
+if TYPE_CHECKING:
+    from second_brain.adoption.drop_ins import DropIn
+    from second_brain.adoption.queries import Source
+
+_QUESTIONS = 20
+_ROWS = 10  # that a comparison asks for
+_ALL_ROWS = 1_000_000
+
+# The functions of exposed schemas that search a table and are no drop-ins: they have an embedding
+# as an argument, or search by words or distances, and name the table.
+_SEARCHING = """
+select proc.oid::regprocedure::text
+  from pg_catalog.pg_proc as proc
+  join pg_catalog.pg_language as language on language.oid = proc.prolang
+  join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
+  join pg_catalog.pg_class as class on class.oid = %(source)s::regclass
+ cross join lateral (
+         select coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc)
+       ) as body (code)
+ where proc.prokind = 'f'
+   and language.lanname in ('sql', 'plpgsql')
+   and namespace.nspname not in ('pg_catalog', 'information_schema', 'extensions')
+   -- Those of this package, and drop-ins.
+   and strpos(body.code, %(internals)s) = 0
+   and coalesce(pg_catalog.obj_description(proc.oid, 'pg_proc'), '')
+         !~ '^Was .* before the adoption '
+   and not exists (
+         select
+           from pg_catalog.pg_depend as dependency
+          where dependency.classid = 'pg_catalog.pg_proc'::regclass
+            and dependency.objid = proc.oid
+            and dependency.deptype = 'e'
+       )
+   and (
+     not exists (
+       select from pg_catalog.pg_roles as role where role.rolname in ('anon', 'authenticated')
+     )
+     or exists (
+          select
+            from pg_catalog.pg_roles as role
+           where role.rolname in ('anon', 'authenticated', 'service_role')
+             and has_schema_privilege(role.oid, namespace.oid, 'usage')
+        )
+   )
+   and (
+     body.code ~* '@@|ts_rank|<=>|<#>|<->'
+     or exists (
+          select
+            from unnest(proc.proargtypes::oid[]) as listed (type)
+            join pg_catalog.pg_type as type on type.oid = listed.type
+           where type.typname in ('vector', 'halfvec')
+        )
+   )
+   and (
+     proc.prorettype = class.reltype
+     or ' ' || body.code || ' ' ~* (
+          '[^[:alnum:]_$]' || regexp_replace(class.relname, '(\\W)', '\\\\\\1', 'g')
+          || '[^[:alnum:]_]'
+        )
+   )
+ order by proc.oid::regprocedure::text
 """
 _MISSING = """
 select knowledge_internal.adoption_keys(
          adoption_name => %(name)s, after_key => null, page_size => 1000, only_missing => true
        )
 """
+# Some rows of the table as questions: each column as text, and words of the content.
+_ASKED = """
+select {columns}, array_to_string((regexp_split_to_array(btrim(adopted.content), '\\s+'))[1:5], ' ')
+  from {table} as source
+  join knowledge_internal.{view} as adopted on {joined}
+ order by sha256(convert_to(({key})::text, 'UTF8'))
+ limit %(most)s
+"""
+_ANSWERED = "select {key} from {function}({given}) as answer"
+# What identifies a row of a result without the key of the table: all values but numbers.
+_VALUES = """
+(select string_agg(field.value #>> '{}', ' ') from jsonb_each(to_jsonb(answer)) as field
+  where jsonb_typeof(field.value) <> 'number')
+"""
+_FOUND = """
+select {key} = any (%(new)s), {columns}
+  from {table} as source
+ where {key} = any (%(new)s || %(old)s)
+"""
+_TIMES = ("date", "timestamp", "timestamptz")
 
 
 @dataclass
@@ -43,25 +111,39 @@ class Call:
     """A function and the statements that put its drop-in in its place.
 
     `undecided` says why the drop-in may return other rows or columns: a person decides. The
-    others compare the answers for `asked` rows as questions: `new_rows` are keys that only the
-    drop-in returns, `conditions` what those rows do not meet and all others do.
+    others compare the answers for `asked` rows as questions. Of the first ten rows of both,
+    `both_rows` counts those of the drop-in that the old function returns too, however many it is
+    asked for, `old_rows` those that the drop-in lacks; `new_rows` are keys that only the drop-in
+    returns, `conditions` what those rows do not meet and all others do.
     """
 
-    signature: str
-    before: str
-    statements: Sequence[str]
-    notes: Sequence[str]
-    undecided: list[str]
+    drop_in: "DropIn"
     asked: int = 0
     both_rows: int = 0
     old_rows: int = 0
     new_rows: Sequence[str] = field(default_factory=list)
     conditions: Sequence[str] = field(default_factory=list)
 
+    @property
+    def signature(self) -> str:
+        """The name of the function with the types of its arguments."""
+        return self.drop_in.function.signature
+
+    @property
+    def undecided(self) -> list[str]:
+        """Why the drop-in may return other rows or columns."""
+        return self.drop_in.undecided
+
+    @property
+    def notes(self) -> list[str]:
+        """What differs."""
+        return self.drop_in.notes
+
 
 def searching(database: Database, source: str) -> list[str]:
     """List the functions that search a table and are no drop-ins."""
-    return [name for (name,) in database.execute(_FOUND, {"source": source}).fetchall()]
+    given = {"source": source, "internals": f"{database.install.internals}."}
+    return [name for (name,) in database.execute(_SEARCHING, given).fetchall()]
 
 
 def keep(database: Database, name: str, *, run: bool = False) -> list[Call]:
@@ -70,6 +152,8 @@ def keep(database: Database, name: str, *, run: bool = False) -> list[Call]:
     With `run`, those without anything undecided stay; else all is rolled back. Raises
     ConfigurationError while rows are not carried over: the drop-ins would not find them.
     """
+    with needed("sqlglot", "adoption"):
+        from second_brain.adoption import drop_ins
     adoption = carrying.named(database, name)
     (missing,) = database.execute(_MISSING, {"name": name}).fetchone() or (None,)
     known = [one.key for one in carrying.problems(database, name)]
@@ -78,18 +162,19 @@ def keep(database: Database, name: str, *, run: bool = False) -> list[Call]:
             f"rows of {adoption.source} are not carried over, and the drop-ins would not find them",
             remedy=f"Run: second-brain adopt --backfill {name}",
         )
-    rows = database.execute(_KEPT, {"source": adoption.source, "name": name}).fetchall()
-    calls = [Call(*row) for row in rows]
+    source = drop_ins.adopted(database, name)
+    found = searching(database, adoption.source)
+    calls = [Call(drop_ins.write(database, one, source)) for one in found]
     for call in calls:
         try:
             with database.connection.transaction() as outer:
-                for statement in call.statements:
+                for statement in call.drop_in.statements:
                     database.connection.execute(statement.encode())
                 try:
                     with database.connection.transaction():
-                        _compare(database, name, call)
+                        compare(database, call)
                 except psycopg.Error as error:
-                    call.notes = [*call.notes, f"not compared: {error.diag.message_primary}"]
+                    call.notes.append(f"not compared: {error.diag.message_primary}")
                 if call.undecided or not run:
                     raise psycopg.Rollback(outer)
         except psycopg.Error as error:
@@ -97,24 +182,161 @@ def keep(database: Database, name: str, *, run: bool = False) -> list[Call]:
     return calls
 
 
-def _compare(database: Database, name: str, call: Call) -> None:
-    row = database.execute(
-        _COMPARED, {"name": name, "signature": call.signature, "before": call.before}
-    ).fetchone()
-    if row is not None:
-        call.asked, call.both_rows, call.old_rows, call.new_rows, call.conditions = row
+def compare(database: Database, call: Call) -> None:
+    """Call the old function and its drop-in with rows of the table as questions."""
+    source, function = call.drop_in.source, call.drop_in.function
+    # The old function can need the search_path of its callers.
+    database.connection.execute(
+        "select set_config('search_path', %s, true)", [call.drop_in.search_path()]
+    )
+    keys = [sql.Identifier(name) for name in source.key]
+    asked = database.execute(
+        _ASKED,
+        {"most": _QUESTIONS},
+        columns=_texts(source.columns),
+        table=sql.Identifier(source.schema, source.name),
+        view=sql.Identifier(view_name(source.adoption)),
+        joined=sql.SQL(" and ").join(
+            sql.SQL("adopted.{} = source.{}").format(sql.Identifier(f"key_{place}"), name)
+            for place, name in enumerate(keys, 1)
+        ),
+        key=_key("source", source),
+    ).fetchall()
+    has_key = function.returns_rows or {name for name, _ in function.columns} >= source.key.keys()
+    new_function, old_function = (
+        database.install.composed(
+            _ANSWERED,
+            key=_key("answer", source) if has_key else sql.SQL(_VALUES),
+            function=sql.Identifier(function.schema, name),
+            given=_arguments(call.drop_in),
+        )
+        for name in (function.name, function.before)
+    )
+    new: set[str] = set()
+    shared: set[str] = set()
+    call.both_rows = call.old_rows = 0
+    for row in asked:
+        values = {f"value_{place}": value for place, value in enumerate(row)}
+
+        def answer(query: sql.Composed, most: int, values: Any = values) -> list[str]:
+            rows = database.connection.execute(query, {**values, "most": most}).fetchall()
+            return [key for (key,) in rows]
+
+        found, first = answer(new_function, _ROWS), answer(old_function, _ROWS)
+        old = set(answer(old_function, _ALL_ROWS))
+        call.both_rows += sum(key in old for key in found)
+        call.old_rows += sum(key not in found for key in first)
+        new |= set(found) - old
+        shared |= old.intersection(found)
+    call.asked = len(asked)
+    call.new_rows = sorted(new)
+    call.conditions = _conditions(database, source, list(new), list(shared))
 
 
-def undo(database: Database, name: str) -> list[str]:
-    """Return the statements that bring the functions back that drop-ins have replaced."""
-    return [one for (one,) in database.execute(carrying.CALLS_UNDONE, {"name": name}).fetchall()]
+def _texts(columns: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(
+        sql.SQL("source.{}::text").format(sql.Identifier(one)) for one in columns
+    )
+
+
+def _key(relation: str, source: "Source") -> sql.Composed:
+    """Return SQL for the key of a row as one text."""
+    return sql.SQL("jsonb_build_array({})::text").format(
+        sql.SQL(", ").join(
+            sql.SQL("{}::text").format(sql.Identifier(relation, name)) for name in source.key
+        )
+    )
+
+
+def _arguments(drop_in: "DropIn") -> sql.Composed:
+    """Return the arguments of a function in a comparison; values are those of a row asked for."""
+    function, source = drop_in.function, drop_in.source
+    values = {name: f"%(value_{place})s" for place, name in enumerate(source.columns)}
+    parts = {
+        "embedding": values.get(source.vector() or ""),
+        "question": f"%(value_{len(values)})s",
+        "count": "%(most)s",
+        "threshold": "2" if "distance" in (drop_in.named("threshold") or "").lower() else "-1",
+    }
+    roles = {place: part for part, place in drop_in.parts.items()}
+    given = []
+    for place, (argument, kind, type_) in enumerate(function.arguments, 1):
+        value = parts.get(roles.get(place, ""))
+        bare = re.sub(r"^(p_|in_|filter_|match_|_+)", "", argument)
+        for column in (argument, bare, f"{bare}_id") if place not in roles else ():
+            if source.columns.get(column) == kind:
+                value = value or values[column]
+            elif f"_{source.columns.get(column)}" == kind:
+                value = value or f"array[{values[column]}]"
+        if value is None and kind == "jsonb" and place not in roles:
+            value = "'{}'"
+        is_named = not argument.startswith("$")
+        if value or not is_named or place <= function.required:
+            name = f"{sql.Identifier(argument).as_string(None)} => " if is_named else ""
+            given.append(f"{name}({value or 'null'})::{type_}")
+    # Placeholders, and names and types that Postgres wrote.
+    return sql.SQL(", ").join(sql.SQL(cast("LiteralString", one)) for one in given)
+
+
+def _conditions(
+    database: Database, source: "Source", new: list[str], shared: list[str]
+) -> list[str]:
+    """Return what all rows of both answers meet, and no row that is new."""
+    columns = {
+        name: kind
+        for name, kind in source.columns.items()
+        if kind not in ("vector", "halfvec", "tsvector") and name not in source.key
+    }
+    times = [name for name, kind in columns.items() if kind in _TIMES]
+    if not new or not shared or not columns:
+        return []
+    later = [sql.SQL("source.{} > now()").format(sql.Identifier(one)) for one in times]
+    rows = database.execute(
+        _FOUND,
+        {"new": new, "old": shared},
+        key=_key("source", source),
+        columns=sql.SQL(", ").join([_texts(columns), *later]),
+        table=sql.Identifier(source.schema, source.name),
+    ).fetchall()
+    found = []
+    for place, name in enumerate(columns, 1):
+        at = len(columns) + 1 + times.index(name) if name in times else None
+        news, olds = (
+            {(row[place], None if at is None else row[at]) for row in rows if row[0] is is_new}
+            for is_new in (True, False)
+        )
+        condition = _separating(news, olds)
+        if condition is not None:
+            found.append(f"{sql.Identifier(name).as_string(None)} {condition}")
+    return sorted(found)
+
+
+def _separating(
+    news: set[tuple[str | None, bool | None]], olds: set[tuple[str | None, bool | None]]
+) -> str | None:
+    """Return what all old values meet and no new one; values are with whether they are later."""
+    (new_values, are_new_later), (old_values, are_old_later) = (
+        ({value for value, _ in one}, {is_later for _, is_later in one}) for one in (news, olds)
+    )
+    if old_values == {None} and None not in new_values:
+        return "is null"
+    if None not in old_values and new_values == {None}:
+        return "is not null"
+    if None not in old_values | new_values and (are_new_later, are_old_later) == ({False}, {True}):
+        return "> now()"
+    if None not in old_values | new_values and (are_new_later, are_old_later) == ({True}, {False}):
+        return "<= now()"
+    (value, *others) = old_values
+    if value is None or others or value in new_values:
+        return None
+    return f"= {sql.Literal(value).as_string(None)}"
 
 
 def migration(calls: Sequence[Call], name: str) -> str:
     """Return the SQL of drop-ins; those that a person must decide on are comments."""
     text = f"-- Drop-ins of the functions that search the table adopted as {name}.\n"
     for call in calls:
-        statements = "".join(f"{one};\n\n" for one in call.statements)
+        statements = "".join(f"{one};\n\n" for one in call.drop_in.statements)
         # A line break would end the comment.
         lines = [re.sub(r"\s+", " ", one) for one in [*call.undecided, *call.notes]]
         reasons = "".join(f"--   {one}\n" for one in lines)

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from second_brain.adoption import migration
+from second_brain.adoption import migration, replaced
 from second_brain.database.maintenance import OnProgress, Progress, ignore_progress
 from second_brain.errors import ConfigurationError, ModuleMissingError
 from second_brain.services.install import Database
@@ -149,7 +149,6 @@ select adoption.order_sql
          adoption.source, adoption.embedding_column
        )
 """
-CALLS_UNDONE = "select statement from knowledge_internal.calls_undone(%(name)s) as statement"
 _WRITE_PLACES = "select knowledge_internal.write_places()"
 _FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
 _HAS_VIEW = "select to_regclass(%(view)s) is not null"
@@ -410,7 +409,6 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     """Return the statements that remove an adoption; its source is then as it was before."""
     adoption = named(database, name)
     composed = database.install.composed
-    undone = database.execute(CALLS_UNDONE, {"name": name}).fetchall()
     statements = [
         # Postgres wrote the table's name, with its schema and with quotes where it needs them.
         composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=sql.SQL(table))
@@ -424,7 +422,7 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     if adoption.is_in_place:
         statements.append(composed(_WRITE_PLACES))
     removing = [one.as_string(database.connection) for one in statements]
-    return [*(one for (one,) in undone), *removing]
+    return [*replaced.undo(database, name), *removing]
 
 
 def remove(database: Database, name: str, *, delete_documents: bool = False) -> None:

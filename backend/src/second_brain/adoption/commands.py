@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from second_brain.adoption import calls, carrying, migration, proposal, tables
+from second_brain.adoption import calls, carrying, migration, proposal, replaced, tables
 from second_brain.adoption.layouts import LAYOUTS
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
@@ -345,7 +345,7 @@ def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
 
 def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run: bool) -> None:
     if undo:
-        statements = calls.undo(database, name)
+        statements = replaced.undo(database, name)
         if run:
             with database.connection.transaction():
                 for statement in statements:

@@ -1,0 +1,414 @@
+"""Drop-ins: functions over this search with the name, arguments and result of old ones.
+
+A drop-in keeps the header of the old function, its conditions on rows, and, where its query is one
+plain select, its columns and its joins too. Only the retrieval is replaced: adopted_hits returns
+the keys of rows, best first, and the drop-in reads them from the table with the rights of the old
+function.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlglot import exp
+
+from second_brain.adoption import queries, replaced
+from second_brain.adoption.queries import Conditions, Source, literal, quoted
+from second_brain.services.install import Database
+
+_SOURCE = """
+select namespace.nspname, class.relname,
+       (
+         select json_object_agg(attribute.attname, type.typname order by attribute.attnum)
+           from pg_catalog.pg_attribute as attribute
+           join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+          where attribute.attrelid = class.oid
+            and attribute.attnum > 0
+            and not attribute.attisdropped
+       ),
+       adoption.key_columns, adoption.key_types, adoption.place_id is not null,
+       pg_catalog.pg_get_viewdef(%(view)s::regclass)
+  from public.knowledge_adoptions as adoption
+  join pg_catalog.pg_class as class on class.oid = adoption.source
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ where adoption.name = %(name)s
+"""
+_SHARED = """
+select exists (
+         select
+           from public.knowledge_documents as document
+          where document.collection = %(collection)s
+            and document.source_row ->> 'adoption' is distinct from %(name)s
+       )
+"""
+_FUNCTION = """
+select namespace.nspname, proc.proname, proc.oid::regprocedure::text,
+       pg_catalog.pg_get_functiondef(proc.oid),
+       coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc), proc.prosecdef,
+       array_to_string(proc.proconfig, ',') ~ 'search_path=',
+       coalesce((
+         select jsonb_agg(array[
+                  coalesce(nullif(proc.proargnames[listed.place], ''), '$' || listed.place),
+                  type.typname, pg_catalog.format_type(listed.type, null)
+                ] order by listed.place)
+           from unnest(proc.proargtypes::oid[]) with ordinality as listed (type, place)
+           join pg_catalog.pg_type as type on type.oid = listed.type
+       ), '[]'),
+       proc.pronargs - proc.pronargdefaults, proc.prorettype = class.reltype,
+       coalesce((
+         select jsonb_agg(
+                  array[listed.name, pg_catalog.format_type(listed.type, null)]
+                  order by listed.place
+                )
+           from (
+             select listed.name, listed.type, listed.place
+               from unnest(proc.proargnames, proc.proallargtypes, proc.proargmodes)
+                    with ordinality as listed (name, type, mode, place)
+              where listed.mode in ('t', 'o', 'b')
+             union all
+             select attribute.attname, attribute.atttypid, attribute.attnum
+               from pg_catalog.pg_type as type
+               join pg_catalog.pg_attribute as attribute on attribute.attrelid = type.typrelid
+              where type.oid = proc.prorettype
+                and attribute.attnum > 0
+                and not attribute.attisdropped
+           ) as listed
+       ), '[]'),
+       array(
+         select role.rolname
+           from pg_catalog.pg_roles as role
+          where not proc.prosecdef
+            and role.rolname in ('anon', 'authenticated', 'service_role')
+            and has_function_privilege(role.oid, proc.oid, 'execute')
+            and has_table_privilege(role.oid, class.oid, 'select')
+          order by role.rolname
+       ),
+       case when proc.prosecdef and not has_function_privilege(
+         proc.proowner, 'public.hybrid_search_knowledge_chunks'::regproc, 'execute'
+       ) then proc.proowner::regrole::text end,
+       left(proc.proname, 56) || '_before',
+       exists (
+         select
+           from pg_catalog.pg_proc as kept
+          where kept.pronamespace = proc.pronamespace
+            and kept.proargtypes = proc.proargtypes
+            and kept.proname = left(proc.proname, 56) || '_before'
+       )
+  from pg_catalog.pg_proc as proc
+  join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
+  join pg_catalog.pg_class as class on class.oid = %(source)s::regclass
+ where proc.oid = %(signature)s::regprocedure
+"""
+_ROLES = (
+    ("text_weight", r"(p_|match_)?(full_?text|text|keyword|bm25|lexical|fts)_weight"),
+    ("vector_weight", r"(p_|match_)?(semantic|vector|embedding)_weight"),
+    ("rrf_k", r".*rrf_?k.*"),
+    ("threshold", r".*(threshold|min_?similarity|min_?relevance|max_?distance).*"),
+)
+_COUNT = r".*(count|limit|top_?k|max_results).*|(p_)?k"
+_HEADER = re.compile(r"(.*?)\n LANGUAGE \w+(.*?)(?:AS \$|\nBEGIN ATOMIC|\n ?RETURN ).*", re.DOTALL)
+_FOUND = "found (found_key, found_place, found_similarity, found_score, found_text_score)"
+
+
+def adopted(database: Database, name: str) -> Source:
+    """Read what drop-ins need to know of an adoption."""
+    view = f"{database.install.internals}.adopted_{name}"
+    row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
+    schema, table, columns, key, key_types, is_in_place, definition = row
+    mapping: Any = queries.parsed(definition)[0]
+    fields = {one.alias_or_name: one.unalias() for one in mapping.expressions}
+    collection = fields["collection"]
+    collection = collection.this if isinstance(collection, exp.Cast) else collection
+    named = collection.name if isinstance(collection, exp.Literal) else None
+    (is_shared,) = database.execute(_SHARED, {"collection": named, "name": name}).fetchone() or (0,)
+    carried = _carried(fields.get("metadata"), columns)
+    return Source(
+        schema,
+        table,
+        columns,
+        carried,
+        dict(zip(key, key_types, strict=True)),
+        name,
+        database.install,
+        is_in_place,
+        named,
+        bool(is_shared),
+    )
+
+
+def _carried(metadata: exp.Expr | None, columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that metadata has, with their types."""
+    carried = {}
+    for node in metadata.walk() if metadata else ():
+        if isinstance(node, exp.Column) and columns.get(queries.name_of(node)) in ("json", "jsonb"):
+            carried[queries.name_of(node)] = "metadata"
+    for call in metadata.find_all(exp.Anonymous) if metadata else ():
+        for key, value in zip(call.expressions[::2], call.expressions[1::2], strict=False):
+            name = queries.name_of(value) if isinstance(value, exp.Column) else ""
+            shown = key.find(exp.Literal)
+            if name in columns and shown and shown.name == name:
+                carried[name] = columns[name]
+    return carried
+
+
+@dataclass(frozen=True)
+class Function:
+    """A searching function, as the catalogues describe it.
+
+    `before` is its name once its drop-in has taken its place. `arguments` have a name (`$1` for
+    none), a type without its schema, and the type as SQL. `roles`: which API roles call it as
+    themselves and read the table.
+    """
+
+    schema: str
+    name: str
+    signature: str
+    definition: str
+    body: str
+    is_definer: bool
+    has_search_path: bool
+    arguments: Sequence[tuple[str, str, str]]
+    required: int
+    returns_rows: bool
+    columns: Sequence[tuple[str, str]]
+    roles: Sequence[str]
+    powerless_owner: str | None
+    before: str
+    has_before: bool
+
+    def part(self, query: queries.Query | None, place: int) -> str | None:
+        """Return what an argument is: embedding, question, a weight, rrf_k, threshold or count.
+
+        None for all others, which conditions and columns use as they are.
+        """
+        argument, kind, _ = self.arguments[place - 1]
+        name = argument.lower()
+        if kind in ("vector", "halfvec") or (
+            kind in ("text", "varchar", "jsonb", "json", "_float4", "_float8")
+            and re.search("embedding|vector", name)
+        ):
+            return "embedding"
+        if kind in ("text", "varchar") and (
+            re.search("query|search|keyword|question|term", name)
+            or (query is not None and query.compares_text(argument))
+        ):
+            return "question"
+        found = [part for part, pattern in _ROLES if re.fullmatch(pattern, name)]
+        is_count = kind in ("int4", "int8") and re.fullmatch(_COUNT, name)
+        return found[0] if found else "count" if is_count else None
+
+
+@dataclass
+class DropIn:
+    """A drop-in: the `statements` that put it in the place of `function`.
+
+    `notes`: what differs. `undecided`: why it may return other rows or columns than the old
+    function; a person decides. `parts`: the places of the arguments by what they are, from 1.
+    """
+
+    function: Function
+    source: Source
+    query: queries.Query | None
+    parts: dict[str, int] = field(default_factory=dict)
+    given: Conditions = field(default_factory=Conditions)
+    statements: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        function, source, query = self.function, self.source, self.query
+        for place in range(1, len(function.arguments) + 1):
+            part = function.part(query, place)
+            if part is not None:
+                self.parts[part] = place
+        names = [name for name, _, _ in function.arguments]
+        if query is not None:
+            self.given = query.conditions(names, self.named("question"))
+        roles = ", ".join(one for one in function.roles if one != "service_role")
+        reasons = {
+            "its body does more than to return one query, so its conditions are not known": (
+                query is None
+            ),
+            "its query does not name the table": query and not query.names_source,
+            "none of its arguments is an embedding or a question": self.parts.keys().isdisjoint(
+                ("embedding", "question")
+            ),
+            **dict.fromkeys(self.given.undecided, True),
+            f"there is a function {function.before}": function.has_before,
+            f"it runs as {function.powerless_owner}, who may not search the corpus": (
+                function.powerless_owner
+            ),
+            f"it runs as its caller, and a copy is not searched under the rights of {roles}: adopt "
+            "the table in place": roles and not source.is_in_place,
+            "its collection has other documents: adopt the table again with a --collection of its "
+            "own": source.is_shared,
+        }
+        self.undecided = [reason for reason, holds in reasons.items() if holds]
+        body = self._body()
+        threshold = self.named("threshold")
+        notes = {
+            **dict.fromkeys(self.given.notes, True),
+            f"{threshold} is the least similarity of hits by their embedding; hits by words can "
+            "have less": self.parts.keys() >= {"question", "threshold", "embedding"},
+            "the old function computes a score; hits come in the order of this search": (
+                query and query.has_computed_order()
+            ),
+            **{
+                f"its condition {one} is checked on hits: no filter expresses it": True
+                for one in self.given.unsearched
+            },
+            **{
+                f"its argument {name} is not used": not re.search(
+                    rf"(?<![\w$])({re.escape(name)}|\${place})(?!\w)", body
+                )
+                for place, name in enumerate(names, 1)
+            },
+        }
+        self.notes = [note for note, holds in notes.items() if holds]
+        self.statements = self._statements(body)
+
+    def named(self, part: str) -> str | None:
+        """Return the name of the argument that is a part of the search."""
+        return self.function.arguments[self.parts[part] - 1][0] if part in self.parts else None
+
+    def search_path(self) -> str:
+        """Return the schemas of the function, of the table and of pgvector."""
+        schemas = {self.function.schema, self.source.schema, self.source.install.extensions}
+        return ", ".join([*map(quoted, sorted(schemas)), "pg_temp"])
+
+    def _embedding(self) -> str | None:
+        place = self.parts.get("embedding")
+        if place is None:
+            return None
+        is_json = self.function.arguments[place - 1][1] in ("json", "jsonb")
+        return f"${place}{'::text' if is_json else ''}::{self.source.install.extensions}.vector"
+
+    def _columns(self) -> str:
+        """Return the columns for a query that is no plain select: columns by name, and scores."""
+        if self.function.returns_rows:
+            return "source.*"
+        vector, embedding = self.source.vector(self.query), self._embedding()
+        similarity, extensions = "found_text_score", self.source.install.extensions
+        if vector is not None and embedding is not None:
+            similarity = (
+                f"coalesce(found_similarity, 1 - ((source.{quoted(vector)})::{extensions}.vector "
+                f"operator({extensions}.<=>) {embedding}))"
+            )
+        scores = {
+            "similarity|cosine|(vector|semantic|embedding)_?score": similarity,
+            "(text|keyword|fts|bm25|lexical)_?(rank|score)|^rank$": "coalesce(found_text_score, 0)",
+            "distance": f"1 - {similarity}",
+            "score|relevance|^rrf|_rank$": "found_score",
+            "^(is_)?(keyword|text)_match$": "found_text_score is not null",
+            "^total_count$": "count(*) over ()",
+        }
+        shown = []
+        for name, type_ in self.function.columns:
+            own = [f"source.{quoted(name)}"] if name in self.source.columns else []
+            values = own + [scores[one] for one in scores if re.search(one, name, re.IGNORECASE)]
+            if not values:
+                self.undecided.append(f"nothing is known for its column {name}")
+            shown.append(f"({[*values, 'null'][0]})::{type_}")
+        return ",\n         ".join(shown)
+
+    def _body(self) -> str:
+        source, query = self.source, self.query
+        count = query.clause("limit") if query else ""
+        skipped = query.clause("offset") if query else ""
+        if not count and "count" in self.parts:
+            count = f"${self.parts['count']}"
+        most = "1000"
+        if count:
+            most = f"coalesce({count}, 1000)" + (f" + coalesce({skipped}, 0)" if skipped else "")
+            least = f"10 * ({most}), 100" if self.given.unsearched else f"{most}, 1"
+            most = f"least(greatest({least}), 1000)::integer"
+        alias, shown = "source", ""
+        tables = f"\n    join {quoted(source.schema)}.{quoted(source.name)} as source on true"
+        if query is not None and query.is_plain:
+            alias, shown, tables = query.alias, query.shown(), f",\n         {query.tables()}"
+        conditions = [
+            f"{alias}.{quoted(name)} = (found_key ->> {literal(name)})::{type_}"
+            for name, type_ in source.key.items()
+        ]
+        lines = [
+            f"  select {shown or self._columns()}",
+            f"    from {self._search(most)}{tables}",
+            "   where " + "\n     and ".join([*conditions, *self.given.kept]),
+            "   order by found_place",
+            f"   limit {count}" if count else "",
+            f"  offset {skipped}" if skipped else "",
+        ]
+        return "\n" + "".join(f"{line}\n" for line in lines if line)
+
+    def _search(self, most: str) -> str:
+        """Return the call of the search."""
+        source, parts = self.source, self.parts
+        given, filters = [f"'match_count', {most}"], self.given.filters
+        if "question" in parts:
+            given.append(f"'query_text', ${parts['question']}")
+            weights = ("text_weight", "vector_weight", "rrf_k")
+            given += [f"'{one}', ${parts[one]}" for one in weights if one in parts]
+            if parts.keys() >= {"threshold", "embedding"}:
+                is_distance = "distance" in str(self.named("threshold")).lower()
+                given.append(
+                    f"'match_threshold', {'1 - ' if is_distance else ''}${parts['threshold']}"
+                )
+        else:
+            # A condition of the old function compares the distances of all hits.
+            given.append("'match_threshold', -1")
+        if source.collection is not None:
+            filters = [
+                "jsonb_build_array(jsonb_build_object('field', 'collection', 'op', 'eq', "
+                f"'value', {literal(source.collection)}::text))",
+                *filters,
+            ]
+        if filters:
+            given.append("'filters', " + "\n               || ".join(filters))
+        name = "adopted_hits" if self.function.is_definer else "adopted_hits_for_caller"
+        return (
+            f"{source.install.internals}.{name}(\n"
+            f"           {literal(source.adoption)}, {self._embedding() or 'null'},\n"
+            "           jsonb_build_object(\n             "
+            + ",\n             ".join(given)
+            + f"\n           )\n         ) as {_FOUND}"
+        )
+
+    def _statements(self, body: str) -> list[str]:
+        """Return the statements that keep the old function for its owner, and create the drop-in.
+
+        One that runs as its caller searches through the readers of its callers.
+        """
+        function, internals = self.function, self.source.install.internals
+        # The body is the last part; Postgres chooses its marks.
+        header = _HEADER.sub(r"\1\n LANGUAGE sql\2", function.definition).rstrip("\n")
+        if not function.has_search_path:
+            header += f"\n SET search_path TO {self.search_path()}"
+        mark = "$call$"
+        while mark in body:
+            mark = "$call_" + mark[1:]
+        types = ", ".join(type_ for _, _, type_ in function.arguments)
+        kept = f"{quoted(function.schema)}.{quoted(function.before)}({types})"
+        was = f"Was {function.name} before the adoption {self.source.adoption}."
+        statements = [
+            replaced.renamed(function.definition, function.schema, function.name, function.before),
+            f"revoke all on function {kept} from public, anon, authenticated, service_role",
+            f"comment on function {kept} is {literal(was)}",
+            f"{header}\nAS {mark}{body}{mark}",
+        ]
+        for role in function.roles:
+            if role != "service_role":
+                statements.append(f"select {internals}.let_search({literal(role)})")
+            statements.append(f"grant usage on schema {internals} to {role}")
+            statements.append(
+                f"grant execute on function {internals}.adopted_hits_for_caller to {role}"
+            )
+        return statements
+
+
+def write(database: Database, signature: str, source: Source) -> DropIn:
+    """Write the drop-in of a function."""
+    table = f"{quoted(source.schema)}.{quoted(source.name)}"
+    row: Any = database.execute(_FUNCTION, {"signature": signature, "source": table}).fetchone()
+    function = Function(*row)
+    return DropIn(function, source, queries.read(function.body, source))

@@ -1,0 +1,489 @@
+"""The query of a searching function, read: its clauses, its conditions, the filters of them.
+
+A parser (sqlglot) reads the SQL; nothing here asks the database.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from psycopg import sql
+from sqlglot import exp, parse
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import SqlglotError
+
+from second_brain.services.install import Install
+
+_LITERAL = r"[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(\w*)\$.*?\$\2\$"
+_COMMENT = r"--[^\n]*|/\*.*?\*/"
+# Operators of extensions that other databases do not have, or read as something else.
+_OPERATOR = r"<[=#~+%-]>|<<?->>?|<<?%|%>>?|@@@?"
+_LEXED = re.compile(
+    rf"({_LITERAL}|operator\s*\([^)]*\))|({_COMMENT})|({_OPERATOR})", re.DOTALL | re.IGNORECASE
+)
+_QUERY = re.compile(
+    r"\s*(?:(?:#variable_conflict\s+use_column\s+)?begin\s+(?:atomic|return\s+query)\s+(.*?);?"
+    r"\s*end\s*;?|((?:select|with)\b.*))\s*",
+    re.DOTALL | re.IGNORECASE,
+)
+_EXECUTED = re.compile(
+    r"execute\s+(?:format\s*\(\s*)?'((?:[^'%]|'')*)'\s*\)?(?:\s+using\s+(.*))?",
+    re.DOTALL | re.IGNORECASE,
+)
+_TEXT_OPERATORS = ("@@", "@@@", "<%", "%>", "<<%", "%>>")
+_TEXT_FUNCTIONS = re.compile(r"ts_rank|tsquery|similarity$", re.IGNORECASE)
+_WORDS_OF = re.compile(r"to_tsvector|.*similarity", re.IGNORECASE)
+_ABOUT_ROWS = re.compile(r"\b(select|exists|current_\w+|session_user)\b|\bauth\.", re.IGNORECASE)
+_PLAIN_OPERATOR = re.compile(r"OPERATOR\(([^\w.()]+)\)")
+_OF_SCORES = re.compile(r"rank|score|similarity|distance|\brn\b|row_num", re.IGNORECASE)
+_COMPARED = {
+    exp.EQ: "eq",
+    exp.NEQ: "ne",
+    exp.GT: "gt",
+    exp.GTE: "gte",
+    exp.LT: "lt",
+    exp.LTE: "lte",
+}
+_TEXTS = ("text", "varchar", "bpchar", "citext", "uuid", "date")
+_NUMBERS = ("bool", "int2", "int4", "int8", "numeric", "float4", "float8")
+
+
+class _Dialect(Postgres):
+    class Parser(Postgres.Parser):
+        FUNCTIONS = {}  # noqa: RUF012 - calls stay as they are written
+
+
+def literal(value: str) -> str:
+    """Return a text as SQL."""
+    return sql.Literal(value).as_string(None)
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL."""
+    return sql.Identifier(name).as_string(None)
+
+
+def parsed(text: str) -> list[exp.Expr]:
+    """Return the statements of an SQL text. Raises SqlglotError."""
+    return [one for one in parse(text, dialect=_Dialect) if one is not None]
+
+
+def text_of(node: exp.Expr | None) -> str:
+    """Return a part of a query as SQL."""
+    if node is None:
+        return ""
+    written = node.sql(_Dialect, normalize_functions=False, comments=False)
+    return _PLAIN_OPERATOR.sub(r"\1", written)
+
+
+def name_of(node: exp.Expr | None) -> str:
+    """Return the name of an identifier as the catalogues have it."""
+    identifier = node if isinstance(node, exp.Identifier) or node is None else node.this
+    if not isinstance(identifier, exp.Identifier):
+        return ""
+    return identifier.this if identifier.quoted else identifier.this.lower()
+
+
+@dataclass(frozen=True)
+class Source:
+    """An adopted table: its columns, those that metadata has, and its key, with their types.
+
+    The column that is the metadata has the type metadata in `carried`. `collection`: the one that
+    all its rows are in; `is_shared`: other documents are in it, too.
+    """
+
+    schema: str
+    name: str
+    columns: Mapping[str, str]
+    carried: Mapping[str, str]
+    key: Mapping[str, str]
+    adoption: str
+    install: Install
+    is_in_place: bool
+    collection: str | None
+    is_shared: bool
+
+    def vector(self, query: "Query | None" = None) -> str | None:
+        """Return the column that has the embeddings: the first, or the one that a query names."""
+        names = [name for name, kind in self.columns.items() if kind in ("vector", "halfvec")]
+        named = {name_of(one) for one in query.tree.find_all(exp.Column)} if query else ()
+        return min(names, key=lambda one: one not in named, default=None)
+
+    def named_by(self, node: exp.Expr) -> bool:
+        """Return whether a column that restricts rows is in an expression."""
+        kinds = [self.columns.get(name_of(one), "tsvector") for one in node.find_all(exp.Column)]
+        return any(one not in ("vector", "halfvec", "sparsevec", "tsvector") for one in kinds)
+
+
+@dataclass
+class Conditions:
+    """What becomes of the conditions of an old function.
+
+    `kept`: conditions about the table; `filters`: SQL of the filters that follow from them;
+    `unsearched`: those that no filter expresses; `undecided`: why other rows may be returned.
+    """
+
+    kept: list[str] = field(default_factory=list)
+    filters: list[str] = field(default_factory=list)
+    unsearched: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+
+
+class Query:
+    """The query of a function over the adopted table.
+
+    `is_plain`: one select that names the table once, whose columns and joins can stay.
+    """
+
+    def __init__(self, tree: exp.Query, source: Source) -> None:
+        self.tree = tree
+        self.source = source
+        tables = list(tree.find_all(exp.Table))
+        expressions = [name_of(one.args["alias"]) for one in tree.find_all(exp.CTE)]
+        own = [one for one in tables if self._is_source(one)]
+        self._aliases = [name_of(one.args.get("alias")) or name_of(one) for one in own]
+        others = [(one.text("db"), one.this) for one in tables if not self._is_source(one)]
+        others += [("", one.this) for one in tree.find_all(exp.Lateral)]
+        self._others = {
+            f"{schema}.{one.name}" if schema else one.name
+            for schema, one in others
+            if isinstance(one, exp.Identifier | exp.Anonymous) and one.name not in expressions
+        }
+        self.names_source = bool(own)
+        self.is_plain = (
+            isinstance(tree, exp.Select)
+            and len(own) == 1
+            and own[0].parent_select is tree
+            and not any(
+                tree.args.get(one)
+                for one in ("with_", "distinct", "group", "having", "windows", "locks")
+            )
+            and not isinstance(tree.args.get("limit"), exp.Fetch)
+        )
+        self.alias = "source"
+        if self.is_plain:
+            self.alias = text_of(own[0].args["alias"].this if own[0].alias else own[0].this)
+
+    def _is_source(self, table: exp.Table) -> bool:
+        named = (name_of(table), name_of(table.args.get("db")) or self.source.schema)
+        return named == (self.source.name, self.source.schema)
+
+    def column(self, node: exp.Expr) -> tuple[str, str]:
+        """Return the name and the type of a column that metadata has, empty for others."""
+        is_own = isinstance(node, exp.Column) and node.text("table") in ("", self.alias)
+        name = name_of(node) if is_own else ""
+        return name, self.source.carried.get(name, "")
+
+    def clause(self, name: str) -> str:
+        """Return the expression of limit or offset as SQL, empty without one."""
+        node = self.tree.args.get(name)
+        return "" if node is None or isinstance(node, exp.Fetch) else text_of(node.expression)
+
+    def shown(self) -> str:
+        """Return the columns of a plain select."""
+        return ",\n         ".join(
+            f"{self.alias}.*" if isinstance(one, exp.Star) else text_of(one)
+            for one in self.tree.expressions
+        )
+
+    def tables(self) -> str:
+        """Return what a plain select reads, with its joins."""
+        joins = [text_of(one) for one in self.tree.args.get("joins") or []]
+        return text_of(self.tree.args["from_"].this) + "".join(
+            one if one.startswith(",") else f" {one.strip()}" for one in joins
+        )
+
+    def has_computed_order(self) -> bool:
+        """Return whether a sum or a product with a distance or a rank orders the rows."""
+        if not self.is_plain:
+            return False
+        order = self.tree.args.get("order")
+        return bool(order and order.find(exp.Add, exp.Mul)) or any(
+            any(_is_text(part) or _is_distance(part) for part in sum_.walk())
+            for one in self.tree.expressions
+            for sum_ in one.find_all(exp.Add, exp.Mul)
+        )
+
+    def compares_text(self, argument: str) -> bool:
+        """Return whether an argument is words to search for."""
+        for node in self.tree.walk():
+            is_text = isinstance(node, exp.Anonymous) and re.search(
+                "to_tsquery|similarity", node.name, re.IGNORECASE
+            )
+            if is_text or isinstance(node, exp.Like | exp.ILike):
+                within = node.expression if isinstance(node, exp.Binary) else node
+                if within is not None and _names(within, argument):
+                    return True
+        return False
+
+    def conditions(self, arguments: Sequence[str], question: str | None) -> Conditions:
+        """Sort the conditions of the query.
+
+        One on words is of the retrieval, and is not kept; so is one on distances if the search has
+        a question too. `arguments` and `question` are names.
+        """
+        found = Conditions()
+        seen: set[str] = set()
+        for condition in self._conditions():
+            text = text_of(condition)
+            if text in seen or isinstance(condition, exp.Boolean):
+                continue
+            seen.add(text)
+            if any(map(_is_text, condition.walk())) or (
+                question is not None
+                and (any(map(_is_distance, condition.walk())) or _names(condition, question))
+            ):
+                outside = condition.transform(_without_words)
+                if _is_about_rows(outside) or self.source.named_by(outside):
+                    found.undecided.append(f"its condition {text} is not kept")
+            elif (
+                not self.is_plain
+                and _OF_SCORES.search(text)
+                and not _is_about_rows(condition)
+                and not self.source.named_by(condition)
+            ):
+                found.notes.append(f"its condition {text} on scores is not kept")
+            else:
+                found.kept.append(text)
+                filter_ = _filter(condition, self, arguments)
+                if filter_ is not None:
+                    found.filters.append(filter_)
+                elif not any(map(_is_distance, condition.walk())):
+                    found.unsearched.append(text)
+        if not self.is_plain:
+            found.undecided += [
+                f"its join on {text_of(one)} is not kept"
+                for one in self._joined_by()
+                if any(
+                    name_of(column) in self.source.columns
+                    and name_of(column) not in self.source.key
+                    for column in one.find_all(exp.Column)
+                )
+            ]
+            found.undecided += [f"it reads {one} too" for one in sorted(self._others)]
+            found.undecided += [
+                f"its {name} is not kept"
+                for name, kind in (
+                    ("except", exp.Except),
+                    ("intersect", exp.Intersect),
+                    ("having", exp.Having),
+                    ("insert", exp.Insert),
+                    ("update", exp.Update),
+                    ("delete", exp.Delete),
+                )
+                if self.tree.find(kind)
+            ]
+        return found
+
+    def _selects(self) -> Iterator[exp.Select]:
+        """Yield the selects whose rows the query returns: none within a condition."""
+        if self.is_plain and isinstance(self.tree, exp.Select):
+            yield self.tree
+            return
+        for one in self.tree.find_all(exp.Select):
+            if not _is_within(one):
+                yield one
+
+    def _conditions(self) -> Iterator[exp.Expr]:
+        for select in self._selects():
+            where = select.args.get("where")
+            for one in _conjuncts(where.this if where else None):
+                yield one if self.is_plain else one.transform(self._of_source)
+
+    def _joined_by(self) -> Iterator[exp.Expr]:
+        for select in self._selects():
+            for join in select.args.get("joins") or []:
+                yield from _conjuncts(join.args.get("on"))
+
+    def _of_source(self, node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and name_of(node.args.get("table")) in self._aliases:
+            return exp.column(node.this.copy(), table=self.alias)
+        return node
+
+
+def read(body: str, source: Source) -> Query | None:
+    """Read the body of a function; None if it does more than to return one query."""
+    code = _lexed(body)
+    found = _QUERY.fullmatch(code)
+    if found is None:
+        return None
+    text = found[1] or found[2]
+    executed = _EXECUTED.fullmatch(text.strip())
+    try:
+        if executed is not None:
+            text = _lexed(executed[1].replace("''", "'"))
+            using = parsed(f"select {executed[2]}")[0].expressions if executed[2] else []
+            values = {
+                str(place): text_of(one if isinstance(one, exp.Column) else exp.paren(one))
+                for place, one in enumerate(using, 1)
+            }
+            text = re.sub(r"\$(\d+)", lambda one: values.get(one[1], one[0]), text)
+        if not re.match(r"\s*(select|with)\b", text, re.IGNORECASE):
+            return None
+        statements = parsed(text)
+    except SqlglotError:
+        return None
+    (first, *others) = statements or [None]
+    return Query(first, source) if isinstance(first, exp.Query) and not others else None
+
+
+def _lexed(code: str) -> str:
+    """Remove comments, and write operators of extensions so that any parser reads them."""
+    return _LEXED.sub(
+        lambda one: one[1] or (f" operator({one[4]}) " if one[4] else " "),
+        code,
+    )
+
+
+def _is_within(node: exp.Expr | None) -> bool:
+    """Return whether a node is in a condition of a query."""
+    return node is not None and (
+        isinstance(node, exp.Where)
+        or (isinstance(node.parent, exp.Join) and node.arg_key == "on")
+        or _is_within(node.parent)
+    )
+
+
+def _conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
+    if isinstance(condition, exp.And):
+        yield from _conjuncts(condition.this)
+        yield from _conjuncts(condition.expression)
+    elif condition is not None:
+        yield exp.paren(condition, copy=True) if isinstance(condition, exp.Or) else condition
+
+
+def _names(node: exp.Expr, argument: str) -> bool:
+    return any(_argument(one) == argument for one in node.walk())
+
+
+def _argument(node: exp.Expr) -> str | None:
+    """Return the name that an argument would have: `$1`, or the last part of a name."""
+    if isinstance(node, exp.Parameter):
+        return f"${node.name}"
+    return name_of(node) if isinstance(node, exp.Column) else None
+
+
+def _operator(node: exp.Expr) -> str:
+    return node.args["operator"].split(".")[-1] if isinstance(node, exp.Operator) else ""
+
+
+def _is_distance(node: exp.Expr) -> bool:
+    return _operator(node) in ("<=>", "<->", "<#>")
+
+
+def _is_text(node: exp.Expr) -> bool:
+    return _operator(node) in _TEXT_OPERATORS or (
+        isinstance(node, exp.Anonymous) and _TEXT_FUNCTIONS.search(node.name) is not None
+    )
+
+
+def _is_about_rows(node: exp.Expr) -> bool:
+    return _ABOUT_ROWS.search(text_of(node)) is not None
+
+
+def _without_words(node: exp.Expr) -> exp.Expr:
+    """Take the columns away that a condition on words reads."""
+    if isinstance(node, exp.Anonymous) and _WORDS_OF.fullmatch(node.name):
+        return exp.null()
+    if isinstance(node, exp.Like | exp.ILike) and isinstance(node.this, exp.Column):
+        node.set("this", exp.null())
+    return node
+
+
+def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str | None:
+    """Return SQL for the filters that a condition implies, None for none.
+
+    A value that is null is no filter: the condition itself decides then.
+    """
+    bare = condition.unnest()
+    if isinstance(bare, exp.Or):
+        # "argument is null or column = argument": without the value there is no filter.
+        is_optional = _is_null(bare.this) and _place(bare.this.this, query, arguments)
+        return _filter(bare.expression, query, arguments) if is_optional else None
+    if isinstance(bare, exp.Not):
+        inner = bare.this.unnest()
+        if _is_null(inner):
+            return _null_filter(inner.this, "is_not_null", query)
+        bare = exp.EQ(this=inner, expression=exp.false())
+    elif _is_null(bare):
+        return _null_filter(bare.this, "is_null", query)
+    elif isinstance(bare, exp.Column | exp.Is):
+        is_true = exp.true() if isinstance(bare, exp.Column) else bare.expression
+        bare = exp.EQ(this=bare if isinstance(bare, exp.Column) else bare.this, expression=is_true)
+    (name, kind), value = query.column(bare.this), bare.args.get("expression")
+    if not kind or value is None:
+        return None
+    is_any = isinstance(value, exp.Any)
+    if is_any:
+        value = value.this.unnest()
+    if (
+        isinstance(value, exp.Anonymous)
+        and value.name.lower() == "coalesce"
+        and value.expressions[1:] == [bare.this]
+    ):
+        value = value.expressions[0]
+    text = _value(value, query, arguments)
+    if text is None:
+        return None
+    metadata = "metadata" if kind == "metadata" else f"metadata.{name}"
+    if isinstance(bare, exp.ArrayContainsAll) and kind in ("json", "jsonb", "metadata"):
+        text = f"({text})::jsonb"
+        return _filter_sql(f"coalesce({text}, '{{}}') = '{{}}'", metadata, "contains", text)
+    if type(bare) not in _COMPARED or kind in ("json", "jsonb", "metadata"):
+        return None
+    if is_any:
+        operator = "in" if isinstance(bare, exp.EQ) else None
+        return operator and _filter_sql(f"{text} is null", metadata, operator, f"to_jsonb({text})")
+    # In metadata, a time is a text in UTC.
+    if kind == "timestamptz":
+        text = f"({text})::timestamptz at time zone 'UTC'"
+    elif kind in _TEXTS or (text.startswith("'") and kind not in (*_NUMBERS, "timestamp")):
+        text = f"({text})::text"
+    else:
+        text = f"({text})::{quoted(kind)}"
+    return _filter_sql(f"{text} is null", metadata, _COMPARED[type(bare)], f"to_jsonb({text})")
+
+
+def _filter_sql(without: str, metadata: str, operator: str, value: str) -> str:
+    return (
+        f"case when {without} then '[]' else jsonb_build_array(jsonb_build_object("
+        f"'field', {literal(metadata)}, 'op', '{operator}', 'value', {value})) end"
+    )
+
+
+def _null_filter(column: exp.Expr, operator: str, query: Query) -> str | None:
+    name, kind = query.column(column)
+    if kind in ("", "metadata"):
+        return None
+    return (
+        "jsonb_build_array(jsonb_build_object("
+        f"'field', {literal(f'metadata.{name}')}, 'op', '{operator}'))"
+    )
+
+
+def _is_null(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Is) and isinstance(node.expression, exp.Null)
+
+
+def _place(node: exp.Expr, query: Query, arguments: Sequence[str]) -> int | None:
+    """Return the place of the argument that a node is, None for others: columns come first."""
+    name = _argument(node)
+    if name is None or name not in arguments:
+        return None
+    if isinstance(node, exp.Column) and not node.table and name in query.source.columns:
+        return None
+    return arguments.index(name) + 1
+
+
+def _value(node: exp.Expr, query: Query, arguments: Sequence[str]) -> str | None:
+    """Return a value that is the same for all rows as SQL, None for others."""
+    base = node
+    while isinstance(base, exp.Cast | exp.Neg | exp.Paren):
+        base = base.this
+    place = _place(base, query, arguments)
+    if place is not None:
+        number = exp.Parameter(this=exp.Literal.number(place))
+        return text_of(node.transform(lambda one: number.copy() if one == base else one))
+    is_now = isinstance(base, exp.Anonymous) and base.name.lower() == "now"
+    return text_of(node) if is_now or isinstance(base, exp.Literal | exp.Boolean) else None

@@ -1,0 +1,69 @@
+"""Functions that drop-ins have replaced: how they come back."""
+
+from psycopg import sql
+
+from second_brain.services.install import Database
+
+# The comment that a drop-in's statements give to the old function.
+_REPLACED = """
+select namespace.nspname, proc.proname, proc.oid::regprocedure::text,
+       pg_catalog.pg_get_functiondef(proc.oid), was.parts[1], was.parts[2]
+  from pg_catalog.pg_proc as proc
+  join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
+ cross join regexp_match(
+         pg_catalog.obj_description(proc.oid, 'pg_proc'),
+         '^Was (.*) before the adoption (.*)[.]$'
+       ) as was (parts)
+ where was.parts is not null
+ order by proc.oid
+"""
+# Readers that let_search made keep their rights.
+_REVOKED = """
+select format(revoked.sql, granted.grantee::regrole)
+  from pg_catalog.pg_proc as proc
+ cross join lateral aclexplode(proc.proacl) as granted
+  join pg_catalog.pg_roles as role on role.oid = granted.grantee
+ cross join (
+         values
+           ('revoke execute on function knowledge_internal.adopted_hits_for_caller from %%s'),
+           ('revoke usage on schema knowledge_internal from %%s')
+       ) as revoked (sql)
+ where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
+   and role.rolname in ('anon', 'authenticated', 'service_role')
+   and %(is_last)s
+"""
+
+
+def undo(database: Database, name: str) -> list[str]:
+    """Return the statements that bring the functions back that drop-ins have replaced.
+
+    With the last drop-in go the rights on the search that only drop-ins need.
+    """
+    found = database.execute(_REPLACED).fetchall()
+    statements = [
+        statement
+        for schema, kept, signature, definition, was, adoption in found
+        if adoption == name
+        for statement in (
+            renamed(definition, schema, kept, was),
+            f"drop function {signature}",
+        )
+    ]
+    if statements:
+        is_last = all(row[-1] == name for row in found)
+        revoked = database.execute(_REVOKED, {"is_last": is_last}).fetchall()
+        statements += [statement for (statement,) in revoked]
+    return statements
+
+
+def renamed(definition: str, schema: str, name: str, wanted: str) -> str:
+    """Return the statement of a function with another name."""
+    start = "CREATE OR REPLACE FUNCTION "
+    as_quoted = [sql.Identifier(one).as_string(None) for one in (schema, name, wanted)]
+    old = next(
+        f"{start}{one}.{other}("
+        for one in (schema, as_quoted[0])
+        for other in (name, as_quoted[1])
+        if definition.startswith(f"{start}{one}.{other}(")
+    )
+    return f"{start}{as_quoted[0]}.{as_quoted[2]}({definition.removeprefix(old)}"
