@@ -68,7 +68,8 @@ class SecondBrainMemory(MemoryProvider):
             top_k=k,
             collections=[user_id] if user_id else None,
         )
-        return [Document(str(hit.metadata["external_key"]), hit.content, user_id) for hit in hits], None
+        found = [Document(hit.metadata["external_key"], hit.content, user_id) for hit in hits]
+        return found, None
 
 
 REGISTRY[SecondBrainMemory.name] = SecondBrainMemory
