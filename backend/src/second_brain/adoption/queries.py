@@ -154,6 +154,8 @@ class Query:
             for schema, one in others
             if isinstance(one, exp.Identifier | exp.Anonymous) and one.name not in expressions
         }
+        relations = tree.find_all(exp.Table, exp.Subquery, exp.Lateral, exp.Unnest, exp.Values)
+        self.relations = {one.alias_or_name for one in relations}
         self.names_source = bool(own)
         self.is_plain = (
             isinstance(tree, exp.Select)
@@ -480,7 +482,8 @@ def _place(node: exp.Expr, query: Query, arguments: Sequence[str]) -> int | None
     name = _argument(node) or ""
     if isinstance(node, exp.Parameter):
         return int(node.name)
-    if not node.text("table") and name in query.source.columns:
+    relation = node.text("table")
+    if relation in query.relations or (not relation and name in query.source.columns):
         return None
     return arguments.index(name) + 1 if name in arguments else None
 
