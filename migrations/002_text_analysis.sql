@@ -668,6 +668,8 @@ declare
   words constant tsvector := ts_filter(content_tsv, '{b,d}');
   length_factor float8;
   elements text;
+  lexemes text[];
+  weights float8[];
 begin
   -- The binary form has two bytes for each position.
   text_length := (octet_length(tsvectorsend(words)) - octet_length(tsvectorsend(strip(words)))) / 2;
@@ -682,8 +684,9 @@ begin
              || array_agg(term.lexeme || '^3') filter (where term.weight >= levels[3])
              || array_agg(term.lexeme || '^4') filter (where term.weight >= levels[4]),
            '{}'
-         )
-    into elements, impacts
+         ),
+         array_agg(term.lexeme), array_agg(term.weight)
+    into elements, impacts, lexemes, weights
     from (
       -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
       select posting.lexeme,
@@ -701,18 +704,7 @@ begin
     bm25 := '{' || elements || ',536870912:' || length_factor::real || '}/536870912';
   exception when data_exception or program_limit_exceeded then
     -- Two lexemes have one dimension, or there are more than a sparsevec can hold.
-    select knowledge_internal.lexeme_vector(
-             array_agg(posting.lexeme),
-             array_agg(
-               counted.occurrences * most_weight / (counted.occurrences + length_factor)
-             ),
-             length_factor
-           )
-      into bm25
-      from unnest(content_tsv) as posting
-     cross join greatest(
-             cardinality(array_remove(posting.weights, 'C')), inner_occurrences
-           ) as counted (occurrences);
+    bm25 := knowledge_internal.lexeme_vector(lexemes, weights, length_factor);
   end;
 end
 $$;
