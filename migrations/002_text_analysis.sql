@@ -600,14 +600,22 @@ begin
 end
 $$;
 
--- The usual k1 and b of BM25: how fast the weight of a word approaches its maximum as the word is
--- repeated, and how much the length of a text lowers its score, from 0 (not at all) to 1.
-create function knowledge_internal.usual_bm25(out k1 float8, out b float8)
+-- k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated. Postgres
+-- computes a function of one value once for a plan, one of two values in each call.
+create function knowledge_internal.bm25_k1() returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
-  k1 := 1.2::float8;
-  b := 0.75;
+  return 1.2::float8;
+end
+$$;
+
+-- b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.
+create function knowledge_internal.bm25_b() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.75::float8;
 end
 $$;
 
@@ -658,8 +666,8 @@ create function knowledge_internal.document_side(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   levels constant float8[] := knowledge_internal.impact_levels();
-  k1 constant float8 := (knowledge_internal.usual_bm25()).k1;
-  b constant float8 := (knowledge_internal.usual_bm25()).b;
+  k1 constant float8 := knowledge_internal.bm25_k1();
+  b constant float8 := knowledge_internal.bm25_b();
   most_weight constant float8 := k1 + 1;
   -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
   -- multiple of 1/4, as exact_scores reads it.
