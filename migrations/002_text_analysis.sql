@@ -63,52 +63,19 @@ begin
 end
 $$;
 
--- A text without invisible characters, in which the signs that NFKC would make a part of the word
--- or number before them (NVIDIATM, 20193, 21/2) stand apart from it: ™ is left out, 2019³ and x²
--- become 2019^3 and x^2, 2½ becomes 2.5, №5 becomes No 5.
-create function knowledge_internal.without_glue(source text) returns text
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  fractions constant text := '½¼¾⅛⅜⅝⅞⅕⅖⅗⅘';
-  decimals constant text[] := '{5,25,75,125,375,625,875,2,4,6,8}';
-begin
-  -- The zero-width non-joiner of Persian stands between the two words of a compound.
-  source := regexp_replace(source, '(?<=[\u0620-\u08FF])\u200C+(?=[\u0620-\u08FF])', '-', 'g');
-  source := regexp_replace(
-    source, '[' || knowledge_internal.invisible_characters() || ']+', '', 'g'
-  );
-  source := regexp_replace(
-    source, '[\u2120\u2122\U0001F16A-\U0001F16C]|\u1D40\u1D39', ' ', 'g'
-  );
-  source := regexp_replace(
-    source, '[\u207A\u207B]?[\u00B2\u00B3\u00B9\u2070\u2074-\u2079]+', '^\&', 'g'
-  );
-  for place in 1 .. cardinality(decimals) loop
-    source := regexp_replace(
-      source, '(?<=\d)' || substr(fractions, place, 1), '.' || decimals[place], 'g'
-    );
-  end loop;
-  source := regexp_replace(
-    source, '[\u00BC-\u00BE\u2116\u2150-\u215F\u2189\u2460-\u249B\u24EA-\u24FF\u3251-\u325F'
-      '\u32B1-\u32BF]|[\u24B6-\u24E9]+', ' \& ', 'g'
-  );
-  source := regexp_replace(source, '(?<=\d)[ªº]', '-\&', 'g');
-  source := regexp_replace(source, '[ªº](?=[[:alnum:]])', '\& ', 'g');
-  -- Spaces that keep the digits of one number together.
-  source := regexp_replace(source, '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g');
-  return translate(source, U&'\00B4\1FBD\1FBF\1FFD', '''''''''');
-end
-$$;
-
 -- The text in Unicode NFKC, so that characters which look the same have one code: full-width
 -- letters, composed accents, ligatures; also hyphens, apostrophes, the digits of other scripts and
--- the final sigma. Without the points of Hebrew and Arabic, which most texts leave out.
+-- the final sigma. Without the points of Hebrew and Arabic, which most texts leave out, and without
+-- invisible characters. The signs that NFKC would make a part of the word or number before them
+-- (NVIDIATM, 20193, 21/2) stand apart from it: ™ is left out, 2019³ and x² become 2019^3 and x^2,
+-- 2½ becomes 2.5, №5 becomes No 5.
 create function knowledge_internal.normalised(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   marks constant text := '[\u0300-\u036F\u1AB0-\u1AFF\u1DC0-\u1DFF\u20D0-\u20FF\uFE20-\uFE2F]';
+  fractions constant text := '½¼¾⅛⅜⅝⅞⅕⅖⅗⅘';
+  decimals constant text[] := '{5,25,75,125,375,625,875,2,4,6,8}';
 begin
   -- Each step is much slower than the test whether it is needed.
   if octet_length(source) = length(source) then
@@ -120,7 +87,31 @@ begin
       '\u2460-\u249B\u24B6-\u24FF\u3251-\u325F\u32B1-\u32BF\U0001F16A-\U0001F16C]'
       '|\d[\u00A0\u2009\u202F]\d{3}'
   ) then
-    source := knowledge_internal.without_glue(source);
+    -- The zero-width non-joiner of Persian stands between the two words of a compound.
+    source := regexp_replace(source, '(?<=[\u0620-\u08FF])\u200C+(?=[\u0620-\u08FF])', '-', 'g');
+    source := regexp_replace(
+      source, '[' || knowledge_internal.invisible_characters() || ']+', '', 'g'
+    );
+    source := regexp_replace(
+      source, '[\u2120\u2122\U0001F16A-\U0001F16C]|\u1D40\u1D39', ' ', 'g'
+    );
+    source := regexp_replace(
+      source, '[\u207A\u207B]?[\u00B2\u00B3\u00B9\u2070\u2074-\u2079]+', '^\&', 'g'
+    );
+    for place in 1 .. cardinality(decimals) loop
+      source := regexp_replace(
+        source, '(?<=\d)' || substr(fractions, place, 1), '.' || decimals[place], 'g'
+      );
+    end loop;
+    source := regexp_replace(
+      source, '[\u00BC-\u00BE\u2116\u2150-\u215F\u2189\u2460-\u249B\u24EA-\u24FF\u3251-\u325F'
+        '\u32B1-\u32BF]|[\u24B6-\u24E9]+', ' \& ', 'g'
+    );
+    source := regexp_replace(source, '(?<=\d)[ªº]', '-\&', 'g');
+    source := regexp_replace(source, '[ªº](?=[[:alnum:]])', '\& ', 'g');
+    -- Spaces that keep the digits of one number together.
+    source := regexp_replace(source, '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g');
+    source := translate(source, U&'\00B4\1FBD\1FBF\1FFD', '''''''''');
   end if;
   -- The time of normalize is quadratic in the number of marks on one letter, so at most 32 marks
   -- are kept.
@@ -609,21 +600,14 @@ begin
 end
 $$;
 
--- k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated.
-create function knowledge_internal.bm25_k1() returns float8
+-- The usual k1 and b of BM25: how fast the weight of a word approaches its maximum as the word is
+-- repeated, and how much the length of a text lowers its score, from 0 (not at all) to 1.
+create function knowledge_internal.usual_bm25(out k1 float8, out b float8)
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return 1.2::float8;
-end
-$$;
-
--- b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.
-create function knowledge_internal.bm25_b() returns float8
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return 0.75::float8;
+  k1 := 1.2::float8;
+  b := 0.75;
 end
 $$;
 
@@ -674,8 +658,8 @@ create function knowledge_internal.document_side(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   levels constant float8[] := knowledge_internal.impact_levels();
-  k1 constant float8 := knowledge_internal.bm25_k1();
-  b constant float8 := knowledge_internal.bm25_b();
+  k1 constant float8 := (knowledge_internal.usual_bm25()).k1;
+  b constant float8 := (knowledge_internal.usual_bm25()).b;
   most_weight constant float8 := k1 + 1;
   -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
   -- multiple of 1/4, as exact_scores reads it.

@@ -168,20 +168,16 @@ declare
     when (length(collection) <= 200) is not true
       then 'collection must be a name of at most 200 characters, or '''' for all others'
     when fusion <> all (fusions)
-      then format(
-        'fusion must be one of %s, or null, not %s',
-        array_to_string(fusions, ', '), left(fusion, 100)
+      then concat(
+        'fusion must be one of ', array_to_string(fusions, ', '), ', or null, not ',
+        left(fusion, 100)
       )
     when (vector_weight = 0 or vector_weight between 1e-15 and 1e15) is not true
-      then format(
-        'vector_weight must be 0 or between 1e-15 and 1e15, not %s',
-        coalesce(vector_weight::text, 'null')
-      )
+      then 'vector_weight must be 0 or between 1e-15 and 1e15, not '
+        || coalesce(vector_weight::text, 'null')
     when (text_weight = 0 or text_weight between 1e-15 and 1e15) is not true
-      then format(
-        'text_weight must be 0 or between 1e-15 and 1e15, not %s',
-        coalesce(text_weight::text, 'null')
-      )
+      then 'text_weight must be 0 or between 1e-15 and 1e15, not '
+        || coalesce(text_weight::text, 'null')
     when vector_weight = 0 and text_weight = 0
       then 'vector_weight and text_weight are both 0, one must be above'
     when length(embedding_model) not between 1 and 200
@@ -259,18 +255,14 @@ begin
              ) as least_similarity,
              case when cardinality(listed.text_scores) = plan.pool
                then listed.text_scores[plan.pool] else 0 end as missing_score
-        from unnest(lists) with ordinality as listed (
-               formulation, collection, vector_strategy, vector_ids, similarities, text_strategy,
-               text_ids, text_scores, identifier_bonus, relaxed_parts, vector_milliseconds,
-               text_milliseconds, number
-             )
+        from unnest(lists) with ordinality as listed
        cross join lateral (
                select listed.similarities[cardinality(listed.similarities)] as similarity
              ) as last
     ) as found
    cross join lateral knowledge_internal.fusion_rules(
            plan.fusion, rrf_k, plan.cosine_scale, found.similarities, found.text_scores,
-           found.least_similarity, found.missing_score, found.identifier_bonus, found.number
+           found.least_similarity, found.missing_score, found.identifier_bonus, found.ordinality
          ) as rule;
 end
 $$;
@@ -441,18 +433,15 @@ begin
   return array(
     select listed.score + neighbour_weight * coalesce(listed.near - listed.least, 0)
       from (
-        select hit.score, hit.place, min(hit.score) over () as least,
+        select hit.score, hit.ordinality, min(hit.score) over () as least,
                max(hit.score) over (
                  partition by coalesce(chunk.document_id, hit.id) order by chunk.chunk_index
                      range between 1 preceding and 1 following exclude group
                ) as near
-          from unnest(rows) with ordinality as hit (
-                 id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
-                 score, collections, factors, duplicates, place
-               )
+          from unnest(rows) with ordinality as hit
           left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id
       ) as listed
-     order by listed.place
+     order by listed.ordinality
   );
 end
 $$;
@@ -487,10 +476,7 @@ begin
          ),
          greatest(max(weight.product), 1)
     into weighted, greatest_factor
-    from unnest(rows, confidences, scores) as hit (
-           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
-           fused_score, collections, factors, duplicates, confidence, score_with_neighbours
-         )
+    from unnest(rows) with ordinality as hit
     left join knowledge_internal.page_rows(
            case when half_life is not null then ids end, has_text => false
          ) as chunk on chunk.id = hit.id
@@ -519,11 +505,11 @@ begin
            -- A score below 0 would rise with a factor below 1.
            select case when ranked.score < 0 then ranked.score
                     else ranked.score * weight.product end as score
-             from coalesce(hit.score_with_neighbours, hit.fused_score) as ranked (score)
+             from coalesce(scores[hit.ordinality], hit.score) as ranked (score)
            offset 0
          ) as scaled
    -- Without a question nothing is compared.
-   where (hit.confidence < asked.min_confidence) is not true;
+   where (confidences[hit.ordinality] < asked.min_confidence) is not true;
 end
 $$;
 
@@ -556,22 +542,19 @@ begin
       from (
         select hit.*, max(hit.score) over of_document as best_score,
                array_agg(chunk.collection) over of_document as names,
-               min(hit.place) over of_document as best_place,
+               min(hit.ordinality) over of_document as best_place,
                row_number() over (
                  partition by coalesce(chunk.document_id, hit.id)
                      order by case when asked.one_per_document then chunk.chunk_index is null end,
-                              hit.place
+                              hit.ordinality
                ) as place_in_document
-          from unnest(rows) with ordinality as hit (
-                 id, vector_rank, text_rank, similarity, text_score, vector_share, text_share,
-                 score, collections, factors, duplicates, place
-               )
+          from unnest(rows) with ordinality as hit
           left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id
         window of_document as (partition by coalesce(chunk.document_id, hit.id))
       ) as shown
      where shown.place_in_document
              <= case when asked.one_per_document then 1 else asked.max_per_document end
-     order by case when asked.one_per_document then shown.best_place else shown.place end
+     order by case when asked.one_per_document then shown.best_place else shown.ordinality end
   );
   merged := case when asked.one_per_document then cardinality(rows) - cardinality(kept) end;
 end

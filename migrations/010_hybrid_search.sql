@@ -161,14 +161,10 @@ begin
     raise exception 'query_embedding and query_text are both missing, give at least one'
       using errcode = '22023', hint = 'Or give like_ids: chunks or documents to find others like.';
   end if;
-  -- In this order, because a length is only an array's.
-  if (
-    case
-      when jsonb_typeof(given.formulations) <> 'array' then true
-      else jsonb_array_length(given.formulations) > most_formulations
-    end
-  )
-  then
+  if not jsonb_path_match(
+    given.formulations, 'strict $.type() == "array" && $.size() <= $most',
+    jsonb_build_object('most', most_formulations)
+  ) then
     raise exception 'formulations must be an array of at most % objects', most_formulations
       using errcode = '22023';
   end if;
@@ -290,37 +286,7 @@ begin
 end
 $$;
 
--- The plan with the collections that are lists of their own. Raises 22023 for too many.
-create function knowledge_internal.with_collections(
-  plan knowledge_internal.search_plan, collections text[]
-) returns knowledge_internal.search_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_collections constant integer := 50;
-  most_lists constant integer := 100;
-begin
-  if (
-    array_ndims(collections) = 1
-      and array_position(collections, null) is null
-      and cardinality(collections) <= most_collections
-  ) is not true then
-    raise exception 'collections must be 1 to % names, not %',
-                    most_collections, left(collections::text, 100)
-      using errcode = '22023';
-  end if;
-  if cardinality(collections) * cardinality(plan.questions) > most_lists then
-    raise exception 'collections times formulations must be at most %', most_lists
-      using errcode = '22023';
-  end if;
-  plan.collections := array(select distinct unnest(collections) order by 1);
-  if '' = any (plan.collections) then
-    -- All rows match: those of no other name are one list.
-    plan.apart := array_remove(plan.collections, '');
-    plan.collections := null;
-  end if;
-  return plan;
-end
-$$;
+
 
 -- How a search reads its rows in the present table. named: the collections that it names; null:
 -- all. A viewer and collections bound the rows beside the filters.
@@ -362,8 +328,8 @@ begin
          -- short texts with the usual b.
          case
            when is_small_corpus then greatest(4 * pool, fewest_compared)
-           when (known.corpus).b <> knowledge_internal.bm25_b()
-             or (known.corpus).k1 <> knowledge_internal.bm25_k1()
+           when ((known.corpus).k1, (known.corpus).b)
+             <> (select usual.k1, usual.b from knowledge_internal.usual_bm25() as usual)
              then greatest(2 * pool, fewest_compared)
            else pool
          end, -- scored_exactly
@@ -429,9 +395,9 @@ declare
     plan.collections, ((plan.scope).wanted).collections, ((plan.scope).required).collections
   );
   analysis knowledge_internal.query_analysis;
-  near jsonb;
   replaced jsonb;
   typed text;
+  nearest text;
   pattern text;
 begin
   -- A search without words does not plan the call, so it works where the text leg is broken.
@@ -441,41 +407,34 @@ begin
   analysis := knowledge_internal.analyse_query(
     query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
   );
-  if given.search_mode = 'websearch' then
-    near := nullif(
-      coalesce(knowledge_internal.near_words(query_text, analysis, plan.scope), '{}')
-        || coalesce(knowledge_internal.words_by_part(query_text, analysis, plan.scope), '{}'),
-      '{}'
-    );
-    if near is not null then
-      replaced := (
-        select jsonb_object_agg(best.typed, best.near)
-          from (
-            select distinct on (word.key) word.key as typed, found.key as near
-              from jsonb_each(near) as word
-             cross join lateral jsonb_each_text(word.value) as found
-             order by word.key, found.value::bigint desc, found.key
-          ) as best
-      );
-    end if;
+  if given.search_mode <> 'websearch' then
+    return analysis;
   end if;
+  query_text := left(query_text, characters_read);
+  for typed, nearest in
+    select word.key, best.near
+      from jsonb_each(
+             coalesce(knowledge_internal.near_words(query_text, analysis, plan.scope), '{}')
+               || coalesce(knowledge_internal.words_by_part(query_text, analysis, plan.scope), '{}')
+           ) as word
+     cross join lateral (
+             select found.key as near
+               from jsonb_each_text(word.value) as found
+              order by found.value::bigint desc, found.key
+              limit 1
+           ) as best
+  loop
+    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
+    if query_text ~* pattern then
+      query_text := regexp_replace(query_text, pattern, nearest, 'gi');
+      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
+    end if;
+  end loop;
   if replaced is not null then
-    query_text := left(query_text, characters_read);
-    for typed, pattern in
-      select entry.key,
-             '\m' || regexp_replace(entry.key, '([^[:alnum:]])', '\\\1', 'g') || '\M'
-        from jsonb_each(replaced) as entry
-    loop
-      if query_text ~* pattern then
-        query_text := regexp_replace(query_text, pattern, replaced ->> typed, 'gi');
-      else
-        replaced := replaced - typed;
-      end if;
-    end loop;
     analysis := knowledge_internal.analyse_query(
       query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
     );
-    analysis.replaced := nullif(replaced, '{}');
+    analysis.replaced := replaced;
   end if;
   return analysis;
 end
@@ -489,6 +448,8 @@ create function knowledge_internal.plan_search(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
+  most_collections constant integer := 50;
+  most_lists constant integer := 100;
   stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
   required constant knowledge_internal.chunk_filter := case
@@ -548,7 +509,24 @@ begin
     plan.questions := knowledge_internal.search_questions(given, plan);
   end if;
   if given.collections is not null then
-    plan := knowledge_internal.with_collections(plan, given.collections);
+    if (
+      array_ndims(given.collections) = 1
+        and array_position(given.collections, null) is null
+        and cardinality(given.collections) <= most_collections
+    ) is not true then
+      raise exception 'collections must be 1 to % names, not %',
+                      most_collections, left(given.collections::text, 100)
+        using errcode = '22023';
+    elsif cardinality(given.collections) * cardinality(plan.questions) > most_lists then
+      raise exception 'collections times formulations must be at most %', most_lists
+        using errcode = '22023';
+    end if;
+    plan.collections := array(select distinct unnest(given.collections) order by 1);
+    if '' = any (plan.collections) then
+      -- All rows match: those of no other name are one list.
+      plan.apart := array_remove(plan.collections, '');
+      plan.collections := null;
+    end if;
   end if;
   if plan.is_empty then
     return plan;
@@ -594,19 +572,16 @@ begin
            where asked.ignored_embedding is not null or made.is_searched_with
         ),
         'relaxed', (
-          select jsonb_agg(distinct part.name)
-            from unnest(lists) as list
-           cross join unnest(list.relaxed_parts) as part (name)
+          select jsonb_agg(distinct part) from unnest(lists) as list
+           cross join unnest(list.relaxed_parts) as part
         ),
         'excluded', (
-          select jsonb_agg(distinct part.name)
-            from unnest(plan.analyses) as read
-           cross join unnest(read.excluded_parts) as part (name)
+          select jsonb_agg(distinct part) from unnest(plan.analyses) as read
+           cross join unnest(read.excluded_parts) as part
         ),
         'dropped', (
-          select jsonb_agg(distinct part.name)
-            from unnest(plan.analyses) as read
-           cross join unnest(read.dropped_parts) as part (name)
+          select jsonb_agg(distinct part) from unnest(plan.analyses) as read
+           cross join unnest(read.dropped_parts) as part
         ),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)
@@ -805,10 +780,7 @@ begin
            )) else notes end,
          first_confidence,
          page.duplicates
-    from unnest(rows) with ordinality as page (
-           id, vector_rank, text_rank, similarity, text_score, vector_share, text_share, score,
-           collections, factors, duplicates, place
-         )
+    from unnest(rows) with ordinality as page
     join chunk on chunk.id = page.id
     left join knowledge_internal.sizes_of_documents(
            array(select chunk.document_id from chunk), plan.scope
@@ -823,7 +795,7 @@ begin
                        )
               )::uuid[])
          )
-   order by page.place;
+   order by page.ordinality;
 end
 $$;
 
@@ -894,15 +866,10 @@ comment on function public.hybrid_search_knowledge_chunks is
   'repeats its words); each leg gives its best pool_size chunks. '
   'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
-  'where a leg that missed the chunk adds nothing and has a null rank (Cormack, Clarke and '
-  'Buettcher 2009); relative_score scales each leg''s scores to 0..1, 0 being its last chunk (of a '
-  'text leg alone, no word found), and adds them, weighted; auto adds '
-  'vector_weight * cosine / (3 s) and text_weight * BM25 / best BM25, where s is the standard '
-  'deviation of the cosine of random pairs of chunks; a score that is missing counts as the least '
-  'of its leg (of all collections, where its own has no vector hit), BM25 as 0 where the pool is '
-  'not full; where chunks are short, the best neighbour of a chunk adds to its score; chunks with '
-  'an identifier that was asked for come first. auto and relative_score multiply vector_weight by '
-  'the weight of the model (knowledge_model_weights). '
+  'where a leg that missed the chunk adds nothing and has a null rank; relative_score adds each '
+  'leg''s scores scaled to 0..1; auto adds vector_weight * cosine / (3 s) and text_weight * BM25 / '
+  'best BM25, where s is the standard deviation of the cosine of random pairs of chunks, and '
+  'chunks with an identifier that was asked for come first (see the documentation). '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '
@@ -920,9 +887,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '
   'all lists are fused. '
   'recency_half_life (days) multiplies the fused score by 0.5 ^ (age / half-life). '
-  'boosts: a list of factors of the fused score, by a condition, {"filters", "factor"}, by a '
-  'number, {"field", "modifier", "weight"}, or by the distance of a number or date from an origin, '
-  '{"field", "decay", "origin", "scale", "offset", "decay_to"} (see the documentation). '
+  'boosts: a list of factors of the fused score, by a condition, a number, or the distance of a '
+  'number or date from an origin (see the documentation). '
   'order_by: the hits by a number or date, such as document_date desc, those without it last, '
   'instead of by score. '
   'one_per_document: a document stands where its best hit stands and shows its best chunk; '

@@ -236,27 +236,23 @@ declare
   plan constant knowledge_internal.search_plan :=
     knowledge_internal.plan_search(given, needs_question);
   analysis knowledge_internal.query_analysis;
-  has_strict boolean;
   asked knowledge_internal.query_analysis[] := '{}';
   ids uuid[];
   document_ids uuid[];
+  confidences double precision[];
 begin
   if plan.is_empty then
     return;
   end if;
   foreach analysis in array coalesce(plan.analyses, '{}') loop
     -- What is required is required no more where no chunk has it.
-    has_strict := true;
-    if (analysis.relaxed).query is not null then
-      has_strict := exists (
-        select from knowledge_internal.some_rows(
-          plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
-          case when analysis.indexed_query is not null then analysis.matching_query end,
-          plan.collections
-        )
-      );
-    end if;
-    if not has_strict then
+    if (analysis.relaxed).query is not null and not exists (
+      select from knowledge_internal.some_rows(
+        plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
+        case when analysis.indexed_query is not null then analysis.matching_query end,
+        plan.collections
+      )
+    ) then
       analysis.matching_query := (analysis.relaxed).query;
       analysis.indexed_query := null;
     end if;
@@ -268,22 +264,21 @@ begin
            asked, array(select question.embedding from unnest(plan.questions) as question),
            given.match_threshold, plan.questions is null, plan.collections, plan.scope
          ) as chunk;
-  if given.min_confidence is null or plan.questions is null or ids is null then
-    return query select * from unnest(ids, document_ids);
-    return;
-  end if;
-  perform knowledge_internal.check_range(
-            'min_confidence', cardinality(ids)::bigint * cardinality(plan.questions), 0, most_rated,
-            format(
-              'compared with at most %s matching chunks times questions: narrow the search with '
-              'filters, or leave it out', most_rated
+  if num_nulls(given.min_confidence, plan.questions, ids) = 0 then
+    perform knowledge_internal.check_range(
+              'min_confidence', cardinality(ids)::bigint * cardinality(plan.questions), 0,
+              most_rated,
+              format(
+                'compared with at most %s matching chunks times questions: narrow the search with '
+                'filters, or leave it out', most_rated
+              )
             )
-          )
-    where most_rated is not null;
+      where most_rated is not null;
+    confidences := knowledge_internal.answer_confidences(plan, ids);
+  end if;
   return query
   select rated.id, rated.document_id
-    from unnest(ids, document_ids, knowledge_internal.answer_confidences(plan, ids))
-         as rated (id, document_id, confidence)
+    from unnest(ids, document_ids, confidences) as rated (id, document_id, confidence)
    where (rated.confidence < given.min_confidence) is not true;
 end
 $$;
@@ -340,14 +335,8 @@ begin
   select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
          hit.source_origin, hit.metadata, hit.similarity
     from public.hybrid_search_knowledge_chunks(
-           query_embedding => match_knowledge_chunks.query_embedding,
-           match_count => match_knowledge_chunks.match_count,
-           match_threshold => match_knowledge_chunks.match_threshold,
-           filter_type => match_knowledge_chunks.filter_type,
-           viewer_id => match_knowledge_chunks.viewer_id,
-           public_only => match_knowledge_chunks.public_only,
-           viewer_groups => match_knowledge_chunks.viewer_groups,
-           required_filters => match_knowledge_chunks.required_filters
+           query_embedding => $1, match_count => $2, match_threshold => $3, filter_type => $4,
+           viewer_id => $5, public_only => $6, viewer_groups => $7, required_filters => $8
          ) as hit;
 end
 $$;
@@ -379,14 +368,8 @@ begin
   select hit.id, hit.content, hit.knowledge_type, hit.document_id, hit.chunk_index,
          hit.source_origin, hit.metadata, hit.text_score
     from public.hybrid_search_knowledge_chunks(
-           query_text => search_knowledge_chunks_fulltext.query_text,
-           match_count => search_knowledge_chunks_fulltext.match_count,
-           filter_type => search_knowledge_chunks_fulltext.filter_type,
-           search_mode => search_knowledge_chunks_fulltext.search_mode,
-           viewer_id => search_knowledge_chunks_fulltext.viewer_id,
-           public_only => search_knowledge_chunks_fulltext.public_only,
-           viewer_groups => search_knowledge_chunks_fulltext.viewer_groups,
-           required_filters => search_knowledge_chunks_fulltext.required_filters
+           query_text => $1, search_mode => $2, filter_type => $3, match_count => $4,
+           viewer_id => $5, public_only => $6, viewer_groups => $7, required_filters => $8
          ) as hit;
 end
 $$;

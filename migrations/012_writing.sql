@@ -197,7 +197,7 @@ begin
   end if;
   begin
     perform public.refresh_knowledge_statistics();
-  exception when serialization_failure then
+  exception when serialization_failure or unique_violation then
     null; -- another writer copied the statistics after this transaction began
   end;
   return null;

@@ -97,7 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
             for phase in hypothesis.Phase
             if phase.name != "shrink" or not config.getoption("--no-shrinking")
         ],
-        # How fast examples are drawn depends on the load of the machine.
+        # How fast examples are drawn and checked depends on the load of the machine.
+        deadline=None,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("suite")

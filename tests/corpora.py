@@ -3,18 +3,20 @@
 import json
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, LiteralString
 from uuid import UUID
 
+import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from second_brain.services.functions import packed
+from second_brain.services.write import KnowledgeWriter
 
 SAVANNA: list[dict[str, object]] = [
     {
@@ -30,6 +32,28 @@ SAVANNA: list[dict[str, object]] = [
     {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
 ]
 """Three chunks whose similarities to [1, 0, 0] are 1, 0.8 and 0."""
+
+
+def store_document(
+    database: str | Connection,
+    key: str,
+    texts: Mapping[str, Sequence[float] | None],
+    model: str = "by-hand",
+    **document: Any,
+) -> UUID:
+    """Store a document of these texts with their embeddings, if any; return its id."""
+    if isinstance(database, str):
+        with psycopg.connect(database, autocommit=True) as connection:
+            return store_document(connection, key, texts, model, **document)
+    chunks: list[dict[str, object]] = [
+        {"content": text, "embedding": embedding, "embedding_model": model}
+        if embedding is not None
+        else {"content": text}
+        for text, embedding in texts.items()
+    ]
+    writer = KnowledgeWriter(database)
+    return writer.upsert_document({"external_key": key, **document}, chunks).document_id
+
 
 USERS = [UUID(int=number) for number in range(1, 5)]
 VOCABULARY = ("alpha", "beta", "gamma", "delta")

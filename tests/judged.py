@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conftest import Connection
+from corpora import store_document
 from second_brain.models import CallableEmbedder
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
@@ -50,16 +51,9 @@ def fill(connection: Connection) -> KnowledgeWriter:
     writer = KnowledgeWriter(connection)
     for place, word in enumerate(WORDS):
         for collection in ("", "copies"):
-            writer.upsert_document(
-                {"external_key": f"{word}{collection}", "collection": collection or COLLECTION},
-                [
-                    {
-                        "content": f"{word} are described here",
-                        "embedding": axis(place),
-                        "embedding_model": "given",
-                    }
-                ],
-            )
+            chunk = {f"{word} are described here": axis(place).tolist()}
+            kept = collection or COLLECTION
+            store_document(connection, f"{word}{collection}", chunk, "given", collection=kept)
     writer.set_judgments(judged(COLLECTION))
     return writer
 

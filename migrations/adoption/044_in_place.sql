@@ -229,11 +229,15 @@ $$;
 create or replace function knowledge_internal.rows_by_id(
   ids uuid[], has_bm25 boolean default false, has_lexemes boolean default false,
   has_embedding boolean default false, asked_embedding extensions.vector default null
-) returns setof knowledge_internal.chunk_row
+) returns table (
+  id uuid, document_id uuid, chunk_index integer, collection text, text_length integer,
+  content_hash text, bm25 extensions.sparsevec, content_tsv tsvector, embedding extensions.vector,
+  distance double precision
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   planned_from constant integer := 40; -- rows: the time to plan such a statement
-  embedding text;
+  embedding_sql text;
   joins text;
 begin
   if (has_embedding or asked_embedding is not null) and cardinality(ids) > planned_from then
@@ -252,7 +256,7 @@ begin
              ),
              ''
            )
-      into embedding, joins
+      into embedding_sql, joins
       from public.knowledge_adoptions as place
       join pg_catalog.pg_class as mapping
         on mapping.relname = 'adopted_' || place.name
@@ -266,7 +270,7 @@ begin
       '       case when $3 then chunk.content_tsv end, case when $4 then %1$s end,'
       '       case when $5 is not null then %1$s operator(extensions.<=>) $5 end'
       '  from public.knowledge_chunks as chunk%2$s where chunk.id = any ($1)',
-      embedding, joins
+      embedding_sql, joins
     )
       using ids, has_bm25, has_lexemes, has_embedding, asked_embedding;
     return;

@@ -97,7 +97,6 @@ class Fuzz:
         return self.signed_in
 
     def run(self) -> None:
-        """Call until the time is over."""
         ways = [self.search] * 8 + [self.batch, self.explain, self.table, self.visitor]
         ways += [self.list_own] * 2 + [self.read_own] * 3 + [self.count_own]
         ways += [self.facet_own, self.facet_found, self.explain_own]
@@ -165,17 +164,14 @@ class Fuzz:
                 self.trial.held("exact answers")
 
     def question(self) -> Question:
-        """Draw a question."""
         kind = simple_question if self.draw.random() < 0.4 else any_question
         return kind(self.draw, self.corpus)
 
     def viewer(self) -> Viewer:
-        """Draw a viewer."""
         user = self.draw.choice([*USERS, *USERS, STRANGER])
         return Viewer(user, self.draw.random() < 0.15, self.groups())
 
     def groups(self) -> frozenset[str] | None:
-        """Draw the groups of a viewer."""
         return self.draw.choice(
             [None, frozenset(self.draw.sample(GROUPS, self.draw.choice([0, 1, 1, 2, 4])))]
         )
@@ -212,7 +208,6 @@ class Fuzz:
             self.check_hits(viewer, rows, question)
 
     def batch(self) -> None:
-        """Search for several viewers at once."""
         viewers = [self.viewer() for _ in range(self.draw.randint(1, 4))]
         questions = [self.question() for _ in viewers]
         queries: list[Row] = [
@@ -231,7 +226,6 @@ class Fuzz:
             self.check_hits(viewer, own, Question({}))
 
     def explain(self) -> None:
-        """Explain a search."""
         viewer, question = self.viewer(), self.question()
         arguments = {
             **question.arguments,
@@ -245,7 +239,6 @@ class Fuzz:
     # A user's own documents.
 
     def list_own(self) -> None:
-        """List documents as a user."""
         viewer = replace(self.viewer(), public_only=False)
         public, shared = self.draw.random() < 0.5, self.draw.random() < 0.5
         arguments: Row = {
@@ -337,7 +330,6 @@ class Fuzz:
                 self.trial.violated(f"not {expected} but {rows}: {self.statement}")
 
     def read_own(self) -> None:
-        """Read a document as a user."""
         viewer, number = replace(self.viewer(), public_only=False), self.draw.randrange(9)
         one = self.corpus.documents.get(number)
         rows = self.ask(
@@ -360,7 +352,6 @@ class Fuzz:
                 self.trial.violated(f"{viewer} reads other chunks than {expected}: {found}")
 
     def delete_own(self) -> None:
-        """Delete a document as a user."""
         viewer, number = self.viewer(), self.draw.randrange(9)
         one = self.corpus.documents.get(number)
         is_own = one is not None and one.owner == viewer.user
@@ -384,7 +375,6 @@ class Fuzz:
     # Tables, and visitors.
 
     def table(self) -> None:
-        """Read a table as a user."""
         viewer = replace(self.viewer(), public_only=False)
         name = self.draw.choice(["knowledge_chunks", "knowledge_documents"])
         self.statement = f"select * from public.{name}"

@@ -17,9 +17,9 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from conftest import Connect, Connection
+from corpora import store_document
 from second_brain.services.connections import async_connection_pool, connection_pool
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 from trials import PATIENCE, Trial
 
 pytestmark = pytest.mark.chaos(share=0.05)
@@ -33,15 +33,8 @@ APPLICATION = "second-brain"
 
 def fill(service: Connection) -> None:
     for number in range(CHUNKS // 20):
-        chunks: list[dict[str, object]] = [
-            {
-                "content": f"alpha beta w{number} w{place}",
-                "embedding_model": "m",
-                "embedding": [1, number, place],
-            }
-            for place in range(20)
-        ]
-        KnowledgeWriter(service).upsert_document({"external_key": f"d{number}"}, chunks)
+        texts = {f"alpha beta w{number} w{place}": [1, number, place] for place in range(20)}
+        store_document(service, f"d{number}", texts)
 
 
 def arguments(draw: random.Random) -> dict[str, Any]:

@@ -1,20 +1,18 @@
-"""Random bytes, texts, JSON and Python values in every argument of every public function.
+"""Random bytes, texts and JSON in every argument of every public function.
 
 Each call is answered or refused with a code that docs/errors.md lists for arguments, in bounded
 time, and the server goes on.
 """
 
 import json
-import math
 import random
 import re
 import string
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -22,10 +20,7 @@ import pytest
 from psycopg import pq
 
 from conftest import Connect, Connection
-from second_brain.errors import SecondBrainError
-from second_brain.services.postgres import PostgresProvider
-from second_brain.services.supabase import SupabaseProvider
-from second_brain.services.write import KnowledgeWriter
+from corpora import store_document
 from trials import Trial
 
 pytestmark = pytest.mark.chaos(share=0.07)
@@ -95,7 +90,6 @@ class Hostile:
     draw: random.Random
 
     def text(self) -> str:
-        """Draw a text."""
         kind = self.draw.random()
         if kind < 0.3:
             return self.draw.choice(WORDS)
@@ -105,7 +99,6 @@ class Hostile:
         return "".join(self.draw.choices(characters, k=self.draw.choice([0, 1, 10, 300])))
 
     def number(self) -> str:
-        """Draw a number, or what looks like one."""
         return self.draw.choice(
             [
                 *("0", "1", "-1", "5", "2147483647", "2147483648", "-9223372036854775809"),
@@ -114,7 +107,6 @@ class Hostile:
         )
 
     def json(self, depth: int = 3) -> Any:
-        """Draw a JSON value."""
         kind = self.draw.randrange(8 if depth else 5)
         if kind == 0:
             return None
@@ -181,20 +173,6 @@ class Hostile:
             given[name] = of_type if is_text else self.json()
         return json.dumps(given).replace("\\u0000", "").encode()
 
-    def value(self) -> Any:
-        """Draw a Python value."""
-        return self.draw.choice(
-            [
-                *(None, True, -1, 5, 10**40, 0.5, math.nan, math.inf, b"\xff", object(), {1, 2}),
-                *(date(2026, 1, 31), UUID(int=1), timedelta(1), "cat\ud800", "cat\0", range(3)),
-                *([1.0, 0.0, 0.0], [1, None, "x"], [[1]], {"a": object()}, (math.nan,) * 3),
-                *(self.text(), self.json(), self.json(), self.vector()),
-            ]
-        )
-
-
-# SQL.
-
 
 def signatures(owner: Connection) -> dict[str, list[tuple[str, str, bool]]]:
     found: dict[str, list[tuple[str, str, bool]]] = {}
@@ -239,7 +217,7 @@ def call(
         trial.held(f"refused with {code}" if code else "answered")
 
 
-def fuzz_sql(trial: Trial, connect: Connect, share: float) -> None:
+def fuzz_sql(trial: Trial, connect: Connect) -> None:
     owner, hostile, allowed = connect(), Hostile(trial.random("sql")), documented()
     roles = [connect("service_role")] * 6
     roles += [connect("authenticated", uid=UUID(int=1))] * 2 + [connect("anon")]
@@ -247,7 +225,7 @@ def fuzz_sql(trial: Trial, connect: Connect, share: float) -> None:
         connection.execute("set statement_timeout = '10s'")
     functions = signatures(owner)
     names = sorted(functions)
-    while trial.is_on(share):
+    while trial.is_on():
         for function in names:
             chosen = [
                 one for one in functions[function] if not one[2] or hostile.draw.random() < 0.2
@@ -268,95 +246,9 @@ def fuzz_sql(trial: Trial, connect: Connect, share: float) -> None:
             call(trial, connection, function, arguments, values, allowed)
 
 
-# Python.
-
-
-def fuzz_providers(trial: Trial, service: Connection, share: float) -> None:
-    hostile = Hostile(trial.random("python"))
-    draw, value = hostile.draw, hostile.value
-    options = (
-        *("top_k", "threshold", "vector_weight", "text_weight", "filter_type", "search_mode"),
-        *("pool_size", "rrf_k", "fusion", "filters", "date_from", "date_to", "collections"),
-        *("viewer_id", "public_only", "one_per_document", "neighbor_window", "snippet"),
-        *("recency_half_life", "match_offset", "formulations"),
-    )
-    # Nothing listens there: what is not refused before it is sent is unavailable.
-    config = {"supabase_url": "http://127.0.0.1:9", "supabase_key": "k"}
-    nowhere = SupabaseProvider(config, retries=0)
-    postgres, writer = PostgresProvider(service, on_error="empty"), KnowledgeWriter(service)
-
-    def asked() -> dict[str, Any]:
-        given = {name: value() for name in draw.sample(options, draw.choice([0, 1, 1, 3]))}
-        return {"query_embedding": value(), "query_text": value(), **given}
-
-    def leg() -> dict[str, Any]:
-        return {name: value() for name in draw.sample(("top_k", "filter_type", "viewer_id"), 1)}
-
-    def document() -> dict[str, Any]:
-        return {
-            "external_key": "fuzz",
-            draw.choice(("title", "metadata", "owner_id", "document_date", "x")): value(),
-        }
-
-    def chunks() -> list[dict[str, Any]]:
-        name = draw.choice(("content", "heading", "embedding", "embedding_model", "metadata", "x"))
-        return [{"content": "cat", name: value()}]
-
-    def searches_of(one: PostgresProvider | SupabaseProvider) -> Attempts:
-        return [
-            ("hybrid_search", lambda: one.hybrid_search(**asked())),
-            ("search", lambda: one.search(value(), **leg())),
-            ("fulltext_search", lambda: one.fulltext_search(value(), **leg())),
-            ("batch", lambda: one.hybrid_search_batch([cast(Any, asked()) for _ in range(2)])),
-            ("search_my", lambda: one.search_my_knowledge(value(), value())),
-        ]
-
-    searches = searches_of(postgres) + searches_of(nowhere)
-    raising: Attempts = [
-        ("find", lambda: postgres.find(**asked())),
-        ("explain", lambda: postgres.explain_hybrid_search(**asked())),
-        ("upsert_document", lambda: writer.upsert_document(document(), chunks())),
-        ("delete_document", lambda: writer.delete_document(value())),
-        ("delete_owner", lambda: writer.delete_owner(value())),
-        ("purge", lambda: writer.purge(value())),
-    ]
-    while trial.is_on(share):
-        may_raise = draw.random() < 0.4
-        name, attempt = draw.choice(raising if may_raise else searches)
-        state = draw.getstate()
-        begun = time.monotonic()
-        trial.note("calls of Python methods")
-        try:
-            answer = attempt()
-        except SecondBrainError as error:
-            if may_raise:
-                trial.held(f"refused as {error.kind}")
-            else:
-                trial.violated(f"{name} raised {error.kind}: {error}")
-        except Exception as error:  # noqa: BLE001
-            trial.violated(f"{name} raised {type(error).__name__}: {str(error)[:200]}")
-        else:
-            kind = None if may_raise else answer[1].get("error_kind")
-            trial.held("answered" if kind is None else f"refused as {kind}")
-            if kind == "error":
-                trial.violated(f"{name}: {answer[1]}")
-        if time.monotonic() - begun > SLOW:
-            draw.setstate(state)
-            trial.violated(f"{name} took {time.monotonic() - begun:.0f} s")
-        if service.closed:
-            trial.violated(f"{name} has closed the connection")
-            return
-
-
 def test_only_documented_codes_come_back(trial: Trial, dsn: str, connect: Connect) -> None:
-    trial.needs("calls of SQL functions", "calls of Python methods", "answered")
-    service = connect("service_role")
-    chunks: list[dict[str, object]] = [
-        {"content": f"cat dog w{number}", "embedding_model": "m", "embedding": [1, number, 1]}
-        for number in range(100)
-    ]
-    KnowledgeWriter(service).upsert_document({"external_key": "d", "visibility": "public"}, chunks)
-    fuzz_sql(trial, connect, 0.6)
-    service.execute("set statement_timeout = '10s'")
-    fuzz_providers(trial, service, 1)
+    trial.needs("calls of SQL functions", "answered")
+    texts = {f"cat dog w{number}": [1, number, 1] for number in range(100)}
+    store_document(connect("service_role"), "d", texts, visibility="public")
+    fuzz_sql(trial, connect)
     trial.finish()

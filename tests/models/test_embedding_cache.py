@@ -34,13 +34,11 @@ class Counting:
         self.queries: Counter[str] = Counter()
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed by length."""
         self.documents.update(texts)
         vectors = [[len(text), 1.0] for text in texts]
         return CallableEmbedder(lambda _: vectors, "", 2).embed(texts)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """Embed in another direction."""
         self.queries[text] += 1
         return np.array([0.0, -1.0], np.float32)
 

@@ -160,16 +160,13 @@ def test_errors_name_the_server_and_not_openai(api: ProviderServer) -> None:
     ("model", "document", "query"),
     [
         ("nomic-embed-text:v1.5", "search_document: one", "search_query: one"),
-        ("text-embedding-nomic-embed-text-v1.5", "search_document: one", "search_query: one"),
         ("intfloat/multilingual-e5-small", "passage: one", "query: one"),
-        ("snowflake-arctic-embed2", "one", "query: one"),
         (
             "BAAI/bge-small-en-v1.5",
             "one",
             "Represent this sentence for searching relevant passages: one",
         ),
         ("BAAI/bge-m3", "one", "one"),
-        ("all-minilm", "one", "one"),
     ],
 )
 def test_texts_have_the_prompts_of_the_models_card(

@@ -10,6 +10,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import psycopg
 import pytest
 
+from corpora import store_document
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres, Standby
 from second_brain.services.write import KnowledgeWriter
@@ -29,7 +30,6 @@ class Cluster:
 
     @property
     def standbys(self) -> list[Standby]:
-        """Both standbys."""
         return self.primary.standbys
 
     def ask(self, server: EmbeddedPostgres, statement: str) -> Any:
@@ -45,7 +45,6 @@ class Cluster:
             self.until(one, f"select pg_last_wal_replay_lsn() >= '{position}'")
 
     def until(self, server: EmbeddedPostgres, question: str) -> None:
-        """Wait until a statement returns true."""
         until(lambda: self.ask(server, question))
 
     @contextmanager
@@ -61,7 +60,6 @@ class Cluster:
 
     @contextmanager
     def paused(self, *standbys: Standby) -> Iterator[None]:
-        """Pause the replay of these standbys."""
         for one in standbys:
             self.ask(one, "select pg_wal_replay_pause()")
             self.until(one, "select pg_get_wal_replay_pause_state() = 'paused'")
@@ -92,21 +90,13 @@ def cluster(pytestconfig: pytest.Config, modules: tuple[str, ...]) -> Iterator[C
         primary.start(standbys=2)
         migrations.apply(primary.dsn(), dimensions=3, modules=modules)
         with psycopg.connect(primary.dsn(), autocommit=True) as connection:
-            writer = KnowledgeWriter(connection)
             for number, word in enumerate(WORDS):
-                writer.upsert_document(
-                    {"external_key": word, "title": word, "metadata": {"place": number}},
-                    [
-                        {
-                            "content": f"the {word} of house {turn}",
-                            "embedding_model": "m",
-                            "embedding": [1, number / 8, turn / 8],
-                        }
-                        for turn in range(6)
-                    ],
-                )
+                texts = {
+                    f"the {word} of house {turn}": [1, number / 8, turn / 8] for turn in range(6)
+                }
+                store_document(connection, word, texts, title=word, metadata={"place": number})
             connection.execute("vacuum analyze")
-            writer.refresh_statistics()
+            KnowledgeWriter(connection).refresh_statistics()
         made = Cluster(primary)
         made.catch_up()
         yield made

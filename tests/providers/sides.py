@@ -47,12 +47,10 @@ class Side(ABC):
         """Wait for the outcome of a connection's method."""
 
     def value(self, connection: Any, query: str) -> Any:
-        """Return the single value of a query."""
         row = self.do(self.do(connection.execute(query)).fetchone())
         return row[0]
 
     def close(self) -> None:
-        """Close what was opened."""
         for step in reversed(self.cleanup):
             self.do(step())
 
@@ -61,19 +59,16 @@ class Blocking(Side):
     """Threads."""
 
     def provider(self, database: Any, **options: Any) -> Any:
-        """See Side."""
         return PostgresProvider(
             database, **{"sleep": self.pauses.append, "on_error": "empty", **options}
         )
 
     def connect(self, dsn: str, **options: Any) -> Any:
-        """See Side."""
         connection = psycopg.connect(dsn, **options)
         self.cleanup.append(connection.close)
         return connection
 
     def pool(self, dsn: str, *, ready: bool = True, **options: Any) -> Any:
-        """See Side."""
         pool = (
             connection_pool(dsn, **options) if ready else ConnectionPool(dsn, open=True, **options)
         )
@@ -82,7 +77,6 @@ class Blocking(Side):
         return pool
 
     def do(self, outcome: Any) -> Any:
-        """See Side."""
         return outcome
 
 
@@ -94,8 +88,6 @@ class Looping(Side):
         self.runner = asyncio.Runner()
 
     def provider(self, database: Any, **options: Any) -> Any:
-        """See Side."""
-
         async def sleep(seconds: float) -> None:
             self.pauses.append(seconds)
 
@@ -105,14 +97,11 @@ class Looping(Side):
         )
 
     def connect(self, dsn: str, **options: Any) -> Any:
-        """See Side."""
         connection = self.do(psycopg.AsyncConnection.connect(dsn, **options))
         self.cleanup.append(connection.close)
         return connection
 
     def pool(self, dsn: str, *, ready: bool = True, **options: Any) -> Any:
-        """See Side."""
-
         async def make() -> Any:
             if ready:
                 pool = async_connection_pool(dsn, **options)
@@ -126,15 +115,12 @@ class Looping(Side):
         return pool
 
     def do(self, outcome: Any) -> Any:
-        """See Side."""
-
         async def wait() -> Any:
             return await outcome
 
         return self.runner.run(wait()) if inspect.isawaitable(outcome) else outcome
 
     def close(self) -> None:
-        """See Side."""
         super().close()
         self.runner.close()
 

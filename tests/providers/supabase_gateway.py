@@ -39,52 +39,7 @@ ROLES: dict[Key, str] = {
 }
 
 OWN_ARGUMENTS = {one.sql_name for one in search.ARGUMENTS.values()} - {*search.VIEWER}
-ARGUMENTS = {
-    "hybrid_search_knowledge_chunks": {*OWN_ARGUMENTS, *search.VIEWER},
-    "search_my_knowledge_chunks": OWN_ARGUMENTS,
-    "search_public_knowledge_chunks": OWN_ARGUMENTS - {"public_only"},
-    "explain_hybrid_search": {"search"},
-    "explain_empty_knowledge_search": {"search"},
-    "explain_my_empty_knowledge_search": {"search"},
-    "explain_public_empty_knowledge_search": {"search"},
-    "hybrid_search_knowledge_chunks_batch": {"queries"},
-    "knowledge_embedding_models": set(),
-    "list_knowledge_settings": set(),
-    "list_my_knowledge_documents": {
-        *("page_size", "after_key", "include_public", "include_groups")
-    },
-    "list_visible_knowledge_documents": {
-        *("viewer_id", "viewer_groups", "public_only", "collections", "page_size", "after_key")
-    },
-    "read_my_knowledge_document": {"document", "chunk_count", "chunk_offset"},
-    "read_knowledge_document": {
-        "document",
-        "viewer_id",
-        "public_only",
-        "collections",
-        "chunk_count",
-        "chunk_offset",
-    },
-    **{name: set(one.arguments) for name, one in functions().items() if one.writes},
-    "missing_knowledge_embeddings": {"content_hashes", "model"},
-    "list_knowledge_judgments": {"in_collection", "by_user"},
-    "match_knowledge_chunks": {
-        "query_embedding",
-        "match_count",
-        "match_threshold",
-        "filter_type",
-        "viewer_id",
-        "public_only",
-    },
-    "search_knowledge_chunks_fulltext": {
-        "query_text",
-        "search_mode",
-        "filter_type",
-        "match_count",
-        "viewer_id",
-        "public_only",
-    },
-}
+ARGUMENTS = {name: {*one.arguments} for name, one in functions().items()}
 
 
 @dataclass(frozen=True)
@@ -98,7 +53,6 @@ class Answer:
 
     @property
     def content(self) -> bytes:
-        """The body's bytes."""
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
@@ -128,11 +82,9 @@ class Gateway(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The project's URL."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Count a connection."""
         self.connections += 1
         super().process_request(request, client_address)
 
@@ -252,7 +204,6 @@ class Rest(ABC):
         return self.providers[-1]
 
     def close(self) -> None:
-        """End what was started."""
         for provider in self.providers:
             provider.close()
 
@@ -261,7 +212,6 @@ class Recorded(Rest):
     """Replays."""
 
     def given(self, recorded: Answer, *statements: str) -> None:
-        """See Rest."""
         self.gateway.answer = recorded
 
 
@@ -273,7 +223,6 @@ class Real(Rest):
         self.owner, self.server = owner, server
 
     def given(self, recorded: Answer, *statements: str) -> None:
-        """See Rest."""
         with psycopg.connect(self.owner, autocommit=True) as connection:
             KnowledgeWriter(connection).upsert_document(DOCUMENT, SAVANNA)
             for statement in statements:
@@ -282,7 +231,6 @@ class Real(Rest):
         self.gateway.upstream = self.server.port
 
     def close(self) -> None:
-        """See Rest."""
         super().close()
         self.server.stop()
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sides import Blocking, Looping, Side, corpus, side
 
 from conftest import Connection
+from corpora import store_document
 from second_brain.errors import PermissionDeniedError, SecondBrainError
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.provider import SearchProvider
@@ -104,7 +105,7 @@ def both(shared_dsn: str) -> Iterator[list[Any]]:
         one.close()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(asked=_CALLS, is_multi_tenant=st.booleans())
 def test_a_loop_gets_the_answers_that_a_thread_gets(
     both: list[Any], asked: Asked, is_multi_tenant: bool
@@ -131,33 +132,8 @@ def test_the_methods_of_both_kinds_take_the_same() -> None:
             assert one == other, name
 
 
-@pytest.mark.module("like")
-def test_known_chunks_alone_find_related_ones(side: Side, shared_dsn: str) -> None:
-    connection = side.connect(shared_dsn, autocommit=True)
-    provider = side.provider(connection, on_error="raise")
-    known = side.value(connection, "select id from public.knowledge_chunks order by id limit 1")
-    document = side.value(
-        connection,
-        "insert into public.knowledge_chunks (content, embedding, visibility)"
-        " values ('A zebra stands alone.', '[1,0,0]', 'public') returning id",
-    )
-    try:
-        for found, _ in (
-            side.do(provider.hybrid_search(None, None, like_ids=[known])),
-            side.do(provider.find(None, None, like_ids=[str(known)])),
-        ):
-            assert [hit.content for hit in found] == ["A zebra stands alone."]
-    finally:
-        side.do(connection.execute("delete from public.knowledge_chunks where id = %s", [document]))
-
-
 def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
-    document = {"external_key": "models"}
-    chunks = [
-        {"content": f"model {number}", "embedding": [0, 1, 0], "embedding_model": "mine"}
-        for number in range(2)
-    ]
-    KnowledgeWriter(shared).upsert_document(document, chunks)
+    store_document(shared, "models", {"model 0": [0, 1, 0], "model 1": [0, 1, 0]}, "mine")
     try:
         models = side.provider(shared_dsn).embedding_models(timeout=30.0)
         assert ("mine", 3, 2) in [(one.model, one.dimensions, one.chunks) for one in models]

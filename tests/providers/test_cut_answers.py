@@ -20,7 +20,7 @@ from supabase_gateway import (
     rest,
 )
 
-from second_brain.services.write import KnowledgeWriter
+from corpora import store_document
 
 __all__ = ["gateway", "rest"]  # fixtures
 
@@ -49,18 +49,9 @@ def cut(rest: Rest, request: pytest.FixtureRequest) -> Iterator[Rest]:
     assert isinstance(rest, Real)
     owner = request.getfixturevalue("dsn")
     admin = request.getfixturevalue("server").admin_dsn()
-    with psycopg.connect(owner, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "many"},
-            [
-                {
-                    "content": f"zebra {number}",
-                    "embedding_model": "m",
-                    "embedding": [1, number / 100, 0],
-                }
-                for number in range(160)
-            ],
-        )
+    store_document(
+        owner, "many", {f"zebra {number}": [1, number / 100, 0] for number in range(160)}
+    )
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(
             sql.SQL("alter role authenticator in database {} set pgrst.db_max_rows = {}").format(

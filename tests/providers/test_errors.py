@@ -79,13 +79,6 @@ def test_a_code_has_its_class(
     assert message in str(error)
 
 
-def test_two_overloads_have_a_remedy_of_their_own() -> None:
-    ambiguous = translate(api_error("PGRST203", "Could not choose the best candidate function"))
-    missing = translate(api_error("PGRST202", "Could not find the function"))
-    assert "overloads" in ambiguous.remedy
-    assert "supabase db push" in missing.remedy
-
-
 def test_the_hint_is_kept_and_the_details_are_not() -> None:
     error = translate(api_error("PGRST202", "Could not find it", "Perhaps you meant that"))
     assert str(error) == "Could not find it (Perhaps you meant that)"
@@ -138,18 +131,6 @@ def test_an_empty_exception_still_says_something() -> None:
     assert str(translate(httpx.ReadTimeout(""))) != ""
 
 
-def test_every_kind_is_named_once() -> None:
-    def below(kind: type[errors.SecondBrainError]) -> list[type[errors.SecondBrainError]]:
-        return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
-
-    kinds = [
-        found.kind
-        for found in below(errors.SecondBrainError)
-        if "second_brain.errors" in found.__module__
-    ]
-    assert len(kinds) == len(set(kinds)) == 17
-
-
 def test_the_page_has_the_http_status_of_every_kind() -> None:
     for module in (
         "models.hosted",
@@ -171,6 +152,8 @@ def test_the_page_has_the_http_status_of_every_kind() -> None:
         found for found in below(errors.SecondBrainError) if "second_brain" in found.__module__
     ]
     assert documented == {found.kind: found.http_status for found in known}
+    own = [found.kind for found in known if found.__module__ == errors.__name__]
+    assert len(own) == len(set(own))
     assert errors.http_status(httpx.ReadTimeout("slow")) == 504
     assert errors.http_status(RuntimeError("anything")) == 500
 
@@ -233,7 +216,6 @@ FORMS: list[Callable[[str], str]] = [
 ]
 
 
-@settings(deadline=None)
 @given(before=around, secret=core, after=around, form=st.sampled_from(FORMS))
 def test_no_secret_survives(
     before: str, secret: str, after: str, form: Callable[[str], str]
@@ -244,7 +226,6 @@ def test_no_secret_survives(
         assert secret not in message
 
 
-@settings(deadline=None)
 @given(before=around, secret=core, after=around)
 def test_a_secret_that_is_known_does_not_survive_in_any_form(
     before: str, secret: str, after: str
@@ -252,7 +233,7 @@ def test_a_secret_that_is_known_does_not_survive_in_any_form(
     assert secret not in safe_message(f"{before}{secret}{after}", secrets=["", None, secret])
 
 
-@settings(deadline=None)
+@settings(max_examples=25)
 @given(st.text())
 def test_a_message_is_one_bounded_line(text: str) -> None:
     message = safe_message(text * 50)
@@ -263,8 +244,3 @@ def test_a_message_is_one_bounded_line(text: str) -> None:
 def test_a_megabyte_is_redacted_in_time() -> None:
     assert len(safe_message("a:" * 500_000)) == MESSAGE_LIMIT
     assert len(safe_message("eyJa" * 250_000 + "@")) <= MESSAGE_LIMIT
-
-
-def test_a_plain_message_is_left_alone() -> None:
-    text = "match_count must be between 1 and 1000, not 0"
-    assert safe_message(text) == text

@@ -54,11 +54,6 @@ def test_a_signed_in_caller_of_a_service_function_is_sent_to_their_own(connect: 
     assert " key" not in details["remedy"]
 
 
-def test_the_service_role_is_told_that_it_is_no_user(connect: Connect) -> None:
-    details = refused(PostgresProvider(connect("service_role"), on_error="empty"), own=True)
-    assert "signed-in user" in details["remedy"]
-
-
 @pytest.mark.parametrize(
     ("uid", "message", "remedy"),
     [

@@ -31,16 +31,12 @@ class _Failing(SearchProvider):
         return []
 
 
-def test_a_read_that_a_standby_cancels_is_sent_again() -> None:
+def test_only_a_read_that_a_standby_cancels_is_sent_again() -> None:
     pauses: list[float] = []
     _, details = _Failing("40001", 2, pauses).fulltext_search("text")
     assert ("fallback_reason" in details, len(pauses)) == (False, 2)
-
-
-def test_a_read_that_fails_otherwise_is_not_sent_again() -> None:
-    pauses: list[float] = []
     _, details = _Failing("42501", 1, pauses).fulltext_search("text")
-    assert (details["error_kind"], pauses) == ("permission_denied", [])
+    assert (details["error_kind"], len(pauses)) == ("permission_denied", 2)
 
 
 @pytest.mark.module("batch")
@@ -63,11 +59,6 @@ def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metad
     assert details.get("unreadable_metadata") == [unreadable]
     _, batch_details = provider.hybrid_search_batch([{"query_text": "zebra"}])
     assert batch_details.get("unreadable_metadata") == [unreadable]
-
-
-def test_details_are_silent_about_metadata_that_is_readable(connect: Connect) -> None:
-    _, details = PostgresProvider(connect(), on_error="empty").hybrid_search(None, "zebra")
-    assert "unreadable_metadata" not in details
 
 
 @pytest.mark.parametrize("code", ["54000", "54001", "54023", "413"])

@@ -14,13 +14,13 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
+from corpora import store_document
 from second_brain import errors
 from second_brain.filters import FilterBuilder, FilterExpression
 from second_brain.services.arguments import BatchQuery, SearchOptions
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.supabase import SupabaseProvider
-from second_brain.services.write import KnowledgeWriter
 
 
 class RestOverDatabase:
@@ -32,7 +32,6 @@ class RestOverDatabase:
     def rpc(
         self, function: str, params: dict[str, Any], count: str | None = None
     ) -> "RestOverDatabase":
-        """Note the call."""
         json.dumps(params)  # PostgREST is sent JSON.
         names = ", ".join(f"{name} => %({name})s" for name in params)
         if params.get("query_embedding") is not None:
@@ -48,7 +47,6 @@ class RestOverDatabase:
         return self
 
     def execute(self) -> "RestOverDatabase":
-        """Make the call."""
         row = self.connection.execute(self.query, self.params).fetchone()
         assert row is not None
         self.data = row[0]
@@ -80,7 +78,7 @@ MINE = UUID(int=1)
 @pytest.fixture(scope="module", autouse=True)
 def corpus(shared_service: Connection) -> None:
     """Store six chunks of three documents, the nearest to [1, 0, 0] first: alpha to zeta."""
-    documents: list[tuple[dict[str, object], dict[str, float]]] = [
+    documents: list[tuple[dict[str, Any], dict[str, float]]] = [
         (
             {
                 "visibility": "public",
@@ -96,15 +94,9 @@ def corpus(shared_service: Connection) -> None:
         ),
         ({"owner_id": UUID(int=2), "collection": "history"}, {"delta": 0.3}),
     ]
-    writer = KnowledgeWriter(shared_service)
     for number, (document, chunks) in enumerate(documents):
-        writer.upsert_document(
-            {"external_key": f"{number}", **document},
-            [
-                {"content": f"{name} & zebra", "embedding_model": "m", "embedding": [1, away, 0]}
-                for name, away in chunks.items()
-            ],
-        )
+        texts = {f"{name} & zebra": [1, away, 0] for name, away in chunks.items()}
+        store_document(shared_service, f"{number}", texts, **document)
 
 
 @pytest.fixture

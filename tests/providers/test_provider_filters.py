@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import Connection
+from corpora import store_document
 from second_brain.errors import InvalidInputError
 from second_brain.filters import COLUMNS, FilterBuilder, FilterExpression, Filters, conditions
 from second_brain.services.arguments import BatchQuery
@@ -20,7 +21,6 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.results import BatchDetails, Details
 from second_brain.services.supabase import SupabaseProvider
-from second_brain.services.write import KnowledgeWriter
 
 OWNER = UUID("00000000-0000-0000-0000-00000000000a")
 
@@ -93,12 +93,6 @@ def test_no_tags_are_no_condition_and_no_categories_are_refused() -> None:
     assert conditions(FilterBuilder().add_tags([])) == []
     with pytest.raises(InvalidInputError, match="knowledge_type"):
         FilterBuilder().add_category()
-
-
-def test_names_may_come_one_by_one_or_as_a_list() -> None:
-    one_by_one = FilterBuilder().add_category("note", "task").exclude_sensitivity("secret")
-    listed = FilterBuilder().add_category(["note", "task"]).exclude_sensitivity(["secret"])
-    assert one_by_one.build() == listed.build()
 
 
 @pytest.mark.parametrize("end", [date(2026, 1, 31), "2026-01-31"])
@@ -202,17 +196,14 @@ def test_the_columns_are_those_of_the_database(database: Connection) -> None:
 @pytest.fixture
 def library(service_role: Connection) -> Connection:
     """Hold a public note, a decision of OWNER's and somebody else's task."""
-    writer = KnowledgeWriter(service_role)
-    documents: dict[str, dict[str, object]] = {
+    documents: dict[str, dict[str, Any]] = {
         "note": {"visibility": "public", "metadata": {"tags": ["api", "docs"], "team": "search"}},
         "decision": {"owner_id": OWNER, "document_date": date(2026, 1, 31)},
         "task": {"owner_id": UUID(int=1), "metadata": {"tags": ["api"]}},
     }
     for key, document in documents.items():
-        writer.upsert_document(
-            {"external_key": key, "knowledge_type": key, **document},
-            [{"content": f"zebra {key}", "embedding_model": "m", "embedding": [1, 0, 0]}],
-        )
+        chunk = {f"zebra {key}": [1, 0, 0]}
+        store_document(service_role, key, chunk, knowledge_type=key, **document)
     return service_role
 
 
@@ -235,12 +226,10 @@ def contents(hits: list[Any]) -> set[str]:
             {"task"},
         ),
         ({"team": "search"}, {"note"}),
-        ({"knowledge_type": "task"}, {"task"}),
         ({"owner_id": OWNER, "document_date": date(2026, 1, 31)}, {"decision"}),
         ({"visibility": "public", "team": "search"}, {"note"}),
         (({"field": "owner_id", "op": "eq", "value": OWNER},), {"decision"}),
         ({}, {"note", "decision", "task"}),
-        ([], {"note", "decision", "task"}),
     ],
 )
 def test_every_form_of_filters_narrows_both_legs(
@@ -271,14 +260,7 @@ def test_the_language_of_filters_is_the_databases(filters: Any) -> None:
 @pytest.mark.parametrize(
     ("filters", "named"),
     [
-        ([condition("content; drop table x", "eq", "a")], "filters[0].field"),
-        ([condition("team", "eq", "a")], "filters[0].field must be one of chunk_index"),
-        ([condition(7, "eq", "a")], "filters[0].field must be one of chunk_index"),  # type: ignore[arg-type]
         ([FilterExpression("team", "eq", "a")], "filters[0].field must be one of chunk_index"),
-        ([condition("language", "like", "a")], "filters[0].op must be one of eq"),
-        ({"document_date": {"since": "2026-01-01"}}, "a range with the keys from, start"),
-        ([{"op": "eq", "value": "a"}], "filters[0].field is missing"),
-        ([{"field": "language", "value": "a"}], "filters[0].op is missing"),
         ({"owner_id": "handbook"}, "filters.owner_id.value for owner_id must be a UUID"),
         (
             [
@@ -288,7 +270,6 @@ def test_the_language_of_filters_is_the_databases(filters: Any) -> None:
             "filters[1].value",
         ),
         ([FilterExpression("metadata.a", "eq", b"a")], "filters: the value for metadata.a"),
-        ('[{"field": "language", "op": "exists"}]', "filters"),
         (7, "filters"),
     ],
 )
@@ -357,12 +338,6 @@ def test_a_multi_tenant_provider_explains_nothing_without_a_viewer() -> None:
         provider.explain_hybrid_search(None, "zebra")
 
 
-@pytest.mark.module("insight")
-def test_a_multi_tenant_provider_explains_to_a_viewer(library: Connection) -> None:
-    provider = PostgresProvider(library, multi_tenant=True)
-    assert provider.explain_hybrid_search([1, 0, 0], "zebra", viewer_id=OWNER)
-
-
 @pytest.mark.module("batch")
 def test_a_multi_tenant_provider_answers_a_viewer(library: Connection) -> None:
     provider = PostgresProvider(library, multi_tenant=True, on_error="empty")
@@ -422,10 +397,6 @@ def test_a_single_leg_takes_a_viewer_too(library: Connection) -> None:
     (alone,), _ = PostgresProvider(library, on_error="empty").fulltext_search("note")
     (seen,), _ = provider.fulltext_search("note", viewer_id=OWNER)
     assert replace(seen, metadata={}) == replace(alone, metadata={})
-
-
-def test_a_provider_is_not_multi_tenant_unless_asked_to_be(library: Connection) -> None:
-    assert len(PostgresProvider(library, on_error="empty").hybrid_search(None, "zebra")[0]) == 3
 
 
 def test_a_builder_requires_and_excludes_words() -> None:

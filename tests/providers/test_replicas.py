@@ -17,13 +17,7 @@ from second_brain import (
     PostgresProvider,
     ReplicaProvider,
     connection_pool,
-)
-from second_brain.errors import (
-    ConnectionLostError,
-    InvalidInputError,
-    SecondBrainError,
-    UnavailableError,
-    UncertainWriteError,
+    errors,
 )
 from second_brain.services.write import KnowledgeWriter
 from waiting import until
@@ -86,7 +80,7 @@ class Searches:
                 first = {hit.metadata.get("external_key") for hit in hits}
                 if not set(WORDS) <= first:
                     self.wrong.append(first)
-            except SecondBrainError as error:
+            except errors.SecondBrainError as error:
                 self.wrong.append(error)
             self.searches += 1
 
@@ -227,7 +221,7 @@ def test_the_primary_answers_when_the_wait_for_a_write_is_over(
 
 
 def test_a_position_that_is_none_is_refused(provider: ReplicaProvider) -> None:
-    with pytest.raises(InvalidInputError, match=r"wait_for\(\) needs .*not 'now\(\)'"):
+    with pytest.raises(errors.InvalidInputError, match=r"wait_for\(\) needs .*not 'now\(\)'"):
         provider.wait_for("now()")
 
 
@@ -318,7 +312,7 @@ def test_replicas_that_are_behind_answer_when_the_primary_is_gone(cluster: Clust
     try:
         assert found(strict, "beacon")
         # But not a search that must see a write.
-        with pytest.raises(UnavailableError):
+        with pytest.raises(errors.UnavailableError):
             strict.wait_for("FFFFFFF/0").find(None, "beacon")
     finally:
         cluster.primary.start()
@@ -334,7 +328,7 @@ def test_a_commit_without_an_answer_names_its_document(
         until(lambda: cluster.ask(cluster.primary, "show synchronous_standby_names") == "nobody")
         with (
             cluster.ending_sessions("wait_event = 'SyncRep'"),
-            pytest.raises(UncertainWriteError) as uncertain,
+            pytest.raises(errors.UncertainWriteError) as uncertain,
         ):
             write(writer, "pumice")
     finally:
@@ -352,10 +346,10 @@ def test_a_write_that_is_lost_before_its_commit_is_not_uncertain(
         connection.execute("lock table public.knowledge_documents in exclusive mode")
         with (
             cluster.ending_sessions("wait_event_type = 'Lock'"),
-            pytest.raises(SecondBrainError) as lost,
+            pytest.raises(errors.SecondBrainError) as lost,
         ):
             write(writer, "slate")
-    assert not isinstance(lost.value, UncertainWriteError | ConnectionLostError)
+    assert not isinstance(lost.value, errors.UncertainWriteError | errors.ConnectionLostError)
     assert lost.value.kind == "unavailable"
 
 
@@ -390,10 +384,10 @@ def test_a_failover_loses_no_search_and_names_every_write_without_an_answer(
                     try:
                         writer.upsert_document({"external_key": key}, [{"content": key}])
                         stored.add(key)
-                    except UncertainWriteError as error:
+                    except errors.UncertainWriteError as error:
                         lost.update(error.keys)
                         break
-                    except SecondBrainError:
+                    except errors.SecondBrainError:
                         break
 
     with ExitStack() as stack:

@@ -24,11 +24,9 @@ class Embedded(Embeddings):
     """Embeds by hand."""
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed a text."""
         return [0.0, 1.0, float(len(text))]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed each text."""
         return [self.embed_query(text) for text in texts]
 
 

@@ -23,7 +23,6 @@ from supabase_gateway import (
 )
 
 from second_brain import errors
-from second_brain.errors import ClientUnavailableError
 from second_brain.filters import FilterBuilder
 from second_brain.services.arguments import SearchOptions
 from second_brain.services.corpus_settings import CorpusSettings
@@ -91,11 +90,6 @@ def test_a_backend_lists_the_documents_of_a_viewer(rest: Rest) -> None:
     viewer = "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a"
     (document,) = rest.provider("service_role").list_documents(viewer_id=viewer)
     assert (document.external_key, document.is_own) == ("savanna", True)
-
-
-def test_a_document_that_a_user_may_not_see_is_none(rest: Rest) -> None:
-    rest.given(Answer(body="null"), OWNED)
-    assert rest.provider("authenticated").read_my_document(UUID(int=7)) is None
 
 
 def test_a_user_reads_a_document(gateway: Gateway) -> None:
@@ -266,14 +260,6 @@ def test_an_invalid_explanation_raises(gateway: Gateway) -> None:
         provider.explain_hybrid_search(None, "zebra")
 
 
-def test_without_credentials_an_explanation_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SUPABASE_URL", raising=False)
-    monkeypatch.delenv("SUPABASE_KEY", raising=False)
-    with pytest.raises(ClientUnavailableError) as caught:
-        SupabaseProvider().explain_hybrid_search(None, "zebra")
-    assert "SUPABASE_URL" in caught.value.remedy
-
-
 KEPT = {
     "collection": "knowledge",
     "fusion": "auto",
@@ -316,21 +302,6 @@ def test_settings_are_reset_if_there_were_any(rest: Rest, collection: str, remov
     assert rest.provider().reset_settings(collection) is removed
 
 
-def test_refused_settings_are_an_invalid_input(rest: Rest) -> None:
-    message = "fusion must be one of rrf, relative_score, auto, or null, not best"
-    rest.given(error(400, "22023", message))
-    with pytest.raises(errors.InvalidInputError, match="fusion must be one of rrf"):
-        rest.provider().set_settings(CorpusSettings(fusion="best"))
-
-
-def test_settings_need_the_key_of_the_service(rest: Rest) -> None:
-    message = "permission denied for function list_knowledge_settings"
-    rest.given(error(403, "42501", message))
-    with pytest.raises(errors.SecondBrainError) as refused:
-        rest.provider("authenticated").settings()
-    assert refused.value.code == "42501"
-
-
 def test_a_token_without_a_user_cannot_search_as_a_viewer(rest: Rest) -> None:
     rest.given(error(403, "42501", "search_my_knowledge_chunks needs a signed-in user"))
     results, details = rest.provider("nobody").search_my_knowledge(None, "zebra")
@@ -355,14 +326,6 @@ def test_search_finds_a_row(rest: Rest) -> None:
     assert details["mode"] == "vector"
     assert result.content == ROW["content"]
     assert result.confidence == pytest.approx(1)
-
-
-def test_fulltext_search_finds_a_row(rest: Rest) -> None:
-    rest.given(Answer(body=[{**ROW, "rank": 1.4}]))
-    (result,), details = rest.provider().fulltext_search("grass")
-    assert details["mode"] == "fulltext"
-    assert result.content == ROW["content"]
-    assert result.confidence == 1
 
 
 def test_no_hit_is_an_empty_answer_and_no_failure(rest: Rest) -> None:

@@ -65,12 +65,16 @@ def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: An
         lambda provider: provider.fulltext_search("zebra", viewer_id=VIEWER),
         lambda provider: provider.hybrid_search_batch([{"query_text": "zebra"}]),
     ]
-    for search in searches:
-        assert looping(gateway, search) == blocking(gateway, search)
+
+    async def on_a_loop(provider: AsyncSupabaseProvider) -> list[Any]:
+        return [await search(provider) for search in searches]
+
+    in_a_thread = blocking(gateway, lambda provider: [search(provider) for search in searches])
+    assert looping(gateway, on_a_loop) == in_a_thread
     # Without the calls that ask why there are no hits.
     bodies = [body for body in gateway.bodies if "search" not in body]
-    assert len(bodies) // 2 == len(searches)
-    assert bodies[::2] == bodies[1::2]
+    assert len(bodies) == 2 * len(searches)
+    assert bodies[: len(searches)] == bodies[len(searches) :]
 
 
 @SIDES

@@ -73,35 +73,31 @@ def test_no_second_request_asks_for_the_rest_of_an_answer(gateway: Gateway, rest
     assert gateway.counted == [False]
 
 
-def test_the_texts_without_an_embedding_are_named(rest: Rest) -> None:
-    rest.given(Answer(body=["a", "b"]))
-    assert rest.provider().missing_embeddings(["a", "b"], "mine") == {"a", "b"}
-
-
-def test_no_missing_text_is_an_empty_set(rest: Rest) -> None:
-    rest.given(Answer(body=[]))
-    assert rest.provider().missing_embeddings([], "mine") == set()
-
-
-def test_a_document_is_deleted(rest: Rest) -> None:
-    rest.given(Answer(body=3))
-    assert rest.provider().delete_document("savanna") == 3
-
-
-def test_an_owner_is_deleted(rest: Rest) -> None:
-    rest.given(Answer(body=[{"documents_deleted": 0, "chunks_deleted": 0}]))
-    assert rest.provider().delete_owner(uuid4()) == DeletedCounts(0, 0)
+@pytest.mark.parametrize(
+    ("recorded", "call", "expected"),
+    [
+        (["a", "b"], lambda one: one.missing_embeddings(["a", "b"], "mine"), {"a", "b"}),
+        ([], lambda one: one.missing_embeddings([], "mine"), set()),
+        (3, lambda one: one.delete_document("savanna"), 3),
+        (
+            [{"documents_deleted": 0, "chunks_deleted": 0}],
+            lambda one: one.delete_owner(uuid4()),
+            DeletedCounts(0, 0),
+        ),
+        (True, lambda one: one.refresh_statistics(), True),
+    ],
+)
+def test_a_method_returns_what_its_function_says(
+    rest: Rest, recorded: object, call: Callable[[Any], Any], expected: object
+) -> None:
+    rest.given(Answer(body=recorded), "analyze public.knowledge_chunks")
+    assert call(rest.provider()) == expected
 
 
 def test_superseded_chunks_are_purged(rest: Rest) -> None:
     rest.given(Answer(body=0))
     assert rest.provider().purge(timedelta(days=1)) == 0
     assert rest.gateway.bodies == [{"older_than": "86400.0 seconds"}]
-
-
-def test_statistics_are_refreshed(rest: Rest) -> None:
-    rest.given(Answer(body=True), "analyze public.knowledge_chunks")
-    assert rest.provider().refresh_statistics() is True
 
 
 @pytest.mark.module("insight")

@@ -162,9 +162,7 @@ def clients(connection: psycopg.Connection[Any]) -> Iterator[dict[type[object], 
         }
 
 
-@settings(
-    max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=st.sampled_from(CALLS), value=values)
 @example(call=(KnowledgeWriter, "upsert_document", "document"), value={"metadata": DEEP})
 @example(call=(KnowledgeWriter, "upsert_document", "chunks"), value=[{"embedding": b"[1,0,0]"}])

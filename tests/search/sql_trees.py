@@ -140,7 +140,7 @@ def tables(root: Any) -> set[str]:
 
 # The functions by whose statements each leg finds and rates its rows; compared_rows serves both.
 LEGS = {
-    "vector_results": ("nearest_rows", "rated_rows"),
+    "vector_results": ("nearest_rows", "rank_legs"),
     "text_results": ("candidate_rows", "worded_rows", "exact_scores"),
 }
 SHARED_BY_THE_LEGS = "compared_rows"

@@ -11,13 +11,13 @@ import numpy as np
 import psycopg
 import pytest
 
+from corpora import store_document
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.retrieval import AnyReranker
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 
 ALICE = UUID("00000000-0000-0000-0000-00000000000a")
 
@@ -67,48 +67,42 @@ DOWN = CallableEmbedder(unreachable, "by-hand", 3)
 
 
 def fill(dsn: str, model: str | None = "by-hand", dimensions: int = 3) -> None:
-    def chunk(content: str, *embedding: float) -> dict[str, object]:
-        return {
-            "content": content,
-            "embedding": list(embedding[:dimensions]),
-            "embedding_model": model or "by-hand",
-        }
-
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        writer = KnowledgeWriter(connection)
-        writer.upsert_document(
+    documents: dict[str, tuple[dict[str, Any], dict[str, list[float]]]] = {
+        "handbook/invoices": (
             {
-                "external_key": "handbook/invoices",
                 "title": "Invoices",
-                "source_url": "https://example.org/invoices",
                 "knowledge_type": "document",
                 "visibility": "public",
+                "source_url": "https://example.org/invoices",
                 "metadata": {"team": "finance", "tags": ["billing"]},
             },
-            [chunk(CREDIT_NOTE, 0.9, 0.1, 0.2), chunk(REMINDER, 0.8, 0.0, 0.1)],
-        )
-        writer.upsert_document(
+            {CREDIT_NOTE: [0.9, 0.1, 0.2], REMINDER: [0.8, 0.0, 0.1]},
+        ),
+        "tickets/4711": (
             {
-                "external_key": "tickets/4711",
                 "title": "Recorder",
                 "knowledge_type": "conversation",
-                "document_date": date(2025, 3, 14),
                 "collection": "tickets",
+                "document_date": date(2025, 3, 14),
                 "metadata": {"tags": ["hardware"]},
             },
-            [chunk(RECORDER, 0.1, 0.9, 0.1)],
-        )
-        writer.upsert_document(
+            {RECORDER: [0.1, 0.9, 0.1]},
+        ),
+        "decisions/keys": (
             {
-                "external_key": "decisions/keys",
                 "title": "API keys",
                 "knowledge_type": "decision",
-                "document_date": date(2025, 11, 3),
                 "owner_id": ALICE,
+                "document_date": date(2025, 11, 3),
                 "metadata": {"team": "platform", "tags": ["security", "api"]},
             },
-            [chunk(ROTATION, 0.1, 0.2, 0.9), chunk(LEAK, 0.0, 0.1, 0.9)],
-        )
+            {ROTATION: [0.1, 0.2, 0.9], LEAK: [0.0, 0.1, 0.9]},
+        ),
+    }
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for key, (document, texts) in documents.items():
+            sized = {text: embedding[:dimensions] for text, embedding in texts.items()}
+            store_document(connection, key, sized, model or "by-hand", **document)
         if model is None:
             connection.execute("update public.knowledge_chunks set embedding_model = null")
 

@@ -21,7 +21,6 @@ from retrieving import (
 
 from second_brain.errors import InvalidInputError
 from second_brain.models import CallableEmbedder
-from second_brain.retrieval.cache import ResultCache
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services import last_write
@@ -29,12 +28,6 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
 
 __all__ = ["corpus", "make"]  # fixtures
-
-
-def test_without_the_setting_nothing_is_cached(make: Make, corpus: str) -> None:
-    search = make(corpus)
-    search("leaked key")
-    assert not search("leaked key").cached
 
 
 def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn: str) -> None:
@@ -69,10 +62,8 @@ def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn
     ],
     ids=str,
 )
-def test_an_answer_is_kept_for_the_very_same_question(
-    make: Make, corpus: str, other: dict[str, Any]
-) -> None:
-    search = make(corpus, search_cache_enabled=True)
+def test_an_answer_is_kept_for_the_very_same_question(corpus: str, other: dict[str, Any]) -> None:
+    search = sync_search(corpus, search_cache_enabled=True)
     search("leaked key")
     assert not search("leaked key", **other).cached
     assert not search("Leaked key").cached
@@ -126,23 +117,6 @@ def test_an_answer_from_before_a_write_is_not_cached(make: Make, corpus: str) ->
     search = make(corpus, CallableEmbedder(writing, "by-hand", 3), search_cache_enabled=True)
     search("leaked key")
     assert not search("leaked key").cached
-
-
-def test_the_cache_forgets_by_age_and_number(corpus: str) -> None:
-    now = 0.0
-    kept = ResultCache(2, 300, clock=lambda: now)
-    response = sync_search(corpus)("leaked key")
-    for key in ("a", "b"):
-        kept.put(key, response, kept.begin())
-    assert kept.get("a") == response
-    kept.put("c", response, kept.begin())
-    assert [key for key in "abc" if kept.get(key) is not None] == ["a", "c"]
-    now = 299.9
-    assert kept.get("a") is not None
-    now = 300.0
-    assert kept.get("a") is None
-    kept.clear()
-    assert len(kept) == 0
 
 
 def test_clear_cache_is_for_writes_from_elsewhere(corpus: str) -> None:

@@ -1,7 +1,7 @@
 """On core alone a service answers, and what is of a module raises an error that names it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from retrieving import BY_HAND, LEAK, Make, contents, fill, make
 
+from conftest import Server, copy_of
 from second_brain.adoption import carrying
 from second_brain.database import migrations, schedule
 from second_brain.embedding_queue import reembedding
@@ -19,12 +20,13 @@ from second_brain.services.postgres import PostgresProvider
 __all__ = ["make"]  # fixture
 
 
-@pytest.fixture
-def core_dsn(plain_dsn: str) -> str:
+@pytest.fixture(scope="module")
+def core_dsn(server: Server) -> Iterator[str]:
     """A database with core alone and five chunks."""
-    migrations.apply(plain_dsn, dimensions=3)
-    fill(plain_dsn)
-    return plain_dsn
+    for dsn in copy_of(server, server.template(None)):
+        migrations.apply(dsn, dimensions=3)
+        fill(dsn)
+        yield dsn
 
 
 def test_the_service_answers_without_a_module_and_warns_of_nothing(

@@ -24,7 +24,6 @@ from second_brain.errors import ConfigurationError, DimensionMismatchError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.service import RetrievalService
 from second_brain.services.postgres import PostgresProvider
-from second_brain.services.results import EmbeddingModel
 
 __all__ = ["corpus", "make"]  # fixtures
 
@@ -82,21 +81,6 @@ def test_an_empty_corpus_takes_any_embedder(make: Make, dsn: str) -> None:
 def test_no_embedder_at_all_is_refused(corpus: str) -> None:
     with pytest.raises(ConfigurationError, match="embedder"):
         RetrievalService(PostgresProvider(corpus), [])
-
-
-def test_the_model_is_looked_up_once_in_a_while(corpus: str) -> None:
-    class Counting(PostgresProvider):
-        lookups = 0
-
-        def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
-            self.lookups += 1
-            return super().embedding_models(timeout=timeout)
-
-    counting = Counting(corpus)
-    service = RetrievalService(counting, BY_HAND)
-    for _ in range(3):
-        service.search("leaked key")
-    assert counting.lookups == 1
 
 
 def test_a_corpus_that_changes_its_model_is_found_again(make: Make, server: Server) -> None:

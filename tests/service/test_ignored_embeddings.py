@@ -69,16 +69,6 @@ def test_each_query_of_a_batch_tells_what_it_ignored(corpus: str) -> None:
     assert [one is not None for one in reported] == [True, False, True]
 
 
-def test_confidence_is_the_share_of_the_best_possible_score(corpus: str) -> None:
-    hits, _ = PostgresProvider(corpus, on_error="empty").hybrid_search(
-        [0, 0.1, 1], "leaked key", vector_weight=0.5
-    )
-    assert hits[0].confidence == pytest.approx(1)
-    for hit in hits:
-        best = (0.5 + 1) / 61
-        assert hit.confidence == pytest.approx((hit.metadata["rrf_score"] or 0) / best)
-
-
 def test_an_answer_has_one_confidence_on_all_pages_and_past_them(corpus: str) -> None:
     provider = PostgresProvider(corpus)
     pages = [
@@ -113,8 +103,3 @@ def test_the_service_warns_of_hits_that_are_off_the_subject(corpus: str) -> None
         (True, True),
         (False, False),
     ]
-
-
-def test_the_note_names_a_confidence_below_the_bound_only() -> None:
-    assert off_subject_note(0.123) == ("Answer confidence 0.12: these hits may be off the subject.")
-    assert (off_subject_note(OFF_SUBJECT), off_subject_note(None)) == (None, None)

@@ -13,13 +13,13 @@ from opentelemetry import metrics as api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from corpora import store_document
 from second_brain.errors import InvalidInputError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval import metrics
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 
 DOCS = Path(__file__).parents[2] / "docs"
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0]] * len(texts), "by-hand", 3)
@@ -32,19 +32,8 @@ def failing(texts: Sequence[str]) -> list[list[float]]:
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "savanna"},
-            [
-                {
-                    "content": "A zebra is striped.",
-                    "embedding_model": "by-hand",
-                    "embedding": [1, 0, 0],
-                },
-                {"content": "A lion sleeps."},
-                {"content": "A lion wakes."},
-            ],
-        )
+    waiting = {"A lion sleeps.": None, "A lion wakes.": None}
+    store_document(shared_dsn, "savanna", {"A zebra is striped.": [1, 0, 0], **waiting})
     return shared_dsn
 
 
@@ -174,9 +163,7 @@ def test_the_backlog_is_counted_once_in_a_while(
 
     assert waiting() == 2
     with psycopg.connect(corpus, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "another"}, [{"content": "A third lion."}]
-        )
+        store_document(connection, "another", {"A third lion.": None})
         assert waiting() == 2
         connection.execute("delete from public.knowledge_documents where external_key = 'another'")
 
@@ -250,23 +237,6 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
         "second_brain_search_latency_count",
         "a",
     }
-
-
-def test_panels_do_not_overlap_and_use_one_data_source() -> None:
-    dashboard = json.loads((DOCS / "grafana.json").read_text("utf-8"))
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (place["x"] + column, place["y"] + row)
-            for column in range(place["w"])
-            for row in range(place["h"])
-        }
-        assert not taken & cells, panel["title"]
-        assert max(column for column, _ in cells) < 24, panel["title"]
-        taken |= cells
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 def test_the_page_lists_each_metric_with_its_unit_and_attributes() -> None:

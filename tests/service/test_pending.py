@@ -17,7 +17,6 @@ from second_brain.errors import SecondBrainError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
-from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.results import pending_note
 from second_brain.services.write import KnowledgeWriter
@@ -177,14 +176,6 @@ def test_a_count_is_kept_until_this_process_writes(dsn: str, database: Connectio
     assert service.search("zebra").pending_embeddings == 2
     KnowledgeWriter(database).delete_document("draft")
     assert service.search("zebra").pending_embeddings == 1
-
-
-def test_each_search_counts_anew_where_the_settings_say_so(dsn: str, database: Connection) -> None:
-    settings = SearchSettings(search_pending_check_seconds=0)
-    service = RetrievalService(PostgresProvider(dsn), BY_HAND, settings=settings)
-    assert service.search("zebra").pending_embeddings == 2
-    add(database, "another", None)
-    assert service.search("zebra").pending_embeddings == 3
 
 
 @pytest.mark.parametrize(

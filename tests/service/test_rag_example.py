@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from chat_server import ChatServer, chat_server
 from conftest import Server, copy_of
+from corpora import store_document
 from rag_example import (
     ANA,
     EXAMPLE,
@@ -35,7 +36,6 @@ from rag_example import (
 )
 from rag_service.answering import NO_PASSAGES
 from second_brain.models import WordLlamaEmbedder
-from second_brain.services.write import KnowledgeWriter
 from waiting import until
 
 BEN = "00000000-0000-0000-0000-000000000002"
@@ -56,15 +56,15 @@ def corpus(server: Server) -> Iterator[str]:
     embedder = WordLlamaEmbedder()
     for dsn in copy_of(server, server.template(embedder.dimensions)):
         with psycopg.connect(dsn, autocommit=True) as connection:
-            for document, text in (
-                ({"external_key": "keys", "title": "Keys", "visibility": "public"}, KEYS),
-                ({"external_key": "ana", "owner_id": ANA}, OF_ANA),
-                ({"external_key": "ben", "owner_id": BEN}, OF_BEN),
-                ({"external_key": "team", "allowed_groups": ["team"]}, OF_TEAM),
-            ):
-                vector = embedder.embed([text])[0]
-                chunk = {"content": text, "embedding": vector, "embedding_model": embedder.model}
-                KnowledgeWriter(connection).upsert_document(document, [chunk])
+            documents: dict[str, tuple[dict[str, Any], str]] = {
+                "keys": ({"title": "Keys", "visibility": "public"}, KEYS),
+                "ana": ({"owner_id": ANA}, OF_ANA),
+                "ben": ({"owner_id": BEN}, OF_BEN),
+                "team": ({"allowed_groups": ["team"]}, OF_TEAM),
+            }
+            for key, (document, text) in documents.items():
+                embedding = embedder.embed([text])[0].tolist()
+                store_document(connection, key, {text: embedding}, embedder.model, **document)
         yield dsn
 
 

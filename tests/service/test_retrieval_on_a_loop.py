@@ -81,7 +81,6 @@ class AwaitedEmbedder:
         self.thread: int | None = None
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed after the loop has turned."""
         self.thread = threading.get_ident()
         await asyncio.sleep(0)
         return np.array(embedded(texts), np.float32)
@@ -95,7 +94,6 @@ class AwaitedQueryEmbedder(AwaitedEmbedder):
         raise AssertionError
 
     async def embed_query(self, text: str) -> NDArray[np.float32]:
-        """Embed one question."""
         return (await super().embed([text]))[0]  # type: ignore[no-any-return]
 
 

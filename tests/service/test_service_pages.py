@@ -47,11 +47,3 @@ def test_an_event_loop_has_the_same_pages(filled: str) -> None:
         for page in service.search_pages("camera", limit=25, mode="text")
     ]
     assert asyncio.run(search()) == expected
-
-
-def test_a_single_answer_says_that_its_pool_ended_the_list(filled: str) -> None:
-    service = RetrievalService(PostgresProvider(filled), EMBEDDER)
-    answer = service.search("camera", limit=10, offset=50, mode="text")
-    assert answer.pool_ended
-    assert answer.remedy is not None
-    assert "pool_size" in answer.remedy

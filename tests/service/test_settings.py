@@ -13,6 +13,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from corpora import store_document
 from second_brain.errors import ConfigurationError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
@@ -22,7 +23,6 @@ from second_brain.retrieval.telemetry import JsonFormatter
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import EmbeddingModel, Results
-from second_brain.services.write import KnowledgeWriter
 
 EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.5, 0.0]] * len(texts), "by-hand", 3)
@@ -56,27 +56,9 @@ def test_settings_are_read_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -
         ("SEARCH_DEFAULT_MODE", "semantic"),
         ("USE_HYBRID_SEARCH", "perhaps"),
         ("SEARCH_DEFAULT_LIMIT", "0"),
-        ("SEARCH_DEFAULT_LIMIT", "101"),
-        ("VECTOR_MATCH_COUNT", "101"),
-        ("MAX_HYBRID_SEARCH_RESULTS", "1001"),
-        ("HYBRID_CANDIDATE_COUNT", "1001"),
-        ("OVERFETCH_MULTIPLIER", "0"),
-        ("RERANKING_CANDIDATE_MULTIPLIER", "0"),
-        ("SIMILARITY_THRESHOLD", "1.1"),
         ("SIMILARITY_THRESHOLD", "nan"),
-        ("VECTOR_WEIGHT", "-1"),
         ("TEXT_WEIGHT", "inf"),
-        ("SEARCH_FUSION", "sum"),
-        ("RRF_CONSTANT", "0"),
         ("CROSSENCODER_MODEL", " "),
-        ("CROSSENCODER_MAX_LENGTH", "0"),
-        ("SEARCH_TIMEOUT_SECONDS", "0"),
-        ("SEARCH_MODEL_CHECK_SECONDS", "-1"),
-        ("SEARCH_CACHE_TTL_SECONDS", "0"),
-        ("SEARCH_CACHE_MAX_ENTRIES", "0"),
-        ("QUERY_LOG", "some"),
-        ("QUERY_LOG_MAX_ROWS", "100001"),
-        ("QUERY_LOG_MAX_DAYS", "0"),
     ],
 )
 def test_a_setting_out_of_bounds_is_refused_by_name(
@@ -86,24 +68,6 @@ def test_a_setting_out_of_bounds_is_refused_by_name(
     with pytest.raises(ConfigurationError, match=f"^{name}: ") as refused:
         SearchSettings()
     assert "docs/service.md" in refused.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "argument"),
-    [
-        ("SEARCH_VECTOR_WEIGHT", "vector_weight"),
-        ("SEARCH_TEXT_WEIGHT", "text_weight"),
-        ("SEARCH_BM25_WEIGHT", "text_weight"),
-    ],
-)
-def test_a_weight_has_other_names(
-    monkeypatch: pytest.MonkeyPatch, corpus: str, name: str, argument: str
-) -> None:
-    monkeypatch.setenv(name, "0.25")
-    assert Trial(corpus, {}).asked(argument) == 0.25
-    assert Trial(corpus, {argument: 0.5}).asked(argument) == 0.5
-    monkeypatch.setenv(argument.upper(), "0.25")
-    assert Trial(corpus, {}).asked(argument) == 0.25
 
 
 def test_two_names_of_one_setting_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +121,10 @@ class Watched(PostgresProvider):
         self.lookups = self.counts = 0
 
     def find(self, *question: Any, **options: Any) -> Results:
-        """Search, and note the options."""
         self.asked.append(options)
         return super().find(*question, **options)
 
     def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
-        """Look the models up, and count it."""
         self.lookups += 1
         return super().embedding_models(timeout=timeout)
 
@@ -187,7 +149,6 @@ class Trial:
         return [0.0] * len(passages)
 
     def search(self, **options: Any) -> SearchResponse:
-        """Search for a word that all chunks have."""
         return self.service.search("zebra", **options)
 
     def asked(self, name: str, **options: Any) -> Any:
@@ -216,18 +177,11 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "zebras"},
-            [
-                {
-                    "content": f"A zebra, told of for the {number}. time." + " Grass." * number,
-                    "embedding": embedding,
-                    "embedding_model": "by-hand",
-                }
-                for number, embedding in enumerate(EMBEDDINGS)
-            ],
-        )
+    texts = {
+        f"A zebra, told of for the {number}. time." + " Grass." * number: embedding
+        for number, embedding in enumerate(EMBEDDINGS)
+    }
+    store_document(shared_dsn, "zebras", texts)
     return shared_dsn
 
 

@@ -1,13 +1,11 @@
 """Telemetry of a search: one log line, and OpenTelemetry's spans through its real SDK."""
 
 import asyncio
-import json
 import logging
 import logging.handlers
 import sys
 from collections.abc import Iterator, Sequence
 
-import psycopg
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -15,13 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from corpora import store_document
 from second_brain.errors import InvalidInputError
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval import telemetry
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0]] * len(texts), "by-hand", 3)
 
@@ -36,27 +34,12 @@ def backwards(question: str, passages: Sequence[str]) -> list[float]:
 
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "savanna"},
-            [
-                {
-                    "content": "A zebra is striped.",
-                    "embedding_model": "by-hand",
-                    "embedding": [1, 0, 0],
-                },
-                {
-                    "content": "The zebra crossing.",
-                    "embedding_model": "by-hand",
-                    "embedding": [0.9, 0.1, 0],
-                },
-                {
-                    "content": "A lion sleeps.",
-                    "embedding_model": "by-hand",
-                    "embedding": [0.5, 0.5, 0],
-                },
-            ],
-        )
+    texts = {
+        "A zebra is striped.": [1, 0, 0],
+        "The zebra crossing.": [0.9, 0.1, 0],
+        "A lion sleeps.": [0.5, 0.5, 0],
+    }
+    store_document(shared_dsn, "savanna", texts)
     return shared_dsn
 
 
@@ -106,24 +89,6 @@ def test_a_search_is_one_line_of_fields(corpus: str, lines: list[logging.LogReco
         assert spent > 0
     assert not hasattr(line, "degraded")
     assert not hasattr(line, "error_kind")
-
-
-def test_the_fields_are_json_s(corpus: str, lines: list[logging.LogRecord]) -> None:
-    service(corpus, CallableEmbedder(failing, "by-hand", 3)).search("zebra")
-    plain = logging.makeLogRecord({}).__dict__.keys()
-    reported = {name: value for name, value in last(lines).__dict__.items() if name not in plain}
-    reported.pop("message", None)
-    assert json.loads(json.dumps(reported)) == reported
-
-
-def test_the_question_is_logged_if_the_setting_is_on(
-    corpus: str, lines: list[logging.LogRecord]
-) -> None:
-    service(corpus).search("zebra")
-    assert "zebra" not in str(last(lines).__dict__)
-    lines.clear()
-    service(corpus, search_log_queries=True).search("zebra")
-    assert last(lines).__dict__["query"] == "zebra"
 
 
 def test_a_degraded_search_is_a_warning(corpus: str, lines: list[logging.LogRecord]) -> None:

@@ -83,7 +83,6 @@ class Rest(ThreadingHTTPServer):
         return 200, {"id": claims["sub"], "aud": claims.get("aud"), "role": claims["role"]}
 
     def answer(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Answer as PostgREST would."""
         assert path.startswith(f"{PATH}/rpc/")
         assert headers["apikey"] == self._key
         function = path.removeprefix(f"{PATH}/rpc/")

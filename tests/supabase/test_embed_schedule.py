@@ -109,15 +109,6 @@ def test_without_the_extensions_it_says_so_and_changes_nothing(
         assert name in notices[0]
 
 
-def test_only_what_is_missing_is_named(database: Connection, notices: list[str]) -> None:
-    database.execute(STAND_INS)
-    database.execute("drop schema net cascade")
-    run(database)
-    assert "pg_net" in notices[-1]
-    assert "pg_cron" not in notices[-1]
-    assert database.execute("select count(*) from cron.job").fetchone() == (0,)
-
-
 def test_without_the_secrets_or_the_migrations_nothing_is_scheduled(
     plain_dsn: str, database: Connection, notices: list[str]
 ) -> None:

@@ -15,8 +15,8 @@ import jwt
 import psycopg
 import pytest
 from rest import answering
-from test_frontend import DENO, OFFLINE, PACKAGE, ROOT, needs_deno
-from test_javascript_package import built, needs_npm
+from test_frontend import DENO, OFFLINE, PACKAGE, ROOT, deno_environment, needs_deno
+from test_javascript_package import built
 from test_supabase_cli import Cli, pytestmark, succeeded, supabase
 
 from conftest import Connection, Server
@@ -119,7 +119,6 @@ def test_sql_alone_finds_what_it_has_stored(pasted: Connection) -> None:
 
 
 @needs_deno
-@needs_npm
 @pytest.mark.usefixtures("built")
 def test_typescript_without_python_finds_what_is_public(
     server: Server, plain_dsn: str, tmp_path: Path
@@ -147,7 +146,7 @@ def test_typescript_without_python_finds_what_is_public(
         done = subprocess.run(
             [str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env", str(file)],
             cwd=tmp_path,
-            env={**os.environ, "DENO_DIR": str(tmp_path / "deno"), "NO_COLOR": "1"},
+            env=deno_environment(),
             capture_output=True,
             text=True,
             timeout=120,

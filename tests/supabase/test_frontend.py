@@ -5,6 +5,7 @@ Supabase: `edge_runtime.ts` for the built-in model, and a server on this machine
 PostgREST. `make cli` installs what is needed.
 """
 
+import atexit
 import json
 import os
 import re
@@ -16,7 +17,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +31,7 @@ from rest import Rest, answering
 from test_supabase_cli import PROGRAM, url
 
 from conftest import Connect, Connection, Server, copy_of
+from corpora import store_document
 from postgrest_server import JWT_SECRET
 from tools import contract
 
@@ -42,18 +46,29 @@ INSTALLED = ROOT / "node_modules" / ".bin" / "deno"
 DENO = str(INSTALLED) if INSTALLED.exists() else shutil.which("deno")
 OFFLINE = ("--no-lock", "--cached-only", "--node-modules-dir=manual")
 
-needs_deno = pytest.mark.skipif(DENO is None, reason="Deno is absent: make cli")
+NO_DENO = "Deno is absent: make cli"
+needs_deno = pytest.mark.skipif(DENO is None, reason=NO_DENO)
 needs_cli = pytest.mark.skipif(PROGRAM is None, reason="the Supabase CLI is absent: make cli")
 
 ANON_KEY = "the anon key"
 ANA, BEN = UUID(int=1), UUID(int=2)
 
 
-def deno(*arguments: str, home: Path, given: str | None = None) -> str:
+@cache
+def deno_environment() -> dict[str, str]:
+    """Return variables with a cache of this run's own: nothing is left in the user's home."""
+    place = mkdtemp()
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return {**os.environ, "DENO_DIR": place, "NO_COLOR": "1"}
+
+
+def deno(*arguments: str, given: str | None = None) -> str:
+    if DENO is None:
+        pytest.skip(NO_DENO)
     done = subprocess.run(
         [str(DENO), *arguments],
         cwd=ROOT,
-        env={**os.environ, "DENO_DIR": str(home), "NO_COLOR": "1"},
+        env=deno_environment(),
         input=given,
         capture_output=True,
         text=True,
@@ -65,7 +80,6 @@ def deno(*arguments: str, home: Path, given: str | None = None) -> str:
 
 
 @needs_cli
-@needs_deno
 def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [
@@ -85,31 +99,21 @@ def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    text = deno(
-        "fmt",
-        "--no-config",
-        "--ext=ts",
-        "--line-width=100",
-        "-",
-        home=tmp_path,
-        given=f"{WRITTEN_BY}\n{done.stdout}",
-    )
-    if os.environ.get("UPDATE_GOLDEN"):
-        TYPES.write_text(text, "utf-8")
-    assert text == TYPES.read_text("utf-8")
+    check_generated(TYPES, f"{WRITTEN_BY}\n{done.stdout}")
 
 
-@needs_deno
-@pytest.mark.parametrize("name", ["contract.ts", "tools.ts"])
-def test_what_is_generated_is_as_in_python(name: str, tmp_path: Path) -> None:
-    given = contract.tools() if name == "tools.ts" else contract.text(TYPES.read_text("utf-8"))
-    text = deno(
-        "fmt", "--no-config", "--ext=ts", "--line-width=100", "-", home=tmp_path, given=given
-    )
-    file = TYPES.with_name(name)
+def check_generated(file: Path, given: str) -> None:
+    """Compare a file with a text in Deno's format."""
+    text = deno("fmt", "--no-config", "--ext=ts", "--line-width=100", "-", given=given)
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text, "utf-8")
     assert text == file.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["contract.ts", "tools.ts"])
+def test_what_is_generated_is_as_in_python(name: str) -> None:
+    given = contract.tools() if name == "tools.ts" else contract.text(TYPES.read_text("utf-8"))
+    check_generated(TYPES.with_name(name), given)
 
 
 def deno_project(place: Path) -> str:
@@ -125,15 +129,16 @@ def deno_project(place: Path) -> str:
     return f"--config={place / 'deno.json'}"
 
 
-@needs_deno
-def test_the_function_is_typed_formatted_and_linted(tmp_path: Path) -> None:
-    deno("check", *OFFLINE, str(FUNCTION), home=tmp_path)
-    files = str(FUNCTION), str(TYPES.parent / "user_search.ts")
-    deno("fmt", "--check", "--line-width=100", *files, home=tmp_path)
-    deno("lint", *files, home=tmp_path)
+def test_the_functions_are_typed_formatted_and_linted() -> None:
+    functions = FUNCTION.parents[1]
+    names = ("search/index.ts", "mcp/index.ts", "embed/index.ts", "embed/logic.ts")
+    shared = ("_shared/user_search.ts", "_shared/hybrid_search.ts")
+    files = [str(functions / name) for name in (*names, *shared)]
+    deno("check", *OFFLINE, *files)
+    deno("fmt", "--check", "--line-width=100", *files)
+    deno("lint", *files)
 
 
-@needs_deno
 def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
     examples = [
         code
@@ -141,11 +146,10 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
         for code in re.findall(r"^```ts\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
     ]
     assert examples
-    config = deno_project(tmp_path)
-    for number, example in enumerate(examples):
-        file = tmp_path / f"example_{number}.ts"
+    files = [tmp_path / f"example_{number}.ts" for number in range(len(examples))]
+    for file, example in zip(files, examples, strict=True):
         file.write_text(example, "utf-8")
-        deno("check", *OFFLINE, config, str(file), home=tmp_path / "deno")
+    deno("check", *OFFLINE, deno_project(tmp_path), *map(str, files))
 
 
 @pytest.mark.parametrize("dimensions", [256])
@@ -200,19 +204,21 @@ def store(
 ) -> None:
     embedding = [0.0] * 384
     embedding[axis] = 1.0
-    document = {"external_key": key, "title": key, "owner_id": str(user), **fields}
-    chunk = {"content": content, "embedding": embedding, "embedding_model": "gte-small"}
-    owner.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [json.dumps(document), json.dumps([chunk])],
-    )
+    texts = {content: embedding}
+    store_document(owner, key, texts, "gte-small", title=key, owner_id=user, **fields)
 
 
 @contextmanager
 def deployed(
-    function: Path, rest: Rest, place: Path, *preloads: Path, **environment: str
+    function: Path,
+    rest: Rest,
+    *preloads: Path,
+    log: list[str] | None = None,
+    **environment: str,
 ) -> Iterator[str]:
     """Run a function under Deno beside what stands for its project, and yield its address."""
+    if DENO is None:
+        pytest.skip(NO_DENO)
     preloads = (ROOT / "tests" / "supabase" / "edge_runtime.ts", *preloads)
     process = subprocess.Popen(
         [
@@ -222,10 +228,8 @@ def deployed(
         ],
         cwd=ROOT,
         env={
-            **os.environ,
-            "DENO_DIR": str(place),
+            **deno_environment(),
             "DENO_SERVE_ADDRESS": "tcp:127.0.0.1:0",
-            "NO_COLOR": "1",
             "SUPABASE_URL": f"http://127.0.0.1:{rest.server_port}",
             "SUPABASE_ANON_KEY": ANON_KEY,
             **environment,
@@ -235,14 +239,14 @@ def deployed(
         text=True,
     )
     assert process.stderr
-    said = ""
+    log = [] if log is None else log
     for line in process.stderr:
-        said += line
+        log.append(line)
         if listening := re.search(r"Listening on (\S+)", line):
             break
     else:
-        pytest.fail(said)
-    drain = threading.Thread(target=process.stderr.read, daemon=True)
+        pytest.fail("".join(log))
+    drain = threading.Thread(target=log.extend, args=[process.stderr], daemon=True)
     drain.start()
     try:
         yield listening[1]
@@ -268,10 +272,9 @@ def project(server: Server) -> Iterator[tuple[Rest, Connection]]:
 
 
 @pytest.fixture(scope="module")
-def running(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+def running(server: Server) -> Iterator[Edge]:
     """The function under Deno."""
-    place = tmp_path_factory.mktemp("deno")
-    with project(server) as (rest, owner), deployed(FUNCTION, rest, place) as url:
+    with project(server) as (rest, owner), deployed(FUNCTION, rest) as url:
         yield Edge(url, rest, owner)
 
 
@@ -282,7 +285,6 @@ def edge(running: Edge) -> Iterator[Edge]:
     running.rest.failure = None
 
 
-@needs_deno
 def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     answer = edge.ask({"query": "money that people owe us", "limit": 1})
     assert answer.status_code == 200, answer.text
@@ -294,14 +296,12 @@ def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     assert (reported["truncated"], reported["pool_ended"]) == (False, False)
 
 
-@needs_deno
 def test_another_user_finds_other_chunks(edge: Edge) -> None:
     reported = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
     assert [hit["title"] for hit in reported["results"]] == ["salary"]
     assert "<mark>invoice</mark>" in reported["results"][0]["snippet"]
 
 
-@needs_deno
 def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     second = edge.ask({"query": "invoice", "limit": 1, "offset": 1}).json()
     assert [hit["title"] for hit in second["results"]] == ["pets"]
@@ -320,7 +320,6 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     }
 
 
-@needs_deno
 def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
     question = {"query": "money that people owe us"}
     near = edge.ask({**question, "threshold": 0.9}).json()
@@ -336,7 +335,6 @@ def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
     assert [hit["title"] for hit in public["results"]] == ["salary"]
 
 
-@needs_deno
 def test_the_other_arguments_of_the_search_are_passed_on(edge: Edge) -> None:
     def titles(**arguments: object) -> list[str]:
         answer = edge.ask(arguments)
@@ -352,50 +350,36 @@ def test_the_other_arguments_of_the_search_are_passed_on(edge: Edge) -> None:
     assert titles(like_ids=[hit["document_id"]]) == ["pets"]
 
 
-@needs_deno
-def test_after_a_failed_model_the_text_hits_give_the_embedding(edge: Edge) -> None:
-    reported = edge.ask({"query": "invoice out of memory"}).json()
+@pytest.mark.parametrize(
+    ("asked", "degraded"),
+    [
+        ({"query": "invoice out of memory"}, "gte-small failed"),
+        ({"query": "invoice", "embedding": False}, "None"),
+    ],
+)
+def test_without_the_model_the_text_hits_give_the_embedding(
+    edge: Edge, asked: dict[str, Any], degraded: str
+) -> None:
+    reported = edge.ask(asked).json()
     assert [hit["match_type"] for hit in reported["results"]] == ["both", "vector"]
     assert reported["notes"] == {"embedding": "from the best text hits"}
-    assert "gte-small failed" in reported["degraded"]
+    assert degraded in str(reported["degraded"])
 
 
-@needs_deno
-def test_a_search_without_the_model_is_no_failure(edge: Edge) -> None:
-    reported = edge.ask({"query": "invoice", "embedding": False}).json()
-    assert [hit["match_type"] for hit in reported["results"]] == ["both", "vector"]
-    assert reported["notes"] == {"embedding": "from the best text hits"}
-    assert reported["degraded"] is None
-
-
-@needs_deno
 @pytest.mark.parametrize(
     ("body", "names"),
     [
         ("{", "body"),
-        ("[]", "body"),
-        ("null", "body"),
-        ({}, "query"),
         ({"query": " "}, "query"),
         ({"query": "a", "public_only": "yes"}, "public_only"),
         ({"query": "a", "threshold": 1.5}, "threshold"),
-        ({"query": "a", "threshold": "0.6"}, "threshold"),
-        ({"query": 7}, "query"),
         ({"query": "x" * 1001}, "query"),
-        ({"query": "x", "limit": 0}, "limit"),
         ({"query": "x", "limit": 51}, "limit"),
-        ({"query": "x", "limit": "5"}, "limit"),
-        ({"query": "x", "limit": None}, "limit"),
         ({"query": "x", "offset": -1}, "offset"),
-        ({"query": "x", "offset": 0.5}, "offset"),
         ({"query": "x", "filters": "a = 1"}, "filters"),
         ({"query": "x", "viewer_id": str(BEN)}, "viewer_id"),
-        ({"query": "x", "query_embedding": "[1]"}, "query_embedding"),
         ({"query": "x", "toString": 1}, "toString"),
-        ({"query": "x", "diversity": "much"}, "diversity"),
         ({"query": "x", "diversity": 2}, "diversity"),
-        ({"query": "x", "collections": [1]}, "collections"),
-        ({"query": "x", "max_per_document": 1.5}, "max_per_document"),
         ({"query": "x", "filters": [{"field": "nowhere", "op": "eq", "value": 1}]}, "nowhere"),
     ],
 )
@@ -406,7 +390,6 @@ def test_a_wrong_request_is_refused_by_name(edge: Edge, body: object, names: str
     assert answer.json()["remedy"]
 
 
-@needs_deno
 def test_who_is_no_user_is_refused(edge: Edge) -> None:
     without = httpx.post(edge.url, json={"query": "x"})
     expired = edge.ask({"query": "x"}, token=signed(ANA, exp=1))
@@ -416,7 +399,6 @@ def test_who_is_no_user_is_refused(edge: Edge) -> None:
         assert "user's own access token" in answer.json()["remedy"]
 
 
-@needs_deno
 @pytest.mark.parametrize(
     ("failure", "status", "remedy"),
     [
@@ -444,7 +426,6 @@ def test_a_failure_of_the_database_names_its_remedy(
     assert (answer.status_code, remedy in answer.json()["remedy"]) == (status, True)
 
 
-@needs_deno
 def test_browsers_are_let_in(edge: Edge) -> None:
     preflight = httpx.options(edge.url)
     assert preflight.status_code == 204

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from test_frontend import OFFLINE, ROOT, deno, needs_deno, store
+from test_frontend import OFFLINE, ROOT, deno, store
 from test_supabase_cli import Cli, pytestmark, succeeded, supabase
 
 from command_line import Run
@@ -52,14 +52,13 @@ def test_it_has_the_keys_of_its_schema_and_files_that_exist() -> None:
             assert ".." not in file["target"]
 
 
-@needs_deno
 @pytest.mark.parametrize("name", ["search", "mcp"])
 def test_a_block_has_all_that_its_function_imports(name: str, tmp_path: Path) -> None:
     project = installed(name, tmp_path)
     shutil.copy(ROOT / "package.json", project)
     (project / "node_modules").symlink_to(ROOT / "node_modules")
     function = project / "supabase" / "functions" / name / "index.ts"
-    deno("check", *OFFLINE, str(function), home=tmp_path / "deno")
+    deno("check", *OFFLINE, str(function))
 
 
 @needs_cli

@@ -117,15 +117,6 @@ def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
     assert migrations.apply(plain_dsn) == []
 
 
-def test_push_goes_on_where_migrate_stopped(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
-    for one in PUSHED[:4]:
-        (tmp_path / one.file_name).write_text(one.sql)
-    migrations.apply(plain_dsn, directory=tmp_path)
-    said = succeeded(supabase("db", "push"))
-    assert said.count("Applying migration") == len(PUSHED) - 4
-    assert migrations.apply(plain_dsn) == []
-
-
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:
     ours = [one.version for one in PUSHED]
     before = versions(supabase("migration", "list", "--output-format=json"))
@@ -187,7 +178,7 @@ def test_what_init_writes_into_a_project_is_pushed_after_its_own_migrations(
     assert migrations.apply(plain_dsn) == []
 
 
-@pytest.mark.parametrize("modules", [("facets",), ALL], ids=["facets", "all"])
+@pytest.mark.parametrize("modules", [ALL], ids=["all"])
 def test_modules_are_pushed_after_core(
     supabase: Cli, plain_dsn: str, tmp_path: Path, modules: tuple[str, ...]
 ) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
@@ -11,11 +10,12 @@ from langchain_core.messages import ToolMessage
 from mcp import Client
 from pydantic import ValidationError
 from rest import Rest
-from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, needs_deno, project, signed, store
-from test_javascript_package import needs_npm, npm
+from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, project, signed, store
+from test_javascript_package import build, npm
 
 from chat_server import chat_server
 from conftest import Server, copy_of
+from corpora import store_document
 from mcp_clients import Assistant, connected, with_token
 from rag_example import bearer, dsn_of_service, running, token
 from second_brain import (
@@ -28,7 +28,6 @@ from second_brain.errors import InvalidInputError
 from second_brain.integrations import langchain, llama_index
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder, WordLlamaEmbedder
-from second_brain.services.write import KnowledgeWriter
 
 Call: TypeAlias = Mapping[str, Any]
 
@@ -70,7 +69,7 @@ class Place(NamedTuple):
     rest: Rest
 
 
-Tool: TypeAlias = Callable[[Place, Path, Sequence[Call]], list[Answered]]
+Tool: TypeAlias = Callable[[Place, Sequence[Call]], list[Answered]]
 
 
 def axis(_: Sequence[str]) -> list[list[float]]:
@@ -90,7 +89,7 @@ def place(server: Server) -> Iterator[Place]:
         yield Place(rest.dsn, rest)
 
 
-def of_langchain(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_langchain(place: Place, calls: Sequence[Call]) -> list[Answered]:
     service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
     tool = langchain.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
@@ -106,7 +105,7 @@ def of_langchain(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]
     return list(map(ask, calls))
 
 
-def of_llama_index(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_llama_index(place: Place, calls: Sequence[Call]) -> list[Answered]:
     service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
     tool = llama_index.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
@@ -124,7 +123,7 @@ def by_assistant(assistant: Assistant, calls: Sequence[Call]) -> list[Answered]:
     return [Answered(one.is_error, one.text) for one in found]
 
 
-def of_mcp(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_mcp(place: Place, calls: Sequence[Call]) -> list[Answered]:
     provider = AsyncPostgresProvider(place.dsn)
     server = create_server(
         AsyncRetrievalService(provider, EMBEDDER), provider, Scope(viewer_id=ANA)
@@ -133,18 +132,18 @@ def of_mcp(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
         return by_assistant(assistant, calls)
 
 
-def of_the_edge_function(place: Place, folder: Path, calls: Sequence[Call]) -> list[Answered]:
+def of_the_edge_function(place: Place, calls: Sequence[Call]) -> list[Answered]:
     function = ROOT / "supabase" / "functions" / "mcp" / "index.ts"
     ana = signed(ANA, aud="authenticated")
     with (
-        deployed(function, place.rest, folder) as url,
+        deployed(function, place.rest) as url,
         connected(with_token(url, ana)) as assistant,
     ):
         return by_assistant(assistant, calls)
 
 
-def of_the_ai_sdk(place: Place, _: Path, calls: Sequence[Call]) -> list[Answered]:
-    npm("run", "--silent", "build")
+def of_the_ai_sdk(place: Place, calls: Sequence[Call]) -> list[Answered]:
+    build()
     named = [
         {"match_count" if name == "limit" else name: value for name, value in one.items()}
         for one in calls
@@ -166,19 +165,17 @@ TOOLS = pytest.mark.parametrize(
         of_langchain,
         of_llama_index,
         of_mcp,
-        pytest.param(of_the_edge_function, marks=needs_deno),
-        pytest.param(of_the_ai_sdk, marks=needs_npm),
+        of_the_edge_function,
+        of_the_ai_sdk,
     ],
 )
 
 
 @TOOLS
-def test_a_tool_refuses_by_name_what_says_who_asks(
-    tool: Tool, place: Place, tmp_path: Path
-) -> None:
+def test_a_tool_refuses_by_name_what_says_who_asks(tool: Tool, place: Place) -> None:
     sent: list[Call] = [{name: value} for name, value in WHO.items()]
     sent += [{name: None} for name in WHO]
-    answers = tool(place, tmp_path, [{**QUERY, **one} for one in sent])
+    answers = tool(place, [{**QUERY, **one} for one in sent])
     for (name,), answer in zip(sent, answers, strict=True):
         assert answer.is_refused, name
         assert name.strip() in answer.text
@@ -186,9 +183,7 @@ def test_a_tool_refuses_by_name_what_says_who_asks(
 
 
 @TOOLS
-def test_a_tool_checks_the_arguments_that_it_takes(
-    tool: Tool, place: Place, tmp_path: Path
-) -> None:
+def test_a_tool_checks_the_arguments_that_it_takes(tool: Tool, place: Place) -> None:
     right: list[Call] = [
         QUERY,
         {**QUERY, "limit": 1},
@@ -208,7 +203,7 @@ def test_a_tool_checks_the_arguments_that_it_takes(
         ("collections", {**QUERY, "collections": [["knowledge"]]}),
         ("collections", {**QUERY, "collections": {"viewer_id": None}}),
     ]
-    answers = tool(place, tmp_path, [*right, *(sent for _, sent in wrong)])
+    answers = tool(place, [*right, *(sent for _, sent in wrong)])
     for answer in answers[: len(right)]:
         assert not answer.is_refused, answer.text
         assert OF_ANA in answer.text
@@ -239,16 +234,8 @@ def test_the_example_refuses_by_name_what_says_who_asks(server: Server) -> None:
     for dsn in copy_of(server, server.template(embedder.dimensions)):
         with psycopg.connect(dsn, autocommit=True) as owner:
             for user, text in ((ANA, OF_ANA), (BEN, OF_BEN)):
-                KnowledgeWriter(owner).upsert_document(
-                    {"external_key": str(user), "owner_id": user},
-                    [
-                        {
-                            "content": text,
-                            "embedding": embedder.embed([text])[0],
-                            "embedding_model": embedder.model,
-                        }
-                    ],
-                )
+                chunk = {text: embedder.embed([text])[0].tolist()}
+                store_document(owner, str(user), chunk, embedder.model, owner_id=user)
         with chat_server() as model, running(dsn_of_service(dsn), model) as client:
             client.headers.update(bearer(token(str(ANA))))
             found = client.get("/search", params=QUERY).json()["results"]

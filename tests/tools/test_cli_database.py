@@ -161,11 +161,6 @@ def test_a_new_database_gets_the_size_of_the_embedder(
     assert "Embeddings of" not in run("migrate", "--dsn", plain_dsn).err
 
 
-def test_the_embedder_of_every_command_can_be_set_once(run: Run, plain_dsn: str) -> None:
-    said = run("migrate", "--dsn", plain_dsn, SECOND_BRAIN_EMBEDDER="no-such:model").err
-    assert "no-such" in said
-
-
 def test_the_dsn_comes_from_the_option_then_either_variable(run: Run, dsn: str) -> None:
     assert run("doctor", "--dsn", dsn, SECOND_BRAIN_DSN=NOWHERE).code == 0
     assert run("doctor", SECOND_BRAIN_DSN=dsn, DATABASE_URL=NOWHERE).code == 0
@@ -306,29 +301,12 @@ def test_doctor_fails_when_something_is_wrong_and_says_what(run: Run, dsn: str) 
     [
         ("migrate", "--no-such-option"),
         ("init",),
-        ("server", "dev", "fly"),
-        ("migrate", "--dimensions", "x"),
     ],
 )
 def test_wrong_usage_ends_with_code_2_and_the_usage(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.code == 2
     assert "Usage: second-brain" in done.err
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "migrate",
-        "init",
-        "doctor",
-        *(f"server dev {one}" for one in ("start", "stop", "status", "reset")),
-    ],
-)
-def test_help_of_every_command_shows_an_example(run: Run, command: str) -> None:
-    done = run(*command.split(), "--help")
-    assert done.code == 0
-    assert f"  second-brain {command}" in done.out.partition("Examples:")[2]
 
 
 def test_the_version_is_the_distributions(in_process: Run) -> None:

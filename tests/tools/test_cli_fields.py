@@ -63,12 +63,3 @@ def test_settings_of_a_collection_that_are_removed_leave_chunks_to_rewrite(
         "Removed. 30 chunks have its fields: run `second-brain corpus settings fields`.\n"
     )
     assert brain(*FIELDS).out == "30 chunks were rewritten.\n"
-
-
-def test_a_weight_out_of_bounds_is_refused_and_rewrites_nothing(
-    brain: Run, corpus: KnowledgeWriter
-) -> None:
-    done = brain(*FIELDS, "--title-weight", "6")
-    assert done.code == 1
-    assert "title_weight must be between 0 and 5, not 6" in done.err
-    assert corpus.rewrite_chunks(0) == 0

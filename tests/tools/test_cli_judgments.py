@@ -39,13 +39,6 @@ def _exported_corpus(brain: Run, folder: Path) -> list[str]:
     return (folder / "all" / "corpus.jsonl").read_text().splitlines()
 
 
-def test_a_document_that_is_not_stored_is_named(brain: Run, tmp_path: Path) -> None:
-    (tmp_path / "questions.tsv").write_text("which fruit?\tnowhere.md\n")
-    done = brain("corpus", "judgments", "import", "questions.tsv")
-    assert done.code == 1
-    assert "nowhere.md" in done.err
-
-
 def test_search_says_why_a_document_is_not_found(brain: Run, tmp_path: Path) -> None:
     corpus = [json.loads(line) for line in _exported_corpus(brain, tmp_path)]
     cars = next(one["_id"] for one in corpus if "automobile" in one["text"])

@@ -66,18 +66,6 @@ def differences(values: list[float]) -> tuple[dict[str, float], dict[str, float]
     )
 
 
-def test_identical_runs_have_a_p_value_of_1() -> None:
-    run = {str(query): query / 50 for query in range(50)}
-    found = compare(run, dict(run))
-    assert (found.mean, found.p_value, found.significant) == (0, 1, False)
-
-
-def test_three_equal_signs_happen_by_chance_in_two_of_eight_cases() -> None:
-    found = compare(*differences([0.1, 0.2, 0.3]))
-    assert found.mean == pytest.approx(0.2)
-    assert (found.p_value, found.permutations, found.exact) == (0.25, 8, True)
-
-
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
 def test_a_small_test_looks_at_every_assignment_of_signs(values: list[int]) -> None:
     sums = [
@@ -86,14 +74,6 @@ def test_a_small_test_looks_at_every_assignment_of_signs(values: list[int]) -> N
     ]
     expected = sum(one >= abs(sum(values)) for one in sums) / len(sums)
     assert compare(*differences([value / 10 for value in values])).p_value == expected
-
-
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=40))
-def test_the_test_is_symmetric(values: list[float]) -> None:
-    ours, theirs = differences(values)
-    there, back = compare(ours, theirs, permutations=200), compare(theirs, ours, permutations=200)
-    assert there.mean == -back.mean
-    assert there.p_value == back.p_value
 
 
 def test_sampling_comes_near_to_enumerating() -> None:
@@ -115,11 +95,6 @@ def test_a_sampled_p_value_is_never_0_and_the_same_for_the_same_seed() -> None:
     found = compare(ours, theirs, seed=7)
     assert found.p_value == 1 / (PERMUTATIONS + 1)
     assert compare(ours, theirs, seed=7) == found
-
-
-def test_runs_over_other_queries_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="same queries"):
-        compare({"a": 1.0}, {"b": 1.0})
 
 
 def test_a_collection_is_read_from_plain_and_compressed_files(fruit: Path) -> None:
@@ -166,18 +141,11 @@ def test_a_sample_of_queries_keeps_their_rows_and_is_the_same_for_the_same_seed(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("corpus.jsonl", "", "corpus.jsonl is empty"),
         ("corpus.jsonl", "{'_id': 1}\n", "corpus.jsonl, line 1: not JSON"),
-        ("corpus.jsonl", "[]\n", "line 1: an object is expected, not list"),
         ("corpus.jsonl", '{"text": "x"}\n', "line 1: there is no _id"),
         ("corpus.jsonl", '{"_id": "a"}\n', "line 1: text must be a text, it is missing"),
-        ("corpus.jsonl", '{"_id": "a", "text": 5}\n', "line 1: text must be a text, it is int"),
         ("corpus.jsonl", '{"_id": "a", "text": "\\u0000"}\n', "line 1: text has a NUL"),
-        ("corpus.jsonl", '{"_id": "a", "text": "\\ud800"}\n', "half a surrogate pair"),
         ("corpus.jsonl", '{"_id": "a", "text": ""}\n' * 2, "line 2: the _id 'a' occurs"),
-        ("queries.jsonl", '{"_id": "q1", "text": " "}\n', "line 1: the query's text is empty"),
-        ("qrels.tsv", "q1 0 bananas 1\n", "line 1: the header must be query-id, corpus-id, score"),
-        ("qrels.tsv", "query-id\tcorpus-id\tscore\nq1\tcars\n", "line 2: three fields"),
         ("qrels.tsv", "query-id\tcorpus-id\tscore\nq1\tcars\tyes\n", "line 2: the score 'yes'"),
         (
             "qrels.tsv",
@@ -197,17 +165,10 @@ def test_a_malformed_file_is_refused_by_name_and_line(
     assert name in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels.tsv"])
+@pytest.mark.parametrize("name", ["corpus.jsonl", "qrels.tsv"])
 def test_a_missing_file_is_named(fruit: Path, name: str) -> None:
     (fruit / name).unlink()
     with pytest.raises(CollectionError, match=name):
-        collections.load(fruit)
-
-
-def test_a_broken_archive_is_refused(fruit: Path) -> None:
-    (fruit / "corpus.jsonl").unlink()
-    (fruit / "corpus.jsonl.gz").write_bytes(b"not gzip")
-    with pytest.raises(CollectionError, match=r"corpus.jsonl.gz cannot be read"):
         collections.load(fruit)
 
 
@@ -219,11 +180,8 @@ def test_a_broken_archive_is_refused(fruit: Path) -> None:
             np.zeros((3, 3)),
             "2 rows, but the collection has 3 documents",
         ),
-        (np.zeros((3, 3)), np.zeros((2, 3)), "2 rows, but the collection has 3 queries"),
         (np.zeros((3, 3)), np.zeros((3, 4)), "3 dimensions"),
-        (np.zeros((3, 16_001)), np.zeros((3, 16_001)), "16001 dimensions"),
         (np.zeros(3), np.zeros((3, 3)), "two-dimensional array of floats, it is float64 (3,)"),
-        (np.zeros((3, 3), int), np.zeros((3, 3)), "it is int64"),
         (np.full((3, 3), np.nan), np.zeros((3, 3)), "not finite"),
     ],
 )
@@ -305,9 +263,3 @@ def test_the_settings_in_use_win_a_tie_and_then_the_more_equal_weights() -> None
     assert (found.forced, found.storable) == (None, None)
     found = tuned(20, {one: lambda _: 0.6 for one in GRID} | {DEFAULT: lambda _: 0.5})
     assert found.best == Settings("auto", 0.5, 0.5)
-
-
-def test_a_fit_tries_each_share_in_steps_of_a_tenth_and_each_leg() -> None:
-    tried = {(one.fusion, one.vector_weight, one.text_weight) for one in GRID}
-    tenths = {("auto", place / 10, (10 - place) / 10) for place in range(1, 10)}
-    assert tried == {(None, None, None), ("auto", 1, 1e-6), ("auto", 1e-6, 1)} | tenths

@@ -18,12 +18,12 @@ from llama_index.core.schema import MetadataMode, NodeWithScore
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from corpora import store_document
 from second_brain.errors import InvalidInputError, UnavailableError
 from second_brain.integrations import langchain, llama_index
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.write import KnowledgeWriter
 
 KEYS = "Service role keys are rotated every 90 days."
 LEAKED = "A leaked key is revoked first."
@@ -38,7 +38,6 @@ class AxisEmbedder:
     dimensions = 3
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return an axis for each text."""
         axes = [[0, 0, 1] if "key" in text.lower() else [1, 0, 0] for text in texts]
         return np.array(axes, np.float32)
 
@@ -51,25 +50,21 @@ SETTINGS = SearchSettings()
 def filled(emptied_dsn: str) -> str:
     """The DSN of a database with two documents."""
     with psycopg.connect(emptied_dsn, autocommit=True) as connection:
-        for document, texts in (
+        documents: list[tuple[dict[str, Any], list[str]]] = [
             (
                 {
-                    "external_key": "keys",
+                    "key": "keys",
                     "title": "API keys",
                     "source_url": "https://example.org/keys",
                     "metadata": {"team": "platform"},
                 },
                 [KEYS, LEAKED],
             ),
-            ({"external_key": "invoices", "title": "Invoices"}, [INVOICE]),
-        ):
-            KnowledgeWriter(connection).upsert_document(
-                document,
-                [
-                    {"content": text, "embedding": vector, "embedding_model": EMBEDDER.model}
-                    for text, vector in zip(texts, EMBEDDER.embed(texts), strict=True)
-                ],
-            )
+            ({"key": "invoices", "title": "Invoices"}, [INVOICE]),
+        ]
+        for document, texts in documents:
+            chunks = dict(zip(texts, EMBEDDER.embed(texts).tolist(), strict=True))
+            store_document(connection, model=EMBEDDER.model, texts=chunks, **document)
         connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
     return emptied_dsn
 
@@ -192,55 +187,6 @@ def test_options_are_those_of_the_search(
         retrieve(filled, "invoke", limit=0)
 
 
-def found_texts(found: Sequence[Document | NodeWithScore]) -> list[str]:
-    return [one.page_content if isinstance(one, Document) else one.text for one in found]
-
-
-@pytest.mark.parametrize("retrieve", [documents, nodes])
-@WAYS
-def test_memory_is_left_out_unless_it_is_asked_for(
-    filled: str, retrieve: Callable[..., Sequence[Document | NodeWithScore]], how: str
-) -> None:
-    remembered = "Prefers rotated keys on Mondays."
-    with psycopg.connect(filled, autocommit=True) as connection:
-        KnowledgeWriter(connection).upsert_document(
-            {"external_key": "memory", "collection": "memory"},
-            [
-                {
-                    "content": remembered,
-                    "embedding": [0, 0, 1],
-                    "embedding_model": EMBEDDER.model,
-                }
-            ],
-        )
-    assert set(found_texts(retrieve(filled, how))) == {KEYS, LEAKED, INVOICE}
-    everything = {KEYS, LEAKED, INVOICE, remembered}
-    assert set(found_texts(retrieve(filled, how, include_memory=True))) == everything
-    assert found_texts(retrieve(filled, how, collections=["memory"])) == [remembered]
-
-
-@pytest.mark.parametrize("retrieve", [documents, nodes])
-@WAYS
-def test_the_fusion_is_the_stored_one_else_rrf(
-    filled: str, retrieve: Callable[..., Sequence[Document | NodeWithScore]], how: str
-) -> None:
-    def scores(**options: Any) -> list[float | None]:
-        return [
-            one.metadata["score"] if isinstance(one, Document) else one.score
-            for one in retrieve(filled, how, **options)
-        ]
-
-    named = {fusion: scores(fusion=fusion) for fusion in ("auto", "rrf", "relative_score")}
-    assert named["auto"] != named["rrf"]
-    assert scores() == named["auto"]
-    with psycopg.connect(filled, autocommit=True) as connection:
-        connection.execute("delete from public.knowledge_settings")
-        try:
-            assert scores() == named["rrf"]
-        finally:
-            connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
-
-
 @pytest.mark.parametrize("retrieve", [documents, nodes])
 @WAYS
 def test_a_failure_is_raised_and_no_empty_list(
@@ -254,7 +200,6 @@ class BrokenEmbedder(AxisEmbedder):
     """The same model, whose service is down."""
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Fail as a hosted model does."""
         raise ConnectionError("no answer")
 
 

@@ -4,8 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +32,7 @@ from mcp_clients import (
     with_token,
 )
 from second_brain.mcp_server import Scope
+from waiting import until
 
 pytest_plugins = ("mcp_fixtures",)
 
@@ -87,9 +86,7 @@ def greeted(corpus: str) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def test_standard_output_is_the_protocol_and_nothing_else(
-    greeted: "subprocess.Popen[str]",
-) -> None:
+def test_standard_output_is_the_protocol_and_nothing_else(greeted: "subprocess.Popen[str]") -> None:
     assert greeted.stdout
     say(greeted, "tools/call", 2, name="hybrid_search", arguments={"query": "keys"})
     assert json.loads(greeted.stdout.readline())["id"] == 2
@@ -152,20 +149,9 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
         (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": " "}, "TOKEN is empty"),
         (
             ["--transport", "http"],
-            {"SECOND_BRAIN_MCP_TOKEN": "schlüssel"},
-            "HTTP header cannot contain",
-        ),
-        (
-            ["--transport", "http"],
             {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"},
             "HTTP header cannot contain",
         ),
-        (
-            [],
-            {"SECOND_BRAIN_VIEWER_ID": ""},
-            "$SECOND_BRAIN_VIEWER_ID: Input should be a valid UUID",
-        ),
-        (["--viewer-id", "ana"], {}, "must be a UUID, not 'ana'"),
         (["--remember"], {}, "notes need a viewer"),
         (
             ["--remember", "--viewer-id", ANA],
@@ -187,20 +173,6 @@ def test_a_server_that_would_show_too_much_or_wrongly_does_not_start(
     done = run("server", "mcp", *arguments)
     assert done.code in (1, 2)
     assert complaint in done.err
-
-
-def test_without_the_sdk_the_extra_is_named() -> None:
-    program = (
-        "import sys; sys.modules['mcp'] = None; sys.argv = ['second-brain', 'server', 'mcp']; "
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program} from second_brain.cli import main; main()"],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: mcp is not installed.")
-    assert "pip install 'second-brain[mcp]'" in done.stderr
 
 
 def test_a_port_in_use_is_named(run: Run) -> None:
@@ -239,14 +211,7 @@ def locked_chunks(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 def wait_for(connection: psycopg.Connection[Any], *, waiting: bool) -> None:
     """Return when a statement waits for a lock, or none does."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        row = connection.execute(WAITING).fetchone()
-        assert row is not None
-        if (row[0] > 0) is waiting:
-            return
-        time.sleep(0.02)
-    pytest.fail("no statement waits" if waiting else "the statement still runs")
+    until(lambda: (connection.execute(WAITING).fetchone() != (0,)) is waiting)
 
 
 def assert_cancelled(assistant: Assistant, dsn: str) -> None:

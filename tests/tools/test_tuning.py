@@ -10,7 +10,6 @@ import pytest
 from command_line import Run
 from conftest import Connection
 from second_brain.evaluation import model_weight, tuning
-from second_brain.evaluation.tuning import VECTOR
 from second_brain.models import CallableEmbedder
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
@@ -104,19 +103,6 @@ def test_where_the_legs_do_not_differ_nothing_is_stored(database: Connection, tu
     assert found["best"]["arguments"] == {}
     assert (found["is_better"], found["has_enough"], found["stored"]) == (False, True, None)
     assert KnowledgeWriter(database).settings() == []
-
-
-def test_one_leg_alone_still_answers_a_caller_who_has_only_the_other(database: Connection) -> None:
-    made(database, PLACES, PLACES)
-    KnowledgeWriter(database).set_settings(
-        CorpusSettings(
-            fusion=VECTOR.fusion,
-            vector_weight=VECTOR.vector_weight or 0,
-            text_weight=VECTOR.text_weight or 0,
-        )
-    )
-    hits, _ = PostgresProvider(database).find(None, WORDS[5])
-    assert [hit.metadata["external_key"] for hit in hits] == [WORDS[5]]
 
 
 @pytest.mark.slow

@@ -194,13 +194,6 @@ def test_the_map_keeps_the_plane_of_most_variance() -> None:
     assert embedding_map.drawn(sample, "collection") == embedding_map.drawn(sample, "collection")
 
 
-def test_equal_embeddings_and_two_chunks_have_a_map_or_none() -> None:
-    assert embedding_map.drawn([chunk(0, [1, 0]), chunk(1, [0, 1])], "collection") is None
-    equal = embedding_map.drawn([chunk(place, [1.0, 0.0]) for place in range(3)], "collection")
-    assert equal is not None
-    assert equal.kept == 0
-
-
 def test_repeated_texts_titles_and_sizes_are_found(database: Connection) -> None:
     writer = KnowledgeWriter(database)
     for key in ("a", "b"):

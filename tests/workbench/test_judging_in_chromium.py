@@ -1,16 +1,11 @@
 """From questions to better settings in a real browser: judge by keyboard, tune, apply, search."""
 
-import os
-import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-import uvicorn
+from windows import headless, needs_chromium, served, window
 
 from conftest import Server, copy_of
 from judged import (
@@ -23,14 +18,11 @@ from judged import (
     use_the_worse_leg,
 )
 from second_brain.services.write import KnowledgeWriter
-from second_brain.workbench.app import create_app
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH or in CHROMIUM_BIN")
+pytestmark = needs_chromium
 
 ASKED = WORDS[:3]
 
@@ -53,30 +45,13 @@ def writer(corpus_dsn: str) -> Iterator[KnowledgeWriter]:
 
 @pytest.fixture
 def page(corpus_dsn: str) -> Iterator["Page"]:
-    """A window at a workbench, served as the command serves it; its console must stay empty."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    app = create_app(corpus_dsn, embedder=embedder())
-    complaints: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening, playwright.sync_playwright() as one:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        # Chromium has no sandbox for root.
-        browser = one.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_context(
-            base_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
-            viewport={"width": 1280, "height": 900},
-        ).new_page()
-        page.set_default_timeout(60_000)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        yield page
-        browser.close()
-        server.should_exit = True
-        thread.join()
-    assert complaints == []
+    """A window at a workbench on the corpus."""
+    with (
+        served(corpus_dsn, embedder=embedder()) as address,
+        headless() as browser,
+        window(browser, address) as opened,
+    ):
+        yield opened
 
 
 def first_hit(page: "Page") -> str:

@@ -18,7 +18,6 @@ from starlette.testclient import TestClient
 from opened_workbench import OWNER, SCRIPT, browser_of
 from second_brain.filters import OPERATORS
 from second_brain.models import CallableEmbedder
-from second_brain.workbench.asking import pieces
 from second_brain.workbench.question import Question, read_question
 
 QUESTION = "which key opens the door of a house?"
@@ -126,8 +125,9 @@ def test_the_questions_offered_to_a_viewer_name_no_private_document(library: Tes
     assert SHOWN not in offered
 
 
-@pytest.mark.parametrize("legs", ["hybrid", "vector", "text"])
-@pytest.mark.parametrize("question", ["", QUESTION, "zebra", "no such words", "the"])
+@pytest.mark.parametrize(
+    ("legs", "question"), [("hybrid", ""), ("vector", "the"), ("text", "zebra")]
+)
 def test_more_like_this_needs_no_embedder(library_dsn: str, legs: str, question: str) -> None:
     with browser_of(library_dsn, embedder_name="none") as browser:
         link = _first(_page(browser, q="key", legs="text"), '[data-list="text"] a[href*=like_ids]')
@@ -170,15 +170,6 @@ def test_a_mark_in_the_text_is_not_a_mark_of_the_search(library: TestClient) -> 
     assert [mark.get_text() for mark in hit.select("mark")] == ["zebra", "zebra"]
 
 
-def test_marked_words_are_pieces_of_text() -> None:
-    assert pieces("a &lt;b&gt; <mark>c &amp; d</mark> e") == [
-        ("a <b> ", False),
-        ("c & d", True),
-        (" e", False),
-    ]
-    assert pieces(None) == []
-
-
 def test_the_address_holds_the_state() -> None:
     given = Question(
         query="a & b",
@@ -203,12 +194,7 @@ def test_the_address_holds_the_state() -> None:
     ("asked", "named"),
     [
         ({"pool": "many"}, "pool must be a whole number"),
-        ({"fusion": "best"}, "fusion must be one of"),
-        ({"viewer": "me"}, "viewer must be a UUID"),
-        ({"threshold": "nan"}, "threshold must be a number"),
-        ({"date_from": "today"}, "date_from must be a date"),
         ({"filters": "{"}, "filters is not JSON"),
-        ({"filters": "-1"}, "filters must be a JSON object or a list, not -1"),
         ({"filters": '{"knowledge_type": "x"}'}, "knowledge_type"),
         ({"limit": "0"}, "limit must be greater than or equal to 1"),
     ],
@@ -313,7 +299,6 @@ class _Elements(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
         self.names.add(tag)
         if tag == "script":
             self.scripts.add(dict(attrs).get("src"))

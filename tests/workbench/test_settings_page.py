@@ -122,13 +122,9 @@ def test_synonyms_are_stored_replaced_and_removed(
     ("form", "named"),
     [
         ({**SYNONYM, "term": "two words"}, "term must be one word of 2 to 60 letters"),
-        ({**SYNONYM, "synonym": "x"}, "synonym must be one word of 2 to 60 letters"),
         ({**SYNONYM, "synonym": "Bill"}, "term and synonym are the same word"),
-        ({**SYNONYM, "weight": "2"}, "weight must be above 0 and at most 1"),
-        ({**SYNONYM, "weight": "nan"}, "weight must be above 0 and at most 1"),
         ({**SYNONYM, "weight": "much"}, "weight must be a number"),
         ({**SETTINGS, "fusion": SCRIPT}, "fusion must be one of rrf, relative_score, auto"),
-        ({**SETTINGS, "vector_weight": "-1"}, "vector_weight must be 0 or between"),
         ({**SETTINGS, "vector_weight": "0", "text_weight": "0"}, "are both 0"),
         ({"change": SCRIPT}, "change must be one of store_settings"),
     ],
@@ -175,15 +171,3 @@ def test_a_connection_that_only_reads_shows_the_settings_and_refuses_changes(
             refused = reader.post("/settings", data={**form, **confirmed})
             assert "this connection only reads, so nothing is stored" in refused.text
     assert _stored(corpus) == before
-
-
-def test_a_row_on_a_phone_has_a_label_for_each_value(
-    workbench: TestClient, corpus: Connection
-) -> None:
-    for form in (SETTINGS, SYNONYM):
-        page = _confirm(workbench, form)
-    for card, columns in (("#fusion", 6), ("#synonyms", 5)):
-        (table,) = page.select(f"{card} .stacked")
-        names = [name.get_text() for name in table.select("th")]
-        labels = [str(one["data-label"]) for one in table.select("tbody td[data-label]")]
-        assert labels == names[:columns]

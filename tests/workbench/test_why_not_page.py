@@ -6,11 +6,8 @@ import pytest
 from bs4 import BeautifulSoup
 from starlette.testclient import TestClient
 
-from opened_workbench import OWNER
 from second_brain.services.results import REMEDIES
 from second_brain.workbench.pages.why_not import TITLES
-
-OTHER = OWNER[:-1] + "2"
 
 
 def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
@@ -28,36 +25,11 @@ def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
             "A filter leaves it out",
             "Leave out this filter",
         ),
-        ({"q": "budget", "date_to": "2025-01-01"}, "budget.md", "Outside the dates", "Give dates"),
-        (
-            {"q": "budget", "viewer": OTHER},
-            "budget.md",
-            "The viewer may not see it",
-            "Give it an owner",
-        ),
-        (
-            {"q": "bananas", "collections": "other"},
-            "fruit.md",
-            "Another collection",
-            "Name its collection",
-        ),
-        (
-            {"q": "automobile", "limit": 1},
-            "budget.md",
-            "Below the last hit of the page",
-            "Raise match_count",
-        ),
         (
             {"q": "automobile -engine", "legs": "text"},
             "cars.md",
             "It has a word that the question excludes",
             "Ask without",
-        ),
-        (
-            {"q": "bananas", "threshold": 0.99},
-            "cars.md",
-            "Below the least similarity",
-            "Lower match_threshold",
         ),
         (
             {"q": "bananas", "legs": "text"},

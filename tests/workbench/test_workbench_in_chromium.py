@@ -1,78 +1,38 @@
 """The workbench in a real browser: keyboard, narrow window, lines, console."""
 
-import os
-import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-import uvicorn
+from windows import headless, needs_chromium, served, window
 
-from conftest import Server
-from opened_workbench import SCRIPT, closed
+from opened_workbench import SCRIPT
 from second_brain.models import load_embedder
-from second_brain.workbench.app import create_app
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page
+    from playwright.sync_api import Browser, Page
 
-CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH or in CHROMIUM_BIN")
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def address(library_dsn: str) -> Iterator[str]:
-    """The address of a workbench on the library, served as the command serves it."""
-    app = create_app(library_dsn, embedder=load_embedder("wordllama"), embedder_name="wordllama")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+    """The address of a workbench on the library."""
+    model = load_embedder("wordllama")
+    with served(library_dsn, embedder=model, embedder_name="wordllama") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator["Browser"]:
-    """A headless Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        # Chromium has no sandbox for root.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with headless() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
-def complaints() -> list[str]:
-    """What the browser's console says; a test's page must leave it empty."""
-    return []
-
-
-@pytest.fixture
-def page(chromium: "Browser", address: str, complaints: list[str]) -> Iterator["Page"]:
-    """A window of a wide screen at the workbench."""
-    context = chromium.new_context(base_url=address, viewport={"width": 1360, "height": 900})
-    opened = context.new_page()
-    opened.set_default_timeout(60_000)
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-
-    def note_dialog(dialog: "Dialog") -> None:
-        complaints.append(dialog.message)
-        dialog.dismiss()
-
-    opened.on("dialog", note_dialog)
-    yield opened
-    context.close()
-    assert complaints == []
+def page(chromium: "Browser", address: str) -> Iterator["Page"]:
+    with window(chromium, address) as opened:
+        yield opened
 
 
 def _wait_until(page: "Page", condition: str) -> None:
@@ -160,47 +120,6 @@ def test_a_narrow_window_needs_no_sideways_scrolling(
     context.close()
 
 
-def test_the_names_of_the_pages_stand_in_one_line(page: "Page") -> None:
-    names = page.locator(".topbar nav a")
-    page.goto("/")
-    for width in (1000, 1280, 1920):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert len({box["y"] for one in names.all() if (box := one.bounding_box())}) == 1, width
-
-
-def test_on_a_phone_the_settings_stand_below_the_hits(page: "Page") -> None:
-    page.set_viewport_size({"width": 400, "height": 800})
-    page.goto("/?q=zebra")
-
-    def top(selector: str) -> float:
-        place = page.locator(selector).first.bounding_box()
-        assert place is not None
-        return place["y"]
-
-    order = [".ask", "#lists", ".settings", 'form[action="/why-not"]']
-    assert sorted(order, key=top) == order
-    page.set_viewport_size({"width": 1360, "height": 900})
-    assert top(".settings") < top("#lists")
-
-
-def test_what_scrolls_takes_the_focus_of_the_keyboard(page: "Page") -> None:
-    unreachable = """[...document.querySelectorAll("main *")].filter((one) => {
-      const style = getComputedStyle(one);
-      return /auto|scroll/.test(style.overflowX + style.overflowY) && !one.matches("textarea")
-        && !one.matches("[tabindex='0'][role=region][aria-label]");
-    }).map((one) => one.outerHTML.slice(0, 80))"""
-    for path in (
-        "/?q=zebra",
-        "/corpus",
-        "/documents",
-        "/document?key=cars.md",
-        "/judge",
-        "/settings",
-    ):
-        page.goto(path, wait_until="networkidle")
-        assert page.evaluate(unreachable) == [], path
-
-
 def test_scripts_in_the_corpus_do_not_run(page: "Page") -> None:
     # The fixture fails on an alert and on a violation of the policy.
     page.goto("/?q=zebra", wait_until="networkidle")
@@ -226,20 +145,6 @@ def test_the_parts_of_the_corpus_page_are_loaded_and_lead_on(page: "Page") -> No
     page.get_by_role("link", name="Doors", exact=True).last.click()
     page.wait_for_url("**/chunk/*")
     assert "Every door of the house" in page.inner_text("article")
-
-
-def test_a_database_that_is_away_says_so_and_the_page_comes_back(
-    page: "Page", complaints: list[str], server: Server, library_dsn: str
-) -> None:
-    page.goto("/?q=zebra")
-    with closed(server, library_dsn):
-        page.reload()
-        assert "The database does not answer" in page.inner_text("main")
-    page.wait_for_selector('[data-list="text"]')
-    assert page.url.endswith("/?q=zebra")
-    # The browser notes the status of the page.
-    assert all("503" in one for one in complaints)
-    complaints.clear()
 
 
 def test_only_what_differs_from_its_default_is_in_the_address(page: "Page") -> None:

@@ -85,7 +85,6 @@ class CountingEmbedder:
         self.embedded: list[str] = []
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed as an Embedder does."""
         self.embedded += texts
         digests = [hashlib.sha256(text.encode()).digest()[:3] for text in texts]
         vectors = np.array([list(digest) for digest in digests], np.float32).reshape(-1, 3) + 1

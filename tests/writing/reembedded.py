@@ -41,7 +41,6 @@ class Hashed:
         self.texts: list[str] = []
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed, and keep what was asked for."""
         self.texts += texts
         return np.array([self._vector(text) for text in texts], np.float32).reshape(
             -1, self.dimensions

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -12,6 +13,12 @@ Row = dict[str, Any]
 Chunk = str | dict[str, Any]
 
 COUNTS = ("added", "changed", "unchanged", "removed")
+
+
+@pytest.fixture
+def dsn(emptied_dsn: str) -> str:
+    """Stand in for the fixture of a database per test."""
+    return emptied_dsn
 
 
 def upsert(

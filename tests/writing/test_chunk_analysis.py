@@ -81,17 +81,6 @@ def test_a_chunk_is_analysed_again_only_when_text_or_embedding_changes(
 
 
 @pytest.mark.module("words")
-def test_the_words_of_a_chunk_have_2_to_30_letters(database: Connection) -> None:
-    text = f"Straße 2024 a Café x86 {'b' * 30} {'c' * 31} сон ы don't re-use"
-    words = database.execute(
-        "select knowledge_internal.words_of('Ein Titel', %s)", [text]
-    ).fetchall()
-    assert {word for (word,) in words} == {
-        *("ein", "titel", "straße", "café", "b" * 30, "сон", "don", "re", "use")
-    }
-
-
-@pytest.mark.module("words")
 def test_the_words_of_chunks_that_are_written_together_are_those_of_each(
     database: Connection,
 ) -> None:

@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 from ingested import CountingEmbedder, load, write
 
+from conftest import Connection
 from second_brain.ingest import DocumentReport, find_files, ingest, split
 from second_brain.ingest.markdown import headings
-
-Database = psycopg.Connection[tuple[Any, ...]]
 
 NAMES = ("apples", "bananas", "cherries", "dates", "elderberries", "figs")
 
@@ -72,12 +69,6 @@ def test_code_is_one_block(tmp_path: Path, html: str) -> None:
     assert text == "Code:\n\n```\na_b\n# c\n```\n\n## Next"
 
 
-def test_code_with_a_fence_in_it_is_one_block(tmp_path: Path) -> None:
-    text = text_of(tmp_path, "<pre>```sh\n# no heading\n```</pre><h2>Next</h2>")
-    assert [heading.text for heading in headings(text)] == ["Next"]
-    assert text.startswith("````\n```sh")
-
-
 def test_the_name_of_the_site_is_not_in_the_title(tmp_path: Path) -> None:
     page = "<title>Keys and locks \u2014 The manual</title><h1>Keys and locks</h1><p>text"
     (chunk,) = split(load(write(tmp_path / "a.html", page)))
@@ -101,14 +92,14 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def stored(database: Database, *paths: Path, dry_run: bool = False) -> dict[str, DocumentReport]:
+def stored(database: Connection, *paths: Path, dry_run: bool = False) -> dict[str, DocumentReport]:
     base = paths[0].parent if paths[0].is_dir() else paths[0].parents[2]
     found = find_files(paths, source="s", base=base)
     reports = ingest(found.documents, database, CountingEmbedder(), dry_run=dry_run)
     return {report.external_key: report for report in reports}
 
 
-def contents(database: Database) -> Sequence[tuple[str, ...]]:
+def contents(database: Connection) -> Sequence[tuple[str, ...]]:
     return database.execute(
         """
         select document.external_key, chunk.heading, chunk.content
@@ -120,7 +111,9 @@ def contents(database: Database) -> Sequence[tuple[str, ...]]:
     ).fetchall()
 
 
-def test_lines_that_a_site_repeats_are_left_out_and_counted(site: Path, database: Database) -> None:
+def test_lines_that_a_site_repeats_are_left_out_and_counted(
+    site: Path, database: Connection
+) -> None:
     reports = stored(database, site / "docs")
     figs = [row[1:] for row in contents(database) if row[0].endswith("figs.html")]
     # A heading with text below it stays, and a label that a page has thrice.
@@ -133,7 +126,7 @@ def test_lines_that_a_site_repeats_are_left_out_and_counted(site: Path, database
 
 
 def test_a_page_that_is_read_alone_loses_the_lines_of_its_site(
-    site: Path, database: Database
+    site: Path, database: Connection
 ) -> None:
     stored(database, site / "docs")
     page = site / "docs" / "f" / "figs.html"
@@ -151,7 +144,7 @@ def test_a_page_that_is_read_alone_loses_the_lines_of_its_site(
     assert contents(database) == alone
 
 
-def test_a_few_pages_and_other_files_keep_their_lines(site: Path, database: Database) -> None:
+def test_a_few_pages_and_other_files_keep_their_lines(site: Path, database: Connection) -> None:
     for name in NAMES:
         write(site / "docs" / f"{name}.md", f"# {name}\n\nAll our fruit\n\n{name}")
     for name in NAMES[4:]:
@@ -159,14 +152,14 @@ def test_a_few_pages_and_other_files_keep_their_lines(site: Path, database: Data
     assert {report.repeated_lines for report in stored(database, site / "docs").values()} == {0}
 
 
-def test_pages_of_nothing_else_keep_their_lines(tmp_path: Path, database: Database) -> None:
+def test_pages_of_nothing_else_keep_their_lines(tmp_path: Path, database: Connection) -> None:
     for name in NAMES:
         write(tmp_path / "docs" / f"{name}.html", "<p>The same everywhere")
     reports = stored(database, tmp_path / "docs")
     assert {report.outcome for report in reports.values()} == {"stored"}
 
 
-def test_a_dry_run_counts_the_lines_and_stores_none(site: Path, database: Database) -> None:
+def test_a_dry_run_counts_the_lines_and_stores_none(site: Path, database: Connection) -> None:
     stored(database, site / "docs" / "f" / "figs.html")
     reports = stored(database, site / "docs", dry_run=True)
     assert {report.repeated_lines for report in reports.values()} == {6}

@@ -7,19 +7,14 @@ from threading import Barrier
 from typing import Any
 from uuid import UUID
 
-import pytest
-from stored import chunks_of, contents, counts, upsert
+from stored import chunks_of, contents, counts, dsn, upsert
 
 from conftest import Connect, Connection
 from waiting import await_lock_of
 
+__all__ = ["dsn"]  # a fixture
+
 ME, YOU = UUID(int=1), UUID(int=2)
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 def at_once(tasks: Sequence[Callable[[], object]]) -> list[Any]:

@@ -4,17 +4,13 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from stored import chunks_of, contents, counts, everything, upsert
+from stored import chunks_of, contents, counts, dsn, everything, upsert
 
 from conftest import Connect, Connection
 
+__all__ = ["dsn"]  # a fixture
+
 ME, YOU = UUID(int=1), UUID(int=2)
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 def test_a_deleted_document_takes_all_its_chunks_along(service_role: Connection) -> None:

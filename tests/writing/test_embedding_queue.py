@@ -21,31 +21,12 @@ def test_a_chunk_without_an_embedding_is_pending_until_it_has_one(knowledge: Con
     assert row.fetchone() == ("[1,2,3]", "m")
 
 
-def test_the_text_is_heading_and_content_as_ingestion_embeds_it(knowledge: Connection) -> None:
-    knowledge.execute(
-        "insert into public.knowledge_chunks (heading, content) values ('Title', 'text')"
-    )
-    assert claim(knowledge) == ["Title\ntext"]
-
-
 def test_a_claimed_text_is_not_handed_out_before_its_lease_ends(knowledge: Connection) -> None:
     add(knowledge, "one")
     assert claim(knowledge, worker="a") == ["one"]
     assert claim(knowledge, worker="b") == []
     expire(knowledge)
     assert claim(knowledge, worker="b") == ["one"]
-
-
-def test_chunks_with_the_same_text_are_embedded_once(knowledge: Connection) -> None:
-    add(knowledge, "one", "one", "two")
-    assert claim(knowledge) == ["one", "two"]
-    assert store(knowledge, "one") == {"stored": 1, "chunks": 2}
-
-
-def test_inactive_chunks_are_not_pending(knowledge: Connection) -> None:
-    add(knowledge, "one")
-    knowledge.execute("update public.knowledge_chunks set status = 'archived'")
-    assert claim(knowledge) == []
 
 
 def test_an_embedding_of_another_model_is_pending_only_if_a_setting_names_the_model(
@@ -89,12 +70,6 @@ def test_a_model_that_the_corpus_does_not_have_is_refused_by_name(knowledge: Con
     embed(knowledge, "one", "old")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"model is m.* are of old"):
         claim(knowledge, "m")
-
-
-def test_a_claim_can_be_limited_to_collections(knowledge: Connection) -> None:
-    add(knowledge, "one", collection="a")
-    add(knowledge, "two", collection="b")
-    assert claim(knowledge, collections=["b", "c"]) == ["two"]
 
 
 def test_a_text_that_changed_meanwhile_does_not_get_the_old_texts_embedding(
@@ -315,25 +290,15 @@ def test_an_idle_claim_removes_the_claims_of_texts_that_are_gone(knowledge: Conn
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
-        ("claim_knowledge_embeddings(null)", "model"),
-        ("claim_knowledge_embeddings('')", "model"),
         ("claim_knowledge_embeddings('m', 0)", "max_chunks"),
-        ("claim_knowledge_embeddings('m', 1001)", "max_chunks"),
         ("claim_knowledge_embeddings('m', lease => '0')", "lease"),
-        ("claim_knowledge_embeddings('m', lease => null)", "lease"),
         ("claim_knowledge_embeddings('m', worker => repeat('w', 201))", "worker"),
         ("claim_knowledge_embeddings('m', collections => '{a,null}')", "collections"),
-        ("store_knowledge_embeddings('m', null)", "results"),
         ("store_knowledge_embeddings('m', '{}')", "results"),
-        ("""store_knowledge_embeddings('m', '[{"embedding": [1]}]')""", r"results\[0\]"),
         ("""store_knowledge_embeddings('m', '[{"content_hash": "a"}]')""", r"results\[0\]"),
         (
             """store_knowledge_embeddings('m', '[{"content_hash": "a", "error": "", "x": 1}]')""",
             "unknown key x",
-        ),
-        (
-            """store_knowledge_embeddings('m', '[{"content_hash": "a", "embedding": [1, 2]}]')""",
-            "2 dimensions, the corpus has 3",
         ),
         ("failed_knowledge_embeddings(0)", "max_rows"),
     ],

@@ -76,7 +76,6 @@ class Picky(Hashed):
         self.calls = 0
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed, or raise."""
         self.calls += 1
         for text in texts:
             if text in self.errors:
@@ -112,12 +111,6 @@ def test_one_bad_text_fails_alone_and_names_its_reason(dsn: str, database: Conne
     assert left(database) == 1
 
 
-def test_a_text_without_a_direction_fails_for_good(dsn: str, database: Connection) -> None:
-    add(database, "silence", "one")
-    total = run(dsn, Hashed(MODEL, DIMENSIONS, silent="silence"))
-    assert (total.stored, total.failed) == (1, 1)
-
-
 def test_any_error_of_a_models_library_is_an_attempt_of_its_text(
     dsn: str, database: Connection
 ) -> None:
@@ -137,10 +130,19 @@ def test_a_model_that_refuses_every_text_stops_the_worker_and_fails_no_text(
     assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 4
 
 
-def test_a_wrong_key_stops_the_worker_and_frees_its_texts(dsn: str, database: Connection) -> None:
+@pytest.mark.parametrize(
+    ("embedder", "error", "told"),
+    [
+        (Picky(one=AuthenticationError("rejected")), AuthenticationError, "rejected"),
+        (Hashed("wide", 4), DimensionMismatchError, "3 dimensions, but wide has 4"),
+    ],
+)
+def test_a_worker_that_cannot_go_on_frees_its_texts(
+    dsn: str, database: Connection, embedder: Hashed, error: type[SecondBrainError], told: str
+) -> None:
     add(database, "one")
-    with pytest.raises(AuthenticationError):
-        run(dsn, Picky(one=AuthenticationError("the key was rejected")))
+    with pytest.raises(error, match=told):
+        run(dsn, embedder)
     assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 1
 
 
@@ -164,15 +166,6 @@ def test_a_model_that_is_away_is_waited_for_and_no_attempt_is_counted(
     for attempt, pause in enumerate(pauses):
         longest = min(2**attempt, 60)
         assert longest / 2 <= pause <= longest
-
-
-def test_a_worker_with_other_dimensions_is_refused_and_frees_its_texts(
-    dsn: str, database: Connection
-) -> None:
-    add(database, "one")
-    with pytest.raises(DimensionMismatchError, match="3 dimensions, but wide has 4"):
-        run(dsn, Hashed("wide", 4))
-    assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 1
 
 
 def test_the_rate_limit_is_kept(dsn: str, database: Connection) -> None:
@@ -261,7 +254,6 @@ class Traced(Hashed):
         self.pause = pause
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed as slowly as a model."""
         with Path(self.log).open("a") as file:
             file.write("".join(f"{text}\n" for text in texts))
         time.sleep(self.pause)

@@ -9,19 +9,17 @@ import zlib
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 import openpyxl
 import pptx
-import psycopg
 import pytest
 from ingested import CountingEmbedder, load, pdf, write
 from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
+from conftest import Connection
 from second_brain.ingest import UnreadableDocumentError, find_files, ingest, split, stale_keys
-from second_brain.ingest.office import sheet_text
 
 PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -186,18 +184,6 @@ def test_the_sheets_of_a_workbook_are_sections(tmp_path: Path) -> None:
     assert chunks[-1].content == "only words"
 
 
-def test_a_sheet_is_as_large_as_its_cells() -> None:
-    rows: list[list[object]] = [
-        ["a", None, None],
-        [],
-        [None, "b", " ", *[None] * 9000, "c", None],
-        [0],
-    ]
-    assert sheet_text(rows) == "a\n\n|  | b | c |\n| --- | --- | --- |\n| 0 |  |  |"
-    assert sheet_text([["only"], [None, "words"]]) == "only\n\nwords"
-    assert sheet_text([[None], []]) == ""
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -259,9 +245,7 @@ def test_each_line_of_json_is_a_document(tmp_path: Path) -> None:
             by_key[f"s:faq.jsonl/{name}"].load()
 
 
-def test_lines_that_are_gone_are_stale(
-    tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]]
-) -> None:
+def test_lines_that_are_gone_are_stale(tmp_path: Path, database: Connection) -> None:
     path = write(tmp_path / "a.jsonl", '{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}')
     found = find_files([path], source="s")
     list(ingest(found.documents, database, CountingEmbedder()))
@@ -322,7 +306,10 @@ ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
         ("a.epub", archive({"mimetype": "application/epub+zip"}), "has no META-INF/container.xml"),
         ("a.epub", archive({"META-INF/container.xml": ENTITIES + "<a/>"}), "entities"),
         ("a.csv", b"\0\0", "binary"),
-        ("a.jsonl", b"\0\0", "binary"),
+        ("a.html", b"<p>\0</p>", "binary"),
+        ("a.pdf", b"%PDF-1.4 cut off", "cannot be read"),
+        ("a.pdf", b"", "cannot be read"),
+        ("scan.pdf", pdf(""), "without text"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_reason(
@@ -333,7 +320,7 @@ def test_a_bad_file_is_refused_with_the_reason(
 
 
 def test_a_mixed_folder_is_stored_and_bad_files_affect_only_themselves(
-    tmp_path: Path, database: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files: dict[str, str | bytes] = {
         "a.docx": word(paragraph("Keys", "H1") + paragraph("Rotate.")),

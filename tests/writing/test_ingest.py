@@ -3,15 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import numpy as np
-import psycopg
 import pytest
 from ingested import OF_A, CountingEmbedder, write
 from numpy.typing import NDArray
 
+from conftest import Connection
 from second_brain.errors import ConfigurationError, DimensionMismatchError
 from second_brain.ingest import (
     Change,
@@ -25,8 +24,6 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder
 from second_brain.services.write import KnowledgeWriter
-
-Database = psycopg.Connection[tuple[Any, ...]]
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ Ingest = Callable[..., list[DocumentReport]]
 
 
 @pytest.fixture
-def run(database: Database) -> Ingest:
+def run(database: Connection) -> Ingest:
     def ingest_folder(
         folder: Path, embedder: Embedder, labels: Labels = NO_LABELS, *, dry_run: bool = False
     ) -> list[DocumentReport]:
@@ -52,7 +49,7 @@ def run(database: Database) -> Ingest:
     return ingest_folder
 
 
-def contents(database: Database, status: str = "active") -> dict[str, list[str]]:
+def contents(database: Connection, status: str = "active") -> dict[str, list[str]]:
     rows = database.execute(
         """
         select document.external_key, array_agg(chunk.content order by chunk.chunk_index)
@@ -67,7 +64,7 @@ def contents(database: Database, status: str = "active") -> dict[str, list[str]]
 
 
 def test_documents_are_stored_with_heading_embedding_and_model(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     reports = run(folder, CountingEmbedder())
     assert [(report.external_key, report.outcome) for report in reports] == [
@@ -84,7 +81,7 @@ def test_documents_are_stored_with_heading_embedding_and_model(
 
 
 def test_a_second_run_embeds_nothing_and_changes_nothing(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder())
     query = "select chunk::text from public.knowledge_chunks as chunk order by id"
@@ -96,7 +93,7 @@ def test_a_second_run_embeds_nothing_and_changes_nothing(
 
 
 def test_a_changed_file_supersedes_its_old_text_and_embeds_only_the_new(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", "# Bananas\n\nbrown by now")
@@ -108,18 +105,8 @@ def test_a_changed_file_supersedes_its_old_text_and_embeds_only_the_new(
     assert contents(database, "superseded") == {"s:b.md": ["yellow and long"]}
 
 
-def test_a_bad_file_is_reported_and_the_others_are_stored(
-    database: Database, folder: Path, run: Ingest
-) -> None:
-    write(folder / "b.md", b"\0\0")
-    bad = [report for report in run(folder, CountingEmbedder()) if report.outcome == "failed"]
-    assert [report.external_key for report in bad] == ["s:b.md"]
-    assert "binary" in (bad[0].error or "")
-    assert set(contents(database)) == {"s:a.md", "s:c.md"}
-
-
 def test_a_file_that_turns_bad_keeps_what_was_stored(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", b"\0\0")
@@ -128,7 +115,7 @@ def test_a_file_that_turns_bad_keeps_what_was_stored(
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     class FailingEmbedder(CountingEmbedder):
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -144,7 +131,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     assert len(embedder.embedded) == 2
 
 
-def test_an_emptied_file_is_removed(database: Database, folder: Path, run: Ingest) -> None:
+def test_an_emptied_file_is_removed(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", "")
     reports = run(folder, CountingEmbedder())
@@ -153,7 +140,7 @@ def test_an_emptied_file_is_removed(database: Database, folder: Path, run: Inges
 
 
 def test_a_text_that_the_model_does_not_know_is_stored_without_an_embedding(
-    database: Database, tmp_path: Path, run: Ingest
+    database: Connection, tmp_path: Path, run: Ingest
 ) -> None:
     write(tmp_path / "a.md", "???")
     (report,) = run(tmp_path, CountingEmbedder())
@@ -172,7 +159,7 @@ def test_the_same_text_in_two_files_is_embedded_once(tmp_path: Path, run: Ingest
 
 
 def test_another_model_embeds_everything_again(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder())
     reports = run(folder, CountingEmbedder("other-3"))
@@ -196,7 +183,7 @@ FIELDS = """
 """
 
 
-def test_what_was_set_elsewhere_stays(database: Database, folder: Path, run: Ingest) -> None:
+def test_what_was_set_elsewhere_stays(database: Connection, folder: Path, run: Ingest) -> None:
     owner = UUID(int=1)
     run(folder, CountingEmbedder())
     KnowledgeWriter(database).upsert_document(
@@ -219,7 +206,7 @@ def test_what_was_set_elsewhere_stays(database: Database, folder: Path, run: Ing
 
 
 def test_labels_change_stored_documents_and_the_report_says_what(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder(), Labels(collection="vault", metadata={"team": "x"}))
     labels = Labels(visibility="public", owner_id=UUID(int=1), metadata={"team": "y"})
@@ -236,7 +223,7 @@ def test_labels_change_stored_documents_and_the_report_says_what(
 
 
 def test_a_dry_run_foresees_the_run_and_only_reads(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder())
     write(folder / "a.md", "# Apples\n\nred and round\n\n## Green\n\nsour")
@@ -263,7 +250,7 @@ def comparable(report: DocumentReport) -> DocumentReport:
 
 
 def test_stored_documents_belong_to_their_source(
-    database: Database, folder: Path, run: Ingest
+    database: Connection, folder: Path, run: Ingest
 ) -> None:
     run(folder, CountingEmbedder())
     assert database.execute(
@@ -275,7 +262,7 @@ def test_stored_documents_belong_to_their_source(
 
 
 def test_stale_documents_are_those_of_the_source_and_folder_that_are_gone(
-    database: Database, tmp_path: Path
+    database: Connection, tmp_path: Path
 ) -> None:
     for name in ("docs/a.md", "docs/b.md", "documents/c.md", "docs/locked/d.md"):
         write(tmp_path / "one" / name, f"text of {name}")
@@ -293,7 +280,9 @@ def test_stale_documents_are_those_of_the_source_and_folder_that_are_gone(
     assert stale == ["one:docs/b.md", "one:documents/c.md"]
 
 
-def test_a_source_of_the_same_name_elsewhere_is_refused(database: Database, tmp_path: Path) -> None:
+def test_a_source_of_the_same_name_elsewhere_is_refused(
+    database: Connection, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first" / "docs", tmp_path / "second" / "docs"
     for folder in (first, second):
         write(folder / "a.md", f"text of {folder}")

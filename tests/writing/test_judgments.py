@@ -65,11 +65,6 @@ def test_a_judged_chunk_names_its_document(writer: KnowledgeWriter, database: Co
         ({"question": " ", "document_key": "keys"}, r"judgments\[1\].question"),
         ({"question": "how?", "document_key": "nowhere"}, r"judgments\[1\].*nowhere"),
         ({"question": "how?", "chunk_id": uuid4()}, r"judgments\[1\].*chunk_id"),
-        ({"question": "how?"}, r"judgments\[1\].*null"),
-        (
-            {"question": "how?", "document_key": "keys", "collection": "x" * 201},
-            r"judgments\[1\].collection",
-        ),
     ],
 )
 def test_a_wrong_judgment_is_named_and_none_is_stored(
@@ -86,9 +81,6 @@ def test_a_wrong_judgment_is_named_and_none_is_stored(
     [
         ('{"question": "how?"}', "must be an array"),
         ('[{"question": "how?", "grade": 3, "document_key": "keys"}]', "grade must be 0, 1 or 2"),
-        ('[{"question": "how?", "grade": 2, "key": "keys"}]', "key must be"),
-        ('[{"question": "how?", "grade": 2, "chunk_id": "keys"}]', "must be UUIDs"),
-        ("[2]", "must be an object"),
     ],
 )
 def test_sql_refuses_other_json(database: Connection, judgments: str, named: str) -> None:
@@ -138,19 +130,6 @@ def test_a_deleted_or_truncated_chunk_takes_its_judgment_along(
     assert [(one.document_key, one.chunk_id) for one in writer.judgments()] == [("keys", None)]
     database.execute("truncate public.knowledge_chunks, public.knowledge_documents")
     assert writer.judgments() == []
-
-
-@pytest.mark.parametrize("role", ["anon", "authenticated"])
-def test_users_see_no_judgments(connect: Connect, role: str) -> None:
-    connection = connect(role)
-    for statement in (
-        "select from public.knowledge_judgments",
-        "select public.list_knowledge_judgments()",
-        "select public.set_knowledge_judgments('[]')",
-        "select public.delete_knowledge_judgments('how?')",
-    ):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(statement)
 
 
 def test_a_start_file_has_a_question_and_a_document_in_each_line(

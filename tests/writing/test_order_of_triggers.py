@@ -97,10 +97,10 @@ WRITES: dict[str, tuple[LiteralString, ...]] = {
 }
 
 
-def test_the_order_of_triggers_decides_nothing(database: Connection) -> None:
-    in_order = {name: left_by(database, statements) for name, statements in WRITES.items()}
-    reverse_triggers(database)
-    reversed_order = {name: left_by(database, statements) for name, statements in WRITES.items()}
+def test_the_order_of_triggers_decides_nothing(knowledge: Connection) -> None:
+    in_order = {name: left_by(knowledge, statements) for name, statements in WRITES.items()}
+    reverse_triggers(knowledge)
+    reversed_order = {name: left_by(knowledge, statements) for name, statements in WRITES.items()}
     for name, left in in_order.items():
         assert reversed_order[name] == left, name
 
@@ -109,27 +109,27 @@ def test_the_order_of_triggers_decides_nothing(database: Connection) -> None:
 @pytest.mark.parametrize("old", [0, 2])
 @pytest.mark.parametrize("new", [0, 2])
 def test_a_title_is_searched_by_the_weight_of_its_new_collection(
-    database: Connection, old: int, new: int
+    knowledge: Connection, old: int, new: int
 ) -> None:
     weigh = "select public.set_knowledge_fields(%s, title_weight => %s)"
     left = []
     for _ in range(2):
-        left_by(database, ())
-        database.execute(weigh, ["knowledge", old])
-        database.execute(weigh, ["other", new])
-        database.execute("update public.knowledge_chunks set content_tsv = null")
-        database.execute(
+        left_by(knowledge, ())
+        knowledge.execute(weigh, ["knowledge", old])
+        knowledge.execute(weigh, ["other", new])
+        knowledge.execute("update public.knowledge_chunks set content_tsv = null")
+        knowledge.execute(
             "update public.knowledge_documents set title = 'Okapis', collection = 'other'"
         )
         left.append(
-            database.execute(
+            knowledge.execute(
                 # Impact levels depend on the mean length at the time.
                 "select content, content_tsv @@ 'okapi',"
                 "       ts_filter(content_tsv, '{a,b,c,d}')::text"
                 " from public.knowledge_chunks order by content"
             ).fetchall()
         )
-        reverse_triggers(database)
+        reverse_triggers(knowledge)
     assert left[0] == left[1]
     assert {has_title for _, has_title, _ in left[0]} == {new > 0}
 
@@ -147,10 +147,10 @@ def test_a_title_is_searched_by_the_weight_of_its_new_collection(
 )
 @pytest.mark.parametrize("reverses", [False, True])
 def test_a_word_stays_known_while_a_chunk_has_it(
-    database: Connection, delete: LiteralString, reverses: bool
+    knowledge: Connection, delete: LiteralString, reverses: bool
 ) -> None:
     if reverses:
-        reverse_triggers(database)
-    left = left_by(database, (ANALYZE, delete))
+        reverse_triggers(knowledge)
+    left = left_by(knowledge, (ANALYZE, delete))
     assert ("quixotronics",) in left["knowledge_words"]
     assert all((word,) in left["knowledge_words"] for word in ("plans", "lions", "giraffe"))

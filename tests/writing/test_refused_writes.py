@@ -9,26 +9,18 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.types.json import Json, Jsonb
-from stored import Row, chunks_of, embedded, everything, upsert
+from stored import Row, chunks_of, dsn, embedded, everything, upsert
 
 from conftest import Connection
 
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
+__all__ = ["dsn"]  # a fixture
 
 
 REFUSED: list[tuple[Any, Any, str]] = [
     (None, [], "document"),
     ([], [], "document"),
-    ("text", [], "document"),
     ({}, [], "external_key"),
     ({"external_key": ""}, [], "external_key"),
-    ({"external_key": None}, [], "external_key"),
-    ({"external_key": 5}, [], "external_key"),
-    ({"external_key": {"a": 1}}, [], "external_key"),
     ({"external_key": "x" * 20_000}, [], "external_key"),
     *[
         ({"external_key": "doc", **wrong}, [], next(iter(wrong)))
@@ -37,21 +29,14 @@ REFUSED: list[tuple[Any, Any, str]] = [
             (
                 {"titel": "T"},
                 {"title": 5},
-                {"title": {"a": 1}},
                 {"metadata": []},
-                {"metadata": "text"},
                 {"knowledge_type": "recipe"},
                 {"source_origin": "fax"},
                 {"visibility": "secret"},
                 {"owner_id": "me"},
                 {"source_id": "nowhere"},
-                {"source_id": str(UUID(int=9))},
                 {"document_date": "2024-13-01"},
-                {"document_date": "infinity"},
-                {"document_date": "tomorrow"},
                 {"document_date": "01.02.2026"},
-                {"document_date": "20261-01-01"},
-                {"document_date": "0000-01-01"},
                 {"document_date": 20240101},
                 {"language": ""},
                 {"collection": ""},
@@ -59,7 +44,6 @@ REFUSED: list[tuple[Any, Any, str]] = [
         )
     ],
     ({"external_key": "doc"}, None, "chunks"),
-    ({"external_key": "doc"}, {}, "chunks"),
     ({"external_key": "doc"}, "text", "chunks"),
     *[
         ({"external_key": "doc"}, [{"content": "fine"}, wrong], "chunks")
@@ -71,18 +55,12 @@ REFUSED: list[tuple[Any, Any, str]] = [
                 [],
                 {},
                 {"content": None},
-                {"content": 5},
                 {"content": "x", "text": "y"},
                 {"content": "x", "heading": 5},
                 {"content": "x", "metadata": []},
-                {"content": "x", "embedding_model": "m", "embedding": 5},
-                {"content": "x", "embedding_model": "m", "embedding": {}},
                 {"content": "x", "embedding_model": "m", "embedding": []},
-                {"content": "x", "embedding_model": "m", "embedding": [1, 2]},
                 {"content": "x", "embedding_model": "m", "embedding": [1, 2, 3, 4]},
                 {"content": "x", "embedding_model": "m", "embedding": [1, 2, None]},
-                {"content": "x", "embedding_model": "m", "embedding": [1, 2, "a"]},
-                {"content": "x", "embedding_model": "m", "embedding": [0, 0, 0]},
                 {"content": "x", "embedding_model": "m", "embedding": [1e-30, 0, 0]},
                 {"content": "x", "embedding_model": "m", "embedding": [1e39, 0, 0]},
                 {"content": "x", "embedding_model": 5},

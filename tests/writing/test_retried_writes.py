@@ -6,19 +6,16 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from stored import dsn
 
 from conftest import Connect, Connection
 from second_brain.errors import ConflictError
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
 
+__all__ = ["dsn"]  # a fixture
+
 DOCUMENT = {"external_key": "doc"}
 CHUNKS = [{"content": "text"}]
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 @contextmanager

@@ -34,7 +34,6 @@ class Traced(Hashed):
         self.pause = pause
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed."""
         with self.log.open("a") as file:
             file.write("".join(f"{text!r}\n" for text in texts))
         time.sleep(self.pause)

@@ -52,12 +52,6 @@ def test_each_document_has_its_state_and_its_counts(stored: Database) -> None:
     assert listed[2].owner_id == ANNA
 
 
-def test_a_state_lists_the_documents_that_show_it(stored: Database) -> None:
-    assert keys(stored, state="ready") == ["a/ready"]
-    assert keys(stored, state="empty") == ["b/empty"]
-    assert keys(stored, state="pending") == ["c/pending", "d/waiting"]
-
-
 def test_documents_of_a_superseded_model_wait(stored: Database) -> None:
     stored.connection.execute("update public.knowledge_chunks set embedding_model = null")
     stored.connection.execute(

@@ -273,14 +273,6 @@ def test_a_heading_has_a_longest_length(tmp_path: Path, name: str, content: str 
     assert all(chunk.content.strip() for chunk in chunks)
 
 
-@pytest.mark.parametrize("page", [1, 2])
-def test_several_bookmarks_of_a_place_are_headings(tmp_path: Path, page: int) -> None:
-    marks = [("Alpha", page), ("Beta", page), ("Gamma", page), ("First words", page)]
-    data = pdf("First words", "First words again", bookmarks=marks)
-    chunks = split(load(write(tmp_path / "a.pdf", data)))
-    assert {*range(1, 3)} >= {number for one in chunks for number in one.metadata["pages"]}
-
-
 def test_whatever_a_document_does_the_others_are_stored(
     tmp_path: Path,
     database: psycopg.Connection[tuple[object, ...]],

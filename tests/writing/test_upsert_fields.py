@@ -6,10 +6,12 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from stored import Row, chunks_of, counts, embedded, everything, upsert
+from stored import Row, chunks_of, counts, dsn, everything, upsert
 
 from conftest import Connection
 from second_brain.services.write import KnowledgeWriter
+
+__all__ = ["dsn"]  # a fixture
 
 SET: dict[str, Any] = {
     "title": "T",
@@ -34,12 +36,6 @@ DEFAULTS: dict[str, Any] = {
     "collection": "knowledge",
     "metadata": {},
 }
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 def document_of(connection: Connection) -> Row:
@@ -84,13 +80,6 @@ def test_a_new_document_has_defaults(service_role: Connection, fields: str) -> N
     assert document_of(service_role) == DEFAULTS
 
 
-def test_given_metadata_replaces_the_documents_metadata(service_role: Connection) -> None:
-    upsert(service_role, ["text"], metadata={"a": 1, "b": 2})
-    upsert(service_role, ["text"], metadata={"b": 3})
-    assert document_of(service_role)["metadata"] == {"b": 3}
-    assert chunks_of(service_role)[0]["metadata"] == {"b": 3}
-
-
 OWN = {"content": "own", "collection": "artifacts", "metadata": {"page": 3}}
 
 
@@ -133,13 +122,6 @@ def test_a_changed_chunk_does_not_take_the_fields_of_the_one_before(
     upsert(service_role, ["new text"])
     (chunk,) = chunks_of(service_role)
     assert (chunk["collection"], chunk["metadata"]) == ("knowledge", {})
-
-
-@pytest.mark.parametrize("fields", ["merge", "replace"])
-def test_chunks_that_are_not_given_are_removed(service_role: Connection, fields: str) -> None:
-    upsert(service_role, [embedded("one", 1), "two"])
-    assert counts(upsert(service_role, ["two"], fields=fields)) == (0, 0, 1, 1)
-    assert [row["content"] for row in chunks_of(service_role)] == ["two"]
 
 
 @pytest.mark.parametrize("fields", [None, "", "keep", "MERGE"])

@@ -1,9 +1,8 @@
 """KnowledgeWriter and AsyncKnowledgeWriter over a real database."""
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterator
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,12 +11,16 @@ import psycopg
 import pytest
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
+from stored import dsn
 
+from conftest import Connection
 from corpora import SAVANNA
 from second_brain import errors
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter, UpsertCounts
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+__all__ = ["dsn"]  # a fixture
+
+Connection = Connection
 
 
 class Waiting:
@@ -37,7 +40,6 @@ class Waiting:
         )
 
     def close(self) -> None:
-        """Close the connection and the loop."""
         self.loop.run_until_complete(self.connection.close())
         self.loop.close()
 
@@ -57,17 +59,6 @@ def corpus(writer: Any) -> UUID:
     document = {"external_key": "savanna", "title": "Savanna"}
     document_id: UUID = writer.upsert_document(document, SAVANNA).document_id
     return document_id
-
-
-def test_both_kinds_have_the_same_methods() -> None:
-    public = [name for name in dir(AsyncKnowledgeWriter) if not name.startswith("_")]
-    assert "upsert_document" in public
-    for name in public:
-        one, other = getattr(KnowledgeWriter, name), getattr(AsyncKnowledgeWriter, name)
-        assert inspect.signature(one) == inspect.signature(other)
-        assert inspect.getdoc(one) == inspect.getdoc(other)
-        assert inspect.iscoroutinefunction(other)
-        assert not inspect.iscoroutinefunction(one)
 
 
 @pytest.mark.parametrize("kind", [KnowledgeWriter, AsyncKnowledgeWriter])
@@ -115,15 +106,8 @@ def test_a_document_may_hold_pythons_own_values(writer: Any, embedding: Any) -> 
     ("document", "chunks", "kind"),
     [
         ({}, [], errors.InvalidInputError),
-        ({"external_key": "a", "nosuch": 1}, [], errors.InvalidInputError),
         ({"external_key": "a", "title": object()}, [], errors.InvalidInputError),
-        ({"external_key": "a"}, [{"heading": "no content"}], errors.InvalidInputError),
         ({"external_key": "a"}, [{"content": "a\x00"}], errors.InvalidInputError),
-        (
-            {"external_key": "a"},
-            [{"content": "a", "embedding_model": "m", "embedding": [1, float("inf"), 0]}],
-            errors.InvalidInputError,
-        ),
         (
             {"external_key": "a"},
             [{"content": "a", "embedding_model": "m", "embedding": [1, 2]}],
@@ -190,12 +174,6 @@ def test_deleting_returns_how_much_went(writer: Any, corpus: UUID) -> None:
     assert writer.delete_document("savanna") == 0
 
 
-def test_a_purge_removes_what_was_superseded(writer: Any, corpus: UUID) -> None:
-    writer.upsert_document({"external_key": "savanna", "title": "Savanna"}, SAVANNA[:1])
-    assert writer.purge(timedelta(days=1)) == 0
-    assert writer.purge(timedelta(0)) == 2
-
-
 def test_a_writer_joins_the_callers_transaction(dsn: str, database: Connection) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("select 1")
@@ -214,22 +192,6 @@ def test_statistics_are_renewed_after_analyze(
 ) -> None:
     database.execute("analyze public.knowledge_chunks")
     assert writer.refresh_statistics() is True
-
-
-def test_an_async_writer_joins_the_callers_transaction(dsn: str, database: Connection) -> None:
-    async def write() -> None:
-        async with await psycopg.AsyncConnection.connect(dsn) as connection:
-            await connection.execute("select 1")
-            writer = AsyncKnowledgeWriter(connection)
-            await writer.upsert_document({"external_key": "a"}, SAVANNA)
-            with pytest.raises(errors.InvalidInputError):
-                await writer.upsert_document({}, [])
-            assert connection.info.transaction_status == TransactionStatus.INTRANS
-            await connection.rollback()
-
-    asyncio.run(write())
-    stored = database.execute("select count(*) from public.knowledge_documents").fetchone()
-    assert stored == (0,)
 
 
 def test_a_write_that_waits_too_long_is_cancelled(dsn: str, corpus: UUID, writer: Any) -> None:

@@ -243,24 +243,15 @@ begin
     select jsonb_object_agg(entry.value, entry.frequency)
       from knowledge_internal.listed_frequencies('language') as entry
   );
-  insert into public.knowledge_corpus_statistics as corpus (
+  delete from public.knowledge_corpus_statistics;
+  insert into public.knowledge_corpus_statistics (
     document_count, mean_length, content_words, distinct_words, cosine_spread, least_frequency,
     sample, language_shares, analysed_at, analysed_rows
   )
   values (
     table_rows, greatest(sampled.mean_length, 1), sampled.content_words, sampled.distinct_words,
     spread, least, sampled.kept, languages, last_analysed_at, table_rows
-  )
-      on conflict (id) do update
-     set (
-           document_count, mean_length, content_words, distinct_words, cosine_spread,
-           least_frequency, sample, language_shares, analysed_at, analysed_rows, refreshed_at
-         ) = row(
-           excluded.document_count, excluded.mean_length, excluded.content_words,
-           excluded.distinct_words, excluded.cosine_spread, excluded.least_frequency,
-           excluded.sample, excluded.language_shares, excluded.analysed_at,
-           excluded.analysed_rows, excluded.refreshed_at
-         );
+  );
   return true;
 end
 $$;
@@ -385,6 +376,7 @@ declare
   tolerance constant float8 := 0.2; -- of the rows
   searched constant text := case
     when collections[1] = all (collections) then collections[1] else '' end;
+  usual constant record := knowledge_internal.usual_bm25();
   copied public.knowledge_corpus_statistics;
   is_current boolean;
   figures knowledge_internal.corpus_figures;
@@ -439,11 +431,11 @@ begin
    where settings.collection in (searched, '')
    order by settings.collection = '', settings.collection
    limit 1;
-  figures.k1 := coalesce(figures.k1, knowledge_internal.bm25_k1());
+  figures.k1 := coalesce(figures.k1, usual.k1);
   figures.b := coalesce(
     figures.b,
     least(
-      knowledge_internal.bm25_b(),
+      usual.b,
       greatest(
         0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
       )
@@ -497,13 +489,10 @@ begin
     exit when found_language is null;
     languages := languages || found_language;
   end loop;
-  return case
-    when cardinality(languages) = 1 then array[knowledge_internal.text_configuration(languages[1])]
-    else (
-      select array_agg(distinct knowledge_internal.text_configuration(present.name))
-        from unnest(languages) as present (name)
-    )
-  end;
+  return (
+    select array_agg(distinct knowledge_internal.text_configuration(present.name))
+      from unnest(languages) as present (name)
+  );
 end
 $$;
 

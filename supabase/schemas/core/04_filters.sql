@@ -407,13 +407,13 @@ begin
     select one.*,
            count(*) filter (where one.level = of_level + 1) over element as results,
            row_number() over element = count(*) over element as is_last
-      from knowledge_internal.listed_conditions(value, at_place, of_level + 1) with ordinality
-             as one (place, part, path, condition, level, parts, number)
+      from knowledge_internal.listed_conditions(value, at_place, of_level + 1)
+           with ordinality as one
     window element as (
              partition by case wanted_type when 'array' then one.part[1]::integer end
-             order by one.number rows between unbounded preceding and unbounded following
+             order by one.ordinality rows between unbounded preceding and unbounded following
            )
-     order by one.number
+     order by one.ordinality
   loop
     return query select listed.place, listed.path, listed.condition, listed.level, listed.parts;
     if listed.is_last then
@@ -503,10 +503,8 @@ begin
   for written in
     select listed.place, listed.path, listed.condition as source, listed.level, listed.parts,
            count(*) over () as conditions
-      from knowledge_internal.listed_conditions(filters, argument) with ordinality as listed (
-             place, part, path, condition, level, parts, number
-           )
-     order by listed.number
+      from knowledge_internal.listed_conditions(filters, argument) with ordinality as listed
+     order by listed.ordinality
   loop
     if written.conditions > 100 then
       raise exception '% must have at most 100 %, not %',

@@ -403,20 +403,16 @@ begin
 end
 $$;
 
--- A lexeme by which a word of a text is found. compound: null for a word. role: word; or of a
--- compound whole (all of it as one word), part (a word between its punctuation) or piece (of
--- lruCache lru). Lexemes with the same compound, role and part are one word in several languages.
--- occurrences: of the word or the compound in the text. kept_in: a bit for each configuration, in
--- their order, for which the word is no stop word. stop_word_in: the chunks of the others.
--- probability: that the word is none in this text.
-create type knowledge_internal.query_reading as (
-  compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer,
-  kept_in bigint, stop_word_in float8, probability float8
-);
-
--- The lexemes by which the words of a text are found, without regard to the chunks.
+-- The lexemes by which the words of a text are found, without regard to the chunks. compound: null
+-- for a word. role: word; or of a compound whole (all of it as one word), part (a word between its
+-- punctuation) or piece (of lruCache lru). Lexemes with the same compound, role and part are one
+-- word in several languages. occurrences: of the word or the compound in the text. kept_in: a bit
+-- for each configuration, in their order, for which the word is no stop word.
 create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
-returns setof knowledge_internal.query_reading
+returns table (
+  compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer,
+  kept_in bigint
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -458,7 +454,7 @@ begin
   -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
   return query
   select null::text, 'word', min(found.leading), false, found.lexeme,
-         count(distinct found.place)::integer, bit_or(found.kept_in), 0::float8, 1::float8
+         count(distinct found.place)::integer, bit_or(found.kept_in)
     from (
       select analysed.lexeme, position.place,
              bit_or(1::bigint << (language.number - 1)::integer) over (partition by position.place)
@@ -480,7 +476,7 @@ begin
   return query
   select found.word, found.role, min(found.leading),
          bool_and(found.role = 'whole' and found.word_is_identifier),
-         found.lexeme, found.occurrences, bit_or(found.kept_in), 0::float8, 1::float8
+         found.lexeme, found.occurrences, bit_or(found.kept_in)
     from (
       select lower(typed.source) as word, form.role, analysed.lexeme, typed.occurrences,
              typed.is_identifier as word_is_identifier,
@@ -555,44 +551,6 @@ begin
 end
 $$;
 
--- The readings with the languages in which their words are stop words. Several stop words of a
--- language make it more likely that the text is in it; one alone can be a word of another.
-create function knowledge_internal.with_stop_words(
-  readings knowledge_internal.query_reading[], configurations regconfig[],
-  corpus knowledge_internal.corpus_figures
-) returns knowledge_internal.query_reading[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  evidence constant float8 := 10; -- how much more likely a stop word is in its language
-begin
-  return array(
-    with language as materialized (
-      select listed.bit, listed.chunks, listed.score / sum(listed.score) over () as probability
-        from (
-          select counted.chunks, bit.bit,
-                 greatest(counted.chunks, 1) * evidence ^ (
-                   select greatest(count(distinct read.part) - 1, 0)
-                     from unnest(readings) as read
-                    where read.role = 'word' and read.kept_in & bit.bit = 0
-                 ) as score
-            from unnest(knowledge_internal.chunks_of_configurations(configurations, corpus))
-                 with ordinality as counted (chunks, number)
-           cross join lateral (select 1::bigint << (counted.number - 1)::integer) as bit (bit)
-        ) as listed
-    )
-    select row(
-             read.compound, read.role, read.part, read.is_identifier, read.lexeme,
-             read.occurrences, read.kept_in, coalesce(sum(language.chunks), 0),
-             1 - coalesce(sum(language.probability), 0)
-           )::knowledge_internal.query_reading
-      from unnest(readings) as read
-      left join language on read.kept_in & language.bit = 0
-     group by read.compound, read.role, read.part, read.is_identifier, read.lexeme,
-              read.occurrences, read.kept_in
-  );
-end
-$$;
-
 -- The lexemes of a text with their weights. A word's weight is its idf times its occurrences, with
 -- the chunks that have any of its readings; an expansion has a share of it. A stop word of one
 -- language that no chunk of another has is left out. A compound counts as one word, with the idf of
@@ -614,16 +572,41 @@ declare
   number_share constant float8 := 0.85;
   common_identifier constant float8 := 0.02; -- of the chunks: it is a subject, no name
   few constant float8 := 20; -- chunks
-  readings knowledge_internal.query_reading[] := array(
-    select knowledge_internal.query_readings(wanted, configurations)
-  );
+  evidence constant float8 := 10; -- how much more likely a stop word is in its language
 begin
-  if cardinality(configurations) > 1 then
-    readings := knowledge_internal.with_stop_words(readings, configurations, corpus);
-  end if;
   return query
-  with read as materialized (
-    select * from unnest(readings)
+  with readings as materialized (
+    select * from knowledge_internal.query_readings(wanted, configurations)
+  ),
+  -- The languages of a text in several. Several stop words of a language make it more likely that
+  -- the text is in it; one alone can be a word of another.
+  language as materialized (
+    select listed.bit, listed.chunks, listed.score / sum(listed.score) over () as probability
+      from (
+        select counted.chunks, bit.bit,
+               greatest(counted.chunks, 1) * evidence ^ (
+                 select greatest(count(distinct readings.part) - 1, 0)
+                   from readings
+                  where readings.role = 'word' and readings.kept_in & bit.bit = 0
+               ) as score
+          from unnest(
+                 case when cardinality(configurations) > 1 then
+                   knowledge_internal.chunks_of_configurations(configurations, corpus) end
+               ) with ordinality as counted (chunks, number)
+         cross join lateral (select 1::bigint << (counted.number - 1)::integer) as bit (bit)
+      ) as listed
+  ),
+  -- stop_word_in: the chunks of the languages in which a word is a stop word; probability: that it
+  -- is none in this text.
+  read as materialized (
+    select readings.*, stop_word.stop_word_in, stop_word.probability
+      from readings
+     cross join lateral (
+             select coalesce(sum(language.chunks), 0) as stop_word_in,
+                    1 - coalesce(sum(language.probability), 0) as probability
+               from language
+              where readings.kept_in & language.bit = 0
+           ) as stop_word
   ),
   typed as materialized (
     select read.compound, read.role, read.part, read.is_identifier, read.lexeme,
@@ -712,38 +695,7 @@ begin
 end
 $$;
 
--- A condition for each phrase of at least two words, and what it adds to the score of a chunk that
--- has it.
-create function knowledge_internal.phrase_bonuses(
-  operands knowledge_internal.query_operand[], configurations regconfig[],
-  lexeme_queries tsquery[], weights float8[], out queries tsquery[], out bonuses float8[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  select array_agg(phrase.query order by operand.ordinality),
-         array_agg(
-           (
-             select coalesce(sum(word.weight), 0)
-               from unnest(lexeme_queries, weights) as word (query, weight)
-              where phrase.query @> word.query
-           )
-           order by operand.ordinality
-         )
-    into queries, bonuses
-    from unnest(operands) with ordinality as operand
-   cross join lateral (
-           select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
-             from unnest(configurations) as language (configuration)
-            cross join lateral knowledge_internal.phrase_query(
-                    language.configuration, operand.source, operand.further
-                  ) as reading (query)
-            where reading.query::text ~ '<' -- two words
-         ) as phrase
-   where operand.is_phrase
-     and not operand.is_excluded
-     and phrase.query is not null;
-end
-$$;
+
 
 -- A reading with what a row must have and must not have. is_partial: false where all rows that
 -- match are candidates, else null.
@@ -887,12 +839,28 @@ begin
     return analysis;
   end if;
 
-  select phrase.queries, phrase.bonuses,
+  -- A condition for each phrase of at least two words, and what it adds to a chunk that has it.
+  select array_agg(phrase.query order by operand.ordinality),
+         array_agg(
+           (
+             select coalesce(sum(word.weight), 0)
+               from unnest(weighed.lexeme_queries, weighed.scored_weights) as word (query, weight)
+              where phrase.query @> word.query
+           )
+           order by operand.ordinality
+         ),
          knowledge_internal.lexeme_vector(weighed.lexemes, weighed.scored_weights)
     into bonuses.phrase_queries, bonuses.phrase_bonuses, weighed.weight_vector
-    from knowledge_internal.phrase_bonuses(
-           operands, configurations, weighed.lexeme_queries, weighed.scored_weights
-         ) as phrase;
+    from unnest(operands) with ordinality as operand
+   cross join lateral (
+           select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
+             from unnest(configurations) as language (configuration)
+            cross join lateral knowledge_internal.phrase_query(
+                    language.configuration, operand.source, operand.further
+                  ) as reading (query)
+            where reading.query::text ~ '<' -- two words
+         ) as phrase
+   where operand.is_phrase and not operand.is_excluded and phrase.query is not null;
   weighed.weights := weighed.scored_weights;
   if bonuses.identifier_query is not null then
     select identifier.bonus,
@@ -982,19 +950,17 @@ begin
   end if;
 
   lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  weighed.document_count := corpus.document_count;
-  weighed.mean_length := corpus.mean_length;
-  weighed.k1 := corpus.k1;
-  weighed.b := corpus.b;
   select array_agg(ordered.lexeme), array_agg(ordered.query),
          array_agg(ordered.document_frequency), array_agg(ordered.weight),
-         array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery
+         array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery,
+         corpus.document_count, corpus.mean_length, corpus.k1, corpus.b
     into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
-         weighed.scored_weights, weighed.readings, analysis.matching_query
+         weighed.scored_weights, weighed.readings, analysis.matching_query,
+         weighed.document_count, weighed.mean_length, weighed.k1, weighed.b
     from (
       select asked.lexeme, asked.document_frequency,
              cardinality(asked.positions) * knowledge_internal.weight_of_word(
-               weighed.document_count, asked.document_frequency
+               corpus.document_count, asked.document_frequency
              ) as weight,
              row_number() over (order by asked.document_frequency, asked.lexeme) as place,
              knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query

@@ -1,18 +1,12 @@
 -- 007_rows: the only statements by which a search, and the modules, read the rows of chunks.
--- Adds: types chunk_row and page_row, and the functions that read rows by ids, in
--- documents, by the indexes and in samples. Locks nothing that exists.
+-- Adds: type page_row, and the functions that read rows by ids, in documents, by the indexes and in
+-- samples. Locks nothing that exists.
 
 -- Each function makes one plain statement about each table: no lateral or outer join and no
 -- sub-query that reads the table again, so that an engine which distributes the rows can plan it.
 -- Which rows may be read is said by a row_scope alone.
 
--- A row by its id. bm25 to distance: null where they are not asked for. distance: the cosine
--- distance to an embedding.
-create type knowledge_internal.chunk_row as (
-  id uuid, document_id uuid, chunk_index integer, collection text, text_length integer,
-  content_hash text, bm25 extensions.sparsevec, content_tsv tsvector, embedding extensions.vector,
-  distance double precision
-);
+
 
 -- What a page of hits, or of a document, shows of a row.
 create type knowledge_internal.page_row as (
@@ -21,11 +15,16 @@ create type knowledge_internal.page_row as (
   document_date date, language text, heading text, sensitivity text, source_row jsonb
 );
 
--- Extension point: the rows with these ids.
+-- Extension point: the rows with these ids. bm25 to distance: null where they are not asked for.
+-- distance: the cosine distance to an embedding.
 create function knowledge_internal.rows_by_id(
   ids uuid[], has_bm25 boolean default false, has_lexemes boolean default false,
   has_embedding boolean default false, asked_embedding extensions.vector default null
-) returns setof knowledge_internal.chunk_row
+) returns table (
+  id uuid, document_id uuid, chunk_index integer, collection text, text_length integer,
+  content_hash text, bm25 extensions.sparsevec, content_tsv tsvector, embedding extensions.vector,
+  distance double precision
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return query

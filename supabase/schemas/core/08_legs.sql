@@ -482,7 +482,7 @@ create function knowledge_internal.exact_scores(
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  most_weight constant float8 := (knowledge_internal.usual_bm25()).k1 + 1;
   -- The length factor is linear in the length.
   shortest constant float8 := weighed.k1 * (1 - weighed.b);
   per_word constant float8 :=
@@ -571,24 +571,7 @@ begin
 end
 $$;
 
--- The nearest of these rows in full precision, nearest first.
-create function knowledge_internal.rated_rows(
-  compared uuid[], asked_embedding extensions.vector, most_rows integer,
-  out ids uuid[], out similarities float8[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  select array_agg(near.id order by near.distance, near.id),
-         array_agg(1 - near.distance order by near.distance, near.id)
-    into ids, similarities
-    from (
-      select row.id, row.distance
-        from knowledge_internal.rows_by_id(compared, asked_embedding => asked_embedding) as row
-       order by row.distance, row.id
-       limit most_rows
-    ) as near;
-end
-$$;
+
 
 -- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
 -- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
@@ -762,9 +745,17 @@ begin
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
-      near := knowledge_internal.rated_rows(
-        found.near_ids, asked_embedding, reading.compared_exactly
-      );
+      -- The nearest of these rows in full precision.
+      select array_agg(nearest.id order by nearest.distance, nearest.id) as ids,
+             array_agg(1 - nearest.distance order by nearest.distance, nearest.id) as similarities
+        into near
+        from (
+          select row.id, row.distance
+            from knowledge_internal.rows_by_id(found.near_ids, asked_embedding => asked_embedding)
+                 as row
+           order by row.distance, row.id
+           limit reading.compared_exactly
+        ) as nearest;
     end if;
   end if;
   if list.vector_strategy is not null then
@@ -828,32 +819,8 @@ begin
 end
 $$;
 
--- The lists of a search: where one collection has rows with what a question requires, it stays
--- required in all.
-create function knowledge_internal.without_relaxed(lists knowledge_internal.ranked_list[])
-returns knowledge_internal.ranked_list[]
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  strict_formulations integer[];
-begin
-  strict_formulations := array(
-    select list.formulation from unnest(lists) as list
-     where list.text_strategy is not null and list.relaxed_parts is null
-  );
-  for place in 1 .. cardinality(lists) loop
-    if lists[place].relaxed_parts is not null
-       and lists[place].formulation = any (strict_formulations)
-    then
-      lists[place].text_ids := null;
-      lists[place].text_scores := null;
-      lists[place].relaxed_parts := null;
-    end if;
-  end loop;
-  return lists;
-end
-$$;
-
--- The lists of a search: each question is ranked by itself in each collection.
+-- The lists of a search: each question is ranked by itself in each collection. Where one collection
+-- has rows with what a question requires, it stays required in all.
 create function knowledge_internal.rank_all(plan knowledge_internal.search_plan)
 returns knowledge_internal.ranked_list[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
@@ -912,8 +879,18 @@ begin
   perform set_config('hnsw.ef_search', callers[1], true),
           set_config('hnsw.iterative_scan', callers[2], true),
           set_config('hnsw.max_scan_tuples', callers[3], true);
-  return case when cardinality(lists) = 1 then lists
-    else knowledge_internal.without_relaxed(lists) end;
+  for place in 1 .. case when cardinality(lists) > 1 then cardinality(lists) else 0 end loop
+    if lists[place].relaxed_parts is not null and exists (
+      select from unnest(lists) as list
+       where list.formulation = lists[place].formulation and list.text_strategy is not null
+         and list.relaxed_parts is null
+    ) then
+      lists[place].text_ids := null;
+      lists[place].text_scores := null;
+      lists[place].relaxed_parts := null;
+    end if;
+  end loop;
+  return lists;
 end
 $$;
 

@@ -177,6 +177,11 @@ class Client(ABC):
         self._on_error = on_error
         self._explain_empty = explain_empty
 
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls may run at the same time."""
+        return True
+
     @abstractmethod
     async def _send(
         self, function: str, arguments: dict[str, Any], timeout: float | None

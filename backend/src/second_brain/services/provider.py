@@ -73,11 +73,6 @@ class AsyncSearchProvider(Client):
 
     _pause = staticmethod(asyncio.sleep)
 
-    @property
-    def is_concurrent(self) -> bool:
-        """Whether several calls may run at the same time."""
-        return True
-
     async def hybrid_search(
         self,
         query_embedding: Embedding | None,
@@ -500,11 +495,6 @@ class AsyncSearchProvider(Client):
 
 class SearchProvider(Client):
     """The searches of `AsyncSearchProvider`, for threads."""
-
-    @property
-    def is_concurrent(self) -> bool:
-        """Whether several calls may run at the same time."""
-        return True
 
     hybrid_search = blocking(AsyncSearchProvider.hybrid_search)
     find = blocking(AsyncSearchProvider.find)

@@ -1,0 +1,1 @@
+"""Hybrid search as a memory of the Agent Memory Benchmark."""
