@@ -261,6 +261,8 @@ def _conditions(
         columns=sql.SQL(", ").join([_texts(columns), *later]),
         table=sql.Identifier(source.schema, source.name),
     ).fetchall()
+    if {row[0] for row in rows} != {True, False}:
+        return []  # Results without the key of the table are not its rows.
     found = []
     for place, name in enumerate(columns, 1):
         at = len(columns) + 1 + times.index(name) if name in times else None
