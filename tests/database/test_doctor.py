@@ -1,6 +1,5 @@
 """The findings of `doctor` in correct databases and in databases that were damaged on purpose."""
 
-import json
 from typing import Any
 
 import psycopg
@@ -10,6 +9,7 @@ from second_brain.database import doctor, vector_index
 from second_brain.database.doctor import Finding
 from second_brain.embedding_queue import reembedding
 from second_brain.models import CallableEmbedder
+from support.documents import embedded, upsert
 
 HASH = "public.knowledge_content_hash(text, text)"
 
@@ -23,44 +23,12 @@ def found(findings: list[Finding], check: str, status: str) -> list[Finding]:
     return [one for one in findings if (one.check, one.status) == (check, status)]
 
 
-def ingest(connection: Any, key: str, *chunks: dict[str, Any]) -> None:
-    connection.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [json.dumps({"external_key": key}), json.dumps(chunks)],
-    )
-
-
-def embedded(content: str, model: str) -> dict[str, Any]:
-    return {"content": content, "embedding": [1, 2, 3], "embedding_model": model}
-
-
 def test_a_fresh_database_is_in_order(dsn: str) -> None:
-    findings = examine(dsn)
-    assert {one.status for one in findings} == {"ok"}
-    assert [one.check for one in findings] == [
-        "server",
-        "pgvector",
-        "roles",
-        "migrations",
-        "modules",
-        "functions",
-        "row level security",
-        "tables",
-        "indexes",
-        "embeddings",
-        "statistics",
-        "dead rows",
-        "memory",
-        "owners",
-        "rows",
-        "settings",
-        "queue",
-        "adoptions",
-    ]
+    assert {one.status for one in examine(dsn)} == {"ok"}
 
 
 def test_a_database_in_use_is_in_order(dsn: str, database: Any) -> None:
-    ingest(database, "a", embedded("one thing", "m"), embedded("another thing", "m"))
+    upsert(database, "a", embedded("one thing", "m"), embedded("another thing", "m"))
     database.execute("analyze public.knowledge_chunks")
     database.execute("select public.refresh_knowledge_statistics()")
     database.execute("select pg_stat_force_next_flush()")
@@ -78,104 +46,110 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
     assert "second-brain migrate" in (findings[-1].remedy or "")
 
 
-@pytest.mark.parametrize(
-    ("damage", "check", "message", "remedy"),
-    [
-        (f"drop function {HASH} cascade", "functions", f"{HASH} is missing", None),
+# A right that nobody should have; the remedy takes it back.
+GRANTED = [
+    ("functions", f"execute on function {HASH}", "anon", f"may call {HASH}"),
+    ("functions", f"execute on function {HASH}", "public", f"may call {HASH}"),
+    (
+        "tables",
+        "truncate on table public.knowledge_documents",
+        "anon",
+        "has truncate on table public.knowledge_documents",
+    ),
+    (
+        "tables",
+        "update (title) on table public.knowledge_documents",
+        "authenticated",
+        "has update (title) on table public.knowledge_documents",
+    ),
+    (
+        "tables",
+        "usage on schema knowledge_internal",
+        "anon",
+        "has usage on schema knowledge_internal",
+    ),
+]
+ROW_SECURITY = "alter table public.knowledge_sources {} row level security"
+DAMAGES = [
+    *[
         (
-            f"grant execute on function {HASH} to anon",
-            "functions",
-            f"anon may call {HASH} but should not",
-            f"revoke execute on function {HASH} from anon",
-        ),
-        (
-            f"grant execute on function {HASH} to public",
-            "functions",
-            f"public may call {HASH} but should not",
-            f"revoke execute on function {HASH} from public",
-        ),
-        (
-            f"revoke execute on function {HASH} from service_role",
-            "functions",
-            f"service_role may not call {HASH}",
-            f"grant execute on function {HASH} to service_role",
-        ),
-        (
-            "create function public.knowledge_content_hash(text) returns text"
-            " language sql as $$ select $1 $$",
-            "functions",
-            "knowledge_content_hash exists 2 times",
-            "drop function public.knowledge_content_hash(text)",
-        ),
-        (
-            "alter table public.knowledge_sources disable row level security",
-            "row level security",
-            "off for public.knowledge_sources",
-            "alter table public.knowledge_sources enable row level security",
-        ),
-        (
-            "drop index public.knowledge_chunks_owner",
-            "indexes",
-            "index public.knowledge_chunks_owner is missing",
-            None,
-        ),
-        (
-            "alter function public.delete_knowledge_owner(uuid) security invoker",
-            "functions",
-            "function public.delete_knowledge_owner(uuid) differs from this version in:"
-            " security_definer",
-            None,
-        ),
-        (
-            "grant truncate on public.knowledge_documents to anon",
-            "tables",
-            "anon has truncate on table public.knowledge_documents but should not",
-            "revoke truncate on table public.knowledge_documents from anon",
-        ),
-        (
-            "grant update (title) on public.knowledge_documents to authenticated",
-            "tables",
-            "authenticated has update (title) on table public.knowledge_documents but should not",
-            "revoke update (title) on table public.knowledge_documents from authenticated",
-        ),
-        (
-            "grant usage on schema knowledge_internal to anon",
-            "tables",
-            "anon has usage on schema knowledge_internal but should not",
-            "revoke usage on schema knowledge_internal from anon",
-        ),
-        (
-            "alter policy knowledge_documents_read on public.knowledge_documents using (true)",
-            "row level security",
-            "policy public.knowledge_documents.knowledge_documents_read differs",
-            None,
-        ),
-        (
-            "alter table public.knowledge_documents drop column author",
-            "tables",
-            "column public.knowledge_documents.author is missing",
-            None,
-        ),
-        (
-            "delete from supabase_migrations.schema_migrations where version = '003'",
-            "migrations",
-            "but not 003_",
-            None,
-        ),
+            f"grant {right} to {role}",
+            check,
+            f"{role} {what} but should not",
+            f"revoke {right} from {role}",
+        )
+        for check, right, role, what in GRANTED
     ],
-)
+    (
+        f"revoke execute on function {HASH} from service_role",
+        "functions",
+        f"service_role may not call {HASH}",
+        f"grant execute on function {HASH} to service_role",
+    ),
+    (
+        "create function public.knowledge_content_hash(text) returns text"
+        " language sql as $$ select $1 $$",
+        "functions",
+        "knowledge_content_hash exists 2 times",
+        "drop function public.knowledge_content_hash(text)",
+    ),
+    (
+        ROW_SECURITY.format("disable"),
+        "row level security",
+        "off for public.knowledge_sources",
+        ROW_SECURITY.format("enable"),
+    ),
+    (f"drop function {HASH} cascade", "functions", f"{HASH} is missing", None),
+    (
+        "drop index public.knowledge_chunks_owner",
+        "indexes",
+        "index public.knowledge_chunks_owner is missing",
+        None,
+    ),
+    (
+        "alter function public.delete_knowledge_owner(uuid) security invoker",
+        "functions",
+        "public.delete_knowledge_owner(uuid) differs from this version in: security_definer",
+        None,
+    ),
+    (
+        "alter policy knowledge_documents_read on public.knowledge_documents using (true)",
+        "row level security",
+        "policy public.knowledge_documents.knowledge_documents_read differs",
+        None,
+    ),
+    (
+        "alter table public.knowledge_documents drop column author",
+        "tables",
+        "column public.knowledge_documents.author is missing",
+        None,
+    ),
+    (
+        "delete from supabase_migrations.schema_migrations where version = '003'",
+        "migrations",
+        "but not 003_",
+        None,
+    ),
+]
+
+
+def errors(connection: Any) -> list[Finding]:
+    return [one for one in doctor.examine(connection) if one.status == "error"]
+
+
+@pytest.mark.parametrize(("damage", "check", "message", "remedy"), DAMAGES)
 def test_damage_is_found_and_named_with_its_remedy(
-    dsn: str, database: Any, damage: str, check: str, message: str, remedy: str | None
+    knowledge: Any, damage: str, check: str, message: str, remedy: str | None
 ) -> None:
-    database.execute(damage)
-    (error,) = [one for one in examine(dsn) if one.status == "error"]
+    knowledge.execute(damage)
+    (error,) = errors(knowledge)
     assert error.check == check
     assert message in error.message
     assert error.remedy is not None
     if remedy is not None:
         assert error.remedy == f"Run: {remedy}"
-        database.execute(remedy)
-        assert [one for one in examine(dsn) if one.status == "error"] == []
+        knowledge.execute(remedy)
+        assert errors(knowledge) == []
 
 
 @pytest.mark.parametrize(
@@ -320,7 +294,7 @@ def test_the_function_that_a_project_replaces_is_in_order(dsn: str, database: An
 def test_findings_of_the_health_function_are_shown_with_severity_and_remedy(
     dsn: str, database: Any
 ) -> None:
-    ingest(database, "a", embedded("one", "m"), embedded("two", "n"), {"content": "three"})
+    upsert(database, "a", embedded("one", "m"), embedded("two", "n"), {"content": "three"})
     reported = database.execute("select public.knowledge_search_health() -> 'findings'").fetchone()
     assert {one["check"] for one in reported[0]} == {"embeddings", "statistics"}
     shown = [one for one in examine(dsn) if one.status != "ok"]
@@ -330,7 +304,7 @@ def test_findings_of_the_health_function_are_shown_with_severity_and_remedy(
 
 
 def test_embeddings_that_name_no_model_are_told_with_what_to_do(dsn: str, database: Any) -> None:
-    ingest(database, "a", embedded("one", "m"), embedded("two", "m"))
+    upsert(database, "a", embedded("one", "m"), embedded("two", "m"))
     assert found(examine(dsn), "embeddings", "warning") == []
     database.execute(
         "update public.knowledge_chunks set embedding_model = null where chunk_index = 1"
@@ -345,10 +319,10 @@ def test_embeddings_that_name_no_model_are_told_with_what_to_do(dsn: str, databa
 
 
 def test_settings_measured_before_the_corpus_changed_are_stale(dsn: str, database: Any) -> None:
-    ingest(database, "a", embedded("one", "m"))
+    upsert(database, "a", embedded("one", "m"))
     database.execute("select public.set_knowledge_settings(measured_on => '9 questions')")
     assert found(examine(dsn), "settings", "warning") == []
-    ingest(database, "b", embedded("two", "m"))
+    upsert(database, "b", embedded("two", "m"))
     (warning,) = found(examine(dsn), "settings", "warning")
     assert warning.message == (
         "all other collections: the settings are stale: the corpus had 1 chunks and has 2"
@@ -358,7 +332,7 @@ def test_settings_measured_before_the_corpus_changed_are_stale(dsn: str, databas
 def test_stored_settings_are_shown_and_compared_with_the_model_of_the_chunks(
     dsn: str, database: Any
 ) -> None:
-    ingest(database, "a", embedded("one", "m"), embedded("two", "m"), {"content": "three"})
+    upsert(database, "a", embedded("one", "m"), embedded("two", "m"), {"content": "three"})
     store = "select public.set_knowledge_settings(%s, %s, %s, embedding_model => %s)"
     database.execute(store, ["", "auto", 1, "other"])
     database.execute(store, ["knowledge", None, 0.5, "m"])
@@ -386,12 +360,6 @@ def test_without_the_health_function_the_other_checks_run(dsn: str, database: An
     errors = [one for one in examine(dsn) if one.status == "error"]
     assert [one.check for one in errors] == ["functions", "health"]
     assert "knowledge_search_health() is missing" in errors[0].message
-
-
-def test_the_index_of_a_leg_is_found_by_its_definition(dsn: str, database: Any) -> None:
-    database.execute("alter index public.knowledge_chunks_embedding rename to vectors")
-    database.execute("alter index public.knowledge_chunks_content_tsv rename to words")
-    assert {one.status for one in examine(dsn)} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -427,16 +395,18 @@ def test_the_index_of_a_leg_is_found_by_its_definition(dsn: str, database: Any) 
     ],
 )
 def test_harmless_differences_are_not_errors(
-    dsn: str, database: Any, change: str, status: str, message: str
+    knowledge: Any, change: str, status: str, message: str
 ) -> None:
-    database.execute(change.encode())
-    (finding,) = [one for one in examine(dsn) if one.status != "ok"]
+    knowledge.execute(change.encode())
+    (finding,) = [one for one in doctor.examine(knowledge) if one.status != "ok"]
     assert (finding.status, finding.message) == (status, message)
 
 
-def test_objects_of_the_project_are_not_reported(database: Any, dsn: str) -> None:
-    database.execute(
+def test_objects_of_the_project_are_not_reported(knowledge: Any) -> None:
+    knowledge.execute(
         """
+        alter index public.knowledge_chunks_embedding rename to vectors;
+        alter index public.knowledge_chunks_content_tsv rename to words;
         create table public.knowledge_notes (id int primary key);
         create view public.titles as select title from public.knowledge_documents;
         create function public.mine() returns int language sql as 'select 1';
@@ -445,7 +415,7 @@ def test_objects_of_the_project_are_not_reported(database: Any, dsn: str) -> Non
         grant execute on function public.search_public_knowledge_chunks to anon;
         """
     )
-    assert {one.status for one in examine(dsn)} == {"ok"}
+    assert {one.status for one in doctor.examine(knowledge)} == {"ok"}
 
 
 @pytest.mark.parametrize("dimensions", [4500])
@@ -455,7 +425,7 @@ def test_another_vector_index_and_another_size_are_in_order(dsn: str) -> None:
 
 
 def test_a_running_model_change_is_in_order(dsn: str, database: Any) -> None:
-    ingest(database, "a", embedded("one thing", "m"))
+    upsert(database, "a", embedded("one thing", "m"))
     vector_index.build(dsn, vector_index.IndexSettings("vector"))
     model = CallableEmbedder(lambda texts: [[1.0, 2.0] for _ in texts], "next", 2)
     reembedding.start(dsn, model, keep_old=True)
@@ -474,7 +444,7 @@ def test_a_role_without_rights_gets_the_remedy_to_connect_as_the_owner(dsn: str)
 def test_chunks_that_wait_too_long_and_texts_that_failed_are_listed(
     dsn: str, database: Any
 ) -> None:
-    ingest(database, "waiting", {"content": "one"}, {"content": "two"})
+    upsert(database, "waiting", {"content": "one"}, {"content": "two"})
     database.execute("select public.claim_knowledge_embeddings('m', 1)")
     database.execute(
         "select public.store_knowledge_embeddings('m', jsonb_build_array(jsonb_build_object("

@@ -100,26 +100,22 @@ def test_a_new_server_is_a_unicode_database_of_the_major_asked_for(
         " current_setting('server_encoding'), lower('ÄPFEL'), to_tsvector('simple', 'ÄPFEL')::text",
     )
     assert facts == [(major, "UTF8", "äpfel", "'äpfel':1")]
-
-
-def test_the_dsn_is_the_owners_who_is_not_a_superuser(local: EmbeddedPostgres) -> None:
+    # The owner is not a superuser.
     assert ask(local, "select current_user, current_setting('is_superuser')") == [
         ("postgres", "off")
     ]
     with psycopg.connect(local.admin_dsn()) as connection:
         assert connection.info.parameter_status("is_superuser") == "on"
-
-
-def test_it_listens_on_loopback_and_wants_the_password(local: EmbeddedPostgres) -> None:
     assert ask(local, "show listen_addresses") == [("127.0.0.1",)]
     for dsn in (local.dsn(), local.admin_dsn()):
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(dsn, password="guess")
-
-
-def test_only_its_owner_reads_the_file_with_the_passwords(local: EmbeddedPostgres) -> None:
     assert stat.S_IMODE((local.directory / "server.json").stat().st_mode) == 0o600
     assert str(conninfo_to_dict(local.dsn())["password"]) not in local.log.read_text()
+    # To start it once more has no effect.
+    before = process(local).pid
+    EmbeddedPostgres(local.directory).start()
+    assert process(local).pid == before
 
 
 def test_it_keeps_running_after_the_process_that_started_it(place: Path, major: int) -> None:
@@ -131,12 +127,6 @@ def test_it_keeps_running_after_the_process_that_started_it(place: Path, major: 
     found = EmbeddedPostgres(place / "postgres")
     assert found.status == "running"
     assert ask(found, "select 1") == [(1,)]
-
-
-def test_starting_a_running_server_has_no_effect(local: EmbeddedPostgres) -> None:
-    before = process(local).pid
-    EmbeddedPostgres(local.directory).start()
-    assert process(local).pid == before
 
 
 def test_two_parallel_starts_create_one_server(place: Path, major: int) -> None:
@@ -156,12 +146,6 @@ def test_stopping_keeps_data_port_and_password(local: EmbeddedPostgres) -> None:
     again.start()
     assert again.dsn() == before
     assert keeps_its_data(again)
-
-
-def test_as_a_context_it_stops_at_the_end(local: EmbeddedPostgres) -> None:
-    with local:
-        assert local.status == "running"
-    assert local.status == "stopped"
 
 
 def test_it_moves_to_another_port_when_its_own_is_taken(local: EmbeddedPostgres) -> None:
@@ -284,12 +268,6 @@ def test_removing_leaves_nothing(local: EmbeddedPostgres) -> None:
     assert not local.directory.exists()
     with pytest.raises(EmbeddedServerError, match="no embedded database"):
         local.dsn()
-
-
-def test_the_prelude_can_run_twice(local: EmbeddedPostgres) -> None:
-    with psycopg.connect(local.admin_dsn(), autocommit=True) as connection:
-        apply_prelude(connection)
-        apply_prelude(connection)
 
 
 def test_the_owner_can_run_the_prelude_where_roles_and_settings_exist(

@@ -97,23 +97,6 @@ def test_the_smallest_and_the_greatest_dimension_apply(plain_dsn: str, dimension
         assert migrations.stored_dimensions(connection) == dimensions
 
 
-def test_a_new_database_gets_1024_dimensions(plain_dsn: str) -> None:
-    applied = migrations.apply(plain_dsn)
-    assert applied == [one for one in migrations.find() if one.module is None]
-    with psycopg.connect(plain_dsn) as connection:
-        assert migrations.stored_dimensions(connection) == 1024
-
-
-def test_they_apply_as_an_owner_who_is_not_a_superuser(dsn: str) -> None:
-    assert query(dsn, "select rolsuper from pg_roles where rolname = current_user") == [(False,)]
-    owners = query(
-        dsn,
-        "select distinct tableowner from pg_tables where schemaname in"
-        " ('public', 'knowledge_internal', 'supabase_migrations')",
-    )
-    assert owners == [("postgres",)]
-
-
 def test_applying_again_does_nothing_and_keeps_the_dimension(dsn: str) -> None:
     before = history(dsn)
     assert migrations.apply(dsn) == []
@@ -171,13 +154,6 @@ def test_runs_at_the_same_time_apply_every_file_once(plain_dsn: str) -> None:
     applied = sorted(one.version for run in runs for one in run)
     assert applied == [one.version for one in migrations.find() if one.module is None]
     assert [version for version, _, _ in history(plain_dsn)] == applied
-
-
-def test_progress_is_called_before_each_file(plain_dsn: str, write: Write) -> None:
-    folder = write(_001_one="select 1;", _002_two="select 2;")
-    seen: list[str] = []
-    migrations.apply(plain_dsn, directory=folder, progress=lambda one: seen.append(one.name))
-    assert seen == ["one", "two"]
 
 
 def test_a_version_that_belongs_to_another_migration_is_refused(

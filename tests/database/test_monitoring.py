@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from conftest import Connect, Connection, Server
+from support.documents import embedded, upsert
 from waiting import until
 
 Health = dict[str, Any]
@@ -30,15 +31,12 @@ RENEWED = (
 
 def ingest(connection: Connection, key: str, *models: str | None) -> None:
     """Store a document with a chunk for each model; None: a chunk without an embedding."""
+    contents = [f"{key} {number}" for number in range(len(models))]
     chunks = [
-        {"content": f"{key} {number}"}
-        | ({} if model is None else {"embedding": [1, 2, 3], "embedding_model": model})
-        for number, model in enumerate(models)
+        one if model is None else embedded(one, model)
+        for one, model in zip(contents, models, strict=True)
     ]
-    connection.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [json.dumps({"external_key": key}), json.dumps(chunks)],
-    )
+    upsert(connection, key, *chunks)
 
 
 def models(connection: Connection) -> list[tuple[Any, ...]]:
@@ -74,28 +72,12 @@ def test_models_are_known_at_once_and_most_chunks_come_first(database: Connectio
     assert models(database) == [("m", 3, 1)]
     ingest(database, "b", "n", "n", None)
     assert models(database) == [("n", 3, 2), ("m", 3, 1)]
-
-
-def test_an_embedding_without_a_model_counts_as_the_model_null(database: Connection) -> None:
-    ingest(database, "a", "m")
+    ingest(database, "a", "k")
+    assert models(database) == [("n", 3, 2), ("k", 3, 1)]
     database.execute("update public.knowledge_chunks set embedding_model = null")
-    assert models(database) == [(None, 3, 1)]
-
-
-def test_only_active_chunks_have_models(database: Connection) -> None:
-    ingest(database, "a", "m", "m")
-    ingest(database, "a", "n")
-    assert models(database) == [("n", 3, 1)]
+    assert models(database) == [(None, 3, 3)]
     database.execute("update public.knowledge_chunks set status = 'archived'")
     assert models(database) == []
-
-
-@pytest.mark.parametrize("dimensions", [7])
-def test_dimensions_are_the_columns(database: Connection) -> None:
-    database.execute(
-        "insert into public.knowledge_chunks (content, embedding) values ('a', '[1,2,3,4,5,6,7]')"
-    )
-    assert models(database) == [(None, 7, 1)]
 
 
 @pytest.fixture
@@ -257,16 +239,6 @@ def test_a_leg_without_its_index_is_an_error(database: Connection, damage: str, 
     assert "`second-brain corpus index build`" in one["remedy"]
 
 
-def test_the_vector_index_may_be_over_an_expression(database: Connection) -> None:
-    run(
-        database,
-        DROPPED["vector"],
-        "create index on public.knowledge_chunks"
-        " using hnsw ((embedding::extensions.halfvec(3)) extensions.halfvec_cosine_ops)",
-    )
-    assert findings(database) == []
-
-
 def test_an_invalid_index_is_an_error_whose_remedy_repairs_it(
     database: Connection, admin: Connection
 ) -> None:
@@ -330,14 +302,6 @@ def test_rows_loaded_without_triggers_are_an_error_whose_remedy_repairs_them(
     assert one["what"].startswith("1 chunks have")
     assert word in one["what"]
     run(database, remedy_of(database, "chunks"))
-    assert findings(database) == []
-
-
-def test_a_chunk_without_words_lacks_none(database: Connection) -> None:
-    database.execute(
-        "insert into public.knowledge_chunks (content, embedding) values ('...', '[1,2,3]')"
-    )
-    run(database, *RENEWED)
     assert findings(database) == []
 
 
@@ -411,22 +375,15 @@ def test_a_vector_index_larger_than_shared_buffers_is_reported(database: Connect
     assert "2048 MB" in one["what"]
 
 
-@pytest.mark.parametrize("version", ["0.7.4", "0.5.1", None])
-def test_a_pgvector_without_iterative_scans_is_an_error(
-    database: Connection, version: str | None
-) -> None:
+def test_a_pgvector_without_iterative_scans_is_an_error(database: Connection) -> None:
     reported = health(database)
-    assert findings_of(database, reported) == []
-    reported["versions"]["pgvector"] = version
-    (one,) = findings_of(database, reported)
-    assert (one["severity"], one["check"]) == ("error", "pgvector")
-
-
-@pytest.mark.parametrize("version", ["0.8.0", "0.10.1", "1.0"])
-def test_a_later_pgvector_will_do(database: Connection, version: str) -> None:
-    reported = health(database)
-    reported["versions"]["pgvector"] = version
-    assert findings_of(database, reported) == []
+    for version in ("0.8.0", "0.10.1", "1.0"):
+        reported["versions"]["pgvector"] = version
+        assert findings_of(database, reported) == []
+    for version in ("0.7.4", "0.5.1", None):
+        reported["versions"]["pgvector"] = version
+        (one,) = findings_of(database, reported)
+        assert (one["severity"], one["check"]) == ("error", "pgvector")
 
 
 def test_large_unused_indexes_are_reported(database: Connection) -> None:

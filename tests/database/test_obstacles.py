@@ -183,8 +183,7 @@ def test_rights_that_the_role_lacks(plain_dsn: str, server: Server) -> None:
     )
 
 
-@pytest.mark.parametrize("place", ["public", "vectors"])
-@pytest.mark.parametrize("schema", ["public", "knowledge_de"])
+@pytest.mark.parametrize(("place", "schema"), [("public", "knowledge_de"), ("vectors", "public")])
 def test_pgvector_is_used_where_it_is(
     plain_dsn: str, server: Server, place: str, schema: str
 ) -> None:

@@ -129,12 +129,6 @@ def test_the_other_install_is_the_first_one_under_another_name(both_dsn: str) ->
         assert {one.status for one in doctor.examine(connection)} == {"ok"}
 
 
-def test_dropping_one_install_leaves_the_other(both_dsn: str) -> None:
-    with psycopg.connect(both_dsn, autocommit=True) as connection:
-        connection.execute(f"drop schema {SCHEMA}, {SCHEMA}_internal cascade")
-        assert {one.status for one in doctor.examine(connection)} == {"ok"}
-
-
 def test_one_project_pushes_the_files_of_several_installs(plain_dsn: str, tmp_path: Path) -> None:
     first = migrations.init(tmp_path, 3)
     other = migrations.init(tmp_path, 5, schema=SCHEMA)

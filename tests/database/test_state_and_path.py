@@ -79,69 +79,36 @@ def test_the_manifest_is_that_of_the_state_on_every_version(
     assert manifest.of(manifest.modules) == catalogue.portable(tool.read(state))
 
 
-@pytest.mark.parametrize(
-    ("change", "name", "property_changed"),
-    [
-        (
-            "create or replace function public.reset_knowledge_settings(collection text default '')"
-            " returns boolean language plpgsql volatile set search_path = pg_catalog, pg_temp"
-            " as $$ begin return false; end $$",
-            "function public.reset_knowledge_settings(text)",
-            "body",
-        ),
-        (
-            "alter function public.knowledge_content_hash(text, text) volatile",
-            "function public.knowledge_content_hash(text, text)",
-            "volatility",
-        ),
-        (
-            "alter function public.knowledge_content_hash(text, text) set search_path = public",
-            "function public.knowledge_content_hash(text, text)",
-            "settings",
-        ),
-        (
-            "comment on column public.knowledge_chunks.heading is null",
-            "column public.knowledge_chunks.heading",
-            "comment",
-        ),
-        (
-            "grant insert on public.knowledge_documents to authenticated",
-            "table public.knowledge_documents",
-            "grants",
-        ),
-        (
-            "alter table public.knowledge_chunks alter column content set storage external",
-            "column public.knowledge_chunks.content",
-            "storage",
-        ),
-        (
-            "alter table public.knowledge_chunks alter column content_tsv set statistics 100",
-            "column public.knowledge_chunks.content_tsv",
-            "statistics",
-        ),
-        (
-            "alter table public.knowledge_chunks reset (toast_tuple_target)",
-            "table public.knowledge_chunks",
-            "options",
-        ),
-        (
-            "alter table public.knowledge_chunks disable row level security",
-            "table public.knowledge_chunks",
-            "row_security",
-        ),
-        (
-            "alter table public.knowledge_chunks disable trigger complete_chunk",
-            "trigger public.knowledge_chunks.complete_chunk",
-            "enabled",
-        ),
-        ("drop index public.knowledge_chunks_owner", "index public.knowledge_chunks_owner", None),
-        (
-            "alter index public.knowledge_chunks_content_tsv set (fastupdate = on)",
-            "index public.knowledge_chunks_content_tsv",
-            "definition",
-        ),
-    ],
-)
+CHUNKS = "public.knowledge_chunks"
+CONTENT_HASH = "function public.knowledge_content_hash(text, text)"
+# A change, the object that differs by it, and in which property; without one it is gone.
+CHANGES = [
+    (f"alter {CONTENT_HASH} volatile", CONTENT_HASH, "volatility"),
+    (f"alter {CONTENT_HASH} set search_path = public", CONTENT_HASH, "settings"),
+    (f"comment on column {CHUNKS}.heading is null", f"column {CHUNKS}.heading", "comment"),
+    (f"grant insert on {CHUNKS} to authenticated", f"table {CHUNKS}", "grants"),
+    (
+        f"alter table {CHUNKS} alter column content set storage external",
+        f"column {CHUNKS}.content",
+        "storage",
+    ),
+    (f"alter table {CHUNKS} reset (toast_tuple_target)", f"table {CHUNKS}", "options"),
+    (f"alter table {CHUNKS} disable row level security", f"table {CHUNKS}", "row_security"),
+    (
+        f"alter table {CHUNKS} disable trigger complete_chunk",
+        f"trigger {CHUNKS}.complete_chunk",
+        "enabled",
+    ),
+    (f"drop index {CHUNKS}_owner", f"index {CHUNKS}_owner", None),
+    (
+        f"alter index {CHUNKS}_content_tsv set (fastupdate = on)",
+        f"index {CHUNKS}_content_tsv",
+        "definition",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "name", "property_changed"), CHANGES)
 def test_the_catalogues_differ_by_every_such_change(
     knowledge: Connection, change: str, name: str, property_changed: str | None
 ) -> None:

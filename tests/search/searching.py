@@ -22,6 +22,7 @@ Row = dict[str, Any]
 
 NORTH, NORTH_EAST, EAST, UP = [1, 0, 0], [0.8, 0.6, 0], [0, 1, 0], [0, 0, 1]
 MODES = ("websearch", "simple", "phrase")
+JSON_ARGUMENTS = {"filters", "required_filters", "formulations", "boosts", "queries"}
 
 
 def chunk(number: int) -> UUID:
@@ -63,6 +64,9 @@ def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
     if isinstance(arguments.get("query_embedding"), list):
         arguments["query_embedding"] = str(arguments["query_embedding"])
     arguments = taken(function, arguments)
+    for name in JSON_ARGUMENTS & arguments.keys():
+        if isinstance(arguments[name], list | dict):
+            arguments[name] = Jsonb(arguments[name], dumps=partial(json.dumps, default=str))
     statement = sql.SQL("select * from public.{}({})").format(
         sql.Identifier(function),
         sql.SQL(", ").join(

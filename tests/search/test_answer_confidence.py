@@ -74,21 +74,6 @@ def test_without_a_leg_it_is_the_formula_of_the_other(corpus: Connection) -> Non
     )
 
 
-def test_it_rises_with_the_cosine_and_with_the_words_found(corpus: Connection) -> None:
-    asked = {"query_text": "beta", "vector_weight": 1e-9}
-    angles = (0.0, 0.5, 1.0, 1.5, 2.0)
-    nearer = [
-        of_answer(search(corpus, query_embedding=[math.cos(x), math.sin(x), 0], **asked))
-        for x in angles
-    ]
-    assert nearer == sorted(nearer, reverse=True)
-    assert len({*nearer}) == len(angles)
-    words = ("beta", "beta unheard", "beta unheard unseen")
-    fewer = [of_answer(search(corpus, query_embedding=EAST, query_text=one)) for one in words]
-    assert fewer == sorted(fewer, reverse=True)
-    assert len({*fewer}) == len(words)
-
-
 def test_a_first_hit_of_the_text_leg_alone_has_its_cosine(corpus: Connection) -> None:
     rows = search(
         corpus, query_embedding=EAST, query_text="delta", match_threshold=0.9, text_weight=9

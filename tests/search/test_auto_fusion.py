@@ -7,18 +7,9 @@ from statistics import stdev
 from typing import Any
 
 import pytest
-from psycopg.types.json import Jsonb
-from searching import EAST, NORTH, NORTH_EAST, UP, Row, call, chunk, numbers, store
+from searching import NORTH, NORTH_EAST, Row, call, chunk, numbers, store
 
 from conftest import Connection
-
-MIXED: list[dict[str, Any]] = [
-    {"content": "alpha beta", "embedding": NORTH_EAST},
-    {"content": "alpha alpha and many other long words", "embedding": UP},
-    {"content": "other", "embedding": NORTH},
-    {"content": "other words", "embedding": EAST},
-    {"content": "beta", "embedding": None},
-]
 
 
 def search(connection: Connection, **arguments: Any) -> list[Row]:
@@ -29,67 +20,6 @@ def search(connection: Connection, **arguments: Any) -> list[Row]:
 def spread(connection: Connection) -> float:
     ((value,),) = connection.execute("select knowledge_internal.cosine_spread()").fetchall()
     return float(value)
-
-
-def formula(
-    rows: list[Row], scale: float, vector_weight: float, text_weight: float, missing: float
-) -> list[float]:
-    """Score rows; no cosine counts as the least of its leg, no BM25 as `missing`."""
-    cosines = [row["similarity"] for row in rows if row["vector_rank"]]
-    best = max(row["text_score"] for row in rows if row["text_rank"])
-    return [
-        vector_weight * (row["similarity"] if row["vector_rank"] else min(cosines)) / scale
-        + text_weight * (row["text_score"] if row["text_rank"] else missing) / best
-        for row in rows
-    ]
-
-
-@pytest.mark.parametrize(("vector_weight", "text_weight"), [(1, 1), (0.25, 1), (1, 3)])
-@pytest.mark.parametrize("match_threshold", [-1, 0.5])
-def test_a_score_is_the_weighted_sum_of_the_formula(
-    knowledge: Connection, match_threshold: float, vector_weight: float, text_weight: float
-) -> None:
-    store(knowledge, *MIXED)
-    weights = {"vector_weight": vector_weight, "text_weight": text_weight}
-    rows = search(knowledge, match_threshold=match_threshold, **weights)
-    assert {row["match_type"] for row in rows} == {"both", "vector", "text"}
-    # The pool of the text leg is not full: who is not in it has no word.
-    expected = formula(rows, 3 * spread(knowledge), vector_weight, text_weight, missing=0)
-    assert [row["rrf_score"] for row in rows] == pytest.approx(expected)
-    assert expected == sorted(expected, reverse=True)
-
-
-def test_bm25_beyond_a_full_pool_is_the_least_of_the_pool(knowledge: Connection) -> None:
-    far: list[dict[str, Any]] = [
-        {"content": f"alpha {'long ' * n}", "embedding": UP} for n in range(3)
-    ]
-    near: list[dict[str, Any]] = [
-        {"content": f"alpha {'long ' * 9}", "embedding": [1, 0.1 * n, 0]} for n in range(3)
-    ]
-    store(knowledge, *far, *near)
-    rows = search(knowledge, query_text="alpha", pool_size=3, match_count=3)
-    whole = search(knowledge, query_text="alpha", pool_size=3, match_count=3, match_offset=3)
-    least = min(row["text_score"] for row in (*rows, *whole) if row["text_rank"])
-    expected = formula([*rows, *whole], 3 * spread(knowledge), 1, 1, missing=least)
-    assert [row["rrf_score"] for row in (*rows, *whole)] == pytest.approx(expected)
-    assert {row["match_type"] for row in (*rows, *whole)} == {"vector", "text"}
-
-
-def test_without_words_in_any_chunk_the_cosine_decides(knowledge: Connection) -> None:
-    store(knowledge, *MIXED)
-    rows = search(knowledge, query_text="zebra", match_threshold=-1)
-    assert [row["rrf_score"] for row in rows] == pytest.approx(
-        [row["similarity"] / (3 * spread(knowledge)) for row in rows]
-    )
-
-
-def test_without_embeddings_bm25_decides(knowledge: Connection) -> None:
-    store(knowledge, *({**one, "embedding": None} for one in MIXED))
-    rows = search(knowledge)
-    best = rows[0]["text_score"]
-    assert [row["rrf_score"] for row in rows] == pytest.approx(
-        [row["text_score"] / best for row in rows]
-    )
 
 
 def test_an_identifier_comes_before_the_nearest_chunk_with_every_other_word(
@@ -116,20 +46,6 @@ def test_an_identifier_comes_before_the_nearest_chunk_with_every_other_word(
         assert best["rrf_score"] == pytest.approx(vector * best["similarity"] / scale + text + tier)
         assert least["rrf_score"] < best["rrf_score"]
         assert 0 <= least["confidence"] <= best["confidence"] <= 1
-
-
-def test_lists_are_added(knowledge: Connection) -> None:
-    store(knowledge, *MIXED)
-    alone = [
-        {row["id"]: row["rrf_score"] for row in search(knowledge, query_text=text)}
-        for text in ("alpha", "beta")
-    ]
-    beta = [{"query_text": "beta", "query_embedding": NORTH}]
-    both = search(knowledge, query_text="alpha", formulations=Jsonb(beta))
-    assert {row["id"]: row["rrf_score"] for row in both} == {
-        one: pytest.approx(sum(scores.get(one, 0) for scores in alone))
-        for one in alone[0].keys() | alone[1].keys()
-    }
 
 
 def drawn(count: int) -> list[list[float]]:

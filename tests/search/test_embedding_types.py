@@ -10,7 +10,6 @@ from pgvector import HalfVector, Vector
 from searching import EAST, NORTH, NORTH_EAST, call, numbers, store
 
 from conftest import Connection
-from homes import in_its_module
 from second_brain.services.arguments import BatchQuery
 from second_brain.services.postgres import PostgresProvider
 
@@ -24,12 +23,6 @@ FORMS = {
     "real": "array[0.75, 0.5, 0.0625]::real[]::extensions.vector",
     "numeric": "array[0.75, 0.5, 0.0625]::extensions.vector",
 }
-FUNCTIONS = [
-    "hybrid_search_knowledge_chunks",
-    "search_my_knowledge_chunks",
-    in_its_module("search_public_knowledge_chunks"),
-    "match_knowledge_chunks",
-]
 
 
 @pytest.fixture
@@ -94,13 +87,6 @@ def test_python_takes_each_form(corpus: Connection, embedding: Any) -> None:
     for found in (hits, provider.hybrid_search_batch(asked)[0][0]):
         given = [(UUID(hit.id).int, hit.metadata["similarity"]) for hit in found]
         assert given == expected(corpus)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_search_has_one_signature(corpus: Connection, function: str) -> None:
-    """PostgREST answers 300 where two fit, and SQL cannot choose one for a literal."""
-    found = corpus.execute("select count(*) from pg_proc where proname = %s", [function])
-    assert found.fetchall() == [(1,)]
 
 
 def test_pgvector_casts_a_halfvec_when_it_is_told_to(corpus: Connection) -> None:

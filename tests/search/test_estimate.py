@@ -83,12 +83,3 @@ def test_an_empty_corpus_costs_little(database: Connection) -> None:
     nothing = estimate(database, [1, 0, 0], "rare")
     assert nothing["text"]["rows"] == 0
     assert nothing["milliseconds"] < 1000
-
-
-def test_only_the_service_role_may_call_it(corpus: Connection) -> None:
-    rights = "has_function_privilege(role, 'public.estimate_hybrid_search'::regproc, 'execute')"
-    row = corpus.execute(
-        f"select array_agg({rights} order by place) from unnest(array['anon', 'authenticated',"
-        " 'service_role']) with ordinality as listed (role, place)"
-    ).fetchone()
-    assert row == ([False, False, True],)

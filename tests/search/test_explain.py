@@ -6,6 +6,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from support.documents import embedded, upsert
 
 pytestmark = pytest.mark.module("insight")
 
@@ -30,16 +31,6 @@ def explain(connection: Connection, **arguments: Any) -> dict[str, Any]:
     assert row is not None
     explained: dict[str, Any] = row[0]
     return explained
-
-
-def test_it_answers_as_the_search_does(corpus: Connection) -> None:
-    explained = explain(corpus, query_embedding="[1,0.1,0]", query_text="alpha", fusion="rrf")
-    rows = corpus.execute(
-        "select id::text, rrf_score from public.hybrid_search_knowledge_chunks("
-        "query_embedding => '[1,0.1,0]', query_text => 'alpha', fusion => 'rrf')"
-    ).fetchall()
-    assert [(hit["id"], hit["rrf_score"]) for hit in explained["hits"]] == rows
-    assert explained["hits"][0].keys() & {"content", "metadata", "context"} == {"content"}
 
 
 def test_it_counts_each_leg_and_gives_the_reason_for_missing_rows(corpus: Connection) -> None:
@@ -109,30 +100,15 @@ SEARCHES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def varied(knowledge: Connection) -> Connection:
     """Two documents of two chunks each, of different dates and collections."""
-    for key, date, collection in (("old", "2001-01-01", "memory"), ("new", "2026-01-01", None)):
-        knowledge.execute(
-            "select public.upsert_knowledge_document(%s, %s)",
-            [
-                Jsonb(
-                    {"external_key": key, "document_date": date}
-                    | ({"collection": collection} if collection else {})
-                ),
-                Jsonb(
-                    [
-                        {
-                            "content": f"alpha beta {key}",
-                            "embedding_model": "m",
-                            "embedding": [1, 0.1, 0],
-                        },
-                        {
-                            "content": f"alpha delta delta {key}",
-                            "embedding_model": "m",
-                            "embedding": [1, 0.5, 0.2],
-                        },
-                    ]
-                ),
-            ],
+    for key, date, more in (
+        ("old", "2001-01-01", {"collection": "memory"}),
+        ("new", "2026-01-01", {}),
+    ):
+        chunks = (
+            embedded(f"alpha beta {key}", "m", (1, 0.1, 0)),
+            embedded(f"alpha delta delta {key}", "m", (1, 0.5, 0.2)),
         )
+        upsert(knowledge, key, *chunks, document_date=date, **more)
     return knowledge
 
 
@@ -196,8 +172,3 @@ def test_it_leaves_no_setting(corpus: Connection) -> None:
         before = corpus.execute(settings).fetchall()
         explain(corpus, query_embedding="[1,0,0]", query_text="alpha")
         assert corpus.execute(settings).fetchall() == before
-
-
-def test_it_refuses_what_the_search_refuses(corpus: Connection) -> None:
-    with pytest.raises(Exception, match="match_count must be between 1 and 1000"):
-        explain(corpus, query_text="alpha", match_count=0)

@@ -5,10 +5,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.types.json import Jsonb
 from searching import call
 
 from conftest import Connect, Connection
+from support import documents
 
 pytestmark = pytest.mark.module("field_weights")
 
@@ -34,11 +34,8 @@ def keep(connection: Connection, **fields: Any) -> None:
 
 
 def upsert(connection: Connection, *chunks: dict[str, Any], **document: Any) -> None:
-    arguments = [
-        Jsonb({"external_key": "one", "title": "kettle lid", **document}),
-        Jsonb(list(chunks or CHUNKS)),
-    ]
-    connection.execute("select public.upsert_knowledge_document(%s, %s)", arguments)
+    given = {"title": "kettle lid", **document}
+    documents.upsert(connection, given.pop("external_key", "one"), *(chunks or CHUNKS), **given)
 
 
 def rewrite(connection: Connection, most: int = 1000) -> int:

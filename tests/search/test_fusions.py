@@ -7,7 +7,7 @@ from typing import Any, get_args
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from searching import EAST, FUSIONS, NORTH, NORTH_EAST, Row, call, numbers, refused, store
+from searching import FUSIONS, NORTH, NORTH_EAST, Row, call, numbers, refused, store
 
 from conftest import Connection
 from second_brain.services.fusions import Fusion
@@ -64,32 +64,6 @@ def test_a_stored_name_without_a_rule_is_refused(knowledge: Connection) -> None:
         " on conflict (collection) do update set fusion = 'borda'"
     )
     assert "fusion must be one of" in refused(knowledge, RPC, **ASKED)
-
-
-def test_the_table_of_settings_has_the_fusions_that_have_a_rule(knowledge: Connection) -> None:
-    for fusion in FUSIONS:
-        ((stored,),) = knowledge.execute(
-            "select (public.set_knowledge_settings(fusion => %s)).fusion", [fusion]
-        ).fetchall()
-        assert stored == fusion
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_every_fusion_scores_every_hit(knowledge: Connection, fusion: str) -> None:
-    store(
-        knowledge,
-        {"content": "parking permit", "embedding": NORTH},
-        {"content": "permit", "embedding": None},
-        {"content": "other", "embedding": NORTH_EAST},
-        {"content": "other", "embedding": EAST},
-    )
-    for asked in ({}, {"query_text": None}, {"query_embedding": None}, {"query_text": "unheard"}):
-        rows = call(knowledge, RPC, **ASKED | asked, fusion=fusion)
-        assert rows
-        for row in rows:
-            assert row["rrf_score"] is not None
-            assert 0 <= row["confidence"] <= 1
-        assert rows[0]["rrf_score"] > rows[-1]["rrf_score"] or len(rows) == 1
 
 
 # Around the question at one distance, each with a word of it in more and more others.

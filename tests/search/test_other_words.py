@@ -132,13 +132,6 @@ def test_a_wrong_synonym_is_refused(
         add_synonym(knowledge, **given)
 
 
-def test_the_service_role_writes_synonyms(service_role: Connection) -> None:
-    add_synonym(service_role, "car", "automobile")
-    stored = service_role.execute("select term_lexemes from public.knowledge_synonyms").fetchone()
-    assert stored is not None
-    assert "car" in stored[0]
-
-
 @pytest.mark.parametrize("prefix", ["c", "ca", "cam", "came", "camera"])
 @pytest.mark.parametrize("mode", ["websearch", "simple"])
 def test_the_last_word_may_be_the_beginning_of_a_word(

@@ -22,7 +22,6 @@ from reference import (
     Arguments,
     Chunk,
     Corpus,
-    as_json,
     days_ago,
     pooled,
     reference,
@@ -116,8 +115,7 @@ def searched(
 
 
 def check(connection: Connection, corpus: Corpus, asked: Arguments) -> None:
-    sent = asked | {name: as_json(asked[name]) for name in ("formulations",) if name in asked}
-    rows = call(connection, "hybrid_search_knowledge_chunks", **sent)
+    rows = call(connection, "hybrid_search_knowledge_chunks", **asked)
     hits = reference(corpus, **asked)
 
     def unit(number: int) -> object:

@@ -1,13 +1,10 @@
 """Arguments and texts: what a search refuses, and that it leaves no setting behind."""
 
-import contextlib
 from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from searching import ANIMALS, FUSIONS, MODES, NORTH, call, numbers, refused, search, store
+from searching import ANIMALS, FUSIONS, NORTH, call, numbers, refused, search, store
 
 from conftest import Connect, Connection
 
@@ -108,54 +105,3 @@ def test_a_search_runs_in_a_read_only_transaction(knowledge: Connection) -> None
         assert numbers(search(knowledge, query_embedding=NORTH, query_text="mat"))[0] == 1
         assert call(knowledge, "match_knowledge_chunks", query_embedding=NORTH)
         assert call(knowledge, "search_knowledge_chunks_fulltext", query_text="cat")
-
-
-HOSTILE = {
-    "quotes": "' '' \" \\ \\' ''\\",
-    "tsquery": "cat & dog | !(mouse <-> x) :* <2> ((",
-    "dollars": "$$ $a$ $1 $tag$ cat $tag$",
-    "injection": "'); drop table public.knowledge_chunks; --",
-    "comments": "/* -- */ cat --",
-    "marks": "\u202ecat\u202c \u200f\u200b\ufeff",
-    "letters": "\U0001d518\U0001d52b\ufdfd\u1e9e\u01c6\u0130 cat",
-    "emoji": "🐈 👩‍👩‍👧 cat",
-    "controls": "cat\x01\x1b\x7f\r\n\v",
-    "percent": "%s %(query_text)s {0} cat%",
-    "one word": "x" * 1_000_000,
-    "words": " ".join(f"w{number}" for number in range(10_000)),
-    "alternatives": " or ".join(f"w{number}" for number in range(10_000)),
-    "exclusions": "cat " + " ".join(f"-w{number}" for number in range(5_000)),
-    "phrases": " ".join(f'"a{number} b"' for number in range(3_000)),
-    "open quotes": '"' * 20_001,
-    "hyphens": "a-" * 20_000,
-    "brackets": "(" * 20_000 + "cat" + ")" * 20_000,
-    "megabytes": "cat dog " * 130_000,
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_answered_or_refused(knowledge: Connection, name: str, mode: str) -> None:
-    store(knowledge, *ANIMALS)
-    with contextlib.suppress(psycopg.errors.InvalidParameterValue):
-        search(knowledge, query_text=HOSTILE[name], search_mode=mode)
-    ((left,),) = knowledge.execute("select count(*) from public.knowledge_chunks").fetchall()
-    assert left == len(ANIMALS)
-
-
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    text=st.text(
-        st.characters(exclude_categories=["Cs"], exclude_characters="\0")
-        | st.sampled_from(list("\"'\\-&|!()<>:*$ \n")),
-        max_size=40,
-    ),
-    mode=st.sampled_from(MODES),
-)
-def test_any_text_is_answered(knowledge: Connection, text: str, mode: str) -> None:
-    with knowledge.transaction(force_rollback=True):
-        store(knowledge, {"content": text, "embedding": NORTH})
-        rows = search(knowledge, query_embedding=NORTH, query_text=text, search_mode=mode)
-        assert numbers(rows) == [1]

@@ -5,7 +5,7 @@ Each property is tried on a few corpora by `make test`, on a thousand by `make t
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import date
 from itertools import chain
 from typing import Any
@@ -14,8 +14,6 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import sql
-from psycopg.rows import dict_row
 from reference import (
     DOCUMENTS,
     OWNERS,
@@ -24,7 +22,6 @@ from reference import (
     Corpus,
     Row,
     anything,
-    as_json,
     corpora,
     dated,
     in_public,
@@ -44,38 +41,13 @@ from reference import (
     viewed,
     visible,
 )
+from searching import call, numbers
 
 from conftest import Connection
-
-TYPES = {"query_embedding": "::extensions.vector", "collections": "::text[]"}
-
-
-def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
-    values = arguments | {
-        name: as_json(arguments[name])
-        for name in ("formulations", "filters", "queries")
-        if name in arguments
-    }
-    if "query_embedding" in values:
-        values["query_embedding"] = str(values["query_embedding"])
-    given = sql.SQL(", ").join(
-        sql.SQL("{} => {}{}").format(
-            sql.Identifier(name), sql.Placeholder(name), sql.SQL(TYPES.get(name, ""))
-        )
-        for name in values
-    )
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(
-            sql.SQL("select * from public.{}({})").format(sql.Identifier(function), given), values
-        ).fetchall()
 
 
 def search(connection: Connection, **arguments: Any) -> list[Row]:
     return call(connection, "hybrid_search_knowledge_chunks", **arguments)
-
-
-def numbers(rows: Iterable[Row]) -> list[int]:
-    return [row["id"].int for row in rows]
 
 
 def close(one: float, other: float) -> bool:

@@ -173,12 +173,3 @@ def test_a_weak_model_is_weaker_in_short_texts_and_a_strong_one_is_not(
     knowledge.execute("insert into public.knowledge_model_weights values ('made', %s)", [weight])
     (weighed,) = search(knowledge, **asked)
     assert weighed["rrf_score"] == pytest.approx(share * plain["rrf_score"])
-
-
-def test_the_model_that_is_shipped_has_a_weight(knowledge: Connection) -> None:
-    stored: dict[str, float] = dict(
-        knowledge.execute(
-            "select model, vector_weight from public.knowledge_model_weights"
-        ).fetchall()
-    )
-    assert stored["wordllama-l2-256"] == 0.7

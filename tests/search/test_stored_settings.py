@@ -172,17 +172,6 @@ def test_a_chunk_more_in_ten_and_settings_by_hand_are_no_change(corpus: Connecti
     assert changes(corpus) == [[], []]
 
 
-def test_settings_are_written_by_service_role_alone(corpus: Connection) -> None:
-    for role, may in (("service_role", True), ("authenticated", False), ("anon", False)):
-        with corpus.transaction(force_rollback=True):
-            corpus.execute(f"set local role {role}".encode())
-            if may:
-                keep(corpus, fusion="auto")
-                continue
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                keep(corpus, fusion="auto")
-
-
 BAD = ([1, 0], [0, 0, 0])
 
 
@@ -237,16 +226,6 @@ def test_confidence_is_1_for_the_best_of_every_list(corpus: Connection, fusion: 
         assert [row["confidence"] for row in rows] == [pytest.approx(1)]
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
-@pytest.mark.parametrize("asked", [BOTH, {"query_text": "alpha"}, {"query_embedding": NORTH}])
-def test_confidence_is_in_0_to_1_and_in_the_order_of_the_hits(
-    corpus: Connection, fusion: str, asked: dict[str, Any]
-) -> None:
-    confidences = [row["confidence"] for row in hybrid(corpus, **asked, fusion=fusion)]
-    assert confidences == sorted(confidences, reverse=True)
-    assert all(0 <= one <= 1 for one in confidences)
-
-
 def test_a_hit_tells_of_its_document(knowledge: Connection) -> None:
     viewer, other = chunk(70), chunk(71)
     for number, (key, owner) in enumerate((("mine", viewer), ("theirs", other)), 1):
@@ -275,22 +254,3 @@ def test_a_hit_tells_of_its_document(knowledge: Connection) -> None:
     ]
     mine = hybrid(knowledge, query_text="alpha", viewer_id=viewer)
     assert [row["external_key"] for row in mine] == ["mine"]
-
-
-def test_collections_are_those_in_which_the_document_was_found(knowledge: Connection) -> None:
-    knowledge.execute(
-        "insert into public.knowledge_documents (id, external_key) values (%s, 'one')", [chunk(1)]
-    )
-    store(
-        knowledge,
-        {"document_id": chunk(1), "chunk_index": 0, "content": "alpha beta"},
-        {"document_id": chunk(1), "chunk_index": 1, "content": "alpha"},
-    )
-    knowledge.execute("alter table public.knowledge_chunks disable trigger user")
-    knowledge.execute(
-        "update public.knowledge_chunks set collection = 'artifacts' where chunk_index = 1"
-    )
-    whole = hybrid(knowledge, query_text="alpha", one_per_document=True)
-    assert [row["collections"] for row in whole] == [["artifacts", "knowledge"]]
-    each = hybrid(knowledge, query_text="alpha")
-    assert sorted(row["collections"] for row in each) == [["artifacts"], ["knowledge"]]

@@ -85,13 +85,6 @@ def test_a_long_question_finds_the_chunks_with_its_rare_words(knowledge: Connect
     assert 3 not in numbers(rows)
 
 
-def test_a_word_that_stands_twice_in_the_query_counts_twice(knowledge: Connection) -> None:
-    store(knowledge, "apple", "banana")
-    twice, once = search(knowledge, query_text="apple banana banana")
-    assert (twice["id"].int, once["id"].int) == (2, 1)
-    assert twice["text_score"] == pytest.approx(2 * once["text_score"])
-
-
 # BM25, and the statistics that it weighs words by.
 
 
@@ -190,22 +183,6 @@ def test_a_write_renews_the_statistics_after_an_analyze(database: Connection) ->
     database.execute("delete from public.knowledge_chunks")
     ((_, after),) = database.execute(read).fetchall()
     assert 2 <= after <= 30
-
-
-def test_rare_words_outweigh_common_ones(knowledge: Connection) -> None:
-    store(
-        knowledge,
-        "server server server restart",
-        "server kubelet restart guide",
-        "server restart",
-        "server manual",
-    )
-    assert numbers(search(knowledge, query_text="server kubelet"))[0] == 2
-
-
-def test_a_short_chunk_beats_a_long_one_with_the_same_word(knowledge: Connection) -> None:
-    store(knowledge, "alpha " + " ".join(f"filler{number}" for number in range(50)), "alpha beta")
-    assert numbers(search(knowledge, query_text="alpha")) == [2, 1]
 
 
 # Text that Postgres' own parser takes apart in its own way.

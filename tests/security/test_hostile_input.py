@@ -319,13 +319,6 @@ def test_any_batch_is_answered_or_refused(hostile: Connection, form: str, name: 
     answered(hostile, f"{SEARCH}_batch", "queries", given)
 
 
-@pytest.mark.module("batch")
-@pytest.mark.parametrize("name", mostly(TEXTS))
-def test_no_hostile_text_names_an_argument(hostile: Connection, name: str) -> None:
-    queries = json.dumps([{"query_text": "cat", TEXTS[name]: 1}])
-    assert not answered(hostile, f"{SEARCH}_batch", "queries", {"queries": queries})
-
-
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
 @pytest.mark.parametrize("argument", sorted(TYPES.keys() - {"queries", "fusion", "search"}))
 def test_any_text_for_another_type_is_answered_or_refused(

@@ -7,10 +7,11 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import sql
+from viewers import call
 
 from conftest import Connect, Connection
 from homes import in_its_module
+from support.documents import embedded, upsert
 
 pytestmark = pytest.mark.large
 
@@ -34,20 +35,8 @@ def corpus(connect: Connect) -> None:
         (MINE, ME, "private"),
         (YOURS, YOU, "private"),
     ):
-        document = {
-            "external_key": content,
-            "title": content,
-            "owner_id": owner and str(owner),
-            "visibility": visibility,
-        }
-        chunks = [
-            {"content": content, "embedding": [1, 0, 0], "embedding_model": "test"},
-            {"content": f"After that: {content}"},
-        ]
-        service.execute(
-            "select from public.upsert_knowledge_document(%s, %s)",
-            [json.dumps(document), json.dumps(chunks)],
-        )
+        chunks = (embedded(content), f"After that: {content}")
+        upsert(service, content, *chunks, title=content, owner_id=owner, visibility=visibility)
 
 
 @pytest.fixture
@@ -57,24 +46,6 @@ def visitor(connect: Connect) -> Iterator[Connection]:
     owner.execute(f"grant execute on function public.{PUBLIC} to anon".encode())
     yield connect("anon")
     owner.execute(f"revoke execute on function public.{PUBLIC} from anon".encode())
-
-
-def call(connection: Connection, function: str, **arguments: Any) -> list[dict[str, Any]]:
-    named = [
-        sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name))
-        for name in arguments
-    ]
-    cursor = connection.execute(
-        sql.SQL("select * from public.{}({})").format(
-            sql.Identifier(function), sql.SQL(", ").join(named)
-        ),
-        {
-            name: json.dumps(value) if isinstance(value, list | dict) else value
-            for name, value in arguments.items()
-        },
-    )
-    columns = [column.name for column in cursor.description or ()]
-    return [dict(zip(columns, row, strict=True)) for row in cursor]
 
 
 def contents(rows: list[dict[str, Any]]) -> set[str]:
@@ -118,70 +89,55 @@ def test_a_visitor_may_not_call_the_search_itself(visitor: Connection) -> None:
 
 
 FORMULATION = {"query_text": "kiwi"}
+FIVE_LISTS = {"collections": "{a,b,c,d,e}", "formulations": [FORMULATION]}
 
 
 @pytest.mark.module("visitors")
-@pytest.mark.parametrize(
-    ("within", "beyond", "complaint"),
-    [
-        ({"match_count": 50}, {"match_count": 51}, "match_count must be between 1 and 50, not 51"),
-        ({"pool_size": 100}, {"pool_size": 101}, "pool_size must be between 1 and 100, not 101"),
+def test_a_visitors_search_is_bounded(visitor: Connection) -> None:
+    def check(within: dict[str, Any], beyond: dict[str, Any], complaint: str) -> None:
+        call(visitor, PUBLIC, **{"query_text": "kiwi", **within})
+        with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
+            call(visitor, PUBLIC, **{"query_text": "kiwi", **beyond})
+        assert refused.value.diag.message_primary == complaint
+
+    for name, least, most in (
+        ("match_count", 1, 50),
+        ("pool_size", 1, 100),
+        ("match_offset", 0, 200),
+        ("neighbor_window", 0, 2),
+    ):
+        complaint = f"{name} must be between {least} and {most}, not {most + 1}"
+        check({name: most}, {name: most + 1}, complaint)
+    for name, within, beyond, rule in (
+        ("collections", "{a,b,c,d,e}", "{a,b,c,d,e,f}", "at most 5 names for visitors, not 6"),
         (
-            {"match_offset": 200},
-            {"match_offset": 201},
-            "match_offset must be between 0 and 200, not 201",
+            "query_text",
+            "a" * 1000,
+            "a" * 1001,
+            "at most 1000 characters long for visitors, not 1001",
         ),
         (
-            {"neighbor_window": 2},
-            {"neighbor_window": 3},
-            "neighbor_window must be between 0 and 2, not 3",
+            "filters",
+            {"a": "b" * 1990},
+            {"a": "b" * 1992},
+            "at most 2000 characters of JSON for visitors, not 2001",
         ),
-        (
-            {"collections": "{a,b,c,d,knowledge}"},
-            {"collections": "{a,b,c,d,e,knowledge}"},
-            "collections must be at most 5 names for visitors, not 6",
-        ),
-        (
-            {"formulations": [FORMULATION] * 2},
-            {"formulations": [FORMULATION] * 3},
-            "formulations must be an array of at most 2 objects for visitors, not 3",
-        ),
-        (
-            {"formulations": [{"query_embedding": "[1,0,0]"}] * 2},
-            {"formulations": [{"query_embedding": "[1,0,0]"}] * 3},
-            "formulations must be an array of at most 2 objects for visitors, not 3",
-        ),
-        (
-            {"query_text": "a" * 1000},
-            {"query_text": "a" * 1001},
-            "query_text must be at most 1000 characters long for visitors, not 1001",
-        ),
-        (
-            {"formulations": [FORMULATION, {"query_text": "b" * 1000}]},
-            {"formulations": [FORMULATION, {"query_text": "b" * 1001}]},
-            "formulations[].query_text must be at most 1000 characters long for visitors, not 1001",
-        ),
-        (
-            {"filters": {"a": "b" * 1990}},
-            {"filters": {"a": "b" * 1992}},
-            "filters must be at most 2000 characters of JSON for visitors, not 2001",
-        ),
-        (
-            {"pool_size": 75, "collections": "{a,b,c,d,e}", "formulations": [FORMULATION]},
-            {"pool_size": 76, "collections": "{a,b,c,d,e}", "formulations": [FORMULATION]},
-            "pool_size (at least match_count) times collections times questions must be at most"
-            " 750, not 760",
-        ),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_a_visitors_search_is_bounded(
-    visitor: Connection, within: dict[str, Any], beyond: dict[str, Any], complaint: str
-) -> None:
-    call(visitor, PUBLIC, **{"query_text": "kiwi", **within})
-    with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
-        call(visitor, PUBLIC, **{"query_text": "kiwi", **beyond})
-    assert refused.value.diag.message_primary == complaint
+    ):
+        check({name: within}, {name: beyond}, f"{name} must be {rule}")
+    for one in (FORMULATION, {"query_embedding": "[1,0,0]"}):
+        complaint = "formulations must be an array of at most 2 objects for visitors, not 3"
+        check({"formulations": [one] * 2}, {"formulations": [one] * 3}, complaint)
+    check(
+        {"formulations": [FORMULATION, {"query_text": "b" * 1000}]},
+        {"formulations": [FORMULATION, {"query_text": "b" * 1001}]},
+        "formulations[].query_text must be at most 1000 characters long for visitors, not 1001",
+    )
+    check(
+        {"pool_size": 75, **FIVE_LISTS},
+        {"pool_size": 76, **FIVE_LISTS},
+        "pool_size (at least match_count) times collections times questions must be at most"
+        " 750, not 760",
+    )
 
 
 @pytest.mark.module("visitors")
@@ -231,18 +187,14 @@ LEGS = {
 
 
 @pytest.mark.parametrize("function", LEGS)
-@pytest.mark.parametrize(
-    ("scope", "found"),
-    [
+def test_a_single_leg_keeps_to_the_viewer(connect: Connect, function: str) -> None:
+    service = connect("service_role")
+    for scope, found in (
         ({}, {OPEN, MINE, YOURS}),
         ({"viewer_id": ME}, {OPEN, MINE}),
         ({"viewer_id": YOU}, {OPEN, YOURS}),
         ({"public_only": True}, {OPEN}),
         ({"viewer_id": ME, "public_only": True}, {OPEN}),
-    ],
-    ids=["everything", "mine", "yours", "public", "mine and public only"],
-)
-def test_a_single_leg_keeps_to_the_viewer(
-    connect: Connect, function: str, scope: dict[str, Any], found: set[str]
-) -> None:
-    assert contents(call(connect("service_role"), function, **LEGS[function], **scope)) == found
+    ):
+        given: dict[str, Any] = {**LEGS[function], **scope}
+        assert contents(call(service, function, **given)) == found

@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from corpora import USERS, call
+from support import documents
 
 SEARCH = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
@@ -20,10 +21,10 @@ Row = dict[str, Any]
 
 
 def put(connection: Connection, key: str, content: str, **document: Any) -> None:
-    given = {"external_key": key, "title": f"title of {key}", "source_url": f"https://{key}"}
     # A heading of its own: without one, a chunk has the title as its heading.
-    chunk = {"content": content, "heading": "part", "embedding": [1, 0, 0], "embedding_model": "m"}
-    connection.execute(STORE, [Jsonb({**given, **document}), Jsonb([chunk])])
+    chunk = documents.embedded(content) | {"heading": "part"}
+    given = {"title": f"title of {key}", "source_url": f"https://{key}", **document}
+    documents.upsert(connection, key, chunk, **given)
 
 
 def ids(connection: Connection) -> dict[str, str]:
