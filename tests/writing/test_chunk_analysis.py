@@ -1,6 +1,7 @@
 """What the database stores of the text and the embedding of a chunk, for searches."""
 
 import pytest
+from stored import upsert
 
 from conftest import Connection
 
@@ -101,3 +102,20 @@ def test_the_words_of_chunks_that_are_written_together_are_those_of_each(
     ).fetchall()
     expected = ["café", "copper", "handle", "kettle", "lid", "on", "re", "tea", "the", "use"]
     assert stored == [(word, True) for word in expected]
+
+
+@pytest.mark.module("field_weights")
+@pytest.mark.parametrize(("old", "new"), [(0, 2), (2, 0)])
+def test_a_title_is_searched_by_the_weight_of_its_new_collection(
+    knowledge: Connection, old: int, new: int
+) -> None:
+    upsert(knowledge, ["zebra"], title="First")
+    weigh = "select public.set_knowledge_fields(%s, title_weight => %s)"
+    for collection, weight in (("knowledge", old), ("other", new)):
+        knowledge.execute(weigh, [collection, weight])
+    knowledge.execute("update public.knowledge_chunks set content_tsv = null")
+    knowledge.execute(
+        "update public.knowledge_documents set title = 'Okapis', collection = 'other'"
+    )
+    found = knowledge.execute("select content_tsv @@ 'okapi' from public.knowledge_chunks")
+    assert found.fetchall() == [(new > 0,)]

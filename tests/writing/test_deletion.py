@@ -1,5 +1,6 @@
 """Documents, owners and superseded chunks out: deletion and purge."""
 
+from typing import LiteralString
 from uuid import UUID
 
 import psycopg
@@ -100,3 +101,26 @@ def test_a_deletion_refuses_by_name(service_role: Connection, call: str, named: 
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"^{named} ") as caught:
         service_role.execute(f"select public.{call}".encode())
     assert caught.value.sqlstate == "22023"
+
+
+@pytest.mark.module("words")
+@pytest.mark.parametrize(
+    "delete",
+    [
+        "select public.delete_knowledge_document('a')",
+        "delete from public.knowledge_chunks where content like 'the merger%'",
+        "delete from public.knowledge_documents where external_key in ('a', 'b')",
+        "update public.knowledge_chunks set content = 'x' where content like 'the merger%'",
+        "select public.upsert_knowledge_document('{\"external_key\": \"a\"}', '[]')",
+    ],
+)
+def test_a_word_stays_known_while_a_chunk_has_it(
+    knowledge: Connection, delete: LiteralString
+) -> None:
+    upsert(knowledge, ["the merger with quixotronics", "zebra giraffe"], "a")
+    upsert(knowledge, ["quixotronics plans", "zebra lions"], "b")
+    upsert(knowledge, ["plans of lions", "giraffe and quixotronics"], "c")
+    knowledge.execute("analyze public.knowledge_chunks")
+    knowledge.execute(delete)
+    words = {word for (word,) in knowledge.execute("select word from public.knowledge_words")}
+    assert {"quixotronics", "plans", "lions", "giraffe"} <= words
