@@ -600,14 +600,22 @@ begin
 end
 $$;
 
--- The usual k1 and b of BM25: how fast the weight of a word approaches its maximum as the word is
--- repeated, and how much the length of a text lowers its score, from 0 (not at all) to 1.
-create function knowledge_internal.usual_bm25(out k1 float8, out b float8)
+-- k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated. A
+-- function of one value is computed once for a plan, one that returned b too would be in each call.
+create function knowledge_internal.bm25_k1() returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
-  k1 := 1.2::float8;
-  b := 0.75;
+  return 1.2::float8;
+end
+$$;
+
+-- b of BM25: how much the length of a text lowers its score, from 0 (not at all) to 1.
+create function knowledge_internal.bm25_b() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.75::float8;
 end
 $$;
 
@@ -658,8 +666,8 @@ create function knowledge_internal.document_side(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   levels constant float8[] := knowledge_internal.impact_levels();
-  k1 constant float8 := (knowledge_internal.usual_bm25()).k1;
-  b constant float8 := (knowledge_internal.usual_bm25()).b;
+  k1 constant float8 := knowledge_internal.bm25_k1();
+  b constant float8 := knowledge_internal.bm25_b();
   most_weight constant float8 := k1 + 1;
   -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
   -- multiple of 1/4, as exact_scores reads it.
@@ -668,6 +676,8 @@ declare
   words constant tsvector := ts_filter(content_tsv, '{b,d}');
   length_factor float8;
   elements text;
+  lexemes text[];
+  weights float8[];
 begin
   -- The binary form has two bytes for each position.
   text_length := (octet_length(tsvectorsend(words)) - octet_length(tsvectorsend(strip(words)))) / 2;
@@ -682,8 +692,9 @@ begin
              || array_agg(term.lexeme || '^3') filter (where term.weight >= levels[3])
              || array_agg(term.lexeme || '^4') filter (where term.weight >= levels[4]),
            '{}'
-         )
-    into elements, impacts
+         ),
+         array_agg(term.lexeme), array_agg(term.weight)
+    into elements, impacts, lexemes, weights
     from (
       -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
       select posting.lexeme,
@@ -701,18 +712,7 @@ begin
     bm25 := '{' || elements || ',536870912:' || length_factor::real || '}/536870912';
   exception when data_exception or program_limit_exceeded then
     -- Two lexemes have one dimension, or there are more than a sparsevec can hold.
-    select knowledge_internal.lexeme_vector(
-             array_agg(posting.lexeme),
-             array_agg(
-               counted.occurrences * most_weight / (counted.occurrences + length_factor)
-             ),
-             length_factor
-           )
-      into bm25
-      from unnest(content_tsv) as posting
-     cross join greatest(
-             cardinality(array_remove(posting.weights, 'C')), inner_occurrences
-           ) as counted (occurrences);
+    bm25 := knowledge_internal.lexeme_vector(lexemes, weights, length_factor);
   end;
 end
 $$;

@@ -377,7 +377,6 @@ declare
   tolerance constant float8 := 0.2; -- of the rows
   searched constant text := case
     when collections[1] = all (collections) then collections[1] else '' end;
-  usual constant record := knowledge_internal.usual_bm25();
   copied public.knowledge_corpus_statistics;
   is_current boolean;
   figures knowledge_internal.corpus_figures;
@@ -432,11 +431,11 @@ begin
    where settings.collection in (searched, '')
    order by settings.collection = '', settings.collection
    limit 1;
-  figures.k1 := coalesce(figures.k1, usual.k1);
+  figures.k1 := coalesce(figures.k1, knowledge_internal.bm25_k1());
   figures.b := coalesce(
     figures.b,
     least(
-      usual.b,
+      knowledge_internal.bm25_b(),
       greatest(
         0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
       )

@@ -13,21 +13,30 @@
 -- that upsert_knowledge_document takes.
 
 create table public.knowledge_adoptions (
-  name text primary key,
+  name text primary key check (name ~ '^[a-z][a-z0-9_]{0,39}$'),
   source regclass not null,
-  key_columns text[] not null,
+  key_columns text[] not null check (cardinality(key_columns) between 1 and 8),
   key_types text[] not null,
-  embedding_model text,
-  chunk_size integer,
+  embedding_model text check (length(embedding_model) between 1 and 200),
+  chunk_size integer check (chunk_size between 100 and 100000),
   chunk_overlap integer not null,
   is_later boolean not null,
   place_id integer unique,
   embedding_column name,
   order_sql text,
-  parent regclass,
+  parent regclass check (parent <> source),
   parent_columns name[],
   write_token uuid not null default gen_random_uuid(),
-  created_at timestamptz not null default now()
+  created_at timestamptz not null default now(),
+  constraint overlap_of_at_most_half_a_chunk
+    check (chunk_overlap between 0 and coalesce(chunk_size, 2) / 2),
+  constraint in_place_with_one_key_column_and_without_parts
+    check (
+      place_id is null
+      or chunk_size is null and cardinality(key_types) = 1 and key_types[1] in (
+        'smallint', 'integer', 'bigint', 'uuid', 'text', 'character varying'
+      )
+    )
 );
 
 comment on table public.knowledge_adoptions is
@@ -147,8 +156,8 @@ end
 $$;
 
 -- Registers an adoption, or changes it. A migration of `second-brain adopt` calls it, then creates
--- the view, and calls follow_table. Raises 22023 for a table that cannot be adopted, and for a
--- value that is not allowed.
+-- the view, and calls follow_table. The command has checked the table before; raises 22023 for what
+-- can hide rows or mix them up, and 23514 for a value that is not allowed.
 create function knowledge_internal.adopt_table(
   adoption_name text, source regclass, key_columns text[], embedding_model text default null,
   chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false,
@@ -166,27 +175,9 @@ declare
   types text[];
   wrong_column text;
 begin
-  if (adoption_name ~ '^[a-z][a-z0-9_]{0,39}$') is not true then
-    raise exception 'adoption_name must be 1 to 40 lower-case letters, digits and underscores, a '
-                    'letter first, not %', coalesce(left(adoption_name, 100), 'null')
-      using errcode = '22023';
-  end if;
-  if not exists (
-    select from pg_catalog.pg_class as class
-     where class.oid = source
-       and class.relkind in ('r', 'p')
-  ) then
-    raise exception 'source must be a table, not %', coalesce(source::text, 'null')
-      using errcode = '22023', hint = 'A view and a foreign table cannot have these triggers.';
-  end if;
   if row_security_active(source) then
     raise exception 'source: row level security of % hides rows from %', source, current_user
       using errcode = '22023', hint = 'Run this as the owner of the table.';
-  end if;
-  if (cardinality(key_columns) between 1 and 8) is not true then
-    raise exception 'key_columns must have 1 to 8 columns, not %',
-                    coalesce(cardinality(key_columns), 0)
-      using errcode = '22023';
   end if;
   select array_agg(
            -- A cast to character, the name of bpchar without a length, keeps one character.
@@ -212,41 +203,8 @@ begin
                     array_to_string(key_type_names, ', ')
       using errcode = '22023', hint = 'Name the columns of another unique index (--key).';
   end if;
-  if not exists (
-    select from pg_catalog.pg_index as index
-     where index.indrelid = source
-       and index.indisunique
-       and index.indisvalid
-       and index.indpred is null
-       and index.indexprs is null
-       and (
-         select array_agg(attribute.attname::text order by attribute.attname::text collate "C")
-           from unnest(index.indkey::int2[]) with ordinality as part (number, place)
-           join pg_catalog.pg_attribute as attribute
-             on attribute.attrelid = source and attribute.attnum = part.number
-          where part.place <= index.indnkeyatts
-       ) = (select array_agg(name order by name collate "C") from unnest(key_columns) as key (name))
-  ) then
-    raise exception 'key_columns: % has no unique index on (%)',
-                    source, array_to_string(key_columns, ', ')
-      using errcode = '22023', hint = 'Name the columns of its primary key.';
-  end if;
-  if length(embedding_model) not between 1 and 200 then
-    raise exception 'embedding_model must be a name of 1 to 200 characters, or null'
-      using errcode = '22023';
-  end if;
-  perform knowledge_internal.check_range(
-            'chunk_size', coalesce(chunk_size, 100), 100, 100000,
-            '100 to 100000 characters, or null'
-          ),
-          knowledge_internal.check_range(
-            'chunk_overlap', chunk_overlap, 0, coalesce(chunk_size, 2) / 2,
-            '0 to half of chunk_size'
-          );
   if is_in_place then
-    place := knowledge_internal.checked_place(
-      adoption_name, source, key_columns, types, chunk_size, embedding_column
-    );
+    place := knowledge_internal.checked_place(adoption_name, source, key_columns);
   end if;
   if exists (
     select from public.knowledge_adoptions as stored
@@ -259,9 +217,6 @@ begin
               'Remove it first: second-brain adopt --remove %s --delete-documents --apply',
               adoption_name
             );
-  end if;
-  if parent = source then
-    raise exception 'parent: % cannot be the table itself', parent using errcode = '22023';
   end if;
   insert into public.knowledge_adoptions as stored (
     name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
@@ -390,7 +345,11 @@ begin
        and (listed.is_gated or followed.suffix <> 'change')
   );
   if adoption.place_id is not null then
-    perform knowledge_internal.use_place(adoption);
+    update public.knowledge_adoptions as stored
+       set order_sql = case when stored.embedding_column is not null
+             then knowledge_internal.place_order(stored.source, stored.embedding_column) end
+     where stored.name = adoption.name;
+    perform knowledge_internal.write_places();
   end if;
 end
 $$;
@@ -612,38 +571,18 @@ begin
 end
 $$;
 
--- The chunks of the document of a row, as upsert_knowledge_document takes them: one, none for a row
--- without any text, or the parts of a content that is split; these have no embedding.
-create function knowledge_internal.adopted_chunks(
+-- The parts of the text of a row: one, or several of a content that is split.
+create function knowledge_internal.parts_of_row(
   adoption public.knowledge_adoptions, given knowledge_internal.adopted_row
-) returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
+) returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  -- No text: no chunk, which no worker could embed.
-  if not given.has_text then
-    return '[]';
-  end if;
-  if (length(given.content) <= adoption.chunk_size) is not false then
-    return jsonb_build_array(
-      jsonb_build_object(
-        'content', given.content,
-        'embedding', given.embedding::text,
-        'embedding_model', given.embedding_model
-      )
-    );
-  end if;
-  return (
-    select jsonb_agg(
-             jsonb_build_object('content', part.text, 'embedding_model', given.embedding_model)
-             order by part.place
-           )
-      from unnest(
-             knowledge_internal.split_text(
-               given.content, adoption.chunk_size, adoption.chunk_overlap
-             )
-           ) with ordinality as part (text, place)
-  );
+  return case
+    when length(given.content) > adoption.chunk_size then knowledge_internal.split_text(
+      given.content, adoption.chunk_size, adoption.chunk_overlap
+    )
+    else array[given.content]
+  end;
 end
 $$;
 
@@ -664,7 +603,25 @@ declare
   counts record;
 begin
   foreach one in array given loop
-    row_chunks := knowledge_internal.adopted_chunks(adoption, one);
+    -- No text: no chunk, which no worker could embed. The parts of a text have no embedding.
+    select coalesce(
+             jsonb_agg(
+               jsonb_build_object(
+                 'content', part.text,
+                 'embedding', case when part.count = 1 then one.embedding::text end,
+                 'embedding_model', one.embedding_model
+               )
+               order by part.place
+             ),
+             '[]'
+           )
+      into row_chunks
+      from (
+        select listed.text, listed.place, count(*) over () as count
+          from unnest(knowledge_internal.parts_of_row(adoption, one))
+               with ordinality as listed (text, place)
+      ) as part
+     where one.has_text;
     chunks := chunks || row_chunks;
     documents := documents || knowledge_internal.store_document(
       to_jsonb(one.document) - '{id,content_hash,created_at,updated_at}'::text[], row_chunks,
@@ -781,7 +738,7 @@ begin
     perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
     given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
     if adoption.place_id is not null and given <> '{}'
-       and knowledge_internal.empty_old_embeddings(adoption, given) <> '{}'
+       and knowledge_internal.empty_old_embeddings(adoption, keys, given) <> '{}'
     then
       given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
     end if;
@@ -790,7 +747,7 @@ begin
       if adoption.place_id is null then
         perform knowledge_internal.store_adopted_rows(adoption, given);
       else
-        perform knowledge_internal.store_placed_rows(adoption, given);
+        perform knowledge_internal.store_placed_rows(adoption, keys, given);
       end if;
       perform knowledge_internal.note_adoption_problems(
                 adoption, jsonb_build_array(row.row_key), true,
@@ -1084,49 +1041,6 @@ begin
 end
 $$;
 
--- What differs between a row that is copied and the chunks of its document.
-create function knowledge_internal.copied_differences(
-  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row,
-  stored public.knowledge_documents
-) returns setof text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  expected constant jsonb := knowledge_internal.adopted_chunks(adoption, given);
-begin
-  return query
-  select differing.name
-    from (
-      select coalesce(jsonb_agg(chunk.content order by chunk.chunk_index), '[]') as contents,
-             bool_or(
-               (
-                 chunk.heading, chunk.knowledge_type, chunk.source_id, chunk.source_origin,
-                 chunk.language, chunk.document_date, chunk.owner_id, chunk.visibility,
-                 chunk.allowed_groups, chunk.sensitivity, chunk.collection, chunk.metadata
-               ) is distinct from (
-                 stored.title, stored.knowledge_type, stored.source_id, stored.source_origin,
-                 stored.language, stored.document_date, stored.owner_id, stored.visibility,
-                 stored.allowed_groups, stored.sensitivity, stored.collection, stored.metadata
-               )
-             ) as have_other_columns,
-             bool_and(
-               expected -> 0 ->> 'embedding' is null
-               or (chunk.embedding operator(extensions.=) given.embedding) is true
-                  and chunk.embedding_model is not distinct from given.embedding_model
-             ) as have_the_embedding
-        from public.knowledge_chunks as chunk
-       where chunk.document_id = stored.id
-         and chunk.status = 'active'
-    ) as chunks
-   cross join lateral (
-           values
-             ('content', contents <> jsonb_path_query_array(expected, 'strict $[*].content')),
-             ('embedding', not have_the_embedding),
-             ('columns of chunks', have_other_columns)
-         ) as differing (name, is_so)
-   where differing.is_so;
-end
-$$;
-
 -- Compares the rows with these keys with their documents and chunks. Returns the keys of those that
 -- are missing or different, with the names of the fields. Raises the error of a row that cannot be
 -- read.
@@ -1139,16 +1053,56 @@ declare
 begin
   return query
   select given.row_key,
-         case when parent.id is null or not is_copy and given.has_text and stored.id is null
+         case when parent.id is null or not is_copy and given.has_text and stored.hashes is null
            then array['missing'] else differing.fields end
     from knowledge_internal.adopted_rows(adoption, keys) as given
     left join public.knowledge_documents as parent
       on parent.external_key = (given.document).external_key
      and parent.source_row @> jsonb_build_object('adoption', adoption.name)
-    left join knowledge_internal.placed_chunks(
-           adoption, array(select listed.key ->> 0 from jsonb_array_elements(keys)
-                                  as listed (key))
-         ) as stored on stored.key = given.key
+    left join knowledge_internal.placed_chunks(adoption, keys) as placed
+      on placed.key = given.key
+   cross join lateral (
+           select case when given.has_text then array(
+                    select public.knowledge_content_hash((given.document).title, part.text)
+                      from unnest(knowledge_internal.parts_of_row(adoption, given))
+                           with ordinality as part (text, place)
+                     order by part.place
+                  ) else '{}' end
+         ) as expected (hashes)
+   cross join lateral (
+           select array_agg(chunk.content_hash order by chunk.chunk_index) as hashes,
+                  bool_or(
+                    case
+                      when given.embedding is null then adoption.embedding_column is not null
+                        and chunk.embedding is null and chunk.embedding_bits is not null
+                      else cardinality(expected.hashes) = 1 and (
+                        (chunk.embedding operator(extensions.=) given.embedding) is false
+                        or (chunk.embedding_bits, chunk.embedding_model)
+                             is distinct from (given.embedding_bits, given.embedding_model)
+                      )
+                    end
+                  ) as have_other_embeddings,
+                  bool_or(
+                    not is_copy and chunk.chunk_index <> given.chunk_index or (
+                      chunk.document_id, chunk.heading, chunk.knowledge_type, chunk.source_id,
+                      chunk.source_origin, chunk.language, chunk.document_date, chunk.owner_id,
+                      chunk.visibility, chunk.allowed_groups, chunk.sensitivity,
+                      chunk.collection, chunk.metadata
+                    ) is distinct from (
+                      parent.id, parent.title, parent.knowledge_type, parent.source_id,
+                      parent.source_origin, parent.language, parent.document_date, parent.owner_id,
+                      parent.visibility, parent.allowed_groups, parent.sensitivity,
+                      parent.collection, given.metadata
+                    )
+                  ) as have_other_columns
+             from public.knowledge_chunks as chunk
+            where chunk.id = any (
+                    case when is_copy then array(
+                      select active.id from public.knowledge_chunks as active
+                       where active.document_id = parent.id and active.status = 'active'
+                    ) else array[placed.id] end
+                  )
+         ) as stored
    cross join lateral (
            select array(
              select field.key
@@ -1158,37 +1112,18 @@ begin
                join jsonb_each(to_jsonb(given.document)) as wanted using (key)
               where field.value is distinct from wanted.value
              union all
-             select copied.name
-               from knowledge_internal.copied_differences(adoption, given, parent) as copied (name)
-              where is_copy
-             union all
-             select 'content'
-              where not is_copy
-                and (
-                  given.content is null or not given.has_text and stored.id is not null
-                  or given.has_text and stored.content_hash <> given.content_hash
-                )
-             union all
-             select 'embedding'
-              where adoption.embedding_column is not null and given.has_text
-                and (given.embedding is not null or stored.has_embedding is not true)
-                and (
-                  stored.embedding_bits is distinct from given.embedding_bits
-                  or given.embedding is not null
-                     and stored.embedding_model is distinct from given.embedding_model
-                )
-             union all
-             select 'columns of chunks'
-              where not is_copy and given.has_text
-                and (stored.document_id, stored.chunk_index, stored.heading, stored.metadata,
-                     stored.collection)
-                      is distinct from
-                    (parent.id, given.chunk_index, (given.document).title, given.metadata,
-                     (given.document).collection)
+             select listed.name
+               from (
+                      values ('content', given.content is null
+                                or coalesce(stored.hashes, '{}') <> expected.hashes),
+                             ('embedding', stored.have_other_embeddings),
+                             ('columns of chunks', stored.have_other_columns)
+                    ) as listed (name, is_so)
+              where listed.is_so
            )
          ) as differing (fields)
    where parent.id is null
-      or not is_copy and given.has_text and stored.id is null
+      or not is_copy and given.has_text and stored.hashes is null
       or differing.fields <> '{}';
 end
 $$;

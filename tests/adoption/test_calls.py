@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from command_line import Run
 from conftest import Connect, Connection
-from second_brain.adoption import calls, replaced
+from second_brain.adoption import calls, drop_ins, replaced
 from second_brain.services.install import Database
 
 pytestmark = pytest.mark.module("adoption")
@@ -44,7 +44,7 @@ def notes(database: Connection) -> Connection:
     return database
 
 
-def kept(source: Connection, security: str = "", where: str = "") -> calls.Call:
+def kept(source: Connection, security: str = "", where: str = "") -> drop_ins.DropIn:
     """Adopt the table, replace its function, and return how."""
     source.execute(SEARCH.format(security=security, where=where).encode())
     adopt(source, "public.notes", collection="notes", is_in_place=True)

@@ -7,6 +7,7 @@ from adopted import adopt, backfill, compare, documents
 
 from command_line import Run
 from conftest import Connection
+from second_brain.database import doctor
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -53,6 +54,17 @@ def test_a_document_has_the_fields_of_its_row_in_the_parent(parts: Connection) -
         ("Harbour", "https://example.com/h", "public", "2026-01-02", 3),
     ]
     assert compare(parts, "parts").differences == 0
+
+
+def test_doctor_names_a_trigger_that_the_parent_lacks_and_no_other(parts: Connection) -> None:
+    def missing() -> list[str]:
+        found = [one for one in doctor.examine(parts) if one.check == "adoptions"]
+        return [one.message for one in found if one.status == "error"]
+
+    assert missing() == []
+    parts.execute("drop trigger adopted_parts_delete on public.articles")
+    (said,) = missing()
+    assert "the trigger adopted_parts_delete on public.articles does not exist" in said
 
 
 def test_a_change_of_the_parent_is_carried_over_in_its_transaction(parts: Connection) -> None:

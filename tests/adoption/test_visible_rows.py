@@ -10,7 +10,7 @@ from adopted import Row, adopt, backfill
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
-from second_brain.database import doctor
+from second_brain.database import doctor, uninstall
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -336,7 +336,7 @@ def test_each_table_is_under_its_own_policies(two: Connection, connect: Connect)
     assert keys(search(user, query_text="harbour")) <= shown
 
 
-def test_the_doctor_has_no_remark_about_readers(notes: Connection) -> None:
+def test_doctor_and_uninstall_have_no_remark_about_readers(notes: Connection) -> None:
     let_search(notes, "anon")
     found = [
         one.message
@@ -344,3 +344,4 @@ def test_the_doctor_has_no_remark_about_readers(notes: Connection) -> None:
         if one.status in ("error", "warning") and "have no embedding" not in one.message
     ]
     assert found == []
+    assert uninstall.plan(notes, "public").attached == ()

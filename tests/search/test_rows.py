@@ -32,7 +32,7 @@ WRITERS = {
     "write_embeddings",
     "failed_knowledge_embeddings",
     "store_adopted_rows",
-    "copied_differences",
+    "adoption_differences",
     "adoption_keys",
     "adoption_left_over",
     "checked_place",

@@ -133,6 +133,7 @@ def test_settings_that_were_measured_tell_what_has_changed_since(corpus: Connect
 
 
 RANKS = {
+    "bm25_k1",
     "cosine_spread",
     "document_side",
     "exact_scores",
@@ -140,7 +141,6 @@ RANKS = {
     "ranking_version",
     "rules_of_lists",
     "search",
-    "usual_bm25",
     "weighed_readings",
     "weight_of_word",
 }

@@ -35,9 +35,9 @@ def backwards(question: str, passages: Sequence[str]) -> list[float]:
 @pytest.fixture(scope="module")
 def corpus(shared_dsn: str) -> str:
     texts = {
-        "A zebra is striped.": [1, 0, 0],
-        "The zebra crossing.": [0.9, 0.1, 0],
-        "A lion sleeps.": [0.5, 0.5, 0],
+        "A zebra is striped.": [1.0, 0.0, 0.0],
+        "The zebra crossing.": [0.9, 0.1, 0.0],
+        "A lion sleeps.": [0.5, 0.5, 0.0],
     }
     store_document(shared_dsn, "savanna", texts)
     return shared_dsn

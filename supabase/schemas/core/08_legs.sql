@@ -482,7 +482,7 @@ create function knowledge_internal.exact_scores(
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  most_weight constant float8 := (knowledge_internal.usual_bm25()).k1 + 1;
+  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
   -- The length factor is linear in the length.
   shortest constant float8 := weighed.k1 * (1 - weighed.b);
   per_word constant float8 :=

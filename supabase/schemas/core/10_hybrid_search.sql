@@ -327,8 +327,8 @@ begin
          -- short texts with the usual b.
          case
            when is_small_corpus then greatest(4 * pool, fewest_compared)
-           when ((known.corpus).k1, (known.corpus).b)
-             <> (select usual.k1, usual.b from knowledge_internal.usual_bm25() as usual)
+           when (known.corpus).b <> knowledge_internal.bm25_b()
+             or (known.corpus).k1 <> knowledge_internal.bm25_k1()
              then greatest(2 * pool, fewest_compared)
            else pool
          end, -- scored_exactly

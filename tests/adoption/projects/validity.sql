@@ -7,7 +7,8 @@ create table public.offers (
   status text not null,
   valid_from timestamptz,
   expires_at timestamptz,
-  embedding extensions.vector(3)
+  embedding extensions.vector(3),
+  approved_at timestamptz default '2020-01-01'
 );
 
 create function public.search_offers(query_embedding extensions.vector(3), match_count int default 5)
@@ -16,6 +17,7 @@ language sql stable set search_path = public, extensions as $$
   select o.id, o.title, (1 - (o.embedding <=> query_embedding))::float
     from offers as o
    where o.status = 'published'
+     and o.approved_at is not null
      and (o.valid_from is null or o.valid_from <= now())
      and o.expires_at > now()
    order by o.embedding <=> query_embedding

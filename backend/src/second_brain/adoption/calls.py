@@ -5,8 +5,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, LiteralString, cast
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -106,47 +105,13 @@ select {key} = any (%(new)s), {columns}
 _TIMES = ("date", "timestamp", "timestamptz")
 
 
-@dataclass
-class Call:
-    """A function and the statements that put its drop-in in its place.
-
-    `undecided` says why the drop-in may return other rows or columns: a person decides. The
-    others compare the answers for `asked` rows as questions. Of the first ten rows of both,
-    `both_rows` counts those of the drop-in that the old function returns too, however many it is
-    asked for, `old_rows` those that the drop-in lacks; `new_rows` are keys that only the drop-in
-    returns, `conditions` what those rows do not meet and all others do.
-    """
-
-    drop_in: "DropIn"
-    asked: int = 0
-    both_rows: int = 0
-    old_rows: int = 0
-    new_rows: Sequence[str] = field(default_factory=list)
-    conditions: Sequence[str] = field(default_factory=list)
-
-    @property
-    def signature(self) -> str:
-        """The name of the function with the types of its arguments."""
-        return self.drop_in.function.signature
-
-    @property
-    def undecided(self) -> list[str]:
-        """Why the drop-in may return other rows or columns."""
-        return self.drop_in.undecided
-
-    @property
-    def notes(self) -> list[str]:
-        """What differs."""
-        return self.drop_in.notes
-
-
 def searching(database: Database, source: str) -> list[str]:
     """List the functions that search a table and are no drop-ins."""
     given = {"source": source, "internals": f"{database.install.internals}."}
     return [name for (name,) in database.execute(_SEARCHING, given).fetchall()]
 
 
-def keep(database: Database, name: str, *, run: bool = False) -> list[Call]:
+def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
     """Write the drop-ins of an adoption and compare them with the functions that they replace.
 
     With `run`, those without anything undecided stay; else all is rolled back. Raises
@@ -164,11 +129,11 @@ def keep(database: Database, name: str, *, run: bool = False) -> list[Call]:
         )
     source = drop_ins.adopted(database, name)
     found = searching(database, adoption.source)
-    calls = [Call(drop_ins.write(database, one, source)) for one in found]
+    calls = [drop_ins.write(database, one, source) for one in found]
     for call in calls:
         try:
             with database.connection.transaction() as outer:
-                for statement in call.drop_in.statements:
+                for statement in call.statements:
                     database.connection.execute(statement.encode())
                 try:
                     with database.connection.transaction():
@@ -182,13 +147,11 @@ def keep(database: Database, name: str, *, run: bool = False) -> list[Call]:
     return calls
 
 
-def compare(database: Database, call: Call) -> None:
+def compare(database: Database, call: "DropIn") -> None:
     """Call the old function and its drop-in with rows of the table as questions."""
-    source, function = call.drop_in.source, call.drop_in.function
+    source, function = call.source, call.function
     # The old function can need the search_path of its callers.
-    database.connection.execute(
-        "select set_config('search_path', %s, true)", [call.drop_in.search_path()]
-    )
+    database.connection.execute("select set_config('search_path', %s, true)", [call.search_path()])
     keys = [sql.Identifier(name) for name in source.key]
     asked = database.execute(
         _ASKED,
@@ -208,7 +171,7 @@ def compare(database: Database, call: Call) -> None:
             _ANSWERED,
             key=_key("answer", source) if has_key else sql.SQL(_VALUES),
             function=sql.Identifier(function.schema, name),
-            given=_arguments(call.drop_in),
+            given=_arguments(call),
         )
         for name in (function.name, function.before)
     )
@@ -248,18 +211,18 @@ def _key(relation: str, source: "Source") -> sql.Composed:
     )
 
 
-def _arguments(drop_in: "DropIn") -> sql.Composed:
+def _arguments(call: "DropIn") -> sql.Composed:
     """Return the arguments of a function in a comparison; values are those of a row asked for."""
-    function, source = drop_in.function, drop_in.source
+    function, source = call.function, call.source
     values = {name: f"%(value_{place})s" for place, name in enumerate(source.columns)}
     parts = {
         "embedding": values.get(source.vector() or ""),
         "question": f"%(value_{len(values)})s",
         "count": "%(most)s",
-        "threshold": "2" if "distance" in (drop_in.named("threshold") or "").lower() else "-1",
+        "threshold": "2" if "distance" in (call.named("threshold") or "").lower() else "-1",
     }
-    roles = {place: part for part, place in drop_in.parts.items()}
-    given = []
+    roles = {place: part for part, place in call.parts.items()}
+    given: list[sql.Composable] = []
     for place, (argument, kind, type_) in enumerate(function.arguments, 1):
         value = parts.get(roles.get(place, ""))
         bare = re.sub(r"^(p_|in_|filter_|match_|_+)", "", argument)
@@ -273,9 +236,9 @@ def _arguments(drop_in: "DropIn") -> sql.Composed:
         is_named = not argument.startswith("$")
         if value or not is_named or place <= function.required:
             name = f"{sql.Identifier(argument).as_string(None)} => " if is_named else ""
-            given.append(f"{name}({value or 'null'})::{type_}")
-    # Placeholders, and names and types that Postgres wrote.
-    return sql.SQL(", ").join(sql.SQL(cast("LiteralString", one)) for one in given)
+            # Placeholders, and names and types that Postgres wrote.
+            given.append(sql.SQL(f"{name}({value or 'null'})::{type_}"))
+    return sql.SQL(", ").join(given)
 
 
 def _conditions(
@@ -332,15 +295,15 @@ def _separating(
     return f"= {sql.Literal(value).as_string(None)}"
 
 
-def migration(calls: Sequence[Call], name: str) -> str:
+def migration(calls: "Sequence[DropIn]", name: str) -> str:
     """Return the SQL of drop-ins; those that a person must decide on are comments."""
     text = f"-- Drop-ins of the functions that search the table adopted as {name}.\n"
     for call in calls:
-        statements = "".join(f"{one};\n\n" for one in call.drop_in.statements)
+        statements = "".join(f"{one};\n\n" for one in call.statements)
         # A line break would end the comment.
         lines = [re.sub(r"\s+", " ", one) for one in [*call.undecided, *call.notes]]
         reasons = "".join(f"--   {one}\n" for one in lines)
-        text += f"\n-- {call.signature}\n{reasons}"
+        text += f"\n-- {call.function.signature}\n{reasons}"
         if call.undecided:
             text += "-- Not replaced: decide, change the drop-in, and remove these comment marks.\n"
             statements = "".join(f"-- {line}\n" for line in statements.splitlines())

@@ -37,7 +37,12 @@ select adoption.name,
            from public.knowledge_adoption_problems as problem
           where problem.adoption_name = adoption.name
        ),
-       adoption.parent::text
+       (
+         select format('%I.%I', space.nspname, parent.relname)
+           from pg_catalog.pg_class as parent
+           join pg_catalog.pg_namespace as space on space.oid = parent.relnamespace
+          where parent.oid = adoption.parent
+       )
   from public.knowledge_adoptions as adoption
   left join pg_catalog.pg_class as class on class.oid = adoption.source
   left join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace

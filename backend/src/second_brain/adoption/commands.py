@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from second_brain.adoption import calls, carrying, migration, proposal, replaced
 from second_brain.adoption.layouts import LAYOUTS
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
-from second_brain.cli.output import notes_to_stderr, print_json, showing_progress
+from second_brain.cli.output import showing_progress
 from second_brain.cli.tables import number, printable
 from second_brain.cli.target import opened
 from second_brain.errors import ConfigurationError
@@ -169,9 +169,6 @@ def adopt(
             help="With --backfill and --carry-over: rows of a transaction.", min=1, max=10_000
         ),
     ] = carrying.BATCH_SIZE,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --check or --backfill: print JSON.")
-    ] = False,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
 ) -> None:
@@ -189,15 +186,13 @@ def adopt(
         )
     with opened(dsn, schema) as database:
         if backfill:
-            with notes_to_stderr(as_json):
-                done = [_backfill(database, one, batch_size) for one in _chosen(database, table)]
-            if as_json:
-                print_json(done)
+            for one in _chosen(database, table):
+                _backfill(database, one, batch_size)
         elif carry_over:
             _carry_over(database, table, batch_size, watch)
         elif check:
             found = [_compared(database, one, repair) for one in _chosen(database, table)]
-            _report(found, schema, as_json=as_json, repaired=repair)
+            _report(found, schema, repaired=repair)
         elif replace_calls:
             for one in _chosen(database, table):
                 _replace_calls(database, one, into, undo=undo, run=apply)
@@ -359,7 +354,7 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
     found = calls.keep(database, name, run=run)
     for one in found:
         done = "not replaced" if one.undecided else "replaced" if run else "can be replaced"
-        typer.echo(f"{printable(one.signature)}: {done}")
+        typer.echo(f"{printable(one.function.signature)}: {done}")
         for reason in one.undecided:
             typer.echo(f"  decide: {printable(reason)}")
         for note in one.notes:
@@ -394,13 +389,11 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
     return [one.name for one in found]
 
 
-def _backfill(database: Database, name: str, batch_size: int) -> dict[str, Any]:
+def _backfill(database: Database, name: str, batch_size: int) -> None:
     with showing_progress() as on_progress:
         done = carrying.backfill(database, name, batch_size=batch_size, on_progress=on_progress)
     typer.echo(f"{name}: {number(done.stored, 'row')} carried over.")
-    problems = carrying.problems(database, name)
-    _print_problems(name, problems)
-    return {"name": name, "stored": done.stored, "problems": problems}
+    _print_problems(name, carrying.problems(database, name))
 
 
 def _carry_over(database: Database, name: str | None, batch_size: int, watch: float | None) -> None:
@@ -419,28 +412,23 @@ def _compared(database: Database, name: str, repair: bool) -> carrying.Compariso
         return carrying.compare(database, name, repair=repair, on_progress=on_progress)
 
 
-def _report(
-    found: Sequence[carrying.Comparison], schema: str, *, as_json: bool, repaired: bool
-) -> None:
+def _report(found: Sequence[carrying.Comparison], schema: str, *, repaired: bool) -> None:
     more = schema_option(schema)
-    if as_json:
-        print_json(found)
-    else:
-        for one in found:
+    for one in found:
+        typer.echo(
+            f"{one.name}: {number(one.compared, 'row')} compared,"
+            f" {number(one.differences, 'difference')}"
+            f" ({one.missing:,} missing, {one.different:,} different,"
+            f" {one.left_over:,} left over){', repaired' if repaired else ''}."
+        )
+        if one.noted:
             typer.echo(
-                f"{one.name}: {number(one.compared, 'row')} compared,"
-                f" {number(one.differences, 'difference')}"
-                f" ({one.missing:,} missing, {one.different:,} different,"
-                f" {one.left_over:,} left over){', repaired' if repaired else ''}."
+                f"{one.name}: {number(one.noted, 'noted write')} to carry over,"
+                f" not compared: second-brain adopt --carry-over {one.name}{more}"
             )
-            if one.noted:
-                typer.echo(
-                    f"{one.name}: {number(one.noted, 'noted write')} to carry over,"
-                    f" not compared: second-brain adopt --carry-over {one.name}{more}"
-                )
-            for key, fields in one.examples:
-                typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
-            _print_problems(one.name, one.problems)
+        for key, fields in one.examples:
+            typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
+        _print_problems(one.name, one.problems)
     differing = [one.name for one in found if one.differences and not repaired]
     for name in differing:
         typer.echo(f"Repair: second-brain adopt --check {name} --repair{more}", err=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from second_brain.adoption import queries, replaced
 from second_brain.adoption.queries import Conditions, Source, literal, quoted
@@ -27,20 +28,22 @@ select namespace.nspname, class.relname,
             and attribute.attnum > 0
             and not attribute.attisdropped
        ),
-       adoption.key_columns, adoption.key_types, adoption.place_id is not null,
-       pg_catalog.pg_get_viewdef(%(view)s::regclass)
+       adoption.key_columns, adoption.key_types, adoption.place_id is not null, mapping.definition,
+       given.collection,
+       exists (
+         select
+           from public.knowledge_documents as document
+          where document.collection = given.collection
+            and document.source_row ->> 'adoption' is distinct from adoption.name
+       )
   from public.knowledge_adoptions as adoption
   join pg_catalog.pg_class as class on class.oid = adoption.source
   join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ cross join pg_catalog.pg_get_viewdef(%(view)s::regclass) as mapping (definition)
+ cross join lateral (
+         select substring(mapping.definition from $$'([^']*)'::text AS collection$$)
+       ) as given (collection)
  where adoption.name = %(name)s
-"""
-_SHARED = """
-select exists (
-         select
-           from public.knowledge_documents as document
-          where document.collection = %(collection)s
-            and document.source_row ->> 'adoption' is distinct from %(name)s
-       )
 """
 _FUNCTION = """
 select namespace.nspname, proc.proname, proc.oid::regprocedure::text,
@@ -115,40 +118,40 @@ def adopted(database: Database, name: str) -> Source:
     """Read what drop-ins need to know of an adoption."""
     view = f"{database.install.internals}.adopted_{name}"
     row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
-    schema, table, columns, key, key_types, is_in_place, definition = row
-    mapping: Any = queries.parsed(definition)[0]
-    fields = {one.alias_or_name: one.unalias() for one in mapping.expressions}
-    collection = fields["collection"]
-    collection = collection.this if isinstance(collection, exp.Cast) else collection
-    named = collection.name if isinstance(collection, exp.Literal) else None
-    (is_shared,) = database.execute(_SHARED, {"collection": named, "name": name}).fetchone() or (0,)
-    carried = _carried(fields.get("metadata"), columns)
+    schema, table, columns, key, key_types, is_in_place, definition, collection, is_shared = row
     return Source(
         schema,
         table,
         columns,
-        carried,
+        _carried(definition, columns),
         dict(zip(key, key_types, strict=True)),
         name,
         database.install,
         is_in_place,
-        named,
-        bool(is_shared),
+        collection,
+        is_shared,
     )
 
 
-def _carried(metadata: exp.Expr | None, columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that metadata has, with their types."""
+def _carried(definition: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that metadata has in the view of an adoption, with their types."""
+    try:
+        (mapping,) = queries.parsed(definition)
+    except SqlglotError:
+        return {}  # No filter follows from a condition then: hits are checked.
     carried = {}
-    for node in metadata.walk() if metadata else ():
-        if isinstance(node, exp.Column) and columns.get(queries.name_of(node)) in ("json", "jsonb"):
-            carried[queries.name_of(node)] = "metadata"
-    for call in metadata.find_all(exp.Anonymous) if metadata else ():
-        for key, value in zip(call.expressions[::2], call.expressions[1::2], strict=False):
-            name = queries.name_of(value) if isinstance(value, exp.Column) else ""
-            shown = key.find(exp.Literal)
-            if name in columns and shown and shown.name == name:
-                carried[name] = columns[name]
+    for field_ in mapping.expressions if isinstance(mapping, exp.Select) else ():
+        if field_.alias_or_name != "metadata":
+            continue
+        for node in field_.find_all(exp.Column):
+            if columns.get(queries.name_of(node)) in ("json", "jsonb"):
+                carried[queries.name_of(node)] = "metadata"
+        for call in field_.find_all(exp.Anonymous):
+            for key, value in zip(call.expressions[::2], call.expressions[1::2], strict=False):
+                name = queries.name_of(value) if isinstance(value, exp.Column) else ""
+                shown = key.find(exp.Literal)
+                if name in columns and shown and shown.name == name:
+                    carried[name] = columns[name]
     return carried
 
 
@@ -205,6 +208,11 @@ class DropIn:
 
     `notes`: what differs. `undecided`: why it may return other rows or columns than the old
     function; a person decides. `parts`: the places of the arguments by what they are, from 1.
+
+    The others compare the answers for `asked` rows as questions. Of the first ten rows of both,
+    `both_rows` counts those of the drop-in that the old function returns too, however many it is
+    asked for, `old_rows` those that the drop-in lacks; `new_rows` are keys that only the drop-in
+    returns, `conditions` what those rows do not meet and all others do.
     """
 
     function: Function
@@ -215,6 +223,11 @@ class DropIn:
     statements: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
+    asked: int = 0
+    both_rows: int = 0
+    old_rows: int = 0
+    new_rows: list[str] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         function, source, query = self.function, self.source, self.query

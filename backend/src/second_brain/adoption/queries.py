@@ -6,11 +6,13 @@ A parser (sqlglot) reads the SQL; nothing here asks the database.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from psycopg import sql
 from sqlglot import exp, parse
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.postgres import PostgresParser
 
 from second_brain.services.install import Install
 
@@ -36,7 +38,7 @@ _WORDS_OF = re.compile(r"to_tsvector|.*similarity", re.IGNORECASE)
 _ABOUT_ROWS = re.compile(r"\b(select|exists|current_\w+|session_user)\b|\bauth\.", re.IGNORECASE)
 _PLAIN_OPERATOR = re.compile(r"OPERATOR\(([^\w.()]+)\)")
 _OF_SCORES = re.compile(r"rank|score|similarity|distance|\brn\b|row_num", re.IGNORECASE)
-_COMPARED = {
+_COMPARED: dict[type[exp.Expr], str] = {
     exp.EQ: "eq",
     exp.NEQ: "ne",
     exp.GT: "gt",
@@ -49,8 +51,9 @@ _NUMBERS = ("bool", "int2", "int4", "int8", "numeric", "float4", "float8")
 
 
 class _Dialect(Postgres):
-    class Parser(Postgres.Parser):
-        FUNCTIONS = {}  # noqa: RUF012 - calls stay as they are written
+    class Parser(PostgresParser):
+        # Calls stay as they are written.
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
 
 
 def literal(value: str) -> str:
@@ -65,7 +68,7 @@ def quoted(name: str) -> str:
 
 def parsed(text: str) -> list[exp.Expr]:
     """Return the statements of an SQL text. Raises SqlglotError."""
-    return [one for one in parse(text, dialect=_Dialect) if one is not None]
+    return [one for one in parse(_lexed(text), dialect=_Dialect) if one is not None]
 
 
 def text_of(node: exp.Expr | None) -> str:
@@ -81,7 +84,8 @@ def name_of(node: exp.Expr | None) -> str:
     identifier = node if isinstance(node, exp.Identifier) or node is None else node.this
     if not isinstance(identifier, exp.Identifier):
         return ""
-    return identifier.this if identifier.quoted else identifier.this.lower()
+    name = str(identifier.this)
+    return name if identifier.quoted else name.lower()
 
 
 @dataclass(frozen=True)
@@ -312,7 +316,7 @@ def read(body: str, source: Source) -> Query | None:
     executed = _EXECUTED.fullmatch(text.strip())
     try:
         if executed is not None:
-            text = _lexed(executed[1].replace("''", "'"))
+            text = executed[1].replace("''", "'")
             using = parsed(f"select {executed[2]}")[0].expressions if executed[2] else []
             values = {
                 str(place): text_of(one if isinstance(one, exp.Column) else exp.paren(one))
@@ -324,8 +328,8 @@ def read(body: str, source: Source) -> Query | None:
         statements = parsed(text)
     except SqlglotError:
         return None
-    (first, *others) = statements or [None]
-    return Query(first, source) if isinstance(first, exp.Query) and not others else None
+    query = statements[0] if len(statements) == 1 else None
+    return Query(query, source) if isinstance(query, exp.Query) else None
 
 
 def _lexed(code: str) -> str:
@@ -397,6 +401,10 @@ def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str 
     A value that is null is no filter: the condition itself decides then.
     """
     bare = condition.unnest()
+    if bare.args.get("negate"):
+        bare = bare.copy()
+        bare.set("negate", None)
+        bare = exp.Not(this=bare)
     if isinstance(bare, exp.Or):
         # "argument is null or column = argument": without the value there is no filter.
         is_optional = _is_null(bare.this) and _place(bare.this.this, query, arguments)
@@ -463,17 +471,18 @@ def _null_filter(column: exp.Expr, operator: str, query: Query) -> str | None:
 
 
 def _is_null(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Is) and isinstance(node.expression, exp.Null)
+    is_null = isinstance(node, exp.Is) and isinstance(node.expression, exp.Null)
+    return is_null and not node.args.get("negate")
 
 
 def _place(node: exp.Expr, query: Query, arguments: Sequence[str]) -> int | None:
     """Return the place of the argument that a node is, None for others: columns come first."""
-    name = _argument(node)
-    if name is None or name not in arguments:
+    name = _argument(node) or ""
+    if isinstance(node, exp.Parameter):
+        return int(node.name)
+    if not node.text("table") and name in query.source.columns:
         return None
-    if isinstance(node, exp.Column) and not node.table and name in query.source.columns:
-        return None
-    return arguments.index(name) + 1
+    return arguments.index(name) + 1 if name in arguments else None
 
 
 def _value(node: exp.Expr, query: Query, arguments: Sequence[str]) -> str | None:

@@ -65,8 +65,6 @@ _FOR_VISITORS = (
 _SHOWN_COLUMN = "public.knowledge_documents.source_row"
 _OF_DROP_INS = f"{naming.INTERNALS}.adopted_hits_for_caller("
 _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
-# What let_search creates.
-_OF_READERS = re.compile(rf"^{naming.INTERNALS}\.search_as_|\bknowledge_reader_")
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
 
@@ -361,7 +359,7 @@ def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) ->
     check, what = _check(difference), f"{difference.kind} {difference.name}"
     if difference.kind in ("view", "column") and difference.name.startswith(_VIEWS_OF_ADOPTIONS):
         return None
-    if difference.kind in ("function", "policy") and _OF_READERS.search(difference.name):
+    if difference.kind in ("function", "policy") and naming.OF_READERS.search(difference.name):
         return None
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
     if difference.kind == "function":

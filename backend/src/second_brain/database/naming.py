@@ -22,6 +22,7 @@ __all__ = [
     "EXTENSIONS",
     "INTERNALS",
     "MAX_LENGTH",
+    "OF_READERS",
     "SCHEMA",
     "VIEWER_GROUPS",
     "check_schema",
@@ -38,6 +39,9 @@ __all__ = [
 
 VIEWER_GROUPS = "knowledge_viewer_groups"
 """The function that a project replaces with its own: no migration changes it once it exists."""
+
+OF_READERS = re.compile(rf"^{INTERNALS}\.search_as_|\bknowledge_reader_")
+"""Functions and policies that let_search creates."""
 
 _EXTENSIONS = re.compile(
     rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"

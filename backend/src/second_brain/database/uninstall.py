@@ -503,7 +503,9 @@ def _attached(
         definition = found[difference.object]
         table = definition.get("table") or name.rpartition(".")[0]
         table = naming.rename(str(table), names, naming.SCHEMA, schema)
-        if difference.kind in ("index", "trigger", "policy", "column") and table in tables:
+        is_of_project = not naming.OF_READERS.search(difference.name)
+        of_table = difference.kind in ("index", "trigger", "policy", "column") and table in tables
+        if of_table and is_of_project:
             yield f"{difference.kind} {name}"
 
 

@@ -52,21 +52,10 @@ $$;
 
 -- The number of a table that is adopted in place. Raises 22023 for one that cannot be.
 create function knowledge_internal.checked_place(
-  adoption_name text, source regclass, key_columns text[], key_types text[], chunk_size integer,
-  embedding_column name
+  adoption_name text, source regclass, key_columns text[]
 ) returns integer
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  key_type_names constant text[] := array[
-    'smallint', 'integer', 'bigint', 'uuid', 'text', 'character varying'
-  ];
-  remedy constant text := 'Adopt a copy of it: second-brain adopt TABLE --copy';
 begin
-  if cardinality(key_types) <> 1 or key_types[1] <> all (key_type_names) then
-    raise exception 'key_columns: a table that is searched in place has one key column, of type %',
-                    array_to_string(key_type_names, ', ')
-      using errcode = '22023', hint = remedy;
-  end if;
   if exists (
     select
       from pg_catalog.pg_attribute as attribute
@@ -76,23 +65,7 @@ begin
        and attribute.attcollation <> type.typcollation
   ) then
     raise exception 'key_columns: % has a collation of its own', key_columns[1]
-      using errcode = '22023', hint = remedy;
-  end if;
-  if chunk_size is not null then
-    raise exception 'chunk_size: the texts of a table that is searched in place are not split'
-      using errcode = '22023', hint = remedy;
-  end if;
-  if embedding_column is not null and not exists (
-    select
-      from pg_catalog.pg_attribute as attribute
-      join pg_catalog.pg_type as type on type.oid = attribute.atttypid
-     where attribute.attrelid = source
-       and attribute.attname = embedding_column
-       and type.typname in ('vector', 'halfvec')
-  ) then
-    raise exception 'embedding_column must be a column of % of type vector or halfvec, not %',
-                    source, embedding_column
-      using errcode = '22023', hint = remedy;
+      using errcode = '22023', hint = 'Adopt a copy of it: second-brain adopt TABLE --copy';
   end if;
   -- Chunks of a place that is gone must not become those of a new one.
   perform pg_advisory_xact_lock(hashtext('knowledge_internal.checked_place'));
@@ -107,18 +80,6 @@ begin
              )
            )
   );
-end
-$$;
-
--- Finds the vector index of a place and makes its rows readable.
-create function knowledge_internal.use_place(adoption public.knowledge_adoptions) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  update public.knowledge_adoptions as stored
-     set order_sql = case when stored.embedding_column is not null
-           then knowledge_internal.place_order(stored.source, stored.embedding_column) end
-   where stored.name = adoption.name;
-  perform knowledge_internal.write_places();
 end
 $$;
 
@@ -351,9 +312,10 @@ create trigger complete_chunk_in_place
   for each row when (new.place_id is not null)
   execute function knowledge_internal.complete_chunk_in_place();
 
--- The chunks of these keys of a place (texts). has_embedding: the chunk keeps its embedding itself.
+-- The chunks of a place with these keys (an array of arrays of texts). has_embedding: the chunk
+-- keeps its embedding itself.
 create function knowledge_internal.placed_chunks(
-  adoption public.knowledge_adoptions, keys text[]
+  adoption public.knowledge_adoptions, keys jsonb
 ) returns table (
   key text, id uuid, document_id uuid, chunk_index integer, collection text, heading text,
   metadata jsonb, content_hash text, embedding_bits bit varying, embedding_model text,
@@ -369,45 +331,18 @@ begin
     '       chunk.embedding_bits, chunk.embedding_model, chunk.place_embedded,'
     '       chunk.embedding is not null'
     '  from public.knowledge_chunks as chunk'
-    ' where chunk.place_id = $1 and chunk.place_%1$s = any ($2::%1$s[])',
+    ' where chunk.place_id = $1 and chunk.place_%1$s = any (array('
+    '         select (given.key ->> 0)::%1$s from jsonb_array_elements($2) as given (key)))',
     knowledge_internal.key_kind(adoption.key_types)
   )
   using adoption.place_id, keys;
 end
 $$;
 
--- Stores the documents of rows of a place.
-create function knowledge_internal.store_placed_documents(given knowledge_internal.adopted_row[])
-returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
-set enable_seqscan = off as $$
-begin
-  insert into public.knowledge_documents as stored
-  select (row.document).*
-    from unnest(given) as row
-   where row.is_first
-   order by (row.document).external_key
-      on conflict (external_key) do update
-     set (
-           title, knowledge_type, source_id, source_url, source_origin, author, document_date,
-           owner_id, visibility, allowed_groups, sensitivity, language, collection, metadata,
-           source_row, updated_at
-         ) = row (
-           excluded.title, excluded.knowledge_type, excluded.source_id, excluded.source_url,
-           excluded.source_origin, excluded.author, excluded.document_date, excluded.owner_id,
-           excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
-           excluded.collection, excluded.metadata, excluded.source_row, now()
-         )
-   where to_jsonb(stored) - '{id,content_hash,created_at,updated_at}'::text[]
-           <> to_jsonb(excluded) - '{id,content_hash,created_at,updated_at}'::text[];
-end
-$$;
-
 -- Makes documents and chunks of a place equal to these rows. Raises 22023 for rows of one document
 -- that are not visible to the same users.
 create function knowledge_internal.store_placed_rows(
-  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
+  adoption public.knowledge_adoptions, keys jsonb, given knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 -- As in store_adopted_rows.
@@ -451,16 +386,31 @@ begin
       using errcode = '22023', hint = 'Write all rows of the document in one statement.';
   end if;
 
-  perform knowledge_internal.store_placed_documents(given);
+  insert into public.knowledge_documents as stored
+  select (row.document).*
+    from unnest(given) as row
+   where row.is_first
+   order by (row.document).external_key
+      on conflict (external_key) do update
+     set (
+           title, knowledge_type, source_id, source_url, source_origin, author, document_date,
+           owner_id, visibility, allowed_groups, sensitivity, language, collection, metadata,
+           source_row, updated_at
+         ) = row (
+           excluded.title, excluded.knowledge_type, excluded.source_id, excluded.source_url,
+           excluded.source_origin, excluded.author, excluded.document_date, excluded.owner_id,
+           excluded.visibility, excluded.allowed_groups, excluded.sensitivity, excluded.language,
+           excluded.collection, excluded.metadata, excluded.source_row, now()
+         )
+   where to_jsonb(stored) - '{id,content_hash,created_at,updated_at}'::text[]
+           <> to_jsonb(excluded) - '{id,content_hash,created_at,updated_at}'::text[];
   -- The trigger of the chunks writes nothing into the table.
   perform set_config('knowledge_internal.stores_place', adoption.write_token::text, true);
   -- A chunk that loses its embedding is made anew.
   delete from public.knowledge_chunks as chunk
    where chunk.id in (
            select stored.id
-             from knowledge_internal.placed_chunks(
-                    adoption, array(select row.key from unnest(given) as row)
-                  ) as stored
+             from knowledge_internal.placed_chunks(adoption, keys) as stored
              join unnest(given) as row using (key)
             where not row.has_text
                or adoption.embedding_column is not null
@@ -486,9 +436,7 @@ begin
            when row.embedding_bits is not distinct from stored.embedding_bits
              then chunk.place_embedded end
     from unnest(given) as row
-    join knowledge_internal.placed_chunks(
-           adoption, array(select listed.key from unnest(given) as listed)
-         ) as stored using (key)
+    join knowledge_internal.placed_chunks(adoption, keys) as stored using (key)
     join public.knowledge_documents as document
       on document.external_key = (row.document).external_key
    where chunk.id = stored.id
@@ -518,10 +466,7 @@ begin
       on document.external_key = (row.document).external_key
    where row.has_text
      and row.key <> all (array(
-           select stored.key
-             from knowledge_internal.placed_chunks(
-                    adoption, array(select listed.key from unnest(given) as listed)
-                  ) as stored
+           select stored.key from knowledge_internal.placed_chunks(adoption, keys) as stored
          ));
   perform set_config('knowledge_internal.stores_place', '', true);
 end
@@ -541,10 +486,7 @@ begin
       from public.knowledge_documents as document
      where document.id = any (array(
              select chunk.document_id
-               from knowledge_internal.placed_chunks(
-                      adoption, array(select given.key ->> 0 from jsonb_array_elements(keys)
-                                             as given (key))
-                    ) as chunk
+               from knowledge_internal.placed_chunks(adoption, keys) as chunk
              union
              select named.id
                from public.knowledge_documents as named
@@ -573,10 +515,7 @@ begin
   delete from public.knowledge_chunks as chunk
    where chunk.id = any (array(
            select stored.id
-             from knowledge_internal.placed_chunks(
-                    adoption, array(select given.key ->> 0 from jsonb_array_elements(keys)
-                                           as given (key))
-                  ) as stored
+             from knowledge_internal.placed_chunks(adoption, keys) as stored
             where stored.key <> all (array(select row.key from unnest(kept) as row))
          ));
   delete from public.knowledge_documents as document
@@ -594,33 +533,31 @@ end
 $$;
 
 -- Empties the embeddings that workers have written into the rows of texts that have changed since,
--- so that they wait for new ones; returns the keys.
+-- so that they wait for new ones; returns their keys.
 create function knowledge_internal.empty_old_embeddings(
-  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
+  adoption public.knowledge_adoptions, keys jsonb, given knowledge_internal.adopted_row[]
 ) returns text[]
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  keys constant text[] := array(
+  old_keys constant text[] := array(
     select row.key
       from unnest(given) as row
-      join knowledge_internal.placed_chunks(
-             adoption, array(select listed.key from unnest(given) as listed)
-           ) as stored using (key)
+      join knowledge_internal.placed_chunks(adoption, keys) as stored using (key)
      where stored.place_embedded
        and stored.content_hash <> row.content_hash
        and stored.embedding_bits = row.embedding_bits
   );
 begin
-  if keys <> '{}' then
+  if old_keys <> '{}' then
     perform set_config('knowledge_internal.stores_place', adoption.write_token::text, true);
     execute format(
       'update %s as source set %I = null where source.%I = any ($1::%s[])',
       adoption.source, adoption.embedding_column, adoption.key_columns[1], adoption.key_types[1]
     )
-    using keys;
+    using old_keys;
     perform set_config('knowledge_internal.stores_place', '', true);
   end if;
-  return keys;
+  return old_keys;
 end
 $$;
 
