@@ -27,7 +27,7 @@ from second_brain.services.write import KnowledgeWriter
 DEPTHS = (5, 10, 20)
 
 
-class SecondBrainMemory(MemoryProvider):
+class SecondBrainMemory(MemoryProvider):  # type: ignore[misc, unused-ignore]
     """Passages of at most 300 tokens in the database of SECOND_BRAIN_DSN, a collection a user."""
 
     name = "second-brain"

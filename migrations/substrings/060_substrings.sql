@@ -2,7 +2,8 @@
 -- Module: substrings.
 -- Needs: pg_trgm.
 -- Adds: an index over the identifiers of the chunks, and the search in it for an identifier that no
--- chunk has as a whole. Locks knowledge_chunks against writes while it builds the index.
+-- chunk has as a whole. Locks knowledge_chunks against writes while it builds the index, which it
+-- leaves to you in a large corpus.
 -- Written from supabase/schemas/modules/substrings/60_substrings.sql by `make baseline`: edit that file.
 
 -- The identifiers of a chunk, one in a line: words with a digit, an underscore, a sign inside that
@@ -28,23 +29,37 @@ $$;
 
 do $$
 declare
+  most_rows constant integer := 20000; -- which are indexed in a few seconds
   callers constant text := current_setting('search_path');
   extension_schema constant text := (
     select extnamespace::regnamespace from pg_catalog.pg_extension where extname = 'pg_trgm'
   );
 begin
-  if extension_schema is not null then
+  if extension_schema is null then
+    -- The project's own tools read the definitions of all modules on a server without it.
+    if current_setting('second_brain.without_extensions', true) is distinct from 'allowed' then
+      raise exception 'module substrings needs the extension pg_trgm in this database'
+        using errcode = '0A000',
+              hint = 'Run: create extension pg_trgm with schema extensions. Without it, leave the '
+                'module out.';
+    end if;
+  elsif (
+    select class.reltuples > most_rows
+      from pg_catalog.pg_class as class
+     where class.oid = 'public.knowledge_chunks'::regclass
+  ) then
+    raise warning 'parts of identifiers are found when knowledge_chunks_identifiers is built'
+      using hint = format(
+        'Run, outside of a transaction: create index concurrently knowledge_chunks_identifiers on '
+        'public.knowledge_chunks using gin (lower(knowledge_internal.identifiers_of(heading, '
+        'content)) %I.gin_trgm_ops) where status = ''active''', extension_schema
+      );
+  else
     perform set_config('search_path', extension_schema, true);
     create index knowledge_chunks_identifiers on public.knowledge_chunks
       using gin (lower(knowledge_internal.identifiers_of(heading, content)) gin_trgm_ops)
       where status = 'active';
     perform set_config('search_path', callers, true);
-  -- The project's own tools read the definitions of all modules on a server without it.
-  elsif current_setting('second_brain.without_extensions', true) is distinct from 'allowed' then
-    raise exception 'module substrings needs the extension pg_trgm in this database'
-      using errcode = '0A000',
-            hint = 'Run: create extension pg_trgm with schema extensions. Without it, leave the '
-              'module out.';
   end if;
 end
 $$;
@@ -64,7 +79,12 @@ declare
   parts jsonb;
 begin
   if query_text !~ '[0-9_./@:#]|[[:lower:]][[:upper:]]'
-     or to_regclass('public.knowledge_chunks_identifiers') is null
+     or not exists (
+       select
+         from pg_catalog.pg_index as index
+        where index.indexrelid = to_regclass('public.knowledge_chunks_identifiers')
+          and index.indisvalid
+     )
   then
     return null;
   end if;

@@ -1,7 +1,6 @@
 """Core names no module, a module names core alone, and the files of core are in reading order."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -83,60 +82,6 @@ def test_a_file_of_a_module_says_which_module(file: SchemaFile) -> None:
 @per_core_file
 def test_a_file_of_core_says_no_module(file: SchemaFile) -> None:
     assert "-- Module:" not in file.text
-
-
-MODULE = """-- 20_notes: notes.
--- Module: notes.
-create table public.notes (id int);
-create type knowledge_internal.note as (id int);
-create index notes_id on public.notes (id);
-create function knowledge_internal.keep_note() returns trigger language plpgsql as $$ begin end $$;
-create trigger keep_note after insert on public.notes
-  execute function knowledge_internal.keep_note();
-"""
-OBJECTS = {
-    "public.notes",
-    "knowledge_internal.note",
-    "public.notes_id",
-    "knowledge_internal.keep_note",
-    "keep_note",
-}
-
-
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ("select count(*) from public.notes", ["public.notes"]),
-        ("select null::knowledge_internal.note is null", ["knowledge_internal.note"]),
-        ('select "knowledge_internal" . "keep_note"()', ["knowledge_internal.keep_note"]),
-        ("execute 'select from public.notes where ' || condition", ["public.notes"]),
-        ("select to_regclass('notes')", ["public.notes"]),
-        ("drop index public.notes_id", ["public.notes_id"]),
-        ("alter table public.other disable trigger keep_note", ["keep_note"]),
-        ("select 'ä', keep_note from public.notes", ["keep_note", "public.notes"]),
-        ("select 1 -- public.notes", []),
-        ("select 1 /* knowledge_internal.note */", []),
-        ("select other.note, knowledge_internal.notes()", []),
-    ],
-)
-def test_names_are_found_in_bodies_and_constants_and_not_in_comments(
-    tmp_path: Path, body: str, named: list[str]
-) -> None:
-    module = tmp_path / "modules" / "notes" / "20_notes.sql"
-    core = tmp_path / "core" / "01_core.sql"
-    for file in (module, core):
-        file.parent.mkdir(parents=True)
-    module.write_text(MODULE)
-    core.write_text(
-        "-- It says public.notes.\n"
-        "create function knowledge_internal.one() returns int language plpgsql as $$\n"
-        f"begin\n{body};\nend $$;\n"
-        "comment on function knowledge_internal.one() is 'Unlike public.notes.';\n"
-    )
-    one, other = schema_files.read(tmp_path)
-    assert other.module == "notes"
-    assert other.created == OBJECTS
-    assert [name for _, name in one.uses(other.created)] == named
 
 
 # What a question is read into, and the arguments of the search as they are called.

@@ -9,14 +9,10 @@ from second_brain.database import doctor, vector_index
 from second_brain.database.doctor import Finding
 from second_brain.embedding_queue import reembedding
 from second_brain.models import CallableEmbedder
+from support.databases import admin_dsn, examine, query
 from support.documents import embedded, upsert
 
 HASH = "public.knowledge_content_hash(text, text)"
-
-
-def examine(dsn: str) -> list[Finding]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return doctor.examine(connection)
 
 
 def found(findings: list[Finding], check: str, status: str) -> list[Finding]:
@@ -186,9 +182,7 @@ def test_damage_is_found_and_named_with_its_remedy(
 def test_damage_by_a_superuser_is_found_too(
     dsn: str, server: Any, damage: str, check: str, message: str
 ) -> None:
-    name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
-    with psycopg.connect(server.admin_dsn(name), autocommit=True) as connection:
-        connection.execute(damage.encode())
+    query(admin_dsn(server, dsn), damage)
     (error,) = [one for one in examine(dsn) if one.status == "error"]
     assert (error.check, message in error.message) == (check, True)
 
@@ -208,11 +202,8 @@ def test_damage_by_a_superuser_is_found_too(
 def test_the_faults_of_a_pgvector_are_warnings(
     dsn: str, server: Any, version: str, faults: list[str]
 ) -> None:
-    name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
-    with psycopg.connect(server.admin_dsn(name), autocommit=True) as connection:
-        connection.execute(
-            "update pg_extension set extversion = %s where extname = 'vector'", [version]
-        )
+    version_is = f"update pg_extension set extversion = '{version}' where extname = 'vector'"
+    query(admin_dsn(server, dsn), version_is)
     about = [one for one in examine(dsn) if one.check == "pgvector"]
     assert [one.status for one in about] == ["ok"] + ["warning"] * len(faults)
     for one, fault in zip(about[1:], faults, strict=True):

@@ -235,17 +235,6 @@ def test_model_and_index_of_an_install_change_alone(
     assert [one.dimensions for one in provider.embedding_models()] == [8]
 
 
-def test_doctor_checks_one_install(installs: str) -> None:
-    with psycopg.connect(installs, autocommit=True) as connection:
-        for schema in INSTALLS:
-            found = doctor.examine(connection, schema)
-            assert [one for one in found if one.status == "error"] == []
-        connection.execute("drop function knowledge_de.knowledge_embedding_models()")
-        for schema in INSTALLS:
-            errors = [one for one in doctor.examine(connection, schema) if one.status == "error"]
-            assert bool(errors) == (schema == "knowledge_de")
-
-
 @pytest.mark.parametrize("schema", CHANGED)
 def test_an_install_is_removed_alone_and_can_come_back(
     installs: str, before: dict[str, Any], schema: str

@@ -13,6 +13,7 @@ from command_line import Run, runner
 from second_brain.database import doctor, migrations
 from second_brain.database.migrations import Migration, MigrationError
 from second_brain.errors import ConfigurationError, InvalidInputError
+from support.databases import admin_dsn, query
 
 Write = Callable[..., Path]
 
@@ -41,12 +42,6 @@ def run_here(
     return runner(monkeypatch, capsys, tmp_path)
 
 
-def query(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode(), values or None)
-        return cursor.fetchall() if cursor.description else []
-
-
 def history(dsn: str) -> list[tuple[Any, ...]]:
     return query(
         dsn,
@@ -54,24 +49,10 @@ def history(dsn: str) -> list[tuple[Any, ...]]:
     )
 
 
-def test_the_package_finds_its_own_migrations_in_order() -> None:
-    found = migrations.find()
-    assert found[0].version == "001"
-    assert "010_hybrid_search.sql" in [one.file_name for one in found]
-    assert [one.version for one in found] == sorted(one.version for one in found)
-
-
 def test_files_that_the_supabase_cli_would_not_take_are_left_out(write: Write) -> None:
     folder = write(_001_one="select 1;", readme="select 1;", _002_two="select 2;")
     (folder / "003_notes.txt").write_text("no")
     assert [one.file_name for one in migrations.find(folder)] == ["001_one.sql", "002_two.sql"]
-
-
-def test_the_real_migrations_name_the_dimension_in_exactly_one_place() -> None:
-    rendered = migrations.render(migrations.find(), 384)
-    text = "".join(one.sql for one in rendered)
-    assert text.count("extensions.vector(384)") == 1
-    assert "extensions.vector(1024)" not in text
 
 
 @pytest.mark.parametrize(("places", "count"), [("select 1;", 0), (COLUMN + COLUMN, 2)])
@@ -142,12 +123,6 @@ def test_a_failing_file_leaves_nothing_behind_and_those_before_it_stay(
     assert [one.version for one in applied] == ["002", "003"]
 
 
-def test_a_syntax_error_is_reported_with_its_line(plain_dsn: str, write: Write) -> None:
-    folder = write(_001_typo="select 1;\nselect 2,\n  3,\n  from from;\n")
-    with pytest.raises(MigrationError, match=r"001_typo\.sql, line 4: syntax error"):
-        migrations.apply(plain_dsn, directory=folder)
-
-
 def test_runs_at_the_same_time_apply_every_file_once(plain_dsn: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         runs = list(pool.map(lambda _: migrations.apply(plain_dsn, dimensions=3), range(4)))
@@ -209,8 +184,7 @@ def test_a_gap_in_the_history_is_refused(dsn: str) -> None:
 
 
 def test_the_files_refuse_an_older_pgvector(plain_dsn: str, server: Any) -> None:
-    database = psycopg.conninfo.conninfo_to_dict(plain_dsn)["dbname"]
-    query(server.admin_dsn(database), "update pg_extension set extversion = '0.7.4'")
+    query(admin_dsn(server, plain_dsn), "update pg_extension set extversion = '0.7.4'")
     # As `supabase db push` runs it, without looking for obstacles first.
     with pytest.raises(psycopg.Error, match=r"pgvector is 0\.7\.4.*0\.8") as refused:
         query(plain_dsn, migrations.find()[0].sql)
@@ -218,8 +192,7 @@ def test_the_files_refuse_an_older_pgvector(plain_dsn: str, server: Any) -> None
 
 
 def test_the_files_refuse_a_pgvector_in_another_schema(plain_dsn: str, server: Any) -> None:
-    database = psycopg.conninfo.conninfo_to_dict(plain_dsn)["dbname"]
-    query(server.admin_dsn(database), "alter extension vector set schema public")
+    query(admin_dsn(server, plain_dsn), "alter extension vector set schema public")
     with pytest.raises(psycopg.Error, match="in schema public") as refused:
         query(plain_dsn, migrations.find()[0].sql)
     assert "init --vector-schema public" in (refused.value.diag.message_hint or "")

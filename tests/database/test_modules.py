@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from second_brain.database import catalogue, doctor, migrations, naming, uninstall
+from second_brain.database import migrations, naming, uninstall
 from second_brain.database.migrations import MigrationError
 from second_brain.errors import (
     InvalidInputError,
@@ -16,6 +16,7 @@ from second_brain.errors import (
 )
 from second_brain.services.write import KnowledgeWriter
 from second_brain.sql_modules import MODULES, chosen, module_of
+from support.databases import examine, objects, query
 
 SCHEMA = "knowledge_de"
 CORE = [one.file_name for one in migrations.find() if one.module is None]
@@ -28,22 +29,6 @@ def files(module: str) -> list[str]:
 def installed(dsn: str, schema: str = "public") -> tuple[str, ...]:
     with psycopg.connect(dsn) as connection:
         return migrations.installed_modules(connection, schema)
-
-
-def objects(dsn: str, schema: str = "public") -> catalogue.Catalogue:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return catalogue.read(connection, schema)
-
-
-def examine(dsn: str, schema: str = "public") -> list[doctor.Finding]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return doctor.examine(connection, schema)
-
-
-def query(dsn: str, text: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(text.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 def test_each_module_has_its_purpose() -> None:

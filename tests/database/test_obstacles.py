@@ -14,12 +14,7 @@ from second_brain.database.migrations import ObstacleError
 from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
-
-
-def run(dsn: str, *statements: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
+from support.databases import admin_dsn, query
 
 
 def found(dsn: str, schema: str = "public") -> dict[str, str]:
@@ -49,7 +44,7 @@ def test_an_up_to_date_install_has_no_obstacle(dsn: str) -> None:
 
 
 def test_all_foreign_objects_are_reported_at_once_with_a_remedy(plain_dsn: str) -> None:
-    run(
+    query(
         plain_dsn,
         "create table public.knowledge_chunks (id bigint)",
         "create view public.knowledge_documents as select 1 as one",
@@ -78,7 +73,7 @@ def test_all_foreign_objects_are_reported_at_once_with_a_remedy(plain_dsn: str) 
 
 
 def test_other_names_are_no_obstacle(plain_dsn: str) -> None:
-    run(
+    query(
         plain_dsn,
         "create table public.documents ()",
         "create table public.chunks ()",
@@ -90,12 +85,12 @@ def test_other_names_are_no_obstacle(plain_dsn: str) -> None:
 
 def test_the_projects_own_function_of_groups_is_no_obstacle(plain_dsn: str) -> None:
     create = "create function public.knowledge_viewer_groups() returns {} language sql as $${}$$"
-    run(plain_dsn, create.format("integer", "select 1"))
+    query(plain_dsn, create.format("integer", "select 1"))
     assert list(found(plain_dsn)) == [
         "function public.knowledge_viewer_groups() exists and is not of second-brain"
     ]
-    run(plain_dsn, "drop function public.knowledge_viewer_groups()")
-    run(plain_dsn, create.format("text[]", "select array['staff']"))
+    query(plain_dsn, "drop function public.knowledge_viewer_groups()")
+    query(plain_dsn, create.format("text[]", "select array['staff']"))
     assert found(plain_dsn) == {}
     migrations.apply(plain_dsn, dimensions=3)
 
@@ -107,16 +102,16 @@ def test_an_upgrade_refuses_what_the_new_files_create_and_not_what_is_its_own(
         if one.needs is None:
             (tmp_path / one.file_name).write_text(one.sql)
     (tmp_path / "900_more.sql").write_text("create table public.more (); create table t2 ();")
-    run(dsn, "create table public.more (mine integer)")
+    query(dsn, "create table public.more (mine integer)")
     with pytest.raises(ObstacleError, match=r"1 obstacle: table public\.more exists"):
         migrations.apply(dsn, directory=tmp_path)
-    run(dsn, "drop table public.more")
+    query(dsn, "drop table public.more")
     assert [one.name for one in migrations.apply(dsn, directory=tmp_path)] == ["more"]
 
 
 def test_an_older_pgvector_is_an_obstacle(plain_dsn: str, server: Server) -> None:
-    admin = server.admin_dsn(str(conninfo_to_dict(plain_dsn)["dbname"]))
-    run(admin, "update pg_extension set extversion = '0.7.4'")
+    admin = admin_dsn(server, plain_dsn)
+    query(admin, "update pg_extension set extversion = '0.7.4'")
     ((what, remedy),) = found(plain_dsn).items()
     assert what.startswith("pgvector is 0.7.4; search needs 0.8 or later")
     assert "alter extension vector update" in remedy
@@ -143,8 +138,8 @@ def test_versions(
     # No such server is here: the two queries that read versions are replaced.
     monkeypatch.setattr(obstacles, "_SERVER", f"select {major}")
     monkeypatch.setattr(pgvector, "available", lambda _connection: offered)
-    admin = server.admin_dsn(str(conninfo_to_dict(plain_dsn)["dbname"]))
-    run(admin, "drop extension vector")
+    admin = admin_dsn(server, plain_dsn)
+    query(admin, "drop extension vector")
     listed = list(found(plain_dsn)) if expected else []
     with psycopg.connect(plain_dsn) as connection:
         listed = [one.what for one in migrations.find_obstacles(connection)]
@@ -153,8 +148,8 @@ def test_versions(
 
 
 def test_a_plain_postgres_lacks_what_the_prelude_creates(server: Server, plain_dsn: str) -> None:
-    admin = server.admin_dsn(str(conninfo_to_dict(plain_dsn)["dbname"]))
-    run(admin, "drop extension vector", "drop schema extensions", "drop schema auth cascade")
+    admin = admin_dsn(server, plain_dsn)
+    query(admin, "drop extension vector", "drop schema extensions", "drop schema auth cascade")
     listed = found(plain_dsn)
     assert list(listed) == [
         "schema extensions is missing",
@@ -165,7 +160,7 @@ def test_a_plain_postgres_lacks_what_the_prelude_creates(server: Server, plain_d
 
 def test_rights_that_the_role_lacks(plain_dsn: str, server: Server) -> None:
     name = str(conninfo_to_dict(plain_dsn)["dbname"])
-    run(
+    query(
         server.admin_dsn(name),
         "do $$ begin create role visitor nologin; exception when duplicate_object then end $$",
         "grant visitor to postgres",
@@ -187,10 +182,10 @@ def test_rights_that_the_role_lacks(plain_dsn: str, server: Server) -> None:
 def test_pgvector_is_used_where_it_is(
     plain_dsn: str, server: Server, place: str, schema: str
 ) -> None:
-    admin = server.admin_dsn(str(conninfo_to_dict(plain_dsn)["dbname"]))
-    run(admin, f"create schema if not exists {place}")
-    run(admin, f"grant usage on schema {place} to anon, authenticated, service_role, postgres")
-    run(admin, f"alter extension vector set schema {place}")
+    admin = admin_dsn(server, plain_dsn)
+    query(admin, f"create schema if not exists {place}")
+    query(admin, f"grant usage on schema {place} to anon, authenticated, service_role, postgres")
+    query(admin, f"alter extension vector set schema {place}")
     assert found(plain_dsn, schema) == {}
     migrations.apply(plain_dsn, dimensions=3, schema=schema)
     with psycopg.connect(plain_dsn, autocommit=True) as connection:

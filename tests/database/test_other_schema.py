@@ -101,19 +101,6 @@ def both_dsn(dsn: str) -> str:
     return dsn
 
 
-@pytest.mark.slow
-def test_two_installs_have_separate_dimensions_and_histories(both_dsn: str) -> None:
-    assert migrations.apply(both_dsn) == []
-    assert migrations.apply(both_dsn, schema=SCHEMA) == []
-    with psycopg.connect(both_dsn, autocommit=True) as connection:
-        assert migrations.stored_dimensions(connection) == 3
-        assert migrations.stored_dimensions(connection, SCHEMA) == 5
-        tables = connection.execute(
-            "select tablename from pg_tables where schemaname = 'supabase_migrations' order by 1"
-        ).fetchall()
-    assert tables == [("schema_migrations",), ("second_brain_knowledge_de",)]
-
-
 def test_the_other_install_is_the_first_one_under_another_name(both_dsn: str) -> None:
     with psycopg.connect(both_dsn, autocommit=True) as connection:
         other = catalogue.read(connection, SCHEMA)
@@ -127,17 +114,6 @@ def test_the_other_install_is_the_first_one_under_another_name(both_dsn: str) ->
             f"function {SCHEMA}.knowledge_embedding_models() is missing"
         ]
         assert {one.status for one in doctor.examine(connection)} == {"ok"}
-
-
-def test_one_project_pushes_the_files_of_several_installs(plain_dsn: str, tmp_path: Path) -> None:
-    first = migrations.init(tmp_path, 3)
-    other = migrations.init(tmp_path, 5, schema=SCHEMA)
-    assert len(first) == len(other)
-    assert all(f"_second_brain_{SCHEMA}_0" in file.name for file in other)
-    assert migrations.init(tmp_path, 3) == migrations.init(tmp_path, 5, schema=SCHEMA) == []
-    migrations.apply(plain_dsn, directory=tmp_path)
-    assert migrations.apply(plain_dsn) == []
-    assert migrations.apply(plain_dsn, schema=SCHEMA) == []
 
 
 def run_tests(pytestconfig: pytest.Config, *arguments: str) -> None:

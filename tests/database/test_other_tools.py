@@ -16,17 +16,11 @@ from second_brain.database.history import recorded
 from second_brain.errors import ConfigurationError, translate
 from second_brain.redaction import safe_message
 from second_brain.services.connections import address, libpq
-
-
-def run(dsn: str, *statements: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
+from support.databases import admin_dsn, examine, query
 
 
 def findings(dsn: str, check: str) -> list[doctor.Finding]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return [one for one in doctor.examine(connection) if one.check == check]
+    return [one for one in examine(dsn) if one.check == check]
 
 
 @pytest.mark.parametrize("modules", [(), ("facets",), ("facets", "words")])
@@ -34,7 +28,7 @@ def test_an_install_without_a_history_is_recognised_and_recorded(
     plain_dsn: str, modules: tuple[str, ...]
 ) -> None:
     applied = migrations.apply(plain_dsn, dimensions=3, modules=modules)
-    run(plain_dsn, "drop schema supabase_migrations cascade")
+    query(plain_dsn, "drop schema supabase_migrations cascade")
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         (obstacle,) = migrations.find_obstacles(connection)
     assert "has no history" in obstacle.what
@@ -57,10 +51,10 @@ def test_an_install_without_a_history_is_recognised_and_recorded(
 @pytest.mark.parametrize("missing", ["function public.upsert_knowledge_document", "type x"])
 def test_what_is_only_a_part_of_an_install_is_not_recorded(plain_dsn: str, missing: str) -> None:
     if missing == "type x":
-        run(plain_dsn, "create schema knowledge_internal")
+        query(plain_dsn, "create schema knowledge_internal")
     else:
         migrations.apply(plain_dsn, dimensions=3, modules=())
-        run(plain_dsn, "drop schema supabase_migrations cascade", f"drop {missing} cascade")
+        query(plain_dsn, "drop schema supabase_migrations cascade", f"drop {missing} cascade")
     with pytest.raises(ConfigurationError, match="no whole install"):
         restored.record(plain_dsn)
 
@@ -104,13 +98,15 @@ def test_a_module_is_added_as_the_owner_of_the_install(plain_dsn: str, server: S
             admin.execute(sql.SQL("create role {} login password 'x'").format(sql.Identifier(role)))
         try:
             if may:
-                run(server.admin_dsn(), f'grant {owner} to "{role}"')
-                run(plain_dsn, f'grant all on schema supabase_migrations to "{role}"')
-                run(plain_dsn, f'grant all on all tables in schema supabase_migrations to "{role}"')
+                query(server.admin_dsn(), f'grant {owner} to "{role}"')
+                query(plain_dsn, f'grant all on schema supabase_migrations to "{role}"')
+                query(
+                    plain_dsn, f'grant all on all tables in schema supabase_migrations to "{role}"'
+                )
             other = make_conninfo(plain_dsn, user=role, password="x")
             if may:
                 migrations.apply(other, dimensions=3, modules=("words",))
-                run(
+                query(
                     plain_dsn,
                     "select public.upsert_knowledge_document("
                     """'{"external_key": "a"}', '[{"content": "keys"}]')""",
@@ -118,24 +114,24 @@ def test_a_module_is_added_as_the_owner_of_the_install(plain_dsn: str, server: S
                 )
                 assert [one.status for one in findings(plain_dsn, "owners")] == ["ok"]
             else:
-                run(plain_dsn, f'grant usage on schema supabase_migrations to "{role}"')
-                run(
+                query(plain_dsn, f'grant usage on schema supabase_migrations to "{role}"')
+                query(
                     plain_dsn,
                     f'grant select on all tables in schema supabase_migrations to "{role}"',
                 )
                 with pytest.raises(migrations.ObstacleError, match=f"belongs to {owner}"):
                     migrations.apply(other, dimensions=3, modules=("words", "facets"))
         finally:
-            run(
-                make_conninfo(server.admin_dsn(), dbname=conninfo_to_dict(plain_dsn)["dbname"]),
+            query(
+                admin_dsn(server, plain_dsn),
                 f'drop owned by "{role}"',
             )
-            run(server.admin_dsn(), f'drop role "{role}"')
+            query(server.admin_dsn(), f'drop role "{role}"')
 
 
 def test_the_doctor_names_a_table_of_another_owner(dsn: str, server: Server) -> None:
-    admin = make_conninfo(server.admin_dsn(), dbname=conninfo_to_dict(dsn)["dbname"])
-    run(admin, "alter table public.knowledge_types owner to service_role")
+    admin = admin_dsn(server, dsn)
+    query(admin, "alter table public.knowledge_types owner to service_role")
     (found,) = findings(dsn, "owners")
     assert (found.status, "knowledge_types belongs to service_role" in found.message) == (
         "error",
@@ -146,7 +142,7 @@ def test_the_doctor_names_a_table_of_another_owner(dsn: str, server: Server) -> 
 @pytest.mark.parametrize("table", ["knowledge_types", "knowledge_source_origins"])
 def test_the_doctor_names_missing_rows(dsn: str, table: str) -> None:
     assert [one.status for one in findings(dsn, "rows")] == ["ok"]
-    run(dsn, f"delete from public.{table}")
+    query(dsn, f"delete from public.{table}")
     (found,) = findings(dsn, "rows")
     assert (found.status, table in found.message) == ("error", True)
 
@@ -154,7 +150,7 @@ def test_the_doctor_names_missing_rows(dsn: str, table: str) -> None:
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP", "WIN1252", "KOI8R"])
 def test_another_encoding_is_an_obstacle(server: Server, plain_dsn: str, encoding: str) -> None:
     name = f"encoded_{encoding.lower()}"
-    run(
+    query(
         server.admin_dsn(),
         f"create database {name} template template0 encoding '{encoding}' locale 'C'",
     )
@@ -166,7 +162,7 @@ def test_another_encoding_is_an_obstacle(server: Server, plain_dsn: str, encodin
             history = connection.execute("select to_regnamespace('supabase_migrations') is null")
             assert history.fetchone() == (True,)
     finally:
-        run(server.admin_dsn(), f"drop database {name} with (force)")
+        query(server.admin_dsn(), f"drop database {name} with (force)")
 
 
 @pytest.mark.parametrize(
@@ -219,11 +215,11 @@ def test_timeouts_that_end_a_session_are_known(code: str, kind: type[Exception])
 
 @pytest.mark.module("words")
 def test_words_are_written_where_all_tables_are_published(dsn: str, server: Server) -> None:
-    admin = make_conninfo(server.admin_dsn(), dbname=conninfo_to_dict(dsn)["dbname"])
-    run(admin, "create publication everything for all tables")
+    admin = admin_dsn(server, dsn)
+    query(admin, "create publication everything for all tables")
     upsert = """select public.upsert_knowledge_document('{"external_key": "%s"}',
                                                         '[{"content": "one two"}]')"""
-    run(
+    query(
         dsn,
         upsert % "a",
         upsert % "b",

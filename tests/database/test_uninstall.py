@@ -5,24 +5,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from second_brain.database import catalogue, migrations, uninstall
+from second_brain.database import migrations, uninstall
 from second_brain.database.uninstall import ForeignDependentsError
 from second_brain.errors import MigrationMissingError
 from second_brain.services.write import KnowledgeWriter
+from support.databases import objects, query
 
 SCHEMA = "knowledge_de"
-
-
-def objects(dsn: str, schema: str = "public") -> catalogue.Catalogue:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return catalogue.read(connection, schema)
-
-
-def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 def plan(dsn: str, schema: str = "public", *, cascade: bool = False) -> uninstall.Uninstall:
@@ -36,9 +25,9 @@ def test_the_script_removes_an_install_and_a_new_one_is_like_the_first(
     before = objects(dsn)
     script = plan(dsn).script
     assert "cascade" not in script
-    run(dsn, script)
+    query(dsn, script)
     assert objects(dsn) == objects(plain_dsn)
-    assert run(dsn, "select count(*) from supabase_migrations.schema_migrations") == [(0,)]
+    assert query(dsn, "select count(*) from supabase_migrations.schema_migrations") == [(0,)]
     assert migrations.apply(dsn, dimensions=3, modules=migrations.modules()) != []
     assert objects(dsn) == before
 
@@ -46,7 +35,7 @@ def test_the_script_removes_an_install_and_a_new_one_is_like_the_first(
 @pytest.mark.slow
 def test_the_function_that_the_project_has_replaced_stays(dsn: str, plain_dsn: str) -> None:
     function = "public.knowledge_viewer_groups()"
-    run(
+    query(
         dsn,
         f"create or replace function {function} returns text[] language sql stable"
         " set search_path = '' return array['mine']",
@@ -54,13 +43,13 @@ def test_the_function_that_the_project_has_replaced_stays(dsn: str, plain_dsn: s
     uninstall.apply(dsn)
     assert objects(dsn).keys() - objects(plain_dsn).keys() == {f"function {function}"}
     migrations.apply(dsn, dimensions=3, modules=migrations.modules())
-    assert run(dsn, f"select {function}") == [(["mine"],)]
+    assert query(dsn, f"select {function}") == [(["mine"],)]
 
 
 def test_the_script_says_what_is_lost(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         KnowledgeWriter(connection).upsert_document({"external_key": "a"}, [{"content": "zebra"}])
-    run(
+    query(
         dsn,
         "create index my_index on public.knowledge_chunks (created_at, id)",
         "alter table public.knowledge_documents add column note text",
@@ -70,11 +59,11 @@ def test_the_script_says_what_is_lost(dsn: str) -> None:
     assert "--   1 rows of public.knowledge_documents" in found.script
     assert found.attached == ("column public.knowledge_documents.note", "index public.my_index")
     assert "--   index public.my_index, which is not of second-brain" in found.script
-    assert run(dsn, "select count(*) from public.knowledge_chunks") == [(1,)]
+    assert query(dsn, "select count(*) from public.knowledge_chunks") == [(1,)]
 
 
 def test_objects_that_depend_on_the_install_are_listed_and_stay(dsn: str) -> None:
-    run(
+    query(
         dsn,
         "create view public.titles as select title from public.knowledge_documents",
         "create table public.notes (document uuid references public.knowledge_documents (id))",
@@ -100,7 +89,7 @@ def test_objects_that_depend_on_the_install_are_listed_and_stay(dsn: str) -> Non
 
 
 def test_what_only_resembles_the_install_stays(dsn: str) -> None:
-    run(
+    query(
         dsn,
         "create table public.knowledge_things ()",
         "create function public.match_knowledge_chunks(integer) returns integer language sql"
@@ -115,12 +104,12 @@ def test_what_only_resembles_the_install_stays(dsn: str) -> None:
 @pytest.mark.slow
 def test_the_schema_of_an_install_stays_and_the_script_says_why(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3, schema=SCHEMA, modules=migrations.modules())
-    run(plain_dsn, f"create table {SCHEMA}.mine ()")
+    query(plain_dsn, f"create table {SCHEMA}.mine ()")
     script = plan(plain_dsn, SCHEMA).script
     assert f"-- drop schema {SCHEMA};" in script
-    run(plain_dsn, script)
-    assert run(plain_dsn, f"select count(*) from {SCHEMA}.mine") == [(0,)]
-    run(plain_dsn, f"drop table {SCHEMA}.mine", f"drop schema {SCHEMA}")
+    query(plain_dsn, script)
+    assert query(plain_dsn, f"select count(*) from {SCHEMA}.mine") == [(0,)]
+    query(plain_dsn, f"drop table {SCHEMA}.mine", f"drop schema {SCHEMA}")
 
 
 @pytest.mark.slow
@@ -130,11 +119,11 @@ def test_the_history_of_a_project_keeps_its_own_rows(plain_dsn: str, tmp_path: A
     migrations.init(tmp_path, 3, schema=SCHEMA)
     migrations.apply(plain_dsn, directory=tmp_path)
     uninstall.apply(plain_dsn)
-    names = run(plain_dsn, "select name from supabase_migrations.schema_migrations order by 1")
+    names = query(plain_dsn, "select name from supabase_migrations.schema_migrations order by 1")
     assert names[0] == ("profiles",)
     assert {name.startswith(f"second_brain_{SCHEMA}_") for (name,) in names[1:]} == {True}
     uninstall.apply(plain_dsn, SCHEMA)
-    names = run(plain_dsn, "select name from supabase_migrations.schema_migrations order by 1")
+    names = query(plain_dsn, "select name from supabase_migrations.schema_migrations order by 1")
     assert names == [("profiles",)]
 
 

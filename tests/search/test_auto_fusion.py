@@ -7,7 +7,7 @@ from statistics import stdev
 from typing import Any
 
 import pytest
-from searching import NORTH, NORTH_EAST, Row, call, chunk, numbers, store
+from searching import NORTH, NORTH_EAST, Row, call, numbers, store
 
 from conftest import Connection
 
@@ -95,17 +95,3 @@ def test_a_tiny_or_uniform_corpus_has_a_usable_spread(knowledge: Connection) -> 
         " select 'more', '[1,0,0]' from generate_series(1, 10)"
     )
     assert sampled(knowledge, 48) == 0.02
-
-
-def test_statistics_keep_the_spread(shared: Connection) -> None:
-    store(shared, *({"embedding": point} for point in drawn(60)))
-    try:
-        shared.execute("analyze public.knowledge_chunks")
-        shared.execute("select public.refresh_knowledge_statistics()")
-        kept = spread(shared)
-        assert kept == sampled(shared, 200)
-        shared.execute("delete from public.knowledge_chunks where id > %s", [chunk(12)])
-        assert spread(shared) == kept != sampled(shared, 200)
-    finally:
-        shared.execute("truncate public.knowledge_chunks")
-        shared.execute("truncate public.knowledge_corpus_statistics")

@@ -5,6 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+from searching import answer
 
 from conftest import Connect, Connection
 
@@ -35,13 +36,8 @@ def corpus(knowledge: Connection) -> Connection:
     return knowledge
 
 
-def why(connection: Connection, **arguments: Any) -> dict[str, Any]:
-    row = connection.execute(
-        "select public.explain_empty_knowledge_search(%s)", [Jsonb(arguments)]
-    ).fetchone()
-    assert row is not None
-    reason: dict[str, Any] = row[0]
-    return reason
+def why(connection: Connection, **arguments: Any) -> Any:
+    return answer(connection, "explain_empty_knowledge_search", **arguments)
 
 
 def test_an_empty_database_says_that_nothing_is_stored(knowledge: Connection) -> None:
@@ -50,53 +46,47 @@ def test_an_empty_database_says_that_nothing_is_stored(knowledge: Connection) ->
     assert "second-brain ingest" in reason["message"]
 
 
-def test_a_search_with_hits_needs_no_reason(corpus: Connection) -> None:
+REASONS: list[tuple[dict[str, Any], str, str]] = [
+    ({"collections": ["guide"]}, "collection", 'did you mean "guides"?'),
+    ({"collections": ["x"]}, "collection", 'they have "guides", "payroll"'),
+    ({"filter_type": "transcript"}, "filter", "knowledge_type"),
+    (
+        {"filters": {"tem": "search"}},
+        "filter",
+        'filters.tem: no visible row has metadata.tem; did you mean "team"?',
+    ),
+    ({"filters": {"xyz": 1}}, "filter", 'has metadata.xyz; known are "'),
+    ({"filters": {"langauge": "german"}}, "filter", 'did you mean "language"?'),
+    ({"filters": {"team": "serch"}}, "filter", 'did you mean "search"?'),
+    ({"filters": {"year": "2024"}}, "filter", "did you mean 2024?"),
+    (
+        {"filters": [{"field": "metadata.tem", "op": "exists", "value": True}]},
+        "filter",
+        'did you mean "team"?',
+    ),
+    ({"filters": {"language": "germn"}}, "filter", 'did you mean "german"?'),
+    ({"filters": {"source_id": "no such"}}, "filter", "source_id"),
+    ({"date_from": "2031-01-01"}, "filter", '"2026-01-10" to "2030-03-03"'),
+    ({"filters": {"team": "billing", "language": "german"}}, "filters_together", "passes all"),
+    ({"query_text": "zebra"}, "no_words", '"zebra"'),
+    ({"query_text": "?!"}, "no_searchable_words", "stop words"),
+    ({"query_text": "-alpha"}, "no_searchable_words", "excluded words"),
+    ({"query_text": "alpha gamma", "search_mode": "simple"}, "words_not_together", "websearch"),
+    ({"match_offset": 5}, "offset", "total_count is 1"),
+    (
+        {"query_text": None, "query_embedding": "[1,1,0]", "match_threshold": 0.9},
+        "threshold",
+        "0.7071",
+    ),
+]
+
+
+def test_the_reason_and_the_remedy(corpus: Connection) -> None:
     assert why(corpus, query_text="alpha") is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason", "said"),
-    [
-        ({"collections": ["guide"]}, "collection", 'did you mean "guides"?'),
-        ({"collections": ["x"]}, "collection", 'they have "guides", "payroll"'),
-        ({"filter_type": "transcript"}, "filter", "knowledge_type"),
-        (
-            {"filters": {"tem": "search"}},
-            "filter",
-            'filters.tem: no visible row has metadata.tem; did you mean "team"?',
-        ),
-        ({"filters": {"xyz": 1}}, "filter", 'has metadata.xyz; known are "'),
-        ({"filters": {"langauge": "german"}}, "filter", 'did you mean "language"?'),
-        ({"filters": {"team": "serch"}}, "filter", 'did you mean "search"?'),
-        ({"filters": {"year": "2024"}}, "filter", "did you mean 2024?"),
-        (
-            {"filters": [{"field": "metadata.tem", "op": "exists", "value": True}]},
-            "filter",
-            'did you mean "team"?',
-        ),
-        ({"filters": {"language": "germn"}}, "filter", 'did you mean "german"?'),
-        ({"filters": {"source_id": "no such"}}, "filter", "source_id"),
-        ({"date_from": "2031-01-01"}, "filter", '"2026-01-10" to "2030-03-03"'),
-        ({"filters": {"team": "billing", "language": "german"}}, "filters_together", "passes all"),
-        ({"query_text": "zebra"}, "no_words", '"zebra"'),
-        ({"query_text": "?!"}, "no_searchable_words", "stop words"),
-        ({"query_text": "-alpha"}, "no_searchable_words", "excluded words"),
-        ({"query_text": "alpha gamma", "search_mode": "simple"}, "words_not_together", "websearch"),
-        ({"match_offset": 5}, "offset", "total_count is 1"),
-        (
-            {"query_text": None, "query_embedding": "[1,1,0]", "match_threshold": 0.9},
-            "threshold",
-            "0.7071",
-        ),
-    ],
-    ids=str,
-)
-def test_the_reason_and_the_remedy(
-    corpus: Connection, arguments: dict[str, Any], reason: str, said: str
-) -> None:
-    found = why(corpus, **{"query_text": "alpha", **arguments})
-    assert found["reason"] == reason
-    assert said in found["message"], found["message"]
+    for arguments, reason, said in REASONS:
+        found = why(corpus, **{"query_text": "alpha", **arguments})
+        assert found["reason"] == reason, arguments
+        assert said in found["message"], found["message"]
 
 
 def test_rows_without_an_embedding(knowledge: Connection) -> None:
@@ -137,13 +127,9 @@ def test_hidden_documents_are_counted_for_operators_only(
     assert why(knowledge, query_text="alpha", **viewer) == before
     assert before["reason"] == "not_visible"
     assert before.keys() == {"reason", "message"}
-    row = knowledge.execute(
-        "select public.explain_hybrid_search(%s) -> 'empty'",
-        [Jsonb({"query_text": "alpha", **viewer})],
-    ).fetchone()
-    assert row is not None
-    assert row[0]["hidden_documents"] == 1
-    assert "1 document is private" in row[0]["message"]
+    empty = answer(knowledge, "explain_hybrid_search", query_text="alpha", **viewer)["empty"]
+    assert empty["hidden_documents"] == 1
+    assert "1 document is private" in empty["message"]
 
 
 def test_an_owner_filter_bounds_what_is_named(corpus: Connection) -> None:

@@ -3,12 +3,13 @@
 from typing import Any
 from uuid import UUID
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from searching import call, search, store
+from searching import answer, search, store
 
 from conftest import Connection
+from support.properties import tried
 
 COUNT = "count_matching_knowledge_chunks"
 
@@ -50,17 +51,13 @@ QUERY = st.fixed_dictionaries(
 
 
 @given(rows=st.lists(ROW, max_size=12), query=QUERY)
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(25)
 def test_the_exact_total_is_the_length_of_a_list_that_no_pool_ends(
     knowledge: Connection, rows: list[dict[str, Any]], query: dict[str, Any]
 ) -> None:
     with knowledge.transaction(force_rollback=True):
         store(knowledge, *rows)
         hits = search(knowledge, **query, match_count=1000)
-        ((counted,),) = [tuple(row.values()) for row in call(knowledge, COUNT, **query)]
+        counted = answer(knowledge, COUNT, **query)
         assert not any(hit["pool_ended"] for hit in hits)
         assert counted == len(hits)

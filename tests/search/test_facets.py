@@ -7,16 +7,17 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from searching import Row, call, search, store
+from searching import Row, call, search, store, store_document
 from test_exact_total import QUERY, ROW
 
 from conftest import Connect, Connection
 from second_brain import PostgresProvider
 from second_brain.errors import InvalidInputError
 from second_brain.services.results import FacetCount
+from support.properties import tried
 
 pytestmark = pytest.mark.module("facets")
 
@@ -58,11 +59,7 @@ def counted_by_hand(rows: list[Row]) -> dict[str, Counter[str]]:
 
 
 @given(rows=st.lists(TAGGED_ROW, max_size=12), query=QUERY)
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(25)
 def test_facets_count_the_hits_of_a_list_that_no_pool_ends(
     knowledge: Connection, rows: list[Row], query: dict[str, Any]
 ) -> None:
@@ -75,11 +72,7 @@ def test_facets_count_the_hits_of_a_list_that_no_pool_ends(
 
 
 @given(rows=st.lists(TAGGED_ROW, max_size=12), viewer=st.sampled_from([None, OWNER, STRANGER]))
-@settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(15)
 def test_without_a_question_facets_count_all_rows_that_the_filters_let_through(
     knowledge: Connection, rows: list[Row], viewer: UUID | None
 ) -> None:
@@ -99,9 +92,7 @@ def test_without_a_question_facets_count_all_rows_that_the_filters_let_through(
 
 def test_with_one_per_document_facets_count_documents(knowledge: Connection) -> None:
     document = UUID(int=9)
-    knowledge.execute(
-        "insert into public.knowledge_documents (id, external_key) values (%s, 'd')", [document]
-    )
+    store_document(knowledge, document)
     store(knowledge, {"document_id": document}, {"document_id": document}, {"collection": "other"})
     counted = facet_counts(knowledge, facets=["language"], one_per_document=True)
     assert counted == {"language": Counter({'"english"': 2})}
@@ -110,9 +101,7 @@ def test_with_one_per_document_facets_count_documents(knowledge: Connection) -> 
 @pytest.mark.module("arrange")
 def test_hits_that_are_merged_or_bounded_count_in_facets(knowledge: Connection) -> None:
     document = UUID(int=9)
-    knowledge.execute(
-        "insert into public.knowledge_documents (id, external_key) values (%s, 'd')", [document]
-    )
+    store_document(knowledge, document)
     store(knowledge, *[{"document_id": document, "content": "cat"}] * 2, {"content": "cat"})
     for arranged, shown in (({"merge_duplicates": True}, 1), ({"max_per_document": 1}, 2)):
         assert len(search(knowledge, query_text="cat", **arranged)) == shown

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from filtering import ME, YOU, check_filters, passing, store_alphas
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from searching import NORTH, call, chunk, numbers
+from searching import NORTH, answer, call, chunk, numbers
 
 from conftest import Connection
+from support.properties import tried
 
 ROWS: list[dict[str, Any]] = [
     {"knowledge_type": "note", "document_date": "2026-01-01", "metadata": {"document_type": "md"}},
@@ -34,6 +35,9 @@ def rows(shared: Connection) -> Iterator[Connection]:
         yield shared
 
 
+LATER = "2027-01-01"
+
+
 def condition(field: str, op: str, *value: Any) -> dict[str, Any]:
     return {"field": field, "op": op} | ({"value": value[0]} if value else {})
 
@@ -44,10 +48,8 @@ def test_a_filter_has_names_of_earlier_systems_ranges_and_short_forms(rows: Conn
         [
             ({"artifact_type": "note"}, {1}),
             ([condition("artifact_type", "in", ["note", "task"])], {1, 2}),
-            ([condition("artifact_type", "ne", "document")], {1, 2}),
             ({"document_type": "pdf"}, {2}),
             ({"document_type": "md"}, {1, 3}),
-            ({"document_type": "markdown"}, {1, 3}),
             ([condition("document_type", "in", ["text", "htm", "pdf"])], {2, 5, 6}),
             (
                 [{"field": "document_type", "operator": "not_in", "value": ["md", "text"]}],
@@ -66,22 +68,17 @@ def test_a_filter_has_names_of_earlier_systems_ranges_and_short_forms(rows: Conn
             ({"time_range": {"gt": "2026-01-01", "lt": "2026-02-01"}}, {2}),
             ({"date_range": {"gte": "2026-01-31"}, "document_type": "pdf"}, {2}),
             ({"chunk_index": {"lt": 7, "from": 3}}, {3}),
-            ({"chunk_index": {"gte": 4.0}}, {4}),
             # A day is a whole one at the end of a range of times, for from and to.
             ({"created_at": {"from": "2026-01-31", "to": "2026-01-31"}}, {6}),
             ({"created_at": {"from": "2026-01-31", "end": "2026-02-01"}}, {6, 7}),
             ({"created_at": {"from": "2026-01-31", "to": "2026-01-31T12:00:00Z"}}, set()),
             ({"created_at": {"gte": "2026-01-31", "lte": "2026-01-31"}}, set()),
-            ({"created_at": {"to": "9999-12-31"}}, {1, 2, 3, 4, 5, 6, 7}),
             ({"document_date": {"from": None, "to": None}}, {1, 2, 3, 4, 5, 6, 7}),
             ({"updated_at": {}}, {1, 2, 3, 4, 5, 6, 7}),
             # An object under a key of metadata is a value.
             ({"author": {"from": 1}}, {7}),
-            ({"author": {"from": 2}}, set()),
-            ([{"team": "search"}], {4}),
             ([{"team": "search"}, condition("owner_id", "eq", str(YOU))], {4}),
             ([condition("metadata.team", "exists"), {"owner_id": str(ME)}], set()),
-            ([{"a.b": [1]}, {"chunk_index": {"lte": 3}}], {3}),
             ([{"": True}, {"author": {"from": 1}}], {7}),
             ([{"document_type": "md"}, {"document_date": {"to": "2026-01-01"}}], {1}),
             ([{"knowledge_type": "note", "document_type": "markdown"}], {1}),
@@ -105,11 +102,7 @@ shorts = st.lists(keys, max_size=3, unique=True).flatmap(
 )
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(25)
 @given(one=shorts.filter(bool), other=shorts.filter(bool))
 def test_a_list_of_short_forms_passes_what_each_passes(
     rows: Connection, one: dict[str, Any], other: dict[str, Any]
@@ -120,60 +113,41 @@ def test_a_list_of_short_forms_passes_what_each_passes(
 
 
 @pytest.mark.module("insight")
-@pytest.mark.parametrize(
-    ("filters", "argument"),
-    [
+def test_an_empty_answer_names_the_part_that_no_row_passes(rows: Connection) -> None:
+    parts: list[tuple[Any, str]] = [
         ({"artifact_type": "transcript"}, "filters.artifact_type"),
         ([{"team": "search", "source_file": "b.md"}], "filters[0].source_file"),
-        (
-            [{"team": "search"}, {"document_date": {"from": "2027-01-01"}}],
-            "filters[1].document_date.from",
-        ),
+        ([{"team": "search"}, {"document_date": {"from": LATER}}], "filters[1].document_date.from"),
         ({"created_at": {"from": "2026-01-01", "to": "2025-01-01"}}, "filters.created_at.to"),
-        (
-            [condition("metadata.team", "eq", "search"), condition("document_type", "eq", "rst")],
-            "filters[1]",
-        ),
-    ],
-)
-def test_an_empty_answer_names_the_part_that_no_row_passes(
-    rows: Connection, filters: Any, argument: str
-) -> None:
-    ((reason,),) = rows.execute(
-        "select public.explain_empty_knowledge_search(%s)",
-        [Jsonb({"query_text": "alpha", "filters": filters})],
-    ).fetchall()
-    assert reason["argument"] == argument
+        ([{"team": "search"}, condition("document_type", "eq", "rst")], "filters[1]"),
+    ]
+    for filters, argument in parts:
+        reason = answer(rows, "explain_empty_knowledge_search", query_text="alpha", filters=filters)
+        assert reason["argument"] == argument
 
 
 @pytest.mark.module("insight")
-@pytest.mark.parametrize(
-    ("filters", "argument", "reason"),
-    [
-        ({"document_type": "pdf"}, "filters.document_type", 'its document_type is not "pdf"'),
-        ([{"team": "x"}], "filters[0].team", 'its team is not "x"'),
-        (
-            {"time_range": {"to": "2025-01-01"}},
-            "filters.time_range.to",
-            'its time_range is not {"to": "2025-01-01"}',
-        ),
-        (
-            [condition("artifact_type", "eq", "task")],
-            "filters[0]",
-            'it does not meet {"op": "eq", "field": "artifact_type", "value": "task"}',
-        ),
-        ({"chunk_index": {"gt": 3}}, "filters.chunk_index.gt", 'its chunk_index is not {"gt": 3}'),
-    ],
-)
-def test_a_missing_chunk_is_explained_by_the_part_that_leaves_it_out(
-    rows: Connection, filters: Any, argument: str, reason: str
-) -> None:
-    ((explained,),) = rows.execute(
-        "select public.explain_missing_knowledge_chunk(%s, chunk_id => %s)",
-        [Jsonb({"query_text": "alpha", "filters": filters}), chunk(1)],
-    ).fetchall()
-    causes = [(one["argument"], one["reason"]) for one in explained["causes"]]
-    assert causes == [(argument, reason)]
+def test_a_missing_chunk_is_explained_by_the_part_that_leaves_it_out(rows: Connection) -> None:
+    task = condition("artifact_type", "eq", "task")
+    unmet = 'it does not meet {"op": "eq", "field": "artifact_type", "value": "task"}'
+    parts: list[tuple[Any, str, str]] = [
+        ({"document_type": "pdf"}, ".document_type", 'its document_type is not "pdf"'),
+        ([{"team": "x"}], "[0].team", 'its team is not "x"'),
+        ({"time_range": {"from": LATER}}, ".time_range.from", f'is not {{"from": "{LATER}"}}'),
+        ([task], "[0]", unmet),
+        ({"chunk_index": {"gt": 3}}, ".chunk_index.gt", 'its chunk_index is not {"gt": 3}'),
+    ]
+    for filters, argument, reason in parts:
+        explained = answer(
+            rows,
+            "explain_missing_knowledge_chunk",
+            query_text="alpha",
+            filters=filters,
+            chunk_id=chunk(1),
+        )
+        (cause,) = explained["causes"]
+        assert cause["argument"] == f"filters{argument}"
+        assert cause["reason"].endswith(reason)
 
 
 @pytest.mark.module("arrange")

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from filtering import ME, NOBODY, YOU, check_filters, one, passing, store_alphas
 from psycopg.types.json import Jsonb
-from searching import chunk, search
+from searching import answer, chunk, search, store_document
 
 from conftest import Connection
 from second_brain.filters import FilterBuilder, FilterExpression, conditions
@@ -201,11 +201,8 @@ def test_the_largest_filter_is_answered(knowledge: Connection) -> None:
 
 @pytest.fixture
 def corpus(knowledge: Connection) -> Connection:
-    knowledge.execute(
-        "insert into public.knowledge_documents (id, external_key, visibility)"
-        " values (%s, 'read.md', 'public'), (%s, 'new.md', 'public')",
-        [chunk(901), chunk(902)],
-    )
+    for number, key in ((901, "read.md"), (902, "new.md")):
+        store_document(knowledge, chunk(number), external_key=key, visibility="public")
     store_alphas(
         knowledge,
         {"metadata": {"team": "a", "expires": str(TOMORROW)}, "document_id": chunk(901)},
@@ -266,10 +263,7 @@ def test_a_group_on_access_alone_binds_the_context_too(corpus: Connection) -> No
 @pytest.mark.module("insight")
 def test_an_empty_answer_names_the_group_that_no_row_passes(corpus: Connection) -> None:
     filters = [{"team": "b"}, {"any": [{"team": "x"}, {"team": "y"}]}]
-    ((told,),) = corpus.execute(
-        "select public.explain_empty_knowledge_search(%s)",
-        [Jsonb({"query_text": "alpha", "filters": filters})],
-    ).fetchall()
+    told = answer(corpus, "explain_empty_knowledge_search", query_text="alpha", filters=filters)
     assert (told["reason"], told["argument"]) == ("filter", "filters[1].any")
 
 

@@ -7,12 +7,13 @@ from uuid import UUID
 
 import pytest
 from filtering import ME, YOU
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 from searching import NORTH, chunk, numbers, search
 
 from conftest import Connection
+from support.properties import tried
 
 # Against a reference.
 
@@ -399,11 +400,7 @@ drawn_arguments = st.fixed_dictionaries(
         "public_only": st.booleans(),
     }
 ) | st.just({"filter_type": None, "date_from": None, "date_to": None, "public_only": False})
-reference = settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+reference = tried(30)
 
 
 @pytest.fixture

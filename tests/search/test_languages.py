@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from searching import numbers, search, store
+from searching import MODES, numbers, search, searched, store
 
 from conftest import Connection
 from second_brain.ingest import Labels, detect_language, find_files, ingest
@@ -28,48 +28,31 @@ UNSPACED = {
 }
 """A text, another one, a part of the first, and the part's pieces in an order it does not have."""
 
-WRITTEN = pytest.mark.parametrize(
-    ("text", "other", "part", "turned"), UNSPACED.values(), ids=UNSPACED
-)
+
+def test_a_part_of_writing_without_spaces_is_found(knowledge: Connection) -> None:
+    for text, other, part, turned in UNSPACED.values():
+        with knowledge.transaction(force_rollback=True):
+            store(knowledge, other, text)
+            for mode in MODES:
+                rows = search(knowledge, query_text=part, search_mode=mode)
+                assert numbers(rows)[0] == 2, (part, mode)
+                assert rows[0]["matched_terms"] == [part]
+                assert answers(knowledge, text, mode)[0] == 2
+            # A phrase has its letters in order.
+            assert answers(knowledge, part, "phrase") == answers(knowledge, f'"{part}"') == [2]
+            assert answers(knowledge, turned, "phrase") == []
 
 
-@WRITTEN
-@pytest.mark.parametrize("mode", ["websearch", "simple", "phrase"])
-def test_a_part_of_writing_without_spaces_is_found(
-    knowledge: Connection, text: str, other: str, part: str, turned: str, mode: str
-) -> None:
-    store(knowledge, other, text)
-    rows = search(knowledge, query_text=part, search_mode=mode)
-    assert numbers(rows)[0] == 2
-    assert rows[0]["matched_terms"] == [part]
-    assert search(knowledge, query_text=text, search_mode=mode)[0]["id"].int == 2
+def test_the_language_of_a_chunk_does_not_matter_to_pairs(knowledge: Connection) -> None:
+    for language in ("english", "simple", "zh"):
+        row = {"content": "数据库全文检索", "language": language}
+        assert numbers(searched(knowledge, "全文检索", row)) == [1]
 
 
-@WRITTEN
-def test_a_phrase_has_its_letters_in_order(
-    knowledge: Connection, text: str, other: str, part: str, turned: str
-) -> None:
-    store(knowledge, text, other)
-    assert answers(knowledge, part, "phrase") == answers(knowledge, f'"{part}"') == [1]
-    assert answers(knowledge, turned, "phrase") == []
-
-
-@pytest.mark.parametrize("language", ["english", "simple", "zh"])
-def test_the_language_of_a_chunk_does_not_matter_to_pairs(
-    knowledge: Connection, language: str
-) -> None:
-    store(knowledge, {"content": "数据库全文检索", "language": language})
-    assert answers(knowledge, "全文检索") == [1]
-
-
-@pytest.mark.parametrize(
-    ("query", "found"), [("猫", [2]), ("狗", [1]), ("집", [3]), ("食", [1]), ("-猫 我", [1])]
-)
-def test_one_character_is_found_inside_a_run(
-    knowledge: Connection, query: str, found: list[int]
-) -> None:
+def test_one_character_is_found_inside_a_run(knowledge: Connection) -> None:
     store(knowledge, "我的狗喜欢食物", "我爱猫咪", "오늘은 집에서 쉽니다")
-    assert answers(knowledge, query) == found
+    for query, found in (("猫", 2), ("狗", 1), ("집", 3), ("食", 1), ("-猫 我", 1)):
+        assert answers(knowledge, query) == [found]
 
 
 def test_chinese_that_shares_more_with_the_query_ranks_higher(knowledge: Connection) -> None:
@@ -116,9 +99,8 @@ def test_german_and_english_are_read_each_in_its_own_way(knowledge: Connection) 
         assert answers(knowledge, query) == [3]
 
 
-@pytest.mark.parametrize(
-    ("content", "query"),
-    [
+def test_what_looks_the_same_is_the_same(knowledge: Connection) -> None:
+    for content, query in (
         ("cafe\u0301 au lait", "caf\u00e9"),
         ("caf\u00e9 au lait", "cafe\u0301"),
         ("\uff24\uff33\uff0d\uff17\uff16\uff10\uff14", "DS-7604"),
@@ -139,14 +121,13 @@ def test_german_and_english_are_read_each_in_its_own_way(knowledge: Connection) 
         ("see https://example.com/a?user=joe&next=home%20page#top", "joe"),
         ("commit 9e12ab77", "9e12ab77"),
         ("the l'homme d'affaires", "affaires"),
-    ],
-)
-def test_what_looks_the_same_is_the_same(knowledge: Connection, content: str, query: str) -> None:
-    store(knowledge, content, "C and the net, 8, 000")
-    for mode in ("websearch", "simple"):
-        (row,) = search(knowledge, query_text=query, search_mode=mode)
-        assert row["id"].int == 1
-        assert row["matched_terms"]
+    ):
+        with knowledge.transaction(force_rollback=True):
+            store(knowledge, content, "C and the net, 8, 000")
+            for mode in ("websearch", "simple"):
+                (row,) = search(knowledge, query_text=query, search_mode=mode)
+                assert row["id"].int == 1, query
+                assert row["matched_terms"]
 
 
 def test_c_is_neither_c_plus_plus_nor_c_sharp(knowledge: Connection) -> None:

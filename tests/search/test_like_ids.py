@@ -7,7 +7,21 @@ from uuid import UUID, uuid4
 
 import pytest
 from psycopg.types.json import Jsonb
-from searching import EAST, FUSIONS, NORTH, UP, Row, call, chunk, numbers, refused, search, store
+from searching import (
+    EAST,
+    FUSIONS,
+    NORTH,
+    UP,
+    Row,
+    answer,
+    call,
+    chunk,
+    numbers,
+    refused,
+    search,
+    store,
+    store_document,
+)
 from test_exact_total import COUNT
 
 from conftest import Connection
@@ -29,11 +43,7 @@ CORPUS: tuple[dict[str, Any], ...] = (
 @pytest.fixture
 def corpus(knowledge: Connection) -> Connection:
     for document in (CATS, STONES):
-        knowledge.execute(
-            "insert into public.knowledge_documents (id, external_key, visibility)"
-            " values (%s, %s, 'public')",
-            [document, str(document)],
-        )
+        store_document(knowledge, document, visibility="public")
     store(knowledge, *({"visibility": "public"} | one for one in CORPUS))
     return knowledge
 
@@ -113,15 +123,6 @@ def test_without_a_question_and_an_embedder_related_rows_are_found(corpus: Conne
     assert {row["match_type"] for row in rows} == {"text"}
 
 
-def test_the_confidence_is_that_of_the_question_as_asked(corpus: Connection) -> None:
-    arguments = {"query_embedding": str(NORTH), "query_text": "purring"}
-    (plain, *_) = search(corpus, **arguments)
-    (near, *_) = like(corpus, chunk(4), **arguments)
-    assert plain["id"] == near["id"]
-    assert near["similarity"] < plain["similarity"]
-    assert near["answer_confidence"] == plain["answer_confidence"]
-
-
 def test_like_ids_belong_to_the_first_question(corpus: Connection) -> None:
     arguments = {
         "like_ids": [chunk(4)],
@@ -145,9 +146,7 @@ def test_an_ignored_embedding_leaves_that_of_the_known_rows(corpus: Connection) 
 @pytest.mark.parametrize("asked", ["hidden chunk", "hidden document", "missing", "inactive"])
 def test_a_hidden_id_is_refused_as_a_missing_one(corpus: Connection, asked: str) -> None:
     secret = uuid4()
-    corpus.execute(
-        "insert into public.knowledge_documents (id, external_key) values (%s, 'x')", [secret]
-    )
+    store_document(corpus, secret)
     store_hidden = (
         "insert into public.knowledge_chunks (id, content, document_id, owner_id, status)"
         " values (%s, 'secret', %s, %s, %s)"
@@ -176,10 +175,7 @@ def test_confidences_are_those_of_the_question_as_asked(
     corpus: Connection, question: dict[str, Any]
 ) -> None:
     def said(function: str, **further: Any) -> Any:
-        ((answer,),) = [
-            row.values() for row in call(corpus, function, **question, match_count=50, **further)
-        ]
-        return answer
+        return answer(corpus, function, **question, match_count=50, **further)
 
     explain, given = "explain_hybrid_search", [str(chunk(3))]
     everything = like(corpus, chunk(3), **question, match_count=50)
@@ -212,13 +208,6 @@ def test_explain_shows_the_words_of_the_known_rows(corpus: Connection) -> None:
     }
     # No other chunk has "purring".
     assert words == {"marbl": False, "velvet": True}
-
-
-@pytest.mark.module("insight")
-def test_known_rows_do_not_change_how_a_question_finds_its_rows(corpus: Connection) -> None:
-    for known in ([], [str(chunk(3))]):
-        (row,) = call(corpus, "explain_hybrid_search", like_ids=known, query_text="marble")
-        assert row["explain_hybrid_search"]["text"]["strategy"] == "all rows"
 
 
 @pytest.mark.module("insight")

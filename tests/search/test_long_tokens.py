@@ -88,26 +88,6 @@ def test_a_long_token_is_stored_and_searched_beside_a_misspelt_word(
     assert notes["replaced"] == {"quixotronisc": "quixotronic"}
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("user_name", {"user", "name"}),
-        ("docs.example.org/guide", {"docs", "example", "org", "guide"}),
-        ("Write to joe@mail.test", {"write", "to", "joe", "mail", "test"}),
-        ("a DS-7604 x2 recorder", {"ds", "recorder"}),
-        ("l\u2019été, l'hiver", {"été", "hiver"}),
-        ("MixedCase <b>bold</b>", {"mixedcase", "bold"}),
-    ],
-)
-def test_the_known_words_are_those_of_compounds_too(
-    knowledge: Connection, content: str, words: set[str]
-) -> None:
-    found = knowledge.execute(
-        "select word from knowledge_internal.words_of(null, %s) as word", [content]
-    ).fetchall()
-    assert {word for (word,) in found} == words
-
-
 @pytest.mark.parametrize("content", ["my_flies", "flies.csv", "x/flies/y", "flies-eat", "Flies"])
 def test_a_word_within_a_compound_is_kept_while_a_chunk_has_it(
     database: Connection, content: str

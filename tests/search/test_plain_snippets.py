@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Connection, Server, copy_of
+from support.properties import tried
 
 OTHER = "Nothing happened on that day, and nobody was surprised. "
 TEXT = r"(?:[^<>&\"'\0-\x1f\x7f]|&(?:amp|lt|gt|quot|#39);)"
@@ -86,11 +87,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(300)
 @given(
     content=st.lists(PIECES | st.text(st.characters(codec="utf-8", exclude_characters="\0"))).map(
         "".join

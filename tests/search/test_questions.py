@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from psycopg.types.json import Jsonb
-from searching import NORTH, call, numbers, search, store
+from searching import NORTH, answer, call, numbers, search, store
 
 from conftest import Connection
 
@@ -18,9 +17,9 @@ SAYINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
+def test_operators_bind_in_a_short_query_and_not_in_prose(knowledge: Connection) -> None:
+    store(knowledge, *SAYINGS)
+    for text, found in (
         (PROSE.format('"what you see is what you get"'), {1, 2, 3}),
         ('is it "what you see is what you get"?', {1, 2}),
         ("which text formatting systems have a lazy afternoon -articles", {1, 2, 3, 4}),
@@ -29,13 +28,8 @@ SAYINGS: list[dict[str, Any]] = [
         ('formatting "text where what you see"', {2}),
         ("text formatting -articles", {1, 2}),
         ('"text formatting" or "lazy afternoon"', {3, 4}),
-    ],
-)
-def test_operators_bind_in_a_short_query_and_not_in_prose(
-    knowledge: Connection, text: str, found: set[int]
-) -> None:
-    store(knowledge, *SAYINGS)
-    assert set(numbers(search(knowledge, query_text=text))) == found
+    ):
+        assert set(numbers(search(knowledge, query_text=text))) == found, text
 
 
 def test_a_phrase_in_prose_adds_to_the_score(knowledge: Connection) -> None:
@@ -95,41 +89,14 @@ def test_what_one_collection_has_stays_required_in_the_others(knowledge: Connect
 @pytest.mark.module("insight")
 def test_the_explanation_says_what_was_relaxed(knowledge: Connection) -> None:
     store(knowledge, *SAYINGS)
-    ((reported,),) = knowledge.execute(
-        "select public.explain_hybrid_search(%s)", [Jsonb({"query_text": RELAXED})]
-    ).fetchall()
+    reported = answer(knowledge, "explain_hybrid_search", **{"query_text": RELAXED})
     text = reported["lists"][0]["text"]
     assert text["strategy"] == "relaxed: no row has what is required"
     assert text["relaxed"] == ['"zebra crossing"']
 
 
-def weights(connection: Connection, text: str) -> dict[str, float]:
-    """Return the weights of the lexemes of a question."""
-    rows = connection.execute(
-        "select word.lexeme, word.weight"
-        "  from knowledge_internal.analyse_query(%s, 'websearch') as analysis,"
-        "       unnest((analysis.weighed).lexemes, (analysis.weighed).scored_weights)"
-        "         as word (lexeme, weight)",
-        [text],
-    )
-    return dict(rows.fetchall())
-
-
 def idf(count: int, having: int) -> float:
     return math.log(1 + (count - having + 0.5) / (having + 0.5))
-
-
-def test_the_readings_of_a_compound_share_the_weight_of_one_word(knowledge: Connection) -> None:
-    store(knowledge, "the heat-transfer", "transfer of heat", "heat", "other")
-    whole = idf(4, 1)
-    shares = {"heattransf": whole / 2}
-    parts = {"heat": idf(4, 3), "transfer": idf(4, 2)}
-    shares |= {part: whole / 2 * one / sum(parts.values()) for part, one in parts.items()}
-    assert weights(knowledge, "heat-transfer") == pytest.approx(shares)
-    # Twice typed, it counts twice.
-    assert weights(knowledge, "heat-transfer Heat-Transfer") == pytest.approx(
-        {lexeme: 2 * share for lexeme, share in shares.items()}
-    )
 
 
 def test_an_abbreviation_does_not_outweigh_the_question(knowledge: Connection) -> None:
@@ -139,15 +106,7 @@ def test_an_abbreviation_does_not_outweigh_the_question(knowledge: Connection) -
         "replace a pump",
         *({"content": f"pump {number}"} for number in range(3)),
     )
-    assert weights(knowledge, "e.g. pump").keys() == {"eg", "pump"}
     assert numbers(search(knowledge, query_text="replacing a pump, e.g. a big one"))[0] == 2
-
-
-def test_a_reading_in_no_chunk_has_no_weight(knowledge: Connection) -> None:
-    store(knowledge, "an LRU cache", "a cache", "other")
-    known = weights(knowledge, "lru_cache")
-    assert known.keys() == {"lru", "cach"}
-    assert sum(known.values()) == pytest.approx(idf(3, 1))
 
 
 def test_a_word_read_in_several_languages_counts_once(knowledge: Connection) -> None:
@@ -188,22 +147,21 @@ IDENTIFIERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("content", "query"), [(content, one) for content, all_ in IDENTIFIERS.items() for one in all_]
-)
 def test_an_identifier_is_found_by_the_whole_a_part_and_another_spelling(
-    knowledge: Connection, content: str, query: str
+    knowledge: Connection,
 ) -> None:
-    store(knowledge, content, *({"content": one} for one in IDENTIFIERS if one != content))
-    rows = search(knowledge, query_text=query)
-    assert numbers(rows)[0] == 1
-    assert rows[0]["matched_terms"]
+    store(knowledge, *IDENTIFIERS)
+    for number, queries in enumerate(IDENTIFIERS.values(), 1):
+        for query in queries:
+            rows = search(knowledge, query_text=query)
+            assert numbers(rows)[0] == number, query
+            assert rows[0]["matched_terms"]
 
 
-@pytest.mark.parametrize("query", ["31.12", "3112", "3.1.1"])
-def test_a_number_with_a_point_is_no_other_number(knowledge: Connection, query: str) -> None:
+def test_a_number_with_a_point_is_no_other_number(knowledge: Connection) -> None:
     store(knowledge, "version 3.11 of 311", "other")
-    assert search(knowledge, query_text=query, search_mode="simple") == []
+    for query in ("31.12", "3112", "3.1.1"):
+        assert search(knowledge, query_text=query, search_mode="simple") == []
 
 
 @pytest.mark.parametrize(
@@ -228,12 +186,6 @@ def test_a_chunk_with_the_identifier_asked_for_is_first(
     scores = [row["rrf_score"] for row in rows]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= row["confidence"] <= 1 for row in rows)
-
-
-def test_inner_words_do_not_lengthen_a_chunk(knowledge: Connection) -> None:
-    store(knowledge, "functools.lru_cache of AB12345 parseHTTPResponse")
-    ((length,),) = knowledge.execute("select text_length from public.knowledge_chunks").fetchall()
-    assert length == 6  # functools lru cache functoolslrucache AB12345 parseHTTPResponse
 
 
 @pytest.mark.module("snippets")

@@ -28,7 +28,7 @@ from reference import (
     stored,
     together,
 )
-from searching import call
+from searching import call, store_document
 
 from conftest import Connection
 
@@ -77,11 +77,7 @@ def draw_embedding(draw: Random) -> tuple[int, int, int]:
 @pytest.fixture(scope="module")
 def whole(shared: Connection) -> tuple[Connection, Corpus]:
     for number, (visibility, owner) in DOCUMENTS.items():
-        shared.execute(
-            "insert into public.knowledge_documents (id, external_key, visibility, owner_id)"
-            " values (%s, %s, %s, %s)",
-            [UUID(int=number), str(number), visibility, owner],
-        )
+        store_document(shared, UUID(int=number), visibility=visibility, owner_id=owner)
     chunks = stored(shared, drawn()).chunks
     shared.execute(LIMIT.format(LIMITS["large"]).encode())
     # With another b than that of the index, candidates of a large corpus are not quite the best.

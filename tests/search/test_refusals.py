@@ -239,7 +239,7 @@ def test_like_ids_are_bounded(knowledge: Connection) -> None:
     most = "like_ids must be at most 20 ids of chunks or documents, not "
     wrong: tuple[Any, ...] = ([chunk(1)] * 21, [None], [[chunk(1)], [chunk(2)]])
     check_refusals(knowledge, SEARCH, each("like_ids", *wrong, said=most))
-    nothing = {"like_ids": [], "query_text": None, "query_embedding": None}
+    nothing: dict[str, Any] = {"like_ids": [], "query_text": None, "query_embedding": None}
     check_refusals(knowledge, SEARCH, [(nothing, "query_embedding and query_text")])
     public = "search_public_knowledge_chunks"
     said = refused(knowledge, public, like_ids=[chunk(1)] * 6, query_text="cat")

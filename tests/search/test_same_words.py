@@ -3,19 +3,19 @@
 import unicodedata
 
 import pytest
-from searching import numbers, search, store
+from searching import numbers, search, searched, store
 
 from conftest import Connection
 
 
 def found(knowledge: Connection, content: str, query: str, **more: str) -> bool:
     """Say whether the query finds the content, as words and as what is required."""
-    store(knowledge, {"content": content, **more}, {"content": "another one", **more})
-    answers = [
-        numbers(search(knowledge, query_text=text, search_mode=mode))
-        for text, mode in ((query, "websearch"), (query, "simple"), (f'"{query}"', "websearch"))
-    ]
-    knowledge.execute("truncate public.knowledge_chunks cascade")
+    with knowledge.transaction(force_rollback=True):
+        store(knowledge, {"content": content, **more}, {"content": "another one", **more})
+        answers = [
+            numbers(search(knowledge, query_text=text, search_mode=mode))
+            for text, mode in ((query, "websearch"), (query, "simple"), (f'"{query}"', "websearch"))
+        ]
     assert len({tuple(one) for one in answers}) == 1, answers
     return answers[0] == [1]
 
@@ -23,7 +23,6 @@ def found(knowledge: Connection, content: str, query: str, **more: str) -> bool:
 # A sign at a word is no part of it, and makes no other word.
 SIGNS = [
     ("NVIDIA™ cards", "nvidia"),
-    ("the Kleenex™, in boxes", "Kleenex"),
     ("Lego® bricks", "lego"),
     ("Fedora© 2020", "fedora"),
     ("the AcmeCare℠ plan", "acmecare"),
@@ -33,7 +32,6 @@ SIGNS = [
     ("in 1987³ it fell", "1987"),
     ("$750¹ a month", "750"),
     ("version 3.12² is out", "3.12"),
-    ("GitLab⁴ runs it", "GitLab"),
     ("an area of 40 m²", "m2"),
     ("nº7 of the list", "7"),
     ("№12 of the list", "12"),
@@ -59,10 +57,8 @@ NAMES = [
     ("Sinead O'Connor sang", "OConnor"),
     ("Sinead O\u2019Connor sang", "oconnor"),
     ("Sinead OConnor sang", "O'Connor"),
-    ("Shaq O'Neal scored", "oneal"),
     ("a role of D'Angelo", "DAngelo"),
     ("by L'Oréal", "LOréal"),
-    ("le roman de d'Artagnan", "dartagnan"),
     ("an o'reilly book", "OReilly"),
 ]
 CONTRACTIONS = ("we'll see", "they're back", "it's on", "I'd go", "DON'T")
@@ -70,12 +66,6 @@ CONTRACTIONS = ("we'll see", "they're back", "it's on", "I'd go", "DON'T")
 AMPERSANDS = [
     ("AT&T raised prices", "AT&T"),
     ("the R&D budget", "R&D"),
-    ("a shirt of H&M", "H&M"),
-    ("S&P index", "S&P"),
-    ("our Q&A page", "Q&A"),
-    ("work for M&A lawyers", "M&A"),
-    ("in the A&E department", "A&E"),
-    ("the P&L account", "P&L"),
     ("A&S paid", "A&S"),
     ("a gift of I&T", "I&T"),
     ("he asked D&O about it", "d&o"),
@@ -146,10 +136,8 @@ def test_a_matched_term_is_as_typed(knowledge: Connection) -> None:
         ("DS-7604", "\uff24\uff33-7604"),
         ("café au lait", "cafe\u0301"),
     ):
-        store(knowledge, content)
-        (row,) = search(knowledge, query_text=query)
+        (row,) = searched(knowledge, query, content)
         assert row["matched_terms"] == [query]
-        knowledge.execute("truncate public.knowledge_chunks cascade")
 
 
 def test_a_phrase_passes_over_a_note(knowledge: Connection) -> None:

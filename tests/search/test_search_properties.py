@@ -41,7 +41,7 @@ from reference import (
     viewed,
     visible,
 )
-from searching import call, numbers
+from searching import call, numbers, store_document
 
 from conftest import Connection
 
@@ -63,11 +63,8 @@ Check = Callable[..., None]
 @pytest.fixture(scope="module", autouse=True)
 def documents(shared: Connection) -> None:
     for number, (visibility, owner) in DOCUMENTS.items():
-        shared.execute(
-            "insert into public.knowledge_documents (id, external_key, title, visibility, owner_id)"
-            " values (%s, %s, %s, %s, %s)",
-            [UUID(int=number), str(number), f"Document {number}", visibility, owner],
-        )
+        access = {"visibility": visibility, "owner_id": owner}
+        store_document(shared, UUID(int=number), title=f"Document {number}", **access)
 
 
 def holds(**strategies: st.SearchStrategy[Any]) -> Callable[[Check], Check]:

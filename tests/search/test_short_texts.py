@@ -1,9 +1,10 @@
 """Ranking of short texts: b by the corpus, what neighbours add, and the weight of a model."""
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from searching import EAST, NORTH, NORTH_EAST, numbers, search, store
+from searching import EAST, NORTH, NORTH_EAST, numbers, search, store, store_document
 
 from conftest import Connection
 
@@ -14,51 +15,6 @@ TURNS = (
     "No idea",
 )
 MANUAL = " ".join(["pump valve pressure pump hose valve pump seal pressure valve"] * 4)
-
-
-def figures(connection: Connection) -> dict[str, float]:
-    (row,) = connection.execute("select b, k1 from knowledge_internal.corpus_figures()").fetchall()
-    return {"b": row[0], "k1": row[1]}
-
-
-@pytest.mark.parametrize(
-    ("contents", "b"),
-    [
-        (TURNS, 0.4),
-        ([MANUAL] * 3, 0.75),
-        # 4 of 20 words are repeated.
-        (["a1 a2 a3 a4 a1 a2 a3 a4 a5 a6 a7 a8 a9 b1 b2 b3 b4 b5 b6 b7"], 0.6),
-        # One word of 40 characters, so nobody knows how many it is.
-        (
-            [
-                "これは電源が切れたときに録画機がカメラを表示しない場合の手順書です。まず本体を再起動します。"
-            ],
-            0.75,
-        ),
-    ],
-)
-def test_b_is_less_where_chunks_repeat_no_words(
-    knowledge: Connection, contents: list[str], b: float
-) -> None:
-    store(knowledge, *contents)
-    assert figures(knowledge) == pytest.approx({"b": b, "k1": 1.2})
-
-
-def test_a_heading_and_stop_words_do_not_count(knowledge: Connection) -> None:
-    store(knowledge, *({"content": one, "heading": "boat boat the harbour"} for one in TURNS))
-    assert figures(knowledge)["b"] == 0.4
-
-
-def test_b_follows_an_update_and_the_copied_statistics(database: Connection) -> None:
-    store(database, *TURNS)
-    database.execute("update public.knowledge_chunks set content = %s", [MANUAL])
-    assert figures(database)["b"] == 0.75
-    database.execute("analyze public.knowledge_chunks")
-    database.execute("select public.refresh_knowledge_statistics()")
-    ((words, distinct),) = database.execute(
-        "select content_words, distinct_words from public.knowledge_corpus_statistics"
-    ).fetchall()
-    assert (words, distinct) == (40, 5)
 
 
 def test_stored_constants_are_those_of_the_searched_collection(knowledge: Connection) -> None:
@@ -74,9 +30,7 @@ def test_stored_constants_are_those_of_the_searched_collection(knowledge: Connec
 
 
 def document(knowledge: Connection, *contents: str) -> None:
-    ((id_,),) = knowledge.execute(
-        "insert into public.knowledge_documents (external_key) values ('talk') returning id"
-    ).fetchall()
+    id_ = store_document(knowledge, uuid4())
     store(
         knowledge,
         *(

@@ -5,10 +5,11 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Connection
+from support.properties import tried
 
 pytestmark = pytest.mark.module("snippets")
 
@@ -246,11 +247,7 @@ CONTENTS = st.lists(PIECES | st.text(st.characters(codec="utf-8", exclude_charac
 )
 
 
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(300)
 @given(
     content=st.builds(str.__mul__, CONTENTS, st.sampled_from([1, 1, 5, 40])),
     query=CONTENTS,
@@ -286,11 +283,7 @@ def test_whatever_the_content_holds_the_only_tags_are_marks(
         assert shown(marked) == content.strip()
 
 
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@tried(100)
 @given(
     word=st.sampled_from(
         [*("rotated", "DS-7604", "snake_case", "C++", "getUserName", "1,000", "全文检索", "x²")]

@@ -43,34 +43,24 @@ def best(connection: Connection, **arguments: Any) -> Row:
     return search(connection, match_count=1, **arguments)[0]
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("foreign", FOREIGN)
-def test_one_chunk_in_another_language_is_not_first(
-    knowledge: Connection, foreign: str, question: str
-) -> None:
+def test_one_chunk_in_another_language_is_not_first(knowledge: Connection, foreign: str) -> None:
     add(knowledge, FOREIGN[foreign])
-    hit = best(knowledge, query_text=question)
-    assert hit["content"].startswith("The refund policy")
-    assert hit["answer_confidence"] > 0.9
+    for question in QUESTIONS:
+        hit = best(knowledge, query_text=question)
+        assert hit["content"].startswith("The refund policy"), question
+        assert hit["answer_confidence"] > 0.9
 
 
-@pytest.mark.parametrize("question", QUESTIONS[:3])
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
-def test_it_does_not_pass_a_bound_of_confidence(
-    knowledge: Connection, fusion: str, question: str
-) -> None:
+def test_it_does_not_pass_a_bound_of_confidence(knowledge: Connection, fusion: str) -> None:
     add(knowledge, *FOREIGN.values())
-    for embedding in (None, [1, 0, 0]):
-        hits = search(
-            knowledge,
-            query_text=question,
-            query_embedding=embedding,
-            fusion=fusion,
-            min_confidence=0.5,
-            match_count=100,
-        )
-        assert len(hits) == 60
-        assert all(hit["content"].startswith("The refund policy") for hit in hits)
+    asked = {"fusion": fusion, "min_confidence": 0.5, "match_count": 100}
+    for question in QUESTIONS[:3]:
+        for embedding in (None, [1, 0, 0]):
+            hits = search(knowledge, query_text=question, query_embedding=embedding, **asked)
+            assert len(hits) == 60
+            assert all(hit["content"].startswith("The refund policy") for hit in hits)
 
 
 def test_several_mislabelled_chunks_are_not_first_either(knowledge: Connection) -> None:
@@ -123,22 +113,6 @@ def test_in_a_corpus_of_two_halves_each_is_found_in_its_language(
         assert best(knowledge, query_text=question)["content"].startswith("The refund policy")
     # What no chunk of the other language has says nothing against a hit.
     assert best(knowledge, query_text="when was the refund")["answer_confidence"] > 0.9
-
-
-def test_a_stop_word_of_half_of_the_corpus_weighs_little(knowledge: Connection) -> None:
-    text, english, _ = HALVES["german"]
-    halves = [{"content": text.format(number), "language": "german"} for number in range(60)]
-    store(knowledge, *SHOPS, *halves, {"content": english, "language": "english"})
-    weights: dict[str, float] = dict(
-        knowledge.execute(
-            "select word.lexeme, word.weight"
-            "  from knowledge_internal.analyse_query('die batteries', 'websearch') as analysis"
-            " cross join unnest((analysis.weighed).lexemes, (analysis.weighed).scored_weights)"
-            "         as word (lexeme, weight)"
-        ).fetchall()
-    )
-    assert 0 < weights["die"] < 0.7
-    assert weights["batteri"] > 3
 
 
 @pytest.mark.parametrize("question", ["refund policy", "shop 7", "what is paid in 9 days"])

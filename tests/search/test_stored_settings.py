@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from searching import EAST, NORTH, NORTH_EAST, Row, call, chunk, numbers, store
+from searching import EAST, NORTH, NORTH_EAST, Row, call, chunk, numbers, store, store_document
 
 from conftest import Connection
 from tools import schema_files
@@ -229,11 +229,8 @@ def test_confidence_is_1_for_the_best_of_every_list(corpus: Connection, fusion: 
 def test_a_hit_tells_of_its_document(knowledge: Connection) -> None:
     viewer, other = chunk(70), chunk(71)
     for number, (key, owner) in enumerate((("mine", viewer), ("theirs", other)), 1):
-        knowledge.execute(
-            "insert into public.knowledge_documents (id, external_key, owner_id, sensitivity)"
-            " values (%s, %s, %s, 'inner')",
-            [chunk(number), key, owner],
-        )
+        access = {"owner_id": owner, "sensitivity": "inner"}
+        store_document(knowledge, chunk(number), external_key=key, **access)
     store(
         knowledge,
         {"document_id": chunk(1), "chunk_index": 0, "content": "alpha", "heading": "One"},

@@ -82,3 +82,22 @@ def test_hidden_chunks_are_neither_found_nor_tell_that_a_whole_one_is_known(
         assert (numbers(hits), replaced(hits)) == ([1], {"DS-76": "DS-7604"})
         assert replaced(search(indexed, query_text="board ZX-99", **restriction)) is None
     assert numbers(search(indexed, query_text="ZX-99", viewer_id=OTHER))[:1] == [3]
+
+
+def test_a_large_corpus_gets_no_index_that_blocks_writes(indexed: Connection) -> None:
+    indexed.execute("drop index public.knowledge_chunks_identifiers")
+    store(indexed, "The recorder DS-7604.")
+    if indexed.info.server_version < 180000:
+        pytest.skip("the statistics of a table are set by hand in PostgreSQL 18")
+    indexed.execute(
+        "select pg_catalog.pg_restore_relation_stats("
+        "'schemaname', 'public', 'relname', 'knowledge_chunks', 'reltuples', 1e6::real)"
+    )
+    said: list[str | None] = []
+    indexed.add_notice_handler(lambda notice: said.append(notice.message_hint))
+    (file,) = (one for one in migrations.find() if one.module == "substrings")
+    indexed.execute(file.sql.replace("create function", "create or replace function").encode())
+    assert replaced(search(indexed, query_text="DS-76")) is None
+    (statement,) = (one.split(": ", 1)[1] for one in said if one)
+    indexed.execute(statement.replace(" concurrently", "").encode())
+    assert replaced(search(indexed, query_text="DS-76")) == {"DS-76": "DS-7604"}

@@ -20,37 +20,27 @@ FOX: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("mode", "text", "found"),
-    [
+def test_a_mode_reads_a_text(knowledge: Connection) -> None:
+    store(knowledge, *FOX)
+    read = [
         ("websearch", "quick fox", {1, 2, 4}),
-        ("websearch", "Quick, FOX!", {1, 2, 4}),
         ("websearch", '"quick brown"', {1}),
         ("websearch", '"brown dog" afternoon', {2}),
-        ("websearch", 'afternoon "brown dog"', {2}),
-        ("websearch", '"quick brown" "lazy dog"', {1}),
         # No row has what is required, so it is relaxed.
         ("websearch", '"quick brown" "brown dog"', {1, 2}),
         ("websearch", '"dog\nbrown"', {1, 2}),
         ("websearch", '"dog brown" -lazy', {2}),
         ("websearch", '"a lazy wolf" afternoon', {1, 3}),
-        ("websearch", '"brown\n dog"', {2}),
         ("websearch", "dog -lazy", {2}),
-        ("websearch", "-lazy dog", {2}),
         ("websearch", 'dog -"quick brown"', {2}),
         ("websearch", '"quick brown" or afternoon', {1, 3}),
-        ("websearch", 'afternoon OR "quick brown"', {1, 3}),
         ("websearch", '"quick brown" or "brown dog" -lazy', {2}),
         ("websearch", '"quick brown" or afternoon "lazy dog"', {1}),
-        ("websearch", "afternoon or hounds", {3, 4}),
         ("websearch", "or", set()),
         ("websearch", "or afternoon or", {3}),
         ("websearch", '"quick brown', {1, 2}),
-        ("websearch", 'afternoon"', {3}),
-        ("websearch", '"the"', set()),
         ("websearch", '"the" afternoon', {3}),
         ("simple", "quick dog", {1, 2}),
-        ("simple", "dog the quick", {1, 2}),
         ("simple", "quick afternoon", set()),
         ("simple", "Foxes", {1, 4}),
         ("simple", "dog -lazy", {1}),
@@ -58,16 +48,13 @@ FOX: list[dict[str, Any]] = [
         ("phrase", "brown dog", {2}),
         ("phrase", "dog brown", set()),
         ("phrase", "quick brown fox", {1}),
-        ("phrase", "brown\ndog", {2}),
         ("phrase", "dog\nbrown", set()),
         ("phrase", '"brown" dog', {2}),
         ("phrase", "dog -lazy", set()),
-    ],
-)
-def test_a_mode_reads_a_text(knowledge: Connection, mode: str, text: str, found: set[int]) -> None:
-    store(knowledge, *FOX)
-    rows = search(knowledge, query_text=text, search_mode=mode)
-    assert set(numbers(rows)) == found
+    ]
+    for mode, text, found in read:
+        rows = search(knowledge, query_text=text, search_mode=mode)
+        assert set(numbers(rows)) == found, (mode, text)
 
 
 def test_a_long_question_finds_the_chunks_with_its_rare_words(knowledge: Connection) -> None:
@@ -159,32 +146,6 @@ def test_text_scores_follow_the_statistics(connect: Connect) -> None:
     assert scored(connection, "w3 w5") == pytest.approx(bm25(left, Counter(["w3", "w5"])))
 
 
-def test_a_write_renews_the_statistics_after_an_analyze(database: Connection) -> None:
-    fill(database, 1100, seed=3)
-    database.execute("analyze public.knowledge_chunks")
-    read = "select document_count, mean_length from public.knowledge_corpus_statistics"
-    assert database.execute(read).fetchall() == []
-    database.execute("insert into public.knowledge_chunks (content) values ('one more')")
-    ((count, mean),) = database.execute(read).fetchall()
-    assert count == 1100
-    assert 2 <= mean <= 30
-
-    # The mean is in what a chunk stores of its side of BM25.
-    database.execute("insert into public.knowledge_chunks (content) values ('kettle kettle lid')")
-    ((share,),) = database.execute(
-        "select -(bm25 operator(extensions.<#>)"
-        " knowledge_internal.lexeme_vector(array['kettl'], array[1.0]))"
-        " from public.knowledge_chunks where content like 'kettle%'"
-    ).fetchall()
-    assert share == pytest.approx(2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 3 / mean)), rel=1e-5)
-
-    # A sample without a row says nothing about the mean.
-    database.execute("analyze public.knowledge_chunks")
-    database.execute("delete from public.knowledge_chunks")
-    ((_, after),) = database.execute(read).fetchall()
-    assert 2 <= after <= 30
-
-
 # Text that Postgres' own parser takes apart in its own way.
 
 HARD_TEXT = {
@@ -203,18 +164,14 @@ HARD_TEXT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("content", "query"), [(content, one) for content, all_ in HARD_TEXT.items() for one in all_]
-)
-def test_hard_text_is_found_as_typed_and_typed_apart(
-    knowledge: Connection, content: str, query: str
-) -> None:
-    others = [one for one in HARD_TEXT if one != content]
-    store(knowledge, content, *({"content": one} for one in others))
-    assert numbers(search(knowledge, query_text=query))[:1] == [1]
-    rows = search(knowledge, query_text=query, search_mode="simple")
-    assert numbers(rows) == [1]
-    assert rows[0]["matched_terms"]
+def test_hard_text_is_found_as_typed_and_typed_apart(knowledge: Connection) -> None:
+    store(knowledge, *HARD_TEXT)
+    for number, queries in enumerate(HARD_TEXT.values(), 1):
+        for query in queries:
+            assert numbers(search(knowledge, query_text=query))[:1] == [number], query
+            (row,) = search(knowledge, query_text=query, search_mode="simple")
+            assert row["id"].int == number
+            assert row["matched_terms"]
 
 
 @pytest.mark.parametrize(

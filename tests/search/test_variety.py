@@ -10,21 +10,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
-from searching import Row, call, chunk, numbers, search, store
+from searching import Row, answer, chunk, numbers, search, store, store_document
 from test_exact_total import COUNT
 
 from conftest import Connection
+from support.properties import tried
 
 QUESTION = [0.6, 0.3, 0.2]
 ANYTHING: dict[str, Any] = {"query_text": "alpha beta", "query_embedding": QUESTION}
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 seeds = st.integers(0, 10**6)
-few = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+few = tried(8)
 
 
 def fill(connection: Connection, seed: int, count: int = 14) -> dict[UUID, Any]:
@@ -32,10 +31,7 @@ def fill(connection: Connection, seed: int, count: int = 14) -> dict[UUID, Any]:
     draw = random.Random(seed)
     documents = [UUID(int=1000 + number) for number in range(4)]
     for document in documents:
-        connection.execute(
-            "insert into public.knowledge_documents (id, external_key) values (%s, %s)",
-            [document, str(document)],
-        )
+        store_document(connection, document)
     rows = [
         {
             "content": " ".join(draw.choices(WORDS, k=4)),
@@ -132,9 +128,7 @@ def test_pages_make_up_the_list_and_share_its_confidence(
 def fits(connection: Connection, **arguments: Any) -> dict[UUID, float]:
     """Return how well each hit fits the question, as explain says it."""
     asked = {**arguments, "match_count": 50}
-    ((explained,),) = connection.execute(
-        "select public.explain_hybrid_search(%s)", [Jsonb(asked)]
-    ).fetchall()
+    explained = answer(connection, "explain_hybrid_search", **asked)
     ids = [UUID(hit["id"]) for hit in explained["hits"]]
     return dict(zip(ids, explained["hit_confidences"], strict=True))
 
@@ -155,9 +149,7 @@ def test_a_document_has_its_best_rows(knowledge: Connection, seed: int, most: in
             knowledge, **ANYTHING, match_count=50, max_per_document=most, one_per_document=True
         )
         assert once == search(knowledge, **ANYTHING, match_count=50, one_per_document=True)
-        ((counted,),) = [
-            row.values() for row in call(knowledge, COUNT, **ANYTHING, max_per_document=most)
-        ]
+        counted = answer(knowledge, COUNT, **ANYTHING, max_per_document=most)
         assert counted == len(hits)
 
 
@@ -175,7 +167,7 @@ def test_the_threshold_is_that_of_hits_and_counts(
         assert [hit["id"] for hit in hits] == expected
         for grouped in (False, True):
             asked = {**ANYTHING, "min_confidence": least, "one_per_document": grouped}
-            ((counted,),) = [row.values() for row in call(knowledge, COUNT, **asked)]
+            counted = answer(knowledge, COUNT, **asked)
             assert counted == len(search(knowledge, **asked, match_count=50))
 
 
@@ -188,12 +180,9 @@ def test_nothing_above_the_threshold_is_an_empty_answer_that_says_so(knowledge: 
     )
     asked = {"query_text": "alpha beta", "public_only": True}
     best = fits(knowledge, **asked)[chunk(2)]
-    ((reason,),) = [
-        row.values()
-        for row in call(
-            knowledge, "explain_empty_knowledge_search", **asked, min_confidence=best + 0.01
-        )
-    ]
+    reason = answer(
+        knowledge, "explain_empty_knowledge_search", **asked, min_confidence=best + 0.01
+    )
     assert reason["reason"] == "min_confidence"
     assert reason["best_confidence"] == pytest.approx(best)
     assert f"is {math.floor(best * 10000) / 10000} and min_confidence" in reason["message"]
@@ -276,10 +265,7 @@ def test_a_duplicate_that_the_viewer_may_not_see_is_not_counted(knowledge: Conne
 def test_why_not_names_the_argument(
     knowledge: Connection, arguments: dict[str, Any], cause: str, argument: str
 ) -> None:
-    document = UUID(int=1000)
-    knowledge.execute(
-        "insert into public.knowledge_documents (id, external_key) values (%s, 'one')", [document]
-    )
+    document = store_document(knowledge, UUID(int=1000))
     there = {"document_id": document, "chunk_index": 1}
     other = {"cause": cause, "argument": argument}
     wanted = {"content": "alpha beta", "embedding": [0.99, 0.1, 0], **there}
@@ -300,12 +286,9 @@ def test_why_not_names_the_argument(
     )
     asked = {"query_text": "alpha beta", "query_embedding": [1, 0, 0], "fusion": "auto"}
     assert 1 not in numbers(search(knowledge, **{**asked, **arguments}))
-    ((found,),) = [
-        row.values()
-        for row in call(
-            knowledge, "explain_missing_knowledge_chunk", **asked, **arguments, chunk_id=chunk(1)
-        )
-    ]
+    found = answer(
+        knowledge, "explain_missing_knowledge_chunk", **asked, **arguments, chunk_id=chunk(1)
+    )
     assert found["is_found"] is False
     assert {name: found["causes"][0][name] for name in other} == other
 

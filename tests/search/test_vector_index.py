@@ -214,19 +214,6 @@ def test_a_long_search_delays_the_switch_of_kinds_and_is_not_disturbed(dsn: str)
     assert show(dsn)["knowledge_chunks_embedding"] == ("vector", 16, 64, True)
 
 
-@pytest.mark.module("insight")
-def test_a_table_that_stays_locked_is_an_error(dsn: str, connect: Connect) -> None:
-    with psycopg.connect(dsn) as reader, maintenance.session(dsn) as connection:
-        explained(reader)
-        with pytest.raises(ConflictError, match="locked by other transactions for 0 seconds"):
-            maintenance.in_short_transaction(
-                connection,
-                lambda: connection.execute("drop view knowledge_internal.searchable_chunks"),
-                patience=0,
-            )
-    assert explained(connect())[0] == "index"
-
-
 class Interruption(Exception):  # noqa: N818
     """What ends a run."""
 
@@ -342,16 +329,6 @@ def test_a_run_waits_for_one_that_has_just_ended(
         second.result(60)
     stored = database.execute("select to_regclass('public.knowledge_chunks_embedding')")
     assert stored.fetchone() == (None,)
-
-
-def test_a_session_that_a_pooler_reset_is_noticed(dsn: str) -> None:
-    # What PgBouncer sends between two clients.
-    with maintenance.session(dsn) as connection:
-        maintenance.check_session(connection)
-        connection.execute("discard all")
-        with pytest.raises(ConfigurationError, match="transaction pooler") as refused:
-            maintenance.check_session(connection)
-    assert "directly" in (refused.value.remedy or "")
 
 
 def test_the_time_limits_of_the_role_do_not_hold(dsn: str, database: Connection) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 import searching
-from searching import call
+from searching import answer, call, store_document
 
 from conftest import Connection
 from second_brain.errors import InvalidInputError
@@ -15,7 +15,6 @@ from second_brain.services.postgres import PostgresProvider
 pytestmark = pytest.mark.module("insight")
 
 Arguments = dict[str, Any]
-Explanation = dict[str, Any]
 
 WANTED = "00000000-0000-0000-0000-0000000000aa"
 MINE, OTHER = uuid4(), uuid4()
@@ -24,19 +23,16 @@ VECTOR = "[1,0,0]"
 GERMAN = {"field": "language", "op": "eq", "value": "german"}
 
 
-def explain(connection: Connection, arguments: Arguments, **wanted: Any) -> Explanation:
+def explain(connection: Connection, arguments: Arguments, **wanted: Any) -> Any:
     asked = {**arguments, **(wanted or {"chunk_id": WANTED})}
-    ((explained,),) = [
-        row.values() for row in call(connection, "explain_missing_knowledge_chunk", **asked)
-    ]
-    return dict(explained)
+    return answer(connection, "explain_missing_knowledge_chunk", **asked)
 
 
 def found(connection: Connection, arguments: Arguments) -> list[str]:
     return [str(row["id"]) for row in call(connection, SEARCH, **arguments)]
 
 
-def causes(explained: Explanation) -> list[str]:
+def causes(explained: Any) -> list[str]:
     return [one["cause"] for one in explained["causes"]]
 
 
@@ -59,95 +55,63 @@ def filled(database: Connection) -> Connection:
     return database
 
 
-@pytest.mark.parametrize(
-    ("row", "given", "cause", "argument", "allowing"),
-    [
-        (
-            {"knowledge_type": "task"},
-            {"filter_type": "note"},
-            "filter",
-            "filter_type",
-            {"filter_type": "task"},
-        ),
-        (
-            {"document_date": "2026-01-01"},
-            {"date_from": "2026-02-01"},
-            "date",
-            "date_from",
-            {"date_from": "2026-01-01"},
-        ),
-        (
-            {"document_date": "2026-03-01"},
-            {"date_to": "2026-02-01"},
-            "date",
-            "date_to",
-            {"date_to": "2026-03-01"},
-        ),
-        ({}, {"date_to": "2026-02-01"}, "date", "date_to", {"date_to": None}),
-        (
-            {"collection": "memory"},
-            {"collections": ["history"]},
-            "collection",
-            "collections",
-            {"collections": ["history", "memory"]},
-        ),
-        (
-            {"visibility": "private"},
-            {"public_only": True},
-            "permission",
-            "public_only",
-            {"public_only": False},
-        ),
-        (
-            {"visibility": "private", "owner_id": OTHER},
-            {"viewer_id": MINE},
-            "permission",
-            "viewer_id",
-            {"viewer_id": OTHER},
-        ),
-        (
-            {"visibility": "private", "allowed_groups": ["staff"]},
-            {"viewer_id": MINE},
-            "permission",
-            "viewer_id",
-            {"viewer_groups": ["staff"]},
-        ),
-        (
-            {"metadata": {"team": "search"}, "language": "german"},
-            {"filters": [GERMAN, {"field": "metadata.team", "op": "eq", "value": "sales"}]},
-            "filter",
-            "filters[1]",
-            {"filters": [GERMAN]},
-        ),
-        (
-            {"metadata": {"team": "a"}},
-            {"filters": {"team": "b"}},
-            "filter",
-            "filters.team",
-            {"filters": {}},
-        ),
-    ],
-)
+PRIVATE = {"visibility": "private"}
+SALES = {"field": "metadata.team", "op": "eq", "value": "sales"}
+# Of a chunk: its columns, what is asked, the cause, the argument, and what finds the chunk.
+RESTRICTIONS: list[tuple[Arguments, Arguments, str, str, Any]] = [
+    ({"knowledge_type": "task"}, {"filter_type": "note"}, "filter", "filter_type", "task"),
+    (
+        {"document_date": "2026-01-01"},
+        {"date_from": "2026-02-01"},
+        "date",
+        "date_from",
+        "2026-01-01",
+    ),
+    ({"document_date": "2026-03-01"}, {"date_to": "2026-02-01"}, "date", "date_to", "2026-03-01"),
+    ({}, {"date_to": "2026-02-01"}, "date", "date_to", None),
+    ({"collection": "memory"}, {"collections": ["x"]}, "collection", "collections", ["memory"]),
+    (PRIVATE, {"public_only": True}, "permission", "public_only", False),
+    (PRIVATE | {"owner_id": OTHER}, {"viewer_id": MINE}, "permission", "viewer_id", OTHER),
+    (
+        PRIVATE | {"allowed_groups": ["staff"]},
+        {"viewer_id": MINE},
+        "permission",
+        "viewer_id",
+        {"viewer_groups": ["staff"]},
+    ),
+    (
+        {"metadata": {"team": "search"}, "language": "german"},
+        {"filters": [GERMAN, SALES]},
+        "filter",
+        "filters[1]",
+        {"filters": [GERMAN]},
+    ),
+    (
+        {"metadata": {"team": "a"}},
+        {"filters": {"team": "b"}},
+        "filter",
+        "filters.team",
+        {"filters": {}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "given", "cause", "argument", "allowing"), RESTRICTIONS)
 def test_a_restriction_is_named_without_which_the_chunk_is_found(
-    database: Connection,
-    row: Arguments,
-    given: Arguments,
-    cause: str,
-    argument: str,
-    allowing: Arguments,
+    database: Connection, row: Arguments, given: Arguments, cause: str, argument: str, allowing: Any
 ) -> None:
     store(database, "blue whale", VECTOR, id=WANTED, **row)
     asked = {"query_text": "whale", "query_embedding": VECTOR, **given}
     assert found(database, asked) == []
-    explained = explain(database, asked)
-    assert [(one["cause"], one["argument"]) for one in explained["causes"]] == [(cause, argument)]
-    assert found(database, {**asked, **allowing}) == [WANTED]
+    (explained,) = explain(database, asked)["causes"]
+    assert (explained["cause"], explained["argument"]) == (cause, argument)
+    instead = allowing if isinstance(allowing, dict) else {argument: allowing}
+    assert found(database, {**asked, **instead}) == [WANTED]
 
 
 def test_only_the_failing_conditions_are_named(database: Connection) -> None:
     store(database, "blue whale", id=WANTED, metadata={"team": "search"}, language="german")
-    team = {"field": "metadata.team", "op": "eq", "value": "sales"}
-    asked = {"query_text": "whale", "filters": [team, GERMAN, team], "filter_type": "note"}
+    asked = {"query_text": "whale", "filters": [SALES, GERMAN, SALES], "filter_type": "note"}
     explained = explain(database, asked)
     assert [one["argument"] for one in explained["causes"]] == [
         "filters[0]",
@@ -285,14 +249,7 @@ def test_without_the_excluded_word_it_may_still_lack_a_word_of_the_query(
 
 
 def document(connection: Connection, key: str) -> UUID:
-    row = connection.execute(
-        "insert into public.knowledge_documents (external_key, visibility) values (%s, 'public')"
-        " returning id",
-        [key],
-    ).fetchone()
-    assert row is not None
-    id_: UUID = row[0]
-    return id_
+    return store_document(connection, uuid4(), external_key=key, visibility="public")
 
 
 def test_another_chunk_of_its_document_can_be_shown_for_it(database: Connection) -> None:
@@ -375,11 +332,8 @@ def test_what_is_not_stored_is_said(database: Connection) -> None:
 def test_a_document_is_named_by_key_id_or_url(database: Connection) -> None:
     url = "https://example.org/whales"
     for number, (key, address) in enumerate(((WANTED, url), ("empty", None), ("book", None)), 1):
-        database.execute(
-            "insert into public.knowledge_documents (id, external_key, title, source_url)"
-            " values (%s, %s, %s, %s)",
-            [UUID(int=number), key, f"Title {number}", address],
-        )
+        given = {"external_key": key, "title": f"Title {number}", "source_url": address}
+        store_document(database, UUID(int=number), **given)
     store(database, "blue whale", VECTOR, id=UUID(int=21), document_id=UUID(int=1))
     # A key may look like an id: it names the document, not the chunk with this id.
     store(database, "blue whale", VECTOR, id=WANTED, document_id=UUID(int=3))

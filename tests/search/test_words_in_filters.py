@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from filtering import check_filters, one
 from psycopg.types.json import Jsonb
-from searching import NORTH, chunk, numbers, search, store
+from searching import NORTH, answer, chunk, numbers, search, store
 
 from conftest import Connection
 
@@ -40,28 +40,22 @@ def test_both_legs_keep_the_rows_that_have_the_words(corpus: Connection) -> None
             (words("all_words", "invoice"), {1, 2, 5}),
             (words("all_words", "invoice", "power"), {2}),
             (words("all_words", "power cut"), {2}),
-            (words("all_words", "INVOICES"), {1, 2, 5}),
             (words("any_word", "power cut", "DS-7604"), {1, 2}),
             (words("no_word", "draft"), {2, 4, 5}),
             (words("no_word", "draft", "invoice"), {4}),
             (words("no_word", "power cut"), {1, 3, 4, 5}),
-            (words("no_word", "7604"), {2, 3, 4, 5}),
             (words("no_word", "user"), {1, 2, 3, 4, 5}),
             (words("all_words", "Rechnungen"), {4}),
             # A stop word of every language requires and excludes nothing.
             (words("all_words", "invoice", "of the"), {1, 2, 5}),
             (words("no_word", "of the"), {1, 2, 3, 4, 5}),
-            (words("any_word"), {1, 2, 3, 4, 5}),
-            (words("no_word", "nowhere"), {1, 2, 3, 4, 5}),
             (words("all_words", "nowhere"), set()),
             (words("all_words", "' & ! | <-> (invoice:*", "alpha"), {1, 2, 5}),
             ({"not": words("all_words", "invoice", "power")}, {1, 3, 4, 5}),
             ({"any": [words("all_words", "draft"), words("all_words", "Rechnung")]}, {1, 3, 4}),
-            ([words("all_words", "invoice"), words("no_word", "draft")], {2, 5}),
             ({"text": "alpha"}, set()),
             (one("text", "contains_text", "S-76"), {1}),
             (one("text", "contains_text", "etUserN"), {3}),
-            (one("text", "contains_text", "nvoice"), {1, 2, 5}),
             (one("text", "contains_text", "a%a"), set()),
             ({"not": one("text", "contains_text", "draft")[0]}, {2, 4, 5}),
         ],
@@ -83,9 +77,7 @@ def test_the_query_box_excludes_in_its_own_leg_and_a_filter_in_both(corpus: Conn
 @pytest.mark.module("facets")
 def test_counts_and_facets_have_the_words_too(corpus: Connection) -> None:
     asked = {"query_text": "alpha", "filters": [words("no_word", "draft")]}
-    ((counted,),) = corpus.execute(
-        "select public.count_matching_knowledge_chunks(%s)", [Jsonb(asked)]
-    ).fetchall()
+    counted = answer(corpus, "count_matching_knowledge_chunks", **asked)
     facets = corpus.execute(
         "select value, count from public.facet_knowledge_chunks(%s, '{language}')", [Jsonb(asked)]
     ).fetchall()
@@ -96,15 +88,11 @@ def test_counts_and_facets_have_the_words_too(corpus: Connection) -> None:
 @pytest.mark.module("insight")
 def test_the_reasons_name_the_words(corpus: Connection) -> None:
     asked = {"query_text": "alpha", "filters": [words("all_words", "nowhere")]}
-    ((told,),) = corpus.execute(
-        "select public.explain_empty_knowledge_search(%s)", [Jsonb(asked)]
-    ).fetchall()
+    told = answer(corpus, "explain_empty_knowledge_search", **asked)
     assert (told["reason"], told["argument"], told["field"]) == ("filter", "filters[0]", "text")
     assert "nowhere" in told["message"]
     asked = {"query_text": "alpha", "filters": [words("no_word", "draft")]}
-    ((told,),) = corpus.execute(
-        "select public.explain_missing_knowledge_chunk(%s, %s)", [Jsonb(asked), chunk(1)]
-    ).fetchall()
+    told = answer(corpus, "explain_missing_knowledge_chunk", **asked, chunk_id=chunk(1))
     assert [cause["argument"] for cause in told["causes"]] == ["filters[0]"]
 
 

@@ -95,7 +95,7 @@ OF_A_VALUE = [
     ],
 ]
 # The message ends with the last of a list.
-OF_AN_ELEMENT = [
+OF_AN_ELEMENT: list[tuple[str, str, list[Any], str]] = [
     ("collection", "in", ["a", ["b"]], "collection must be a string"),
     ("document_id", "in", [str(ME), "me"], "document_id must be a UUID"),
     ("metadata.tags", "has_any", ["api", 7], "metadata.tags must be a string"),

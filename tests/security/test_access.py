@@ -17,6 +17,7 @@ from psycopg import sql
 from conftest import Connect, Connection
 from homes import in_its_module, module_of, present
 from second_brain.database import migrations
+from support.emptied import dsn as dsn
 
 GOLDEN = Path(__file__).parent / "golden" / "signatures.txt"
 ROLES = ("anon", "authenticated", "service_role")
@@ -65,12 +66,6 @@ select format(
  group by class.relname, grantee.rolname
  order by 1
 """
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 def column(connection: Connection, statement: str) -> list[Any]:

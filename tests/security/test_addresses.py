@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from second_brain.ingest import find_files
+from support.emptied import dsn as dsn
 
 KEPT = [
     "https://example.org/guide?a=b:c#d",
@@ -44,12 +45,6 @@ REFUSED = [
     "https:other.example",
     "http://\\other.example",
 ]
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 def _stored(connection: Connection) -> list[str | None]:

@@ -9,14 +9,9 @@ from viewers import ME, YOU, Row, call, corpora, may_see, store, unhurried
 from conftest import Connect, Connection
 from corpora import own_word, words_of
 from homes import in_its_module
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.large
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 @pytest.fixture

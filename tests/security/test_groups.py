@@ -14,6 +14,7 @@ from conftest import Connect, Connection, Server
 from corpora import ask_groups_of_token, sign_in
 from second_brain.database import doctor, migrations
 from support import documents
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.large
 
@@ -25,11 +26,6 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     "of nobody": {},
     "public": {"visibility": "public", "allowed_groups": ["board"]},
 }
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    return emptied_dsn
 
 
 @pytest.fixture

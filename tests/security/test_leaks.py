@@ -8,14 +8,9 @@ from hypothesis import settings
 from viewers import ME, Row, check_an_answer, generated, unhurried
 
 from conftest import Connect, Connection
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.large
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 @pytest.fixture

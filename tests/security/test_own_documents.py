@@ -8,6 +8,7 @@ import pytest
 
 from conftest import Connect, Connection
 from support.documents import upsert
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.module("own_documents")
 
@@ -20,12 +21,6 @@ CALLS = {
         "select * from public.search_my_knowledge_chunks(query_text => 'a')"
     ),
 }
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 def store(

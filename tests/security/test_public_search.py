@@ -12,18 +12,13 @@ from viewers import call
 from conftest import Connect, Connection
 from homes import in_its_module
 from support.documents import embedded, upsert
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.large
 
 ME, YOU = UUID(int=1), UUID(int=2)
 OPEN, MINE, YOURS = "The open kiwi.", "My kiwi.", "Your kiwi."
 PUBLIC = "search_public_knowledge_chunks"
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,11 @@ from conftest import Connect, Connection
 from second_brain.errors import InvalidInputError
 from second_brain.services.postgres import PostgresProvider
 from support.documents import upsert
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.module("own_documents")
 
 ME, YOU = UUID(int=1), UUID(int=2)
-
-
-@pytest.fixture
-def dsn(emptied_dsn: str) -> str:
-    """Stand in for the fixture of a database per test."""
-    return emptied_dsn
 
 
 @pytest.fixture
