@@ -553,9 +553,12 @@ alter table public.knowledge_sources enable row level security;
 alter table public.knowledge_documents enable row level security;
 alter table public.knowledge_chunks enable row level security;
 -- No row is for a role that these policies bind. Without any policy, Supabase's linter would ask.
-create policy knowledge_types_none on public.knowledge_types using (false);
-create policy knowledge_source_origins_none on public.knowledge_source_origins using (false);
-create policy knowledge_sources_none on public.knowledge_sources using (false);
+create policy knowledge_types_none on public.knowledge_types
+  to anon, authenticated using (false);
+create policy knowledge_source_origins_none on public.knowledge_source_origins
+  to anon, authenticated using (false);
+create policy knowledge_sources_none on public.knowledge_sources
+  to anon, authenticated using (false);
 revoke all
   on table public.knowledge_types, public.knowledge_source_origins, public.knowledge_sources,
            public.knowledge_documents, public.knowledge_chunks

@@ -82,9 +82,12 @@ comment on table public.knowledge_adoption_changes is
 alter table public.knowledge_adoptions enable row level security;
 alter table public.knowledge_adoption_problems enable row level security;
 alter table public.knowledge_adoption_changes enable row level security;
-create policy knowledge_adoptions_none on public.knowledge_adoptions using (false);
-create policy knowledge_adoption_problems_none on public.knowledge_adoption_problems using (false);
-create policy knowledge_adoption_changes_none on public.knowledge_adoption_changes using (false);
+create policy knowledge_adoptions_none on public.knowledge_adoptions
+  to anon, authenticated using (false);
+create policy knowledge_adoption_problems_none on public.knowledge_adoption_problems
+  to anon, authenticated using (false);
+create policy knowledge_adoption_changes_none on public.knowledge_adoption_changes
+  to anon, authenticated using (false);
 revoke all
   on table public.knowledge_adoptions, public.knowledge_adoption_problems,
            public.knowledge_adoption_changes

@@ -27,7 +27,8 @@ create index knowledge_words_reversed on public.knowledge_words (reverse(folded)
 create index knowledge_words_chunk on public.knowledge_words (chunk_id);
 
 alter table public.knowledge_words enable row level security;
-create policy knowledge_words_none on public.knowledge_words using (false);
+create policy knowledge_words_none on public.knowledge_words
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_words from public, anon, authenticated, service_role;
 
 -- The text without accents: café as cafe, Straße as Strasse, smørrebrød as smorrebrod.
@@ -589,7 +590,8 @@ create index knowledge_synonyms_synonym on public.knowledge_synonyms
   using gin (synonym_lexemes) with (fastupdate = off);
 
 alter table public.knowledge_synonyms enable row level security;
-create policy knowledge_synonyms_none on public.knowledge_synonyms using (false);
+create policy knowledge_synonyms_none on public.knowledge_synonyms
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_synonyms from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_synonyms to service_role;
 

@@ -128,6 +128,9 @@ def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> N
 
 def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> None:
     migrations.apply(plain_dsn, modules=ALL)
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        for role in ("anon", "authenticated"):
+            connection.execute("select knowledge_internal.let_search(%s)", [role])
     said = succeeded(supabase("db", "advisors", "--level=warn", "--fail-on=warn"))
     assert "No issues found" in said
 

@@ -107,8 +107,10 @@ comment on table public.knowledge_lexeme_statistics is
 
 alter table public.knowledge_corpus_statistics enable row level security;
 alter table public.knowledge_lexeme_statistics enable row level security;
-create policy knowledge_corpus_statistics_none on public.knowledge_corpus_statistics using (false);
-create policy knowledge_lexeme_statistics_none on public.knowledge_lexeme_statistics using (false);
+create policy knowledge_corpus_statistics_none on public.knowledge_corpus_statistics
+  to anon, authenticated using (false);
+create policy knowledge_lexeme_statistics_none on public.knowledge_lexeme_statistics
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
@@ -300,7 +302,8 @@ comment on table public.knowledge_settings is
   'depends on as it was then; null: they were not measured.';
 
 alter table public.knowledge_settings enable row level security;
-create policy knowledge_settings_none on public.knowledge_settings using (false);
+create policy knowledge_settings_none on public.knowledge_settings
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_settings from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_settings to service_role;
 
@@ -319,7 +322,8 @@ insert into public.knowledge_model_weights (model, vector_weight)
 values ('wordllama-l2-256', 0.7), ('wordllama-l2-128', 0.7), ('wordllama-l2-64', 0.7);
 
 alter table public.knowledge_model_weights enable row level security;
-create policy knowledge_model_weights_none on public.knowledge_model_weights using (false);
+create policy knowledge_model_weights_none on public.knowledge_model_weights
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_model_weights from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_model_weights to service_role;
 

@@ -53,7 +53,8 @@ comment on table public.knowledge_embedding_claims is
   'text that failed for good, which has failed_at.';
 
 alter table public.knowledge_embedding_claims enable row level security;
-create policy knowledge_embedding_claims_none on public.knowledge_embedding_claims using (false);
+create policy knowledge_embedding_claims_none on public.knowledge_embedding_claims
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_embedding_claims
   from public, anon, authenticated, service_role;
 

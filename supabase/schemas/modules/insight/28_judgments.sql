@@ -32,7 +32,8 @@ create index knowledge_judgments_chunk on public.knowledge_judgments (chunk_id);
 create index knowledge_judgments_judge on public.knowledge_judgments (judged_by);
 
 alter table public.knowledge_judgments enable row level security;
-create policy knowledge_judgments_none on public.knowledge_judgments using (false);
+create policy knowledge_judgments_none on public.knowledge_judgments
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_judgments from public, anon, authenticated;
 grant select, insert, update, delete on table public.knowledge_judgments to service_role;
 

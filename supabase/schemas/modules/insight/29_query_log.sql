@@ -40,7 +40,8 @@ comment on column public.knowledge_query_log.viewer_mark is
 create index knowledge_query_log_asked_at on public.knowledge_query_log (asked_at, id);
 
 alter table public.knowledge_query_log enable row level security;
-create policy knowledge_query_log_none on public.knowledge_query_log using (false);
+create policy knowledge_query_log_none on public.knowledge_query_log
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_query_log from public, anon, authenticated, service_role;
 grant select, delete on table public.knowledge_query_log to service_role;
 
@@ -53,7 +54,8 @@ comment on table public.knowledge_query_log_key is
   'The key of the marks of viewers in the query log: one row, written with the first mark.';
 
 alter table public.knowledge_query_log_key enable row level security;
-create policy knowledge_query_log_key_none on public.knowledge_query_log_key using (false);
+create policy knowledge_query_log_key_none on public.knowledge_query_log_key
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_query_log_key
   from public, anon, authenticated, service_role;
 

@@ -31,7 +31,8 @@ comment on table public.knowledge_native_texts is
   'knowledge_chunks keep it.';
 
 alter table public.knowledge_native_texts enable row level security;
-create policy knowledge_native_texts_none on public.knowledge_native_texts using (false);
+create policy knowledge_native_texts_none on public.knowledge_native_texts
+  to anon, authenticated using (false);
 revoke all on table public.knowledge_native_texts from public, anon, authenticated, service_role;
 
 -- A lexeme as a word that Postgres' parser keeps whole: small ASCII letters stay, another lexeme is

@@ -42,11 +42,7 @@ begin
               hint = 'Run: create extension pg_trgm with schema extensions. Without it, leave the '
                 'module out.';
     end if;
-  elsif (
-    select class.reltuples > most_rows
-      from pg_catalog.pg_class as class
-     where class.oid = 'public.knowledge_chunks'::regclass
-  ) then
+  elsif (knowledge_internal.chunk_table()).analysed_rows > most_rows then
     raise warning 'parts of identifiers are found when knowledge_chunks_identifiers is built'
       using hint = format(
         'Run, outside of a transaction: create index concurrently knowledge_chunks_identifiers on '
