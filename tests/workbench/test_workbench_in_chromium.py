@@ -1,5 +1,6 @@
 """The workbench in a real browser: keyboard, narrow window, lines, console."""
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -155,6 +156,37 @@ def test_only_what_differs_from_its_default_is_in_the_address(page: "Page") -> N
     page.wait_for_url("**/?q=zebra&limit=3")
     page.select_option('[name="fusion"]', "rrf")
     page.wait_for_url("**/?q=zebra&fusion=rrf&limit=3")
+
+
+def test_groups_of_conditions_are_built_by_clicks_and_read_back(page: "Page") -> None:
+    page.goto("/?q=zebra")
+    page.locator("#more > summary").click()
+    builder = page.locator("#builder")
+    builder.locator("summary").click()
+    builder.get_by_role("button", name="Add a group").click()
+    group = builder.locator(".group")
+    group.locator("[data-kind]").select_option("not")
+    group.get_by_role("button", name="Add a condition").click()
+    for place, (field, op, value) in enumerate(
+        (("external_key", "in", "a.md, cars.md"), ("document_date", "is_not_null", ""))
+    ):
+        row = group.locator(".condition").nth(place)
+        row.locator("[data-field]").fill(field)
+        row.locator("[data-op]").select_option(op)
+        if value:
+            row.locator("[data-value]").fill(value)
+    wanted = [
+        {"field": "external_key", "op": "in", "value": ["a.md", "cars.md"]},
+        {"field": "document_date", "op": "is_not_null"},
+    ]
+    field = page.get_by_role("textbox", name="More filters, in JSON")
+    assert json.loads(field.input_value()) == [{"not": {"any": wanted}}]
+    page.get_by_role("searchbox", name="Question").press("Enter")
+    page.wait_for_url("**filters=**")
+    assert json.loads(field.input_value()) == [{"not": {"any": wanted}}]
+    assert builder.locator(".condition").count() == 2
+    builder.locator(".condition [data-remove]").first.evaluate("one => one.click()")
+    assert json.loads(field.input_value()) == [{"not": {"any": wanted[1:]}}]
 
 
 def test_the_call_is_copied(page: "Page") -> None:
