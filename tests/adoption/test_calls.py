@@ -131,53 +131,98 @@ def test_a_definer_keeps_the_condition_on_its_caller(notes: Connection, connect:
     assert found(connect("authenticated", uid=BERT)) == []
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (
-            "begin if auth.uid() is null then return; end if; return query select notes.* from"
-            " public.notes order by notes.embedding operator(extensions.<=>) query_embedding; end",
-            "more than to return one query",
-        ),
-        (
-            "begin return query execute 'select * from public.notes where ' || match_count; end",
-            "more than to return one query",
-        ),
-        (
-            "begin return query with hits as (select notes.id from public.notes join public.teams"
-            " on teams.id = notes.id where teams.open order by notes.embedding"
-            " operator(extensions.<=>) query_embedding) select notes.* from hits join public.notes"
-            " on notes.id = hits.id; end",
-            "it reads public.teams too",
-        ),
-        (
-            "begin return query with hits as (select id from public.notes as n where status = 'x'"
-            " or n.owner = auth.uid() or to_tsvector('english', content) @@ to_tsquery('x'))"
-            " select notes.* from hits join public.notes on notes.id = hits.id; end",
-            "is not kept",
-        ),
-    ],
-)
-def test_a_function_whose_rows_are_not_known_is_not_replaced(
-    notes: Connection, connect: Connect, body: str, reason: str
-) -> None:
+BY_DISTANCE = "order by n.embedding operator(extensions.<=>) query_embedding"
+OF_HITS = "select notes.* from hits join public.notes on notes.id = hits.id"
+ASKED = "('[1,0,0]', 100, 'open', null, 'd%')"
+# Bodies of functions, and why they are not replaced: empty for those whose drop-ins return the
+# same rows.
+BODIES = {
+    f"begin if auth.uid() is null then return; end if; return query select n.* from public.notes n"
+    f" {BY_DISTANCE}; end": "more than to return one query",
+    "begin return query execute 'select * from public.notes where ' || match_count; end": (
+        "more than to return one query"
+    ),
+    "begin return query with hits as (select n.id from public.notes n join public.teams on teams.id"
+    f" = n.id where teams.open {BY_DISTANCE}) {OF_HITS}; end": "it reads public.teams too",
+    "begin return query with hits as (select n.id from public.notes as n where n.status = 'x' or"
+    f" n.owner = auth.uid() or to_tsvector(content) @@ to_tsquery('x')) {OF_HITS}; end": "not kept",
+    f"with hits as (select n.id from public.notes n {BY_DISTANCE}) {OF_HITS} and auth.uid() is"
+    " null": "its join on auth.uid() IS NULL is not kept",
+    f"with hits as (select distinct on (n.owner) n.id from public.notes n) {OF_HITS}": (
+        "its distinct on is not kept"
+    ),
+    "with hits as (select n.id, row_number() over (partition by n.owner) as rn from public.notes n)"
+    f" {OF_HITS} where rn < 3": "its condition rn < 3 on scores is not kept",
+    "with named as (select n.id, 'done' as status from public.notes n), hits as (select id from"
+    f" named where status = 'done') {OF_HITS}": "its condition status = 'done' is on an expression",
+    "with hits as (select n.id from (values (1)) as one (id) join public.notes n on n.id = one.id)"
+    f" {OF_HITS}": "it reads values too",
+    "begin return query execute 'select n.* from public.notes n where n.status = $2 order by"
+    " n.embedding operator(extensions.<=>) $1' using query_embedding, status; end": "",
+    "with hits as (select n.id from public.notes n where not exists (select from public.notes newer"
+    f" where newer.owner = n.owner and newer.id > n.id) {BY_DISTANCE}) {OF_HITS}": "",
+    f"select n.* from public.notes n where false {BY_DISTANCE}": "",
+    f"select n.* from public.notes n where now() + interval '1 day ago' > now() {BY_DISTANCE}": "",
+    f"select n.* from public.notes n where n.status like pattern {BY_DISTANCE}": "",
+    "select n.* from public.notes n where ($4 is null or n.status = 'done') and ($4 or n.owner is"
+    f" not null) is not false {BY_DISTANCE}": "",
+}
+
+
+def test_a_drop_in_returns_no_row_that_the_old_function_hides(notes: Connection) -> None:
     notes.execute("create table public.teams (id int, open boolean)")
-    notes.execute(
-        "create function public.search_notes(query_embedding extensions.vector, match_count int)"
-        f" returns setof public.notes language plpgsql as $f${body}$f$".encode()
-    )
+    notes.execute("update public.notes set status = 'open' where id % 2 = 0")
     adopt(notes, "public.notes", collection="notes", is_in_place=True)
     backfill(notes, "notes")
-    body_of = "select prosrc from pg_proc where oid = 'public.search_notes'::regproc"
-    before = notes.execute(body_of.encode()).fetchone()
-    (call,) = calls.keep(Database(notes), "notes", run=True)
-    assert any(reason in one for one in call.undecided), call.undecided
-    assert (
-        before
-        == notes.execute("select prosrc from pg_proc where proname = 'search_notes'").fetchone()
-    )
-    text = calls.migration([call], "notes")
-    assert [one for one in text.splitlines() if one and not one.startswith("--")] == []
+    for body, reason in BODIES.items():
+        with notes.transaction(force_rollback=True):
+            language = "plpgsql" if body.startswith("begin") else "sql"
+            notes.execute(
+                "create function public.search_notes(query_embedding extensions.vector, match_count"
+                " int, status text, is_all boolean, pattern text) returns setof public.notes"
+                f" language {language} as $f${body}$f$".encode()
+            )
+            (call,) = calls.keep(Database(notes), "notes", run=True)
+            assert reason in "; ".join(call.undecided), (body, call.undecided)
+            assert bool(reason) == bool(call.undecided), (body, call.undecided)
+            text = calls.migration([call], "notes")
+            shown = [one for one in text.splitlines() if one and not one.startswith("--")]
+            if reason:
+                assert shown == []
+                continue
+            old, new = (
+                sorted(notes.execute(f"select id from public.{name}{ASKED}".encode()).fetchall())
+                for name in ("search_notes_before", "search_notes")
+            )
+            assert new == old, body
+
+
+def test_a_function_of_any_name_comes_back_and_one_of_another_role_is_left(
+    notes: Connection,
+) -> None:
+    names = ["é" * 31, "f\n language sql as $", "f\nselect 1/0;"]
+    listed = "select oid, pg_get_functiondef(oid) from pg_proc where oid = any (%s::oid[])"
+    oids = []
+    for name in names:
+        notes.execute(SEARCH.format(security="", where="").encode())
+        renamed = psycopg.sql.SQL("alter function public.search_notes rename to {}")
+        notes.execute(renamed.format(psycopg.sql.Identifier(name)))
+        oids += notes.execute("select max(oid) from pg_proc").fetchone() or ()
+    notes.execute(SEARCH.format(security="security definer", where="").encode())
+    notes.execute("grant create on schema public to service_role")
+    notes.execute("alter function public.search_notes owner to service_role")
+    before = notes.execute(listed, [oids]).fetchall()
+    adopt(notes, "public.notes", collection="notes", is_in_place=True)
+    backfill(notes, "notes")
+    kept = {one.function.name: one for one in calls.keep(Database(notes), "notes")}
+    assert [one for one in kept if kept[one].undecided] == ["search_notes"]
+    assert "it belongs to service_role" in kept["search_notes"].undecided[0]
+    assert notes.execute(listed, [oids]).fetchall() == before
+    notes.execute(calls.migration(list(kept.values()), "notes").encode())
+    assert not {*before} & {*notes.execute(listed, [oids]).fetchall()}
+    for statement in replaced.undo(Database(notes), "notes"):
+        notes.execute(statement.encode())
+    assert notes.execute(listed, [oids]).fetchall() == before
 
 
 def test_a_condition_that_a_drop_in_lacks_is_named(notes: Connection) -> None:

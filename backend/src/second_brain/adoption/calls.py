@@ -131,6 +131,8 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
     found = searching(database, adoption.source)
     calls = [drop_ins.write(database, one, source) for one in found]
     for call in calls:
+        if call.function.other_owner:
+            continue  # What another role wrote is not run as this one.
         try:
             with database.connection.transaction() as outer:
                 for statement in call.statements:
@@ -303,9 +305,9 @@ def migration(calls: "Sequence[DropIn]", name: str) -> str:
     for call in calls:
         statements = "".join(f"{one};\n\n" for one in call.statements)
         # A line break would end the comment.
-        lines = [re.sub(r"\s+", " ", one) for one in [*call.undecided, *call.notes]]
-        reasons = "".join(f"--   {one}\n" for one in lines)
-        text += f"\n-- {call.function.signature}\n{reasons}"
+        reasons = [f"  {one}" for one in [*call.undecided, *call.notes]]
+        lines = [re.sub(r"\n\s*|[\r\v\f]", " ", one) for one in [call.function.signature, *reasons]]
+        text += "\n" + "".join(f"-- {one}\n" for one in lines)
         if call.undecided:
             text += "-- Not replaced: decide, change the drop-in, and remove these comment marks.\n"
             statements = "".join(f"-- {line}\n" for line in statements.splitlines())

@@ -28,6 +28,12 @@ select namespace.nspname, class.relname,
             and attribute.attnum > 0
             and not attribute.attisdropped
        ),
+       (
+         select coalesce(json_agg(attribute.attname), '[]')
+           from pg_catalog.pg_attribute as attribute
+           join pg_catalog.pg_type as type on type.oid = attribute.atttypid and type.typtype = 'e'
+          where attribute.attrelid = class.oid
+       ),
        adoption.key_columns, adoption.key_types, adoption.place_id is not null, mapping.definition,
        given.collection,
        exists (
@@ -87,20 +93,24 @@ select namespace.nspname, proc.proname, proc.oid::regprocedure::text,
             and has_table_privilege(role.oid, class.oid, 'select')
           order by role.rolname
        ),
-       case when proc.prosecdef and not has_function_privilege(
-         proc.proowner, 'public.hybrid_search_knowledge_chunks'::regproc, 'execute'
-       ) then proc.proowner::regrole::text end,
-       left(proc.proname, 56) || '_before',
+       case when proc.proowner <> current_user::regrole then proc.proowner::regrole::text end,
+       before.name,
        exists (
          select
            from pg_catalog.pg_proc as kept
           where kept.pronamespace = proc.pronamespace
             and kept.proargtypes = proc.proargtypes
-            and kept.proname = left(proc.proname, 56) || '_before'
+            and kept.proname = before.name
        )
   from pg_catalog.pg_proc as proc
   join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
   join pg_catalog.pg_class as class on class.oid = %(source)s::regclass
+ -- A name has at most 63 bytes.
+ cross join lateral (
+         select left(
+                  proc.proname, 56 - octet_length(proc.proname) + char_length(proc.proname)
+                ) || '_before'
+       ) as before (name)
  where proc.oid = %(signature)s::regprocedure
 """
 _ROLES = (
@@ -110,7 +120,11 @@ _ROLES = (
     ("threshold", r".*(threshold|min_?similarity|min_?relevance|max_?distance).*"),
 )
 _COUNT = r".*(count|limit|top_?k|max_results).*|(p_)?k"
-_HEADER = re.compile(r"(.*?)\n LANGUAGE \w+(.*?)(?:AS \$|\nBEGIN ATOMIC|\n ?RETURN ).*", re.DOTALL)
+# Literals of the header can have any text.
+_PART = rf"((?>{queries.QUOTED}|[^'\"])*?)"
+_HEADER = re.compile(
+    rf"{_PART}\n LANGUAGE \w+{_PART}(?:AS \$|\nBEGIN ATOMIC|\n ?RETURN ).*", re.DOTALL
+)
 _FOUND = "found (found_key, found_place, found_similarity, found_score, found_text_score)"
 
 
@@ -118,12 +132,15 @@ def adopted(database: Database, name: str) -> Source:
     """Read what drop-ins need to know of an adoption."""
     view = f"{database.install.internals}.adopted_{name}"
     row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
-    schema, table, columns, key, key_types, is_in_place, definition, collection, is_shared = row
+    schema, table, columns, enums, key, key_types, is_in_place, *rest = row
+    definition, collection, is_shared = rest
+    carried, searched = _mapped(definition, columns)
     return Source(
         schema,
         table,
         columns,
-        _carried(definition, columns),
+        {name: "enum" if name in enums else kind for name, kind in carried.items()},
+        searched,
         dict(zip(key, key_types, strict=True)),
         name,
         database.install,
@@ -133,26 +150,33 @@ def adopted(database: Database, name: str) -> Source:
     )
 
 
-def _carried(definition: str, columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that metadata has in the view of an adoption, with their types."""
+def _mapped(definition: str, columns: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
+    """Return the columns that metadata has in the view of an adoption, with their types.
+
+    And those whose words are searched.
+    """
     try:
         (mapping,) = queries.parsed(definition)
     except SqlglotError:
-        return {}  # No filter follows from a condition then: hits are checked.
-    carried = {}
+        return {}, set()  # No filter follows from a condition then: hits are checked.
+    carried: dict[str, str] = {}
+    searched: set[str] = set()
     for field_ in mapping.expressions if isinstance(mapping, exp.Select) else ():
+        named = {queries.name_of(node) for node in field_.find_all(exp.Column)}
+        if field_.alias_or_name in ("content", "title", "heading"):
+            searched |= named
         if field_.alias_or_name != "metadata":
             continue
-        for node in field_.find_all(exp.Column):
-            if columns.get(queries.name_of(node)) in ("json", "jsonb"):
-                carried[queries.name_of(node)] = "metadata"
+        for name in named:
+            if columns.get(name) in ("json", "jsonb"):
+                carried[name] = "metadata"
         for call in field_.find_all(exp.Anonymous):
             for key, value in zip(call.expressions[::2], call.expressions[1::2], strict=False):
                 name = queries.name_of(value) if isinstance(value, exp.Column) else ""
                 shown = key.find(exp.Literal)
                 if name in columns and shown and shown.name == name:
                     carried[name] = columns[name]
-    return carried
+    return carried, searched
 
 
 @dataclass(frozen=True)
@@ -176,7 +200,7 @@ class Function:
     returns_rows: bool
     columns: Sequence[tuple[str, str]]
     roles: Sequence[str]
-    powerless_owner: str | None
+    other_owner: str | None
     before: str
     has_before: bool
 
@@ -187,19 +211,31 @@ class Function:
         """
         argument, kind, _ = self.arguments[place - 1]
         name = argument.lower()
-        if kind in ("vector", "halfvec") or (
-            kind in ("text", "varchar", "jsonb", "json", "_float4", "_float8")
-            and re.search("embedding|vector", name)
-        ):
-            return "embedding"
-        if kind in ("text", "varchar") and (
-            re.search("query|search|keyword|question|term", name)
-            or (query is not None and query.compares_text(argument))
+        named = [_named_part(*one) for one in self.arguments]
+        if named[place - 1]:
+            return named[place - 1]
+        if (
+            kind in ("text", "varchar")
+            and "question" not in named
+            and query is not None
+            # Beside an embedding, a pattern is a condition.
+            and query.compares_text(argument, patterns="embedding" not in named)
         ):
             return "question"
         found = [part for part, pattern in _ROLES if re.fullmatch(pattern, name)]
         is_count = kind in ("int4", "int8") and re.fullmatch(_COUNT, name)
         return found[0] if found else "count" if is_count else None
+
+
+def _named_part(argument: str, kind: str, _: str) -> str | None:
+    name = argument.lower()
+    if kind in ("vector", "halfvec") or (
+        kind in ("text", "varchar", "jsonb", "json", "_float4", "_float8")
+        and re.search("embedding|vector", name)
+    ):
+        return "embedding"
+    is_question = re.search("query|search|keyword|question|term", name)
+    return "question" if kind in ("text", "varchar") and is_question else None
 
 
 @dataclass
@@ -249,8 +285,8 @@ class DropIn:
             ),
             **dict.fromkeys(self.given.undecided, True),
             f"there is a function {function.before}": function.has_before,
-            f"it runs as {function.powerless_owner}, who may not search the corpus": (
-                function.powerless_owner
+            f"it belongs to {function.other_owner}: create the drop-in as that role": (
+                function.other_owner
             ),
             f"it runs as its caller, and a copy is not searched under the rights of {roles}: adopt "
             "the table in place": roles and not source.is_in_place,
@@ -424,4 +460,5 @@ def write(database: Database, signature: str, source: Source) -> DropIn:
     table = f"{quoted(source.schema)}.{quoted(source.name)}"
     row: Any = database.execute(_FUNCTION, {"signature": signature, "source": table}).fetchone()
     function = Function(*row)
-    return DropIn(function, source, queries.read(function.body, source))
+    names = [name for name, _, _ in function.arguments]
+    return DropIn(function, source, queries.read(function.body, source, names))

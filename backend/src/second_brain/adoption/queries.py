@@ -4,7 +4,7 @@ A parser (sqlglot) reads the SQL; nothing here asks the database.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,7 +16,9 @@ from sqlglot.parsers.postgres import PostgresParser
 
 from second_brain.services.install import Install
 
-_LITERAL = r"[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(\w*)\$.*?\$\2\$"
+QUOTED = r"(?<![\w$])[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
+"""The pattern of a quoted literal or name."""
+_LITERAL = QUOTED + r"|(?<![\w$])\$(\w*)\$.*?\$\2\$"
 _COMMENT = r"--[^\n]*|/\*.*?\*/"
 # Operators of extensions that other databases do not have, or read as something else.
 _OPERATOR = r"<[=#~+%-]>|<<?->>?|<<?%|%>>?|@@@?"
@@ -46,14 +48,23 @@ _COMPARED: dict[type[exp.Expr], str] = {
     exp.LT: "lt",
     exp.LTE: "lte",
 }
-_TEXTS = ("text", "varchar", "bpchar", "citext", "uuid", "date")
-_NUMBERS = ("bool", "int2", "int4", "int8", "numeric", "float4", "float8")
+# The types whose values a filter compares as the condition does, each with the type of its value.
+# Not so: citext, char(n), float4, arrays, and the order of texts and enums.
+_VALUES = {
+    **dict.fromkeys(("text", "varchar", "enum"), "text"),
+    **dict.fromkeys(("int2", "int4", "int8", "numeric"), "numeric"),
+    **{name: name for name in ("uuid", "bool", "float8", "date", "timestamp", "timestamptz")},
+}
+_UNORDERED = ("text", "uuid")
 
 
 class _Dialect(Postgres):
     class Parser(PostgresParser):
         # Calls stay as they are written.
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
+
+        def _parse_interval(self, *_: object, **__: object) -> None:
+            """Leave intervals to casts: what is read as one keeps a number and a unit only."""
 
 
 def literal(value: str) -> str:
@@ -92,14 +103,16 @@ def name_of(node: exp.Expr | None) -> str:
 class Source:
     """An adopted table: its columns, those that metadata has, and its key, with their types.
 
-    The column that is the metadata has the type metadata in `carried`. `collection`: the one that
-    all its rows are in; `is_shared`: other documents are in it, too.
+    In `carried`, the column that is the metadata has the type metadata, and those of enums enum.
+    `searched`: columns whose words are searched. `collection`: the one that all its rows are in;
+    `is_shared`: other documents are in it, too.
     """
 
     schema: str
     name: str
     columns: Mapping[str, str]
     carried: Mapping[str, str]
+    searched: Collection[str]
     key: Mapping[str, str]
     adoption: str
     install: Install
@@ -145,7 +158,8 @@ class Query:
         self.source = source
         tables = list(tree.find_all(exp.Table))
         expressions = [name_of(one.args["alias"]) for one in tree.find_all(exp.CTE)]
-        own = [one for one in tables if self._is_source(one)]
+        # Sub-selects of conditions stay as they are written.
+        own = [one for one in tables if self._is_source(one) and not _is_within(one)]
         self._aliases = [name_of(one.args.get("alias")) or name_of(one) for one in own]
         others = [(one.text("db"), one.this) for one in tables if not self._is_source(one)]
         others += [("", one.this) for one in tree.find_all(exp.Lateral)]
@@ -153,6 +167,17 @@ class Query:
             f"{schema}.{one.name}" if schema else one.name
             for schema, one in others
             if isinstance(one, exp.Identifier | exp.Anonymous) and one.name not in expressions
+        } | {one.key for one in tree.find_all(exp.Unnest, exp.Values) if not _is_within(one)}
+        inner = [one for one in tree.find_all(exp.Alias) if one.parent is not tree]
+        # Names that sub-selects give to something else than a column of this name.
+        self._renamed = {
+            name_of(one.args["alias"]): one.this
+            for one in inner
+            if name_of(one.args["alias"]) != name_of(one.this)
+        } | {
+            name_of(one): one
+            for alias in tree.find_all(exp.TableAlias)
+            for one in alias.args.get("columns") or []
         }
         relations = tree.find_all(exp.Table, exp.Subquery, exp.Lateral, exp.Unnest, exp.Values)
         self.relations = {one.alias_or_name for one in relations}
@@ -211,17 +236,24 @@ class Query:
             for sum_ in one.find_all(exp.Add, exp.Mul)
         )
 
-    def compares_text(self, argument: str) -> bool:
-        """Return whether an argument is words to search for."""
+    def compares_text(self, argument: str, *, patterns: bool) -> bool:
+        """Return whether an argument is words to search for, with `patterns` those of like too."""
         for node in self.tree.walk():
             is_text = isinstance(node, exp.Anonymous) and re.search(
                 "to_tsquery|similarity", node.name, re.IGNORECASE
             )
-            if is_text or isinstance(node, exp.Like | exp.ILike):
+            if is_text or (patterns and self._compares_words(node)):
                 within = node.expression if isinstance(node, exp.Binary) else node
                 if within is not None and _names(within, argument):
                     return True
         return False
+
+    def _compares_words(self, node: exp.Expr) -> bool:
+        """Return whether a condition compares texts that are searched with a pattern."""
+        if not isinstance(node, exp.Like | exp.ILike):
+            return False
+        named = {name_of(one) for one in node.this.find_all(exp.Column)}
+        return bool(named) and named.issubset(self.source.searched)
 
     def conditions(self, arguments: Sequence[str], question: str | None) -> Conditions:
         """Sort the conditions of the query.
@@ -231,16 +263,16 @@ class Query:
         """
         found = Conditions()
         seen: set[str] = set()
-        for condition in self._conditions():
+        for condition, is_inner in self._conditions():
             text = text_of(condition)
-            if text in seen or isinstance(condition, exp.Boolean):
+            if text in seen or condition == exp.true():
                 continue
             seen.add(text)
             if any(map(_is_text, condition.walk())) or (
                 question is not None
                 and (any(map(_is_distance, condition.walk())) or _names(condition, question))
             ):
-                outside = condition.transform(_without_words)
+                outside = condition.transform(self._without_words)
                 if _is_about_rows(outside) or self.source.named_by(outside):
                     found.undecided.append(f"its condition {text} is not kept")
             elif (
@@ -249,7 +281,20 @@ class Query:
                 and not _is_about_rows(condition)
                 and not self.source.named_by(condition)
             ):
-                found.notes.append(f"its condition {text} on scores is not kept")
+                values = [self._renamed.get(name_of(one)) for one in condition.find_all(exp.Column)]
+                is_of_groups = any(
+                    window.args.get("partition_by")
+                    for value in values
+                    if value is not None
+                    for window in value.find_all(exp.Window)
+                )
+                reasons = found.undecided if is_of_groups else found.notes
+                reasons.append(f"its condition {text} on scores is not kept")
+            elif is_inner and any(
+                name_of(one) in self._renamed and name_of(one) in self.source.columns
+                for one in condition.find_all(exp.Column)
+            ):
+                found.undecided.append(f"its condition {text} is on an expression")
             else:
                 found.kept.append(text)
                 filter_ = _filter(condition, self, arguments)
@@ -261,24 +306,38 @@ class Query:
             found.undecided += [
                 f"its join on {text_of(one)} is not kept"
                 for one in self._joined_by()
-                if any(
-                    name_of(column) in self.source.columns
-                    and name_of(column) not in self.source.key
-                    for column in one.find_all(exp.Column)
+                if not isinstance(one, exp.EQ)
+                or _is_about_rows(one)
+                or one.find(exp.Parameter)
+                or any(
+                    name in arguments
+                    or (name in self.source.columns and name not in self.source.key)
+                    for name in map(name_of, one.find_all(exp.Column))
                 )
             ]
             found.undecided += [f"it reads {one} too" for one in sorted(self._others)]
+            found.undecided += [
+                f"its {name} is {text_of(one)}"
+                for name, one in self._renamed.items()
+                if name in self.source.key
+                and name_of(one) in self.source.columns
+                and isinstance(one, exp.Column)
+            ]
             found.undecided += [
                 f"its {name} is not kept"
                 for name, kind in (
                     ("except", exp.Except),
                     ("intersect", exp.Intersect),
                     ("having", exp.Having),
+                    ("distinct on", exp.Distinct),
                     ("insert", exp.Insert),
                     ("update", exp.Update),
                     ("delete", exp.Delete),
                 )
-                if self.tree.find(kind)
+                if any(
+                    kind is not exp.Distinct or one.args.get("on")
+                    for one in self.tree.find_all(kind)
+                )
             ]
         return found
 
@@ -291,11 +350,16 @@ class Query:
             if not _is_within(one):
                 yield one
 
-    def _conditions(self) -> Iterator[exp.Expr]:
+    def _conditions(self) -> Iterator[tuple[exp.Expr, bool]]:
+        """Yield the conditions, each with whether it is on the rows of a sub-select."""
         for select in self._selects():
             where = select.args.get("where")
+            is_inner = not any(
+                one.parent_select is select and self._is_source(one)
+                for one in select.find_all(exp.Table)
+            )
             for one in _conjuncts(where.this if where else None):
-                yield one if self.is_plain else one.transform(self._of_source)
+                yield one if self.is_plain else one.transform(self._of_source), is_inner
 
     def _joined_by(self) -> Iterator[exp.Expr]:
         for select in self._selects():
@@ -307,8 +371,16 @@ class Query:
             return exp.column(node.this.copy(), table=self.alias)
         return node
 
+    def _without_words(self, node: exp.Expr) -> exp.Expr:
+        """Take the columns away that a condition on words reads."""
+        if isinstance(node, exp.Anonymous) and _WORDS_OF.fullmatch(node.name):
+            return exp.null()
+        if self._compares_words(node):
+            node.set("this", exp.null())
+        return node
 
-def read(body: str, source: Source) -> Query | None:
+
+def read(body: str, source: Source, arguments: Sequence[str]) -> Query | None:
     """Read the body of a function; None if it does more than to return one query."""
     code = _lexed(body)
     found = _QUERY.fullmatch(code)
@@ -316,22 +388,38 @@ def read(body: str, source: Source) -> Query | None:
         return None
     text = found[1] or found[2]
     executed = _EXECUTED.fullmatch(text.strip())
+    using: list[exp.Expr] = []
     try:
         if executed is not None:
             text = executed[1].replace("''", "'")
             using = parsed(f"select {executed[2]}")[0].expressions if executed[2] else []
-            values = {
-                str(place): text_of(one if isinstance(one, exp.Column) else exp.paren(one))
-                for place, one in enumerate(using, 1)
-            }
-            text = re.sub(r"\$(\d+)", lambda one: values.get(one[1], one[0]), text)
         if not re.match(r"\s*(select|with)\b", text, re.IGNORECASE):
             return None
         statements = parsed(text)
     except SqlglotError:
         return None
     query = statements[0] if len(statements) == 1 else None
-    return Query(query, source) if isinstance(query, exp.Query) else None
+    if not isinstance(query, exp.Query):
+        return None
+    if executed is not None:
+        # What is executed sees no names of the function: values are its arguments by their places.
+        names = [name_of(column) for one in using for column in one.find_all(exp.Column)]
+        places = [int(one.name) for one in query.find_all(exp.Parameter)]
+        if not set(names).issubset(arguments) or max(places, default=0) > len(using):
+            return None
+        values = [one.transform(lambda node: _placed(node, arguments)) for one in using]
+        query = query.transform(
+            lambda node: (
+                exp.paren(values[int(node.name) - 1]) if isinstance(node, exp.Parameter) else node
+            )
+        )
+    return Query(query, source)
+
+
+def _placed(node: exp.Expr, arguments: Sequence[str]) -> exp.Expr:
+    if not isinstance(node, exp.Column):
+        return node
+    return exp.Parameter(this=exp.Literal.number(arguments.index(name_of(node)) + 1))
 
 
 def _lexed(code: str) -> str:
@@ -388,15 +476,6 @@ def _is_about_rows(node: exp.Expr) -> bool:
     return _ABOUT_ROWS.search(text_of(node)) is not None
 
 
-def _without_words(node: exp.Expr) -> exp.Expr:
-    """Take the columns away that a condition on words reads."""
-    if isinstance(node, exp.Anonymous) and _WORDS_OF.fullmatch(node.name):
-        return exp.null()
-    if isinstance(node, exp.Like | exp.ILike) and isinstance(node.this, exp.Column):
-        node.set("this", exp.null())
-    return node
-
-
 def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str | None:
     """Return SQL for the filters that a condition implies, None for none.
 
@@ -409,8 +488,12 @@ def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str 
         bare = exp.Not(this=bare)
     if isinstance(bare, exp.Or):
         # "argument is null or column = argument": without the value there is no filter.
-        is_optional = _is_null(bare.this) and _place(bare.this.this, query, arguments)
-        return _filter(bare.expression, query, arguments) if is_optional else None
+        for guard, guarded in ((bare.this, bare.expression), (bare.expression, bare.this)):
+            given = _value(guard.this, query, arguments) if _is_null(guard) else None
+            found = _filter(guarded, query, arguments) if given else None
+            if found is not None:
+                return f"case when {given} is null then '[]' else {found} end"
+        return None
     if isinstance(bare, exp.Not):
         inner = bare.this.unnest()
         if _is_null(inner):
@@ -422,7 +505,7 @@ def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str 
         is_true = exp.true() if isinstance(bare, exp.Column) else bare.expression
         bare = exp.EQ(this=bare if isinstance(bare, exp.Column) else bare.this, expression=is_true)
     (name, kind), value = query.column(bare.this), bare.args.get("expression")
-    if not kind or value is None:
+    if not kind or value is None or "." in name:
         return None
     is_any = isinstance(value, exp.Any)
     if is_any:
@@ -439,20 +522,28 @@ def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str 
     metadata = "metadata" if kind == "metadata" else f"metadata.{name}"
     if isinstance(bare, exp.ArrayContainsAll) and kind in ("json", "jsonb", "metadata"):
         text = f"({text})::jsonb"
-        return _filter_sql(f"coalesce({text}, '{{}}') = '{{}}'", metadata, "contains", text)
-    if type(bare) not in _COMPARED or kind in ("json", "jsonb", "metadata"):
+        without = f"coalesce({text}, '{{}}') = '{{}}'"
+        if kind == "metadata":
+            without += f" or jsonb_typeof({text}) <> 'object'"
+        return _filter_sql(without, metadata, "contains", text)
+    type_, operator = _VALUES.get(kind), _COMPARED.get(type(bare))
+    is_equal = operator in ("eq", "ne")
+    if type_ is None or operator is None or (type_ in _UNORDERED and not is_equal):
         return None
     if is_any:
-        operator = "in" if isinstance(bare, exp.EQ) else None
-        return operator and _filter_sql(f"{text} is null", metadata, operator, f"to_jsonb({text})")
-    # In metadata, a time is a text in UTC.
-    if kind == "timestamptz":
-        text = f"({text})::timestamptz at time zone 'UTC'"
-    elif kind in _TEXTS or (text.startswith("'") and kind not in (*_NUMBERS, "timestamp")):
-        text = f"({text})::text"
-    else:
-        text = f"({text})::{quoted(kind)}"
-    return _filter_sql(f"{text} is null", metadata, _COMPARED[type(bare)], f"to_jsonb({text})")
+        if operator != "eq" or type_ in ("date", "timestamp", "timestamptz"):
+            return None
+        listed = f"array_remove(({text})::{type_}[], null)"
+        return _filter_sql(f"{text} is null", metadata, "in", f"to_jsonb({listed})")
+    if type_ == "date":
+        # The value can be a time of a day: its date is less.
+        operator = {"lt": "lte", "ne": None}.get(operator, operator)
+    if operator is None:
+        return None
+    value_sql = f"({text})::{type_}"
+    if type_ == "timestamptz":
+        value_sql += " at time zone 'UTC'"  # In metadata, a time is a text in UTC.
+    return _filter_sql(f"{text} is null", metadata, operator, f"to_jsonb({value_sql})")
 
 
 def _filter_sql(without: str, metadata: str, operator: str, value: str) -> str:
@@ -464,7 +555,7 @@ def _filter_sql(without: str, metadata: str, operator: str, value: str) -> str:
 
 def _null_filter(column: exp.Expr, operator: str, query: Query) -> str | None:
     name, kind = query.column(column)
-    if kind in ("", "metadata"):
+    if kind in ("", "metadata") or "." in name:
         return None
     return (
         "jsonb_build_array(jsonb_build_object("
