@@ -116,13 +116,16 @@ def test_merged_cells_of_a_word_table_are_repeated(tmp_path: Path) -> None:
         (r"core\.xml", lambda _: "<not closed"),
         (r"sheet1\.xml", lambda text: text.replace("<v>2</v>", "<v>99999999999</v>")),
         (r"sheet1\.xml", lambda text: text.replace(' t="n"', ' t="d"')),
+        (r"sheet2\.xml", lambda text: text.replace('"B2"', '"XFD1048576"')),
         (r"app\.xml", lambda text: f"{DOCTYPE}{text.partition('?>')[2]}"),
     ],
 )
 def test_a_workbook_is_read_without_its_damaged_part(
     tmp_path: Path, member: str, change: Callable[[str], str]
 ) -> None:
-    data = changed(workbook({"Parts": [["a", "b"], ["x", 2]]}), member, change)
+    data = changed(
+        workbook({"Parts": [["a", "b"], ["x", 2]], "Far": [["a"], [None, 2]]}), member, change
+    )
     assert "| x |" in load(write(tmp_path / "a.xlsx", data)).text
 
 

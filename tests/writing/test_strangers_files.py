@@ -1,6 +1,7 @@
 """Files as strangers write them: none is lost, none is read wrong without a word."""
 
 import json
+import time
 from datetime import date
 from pathlib import Path
 
@@ -21,6 +22,7 @@ TEXTS = {
     "windows-1252": "Größe der Tür: “die Maße” 5 €",
     "macintosh": "Größe der Tür: die Maße für Öl.",
     "shift_jis": "名前,都市\n山田,東京\n髙橋,①大阪",
+    "iso-2022-jp": "検索します。鈴木さんは東京に住んでいます。",
     "euc-jp": "検索します。鈴木さんは東京に住んでいます。",
     "gbk": "数据库的备份每天夜里运行。",
     "big5": "資料庫備份每天夜間執行。請勿關機。",
@@ -83,6 +85,12 @@ def test_an_unknown_encoding_is_refused_by_name(tmp_path: Path, label: str) -> N
         ("<main id=app></main><div><p>Text.</div>", "Text."),
         ("<main hidden><p>Loading</main><main><p>Text.</main>", "Text."),
         ("<main>  <br></main><p>Text.", "Text."),
+        ("<details><summary>One</summary>Two</details>Three", "One\n\nTwo\n\nThree"),
+        ("<form>One</form><aside>Two</aside><address>Three</address>", "One\n\nTwo\n\nThree"),
+        (
+            "<html xmlns='http://www.w3.org/1999/xhtml'><title/><script src='a'/><p>One <a/>two",
+            "One two",
+        ),
         ("<b>O</b>nce <i>up</i>on", "Once upon"),
         ("re<code>set</code>ting", "resetting"),
         ("<b><i>W</i></b>ord and <b>word</b>", "Word and **word**"),
@@ -115,6 +123,15 @@ def test_deep_nesting_loses_no_words(tmp_path: Path, tag: str) -> None:
     html = f"<p>first</p>{f'<{tag}>' * 3000}deep<p>second"
     document = load(write(tmp_path / "a.html", html))
     assert {"first", "deep", "second"} <= set(document.text.replace("*", " ").split())
+
+
+@pytest.mark.parametrize(("name", "part"), [("a.csv", '""'), ("a.md", "![](data:")])
+def test_the_time_does_not_grow_with_the_square_of_the_length(
+    tmp_path: Path, name: str, part: str
+) -> None:
+    path, start = write(tmp_path / name, part * 60_000), time.process_time()
+    assert split(load(path))
+    assert time.process_time() - start < 5
 
 
 def test_a_table_of_merged_cells_does_not_grow_without_bound(tmp_path: Path) -> None:
@@ -177,8 +194,8 @@ def test_toml_components_and_notebooks_are_read(tmp_path: Path) -> None:
     )
     assert document.metadata["tags"] == ["a"]
     mdx = (
-        "import X from './x'\n\nexport const y = {\n  a: 1\n}\n\n# Keys\n\n<Note type={1}>Rotate."
-        "</Note>\n\n{/* no */}\n```js\nimport z from 'z'\n<Tag/>\n```\n"
+        "import X from './x'\n\nexport const y = {\n  a: 1\n}\n\n# <Badge/>Keys\n\n"
+        "<Note type={1}>Rotate.</Note>\n\n{/* no */}\n```js\nimport z from 'z'\n<Tag/>\n```\n"
     )
     document = load(write(tmp_path / "a.mdx", mdx))
     assert document.title == "Keys"
@@ -192,9 +209,12 @@ def test_toml_components_and_notebooks_are_read(tmp_path: Path) -> None:
         },
         {"cell_type": "code", "source": "x = 1", "outputs": [{"data": {"image/png": "A" * 9999}}]},
         {"cell_type": "raw", "source": []},
+        {"cell_type": "code", "source": None},
+        "no cell",
     ]
     book = json.dumps({"cells": cells, "metadata": {"kernelspec": {"name": "python3"}}})
     document = load(write(tmp_path / "a.ipynb", book))
+    assert _said(document, "its cell 5 is left out")
     assert document.title == "Load"
     assert document.text == "# Load\n\nthe \n\n```python3\nx = 1\n```"
 
@@ -243,6 +263,25 @@ def test_directives_of_sphinx_keep_their_text_and_code(
 )
 def test_the_header_of_a_csv_file_is_found(tmp_path: Path, csv: str, text: str) -> None:
     assert load(write(tmp_path / "a.csv", csv)).text == text
+
+
+def test_a_long_line_of_restructured_text_is_no_loss(tmp_path: Path) -> None:
+    document = load(write(tmp_path / "a.rst", "Title\n=====\n\n" + "`a " * 4000))
+    assert document.text.endswith("`a ")
+    assert _said(document, "a line of more than 10,000 characters")
+
+
+def test_what_a_record_says_about_itself_is_understood_or_kept(tmp_path: Path) -> None:
+    records = [
+        {"id": "ä", "text": None, "content": "a", "title": ["b"], "date": 7, "metadata": None},
+        {"id": "ö", "text": "b", "title": 2024, "author": [{"name": "Ann"}, "Ben"]},
+    ]
+    lines = "\n".join(json.dumps(one, ensure_ascii=False) for one in records)
+    path = write(tmp_path / "a.jsonl", lines.encode("cp1252"))
+    first, second = (one.load() for one in find_files([path], source="s").documents)
+    assert (first.text, first.title) == ("a", "a ä")
+    assert {"title": ["b"], "date": 7}.items() <= first.metadata.items()
+    assert (second.title, second.author) == ("2024", "Ann, Ben")
 
 
 def test_records_without_an_id_make_room_for_those_with_one(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ JSON form, and an unknown operator of a FilterExpression.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -40,6 +41,9 @@ Operator = Literal[
 ]
 """`contains` and `has_any` are for metadata only; gte, gt, lte, lt and between for dates, numbers
 and metadata; starts_with and contains_text for texts; the words for the field `text`."""
+
+# After an even number of backslashes.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
 
@@ -291,6 +295,8 @@ def json_text(value: object, name: str) -> str:
 def _dumped(value: object) -> str:
     text = json.dumps(value, default=json_default, allow_nan=False, ensure_ascii=False)
     text.encode()
+    if _NUL.search(text):
+        raise ValueError("a text has the character NUL, which Postgres cannot store")
     return text
 
 

@@ -477,8 +477,9 @@ set datestyle = 'ISO' as $$
 declare
   -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
   longest constant integer := 100000; -- characters
-  operators constant jsonpath :=
-    'strict $.** ? (@.type() == "object").keyvalue().key ? (@ like_regex "^[$][A-Za-z]+$")';
+  operators constant jsonpath := 'strict $.** ? (@.type() == "object").keyvalue() ? '
+    '(@.key like_regex "^([$][A-Za-z]+|eq|ne|not_in|[gl]te?)$" '
+    '|| @.key == "in" && @.value.type() == "array").key';
   foreign_operator text;
   value_count integer := 0;
   written record;
@@ -569,7 +570,7 @@ begin
           from jsonb_array_elements(elements) with ordinality as listed (element)
       );
     end if;
-    -- As a value, {"$in": [1]} would equal no row. Metadata with such keys is found by contains.
+    -- As a value, {"$in": [1]} or {"gte": 1} would equal no row. Metadata with such keys is found by contains.
     foreign_operator := case
       when written.path[1] ~ '^[$][A-Za-z]+$' then written.path[1]
       when condition.kind = 'json' and condition.op in ('in', 'not_in')

@@ -174,6 +174,40 @@ def day(value: object) -> date | None:
     return None
 
 
+def fields_of(record: dict[str, Any], address_keys: Sequence[str] = ("url",)) -> dict[str, Any]:
+    """Take title, author, date and address out of what a document says about itself.
+
+    What is not understood stays in the record, for the metadata; an unsafe address does not.
+    """
+    title = record.get("title")
+    if title is not None and not isinstance(title, dict | list | bool):
+        record["title"] = str(title)
+    fields: dict[str, Any] = {}
+    for key, name, read in (
+        ("title", "title", one_line),
+        ("author", "author", _author),
+        ("date", "document_date", day),
+        *((key, "source_url", address) for key in address_keys),
+    ):
+        if name in fields:
+            continue
+        value = read(record.get(key))
+        if value is not None:
+            fields[name] = value
+        if value is not None or read is address:
+            record.pop(key, None)
+    return fields
+
+
+def _author(value: object) -> str | None:
+    """Return the names of one author or of several, each a text or an object with a name."""
+    if isinstance(value, dict):
+        value = value.get("name")
+    if isinstance(value, list):
+        return ", ".join(filter(None, map(_author, value))) or None
+    return one_line(value)
+
+
 def json_value(value: object) -> Any:
     """Return a value as JSON can hold it."""
     if isinstance(value, dict):

@@ -28,10 +28,13 @@ _CODECS = {
     "euc-kr": "cp949",
     "big5": "big5hkscs",
     "macintosh": "mac-roman",
+    "x-user-defined": "cp1252",
 }
 # Of each good character beyond ASCII, the share of bad bytes in a text that is UTF-8 all the same.
 _BAD_SHARE = 0.25
 _SAMPLE_BYTES = 1_000_000
+# Japanese in seven bits, as mails have it: letters between two escape sequences.
+_ISO_2022 = re.compile(rb"\x1b\$[@B][!-~]{2,}?\x1b\([BJ]")
 # No text in Windows-1252 has these between small letters; those of Mac OS are their letters.
 _MAC_LETTERS = re.compile(rb"[a-z][\x80-\x84\x86-\x91\x98-\x9f][a-z]")
 
@@ -100,6 +103,8 @@ def decode(data: bytes, label: str | None = None) -> str:
     text = data.decode("utf-8", "replace")
     bad = text.count("\ufffd")
     good = len(re.findall(r"[^\x00-\x7f\ufffd]", text)) if bad else 0
+    if _ISO_2022.search(data):
+        return _guessed(data)
     if bad <= max(_BAD_SHARE * good, good > 0):
         return _decoded(data, name)
     return _guessed(data)

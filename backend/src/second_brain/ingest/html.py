@@ -33,7 +33,7 @@ MAX_TAGS = 1_000_000
 
 # What is no text, what leads to other pages or to parts of this one, and numbers of lines.
 _LEFT_OUT = """
-    script, style, noscript, template, head, title, svg, iframe, button, select,
+    script, style, noscript, template, head, title, svg, iframe, button, select, colgroup,
     nav, [role=navigation], [role=search], [role=banner], [role=contentinfo], body > footer,
     #footer, #toc, #sidebar, #breadcrumbs, #nav-path, .navheader, .navfooter, .navbar, .navigation,
     .toc, .table-of-contents, .breadcrumb, .breadcrumbs, .pagination, .skip-link,
@@ -55,6 +55,17 @@ _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _LISTS = ["li", "ul", "ol", "dl", "dt", "dd", "blockquote"]
 _PARTS_OF_TABLES = ["thead", "tbody", "tfoot", "tr", "td", "th", "caption"]
 _BETWEEN_TITLES = re.compile(r"\s+[|·»:\u2013\u2014-]+\s+|:\s+")
+# What browsers set as a block, and markdownify as a part of its line.
+_UNKNOWN_BLOCKS = [
+    *("address", "aside", "center", "details", "dialog", "dir", "fieldset", "figure", "footer"),
+    *("form", "header", "hgroup", "legend", "main", "menu", "nav", "search", "summary"),
+]
+# In XML any element can be closed at once; in HTML such a title or script holds the whole page.
+_XHTML = re.compile(r"\s*<\?xml\b|[^<]*(?:<[!?][^<]*)*<html\b[^>]*http://www\.w3\.org/1999/xhtml")
+_CLOSED_AT_ONCE = re.compile(
+    r"""<(?!(?:br|hr|img|input|col|meta|link|area|base|wbr)\b)([A-Za-z][\w.-]*)"""
+    r"""((?:\s+[^\s<>=/"']+\s*=\s*(?:"[^"<]*"|'[^'<]*'))*)\s*/>"""
+)
 # Where a long word may be broken: zero width space and soft hyphen.
 _BREAKS = re.compile("[\u200b\u00ad]")
 
@@ -72,6 +83,8 @@ def parse_html(data: bytes | str) -> "BeautifulSoup":
         data = decode(data, "utf-8" if label and label.startswith("utf-16") else label)
     if data.count("<") > MAX_TAGS:
         raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags", remedy=SPLIT_REMEDY)
+    if _XHTML.match(data[:_HEAD_BYTES]):
+        data = _CLOSED_AT_ONCE.sub(r"<\1\2></\1>", data)
     # Lexbor writes each tag that the standard lets a page leave out.
     return BeautifulSoup(LexborHTMLParser(data).html or "", "html.parser")
 
@@ -93,7 +106,8 @@ def from_html(page: "BeautifulSoup", name: str, *, is_page: bool = False) -> Loa
                 return value
         return None
 
-    title = one_line(page.title.get_text()) if page.title else None
+    titled = page.select_one("title:not(svg title)")
+    title = one_line(titled.get_text()) if titled else None
     link = page.find("link", rel="canonical")
     # Read before the head goes: a tag that was taken out has nothing left.
     address = one_line(link.get("href")) if link else None
@@ -197,6 +211,8 @@ def _repair_code(main: "Tag") -> None:
 
 def _repair_layout(main: "Tag") -> None:
     """Take lists and tables from around headings and tables, where Markdown can have none."""
+    for block in main.find_all(_UNKNOWN_BLOCKS):
+        block.name = "div"
     for inner in main.select("table table, table :is(h1, h2, h3, h4, h5, h6)"):
         for table in inner.find_parents("table"):
             _as_blocks(table)

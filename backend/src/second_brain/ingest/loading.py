@@ -11,6 +11,7 @@ import tomllib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from second_brain.ingest.document import (
     BinaryFileError,
     LoadedDocument,
     UnreadableDocumentError,
-    address,
     clean,
-    day,
+    fields_of,
     finished,
     json_value,
     note,
@@ -145,74 +145,56 @@ def _read(path: Path, suffix: str) -> bytes:
     return path.read_bytes()
 
 
-def _load_markdown(data: bytes, name: str) -> LoadedDocument:
+def _load_markdown(data: bytes, name: str, *, is_mdx: bool = False) -> LoadedDocument:
     text, front = _split_front_matter(decode(data))
     text = without_markup(text)
-    title = front.get("title")
-    if title is not None and not isinstance(title, dict | list | bool):
-        front["title"] = str(title)
-    fields: dict[str, Any] = {}
-    for key, read in (("title", one_line), ("author", _author), ("date", day), ("url", address)):
-        # What is not understood stays in the metadata.
-        if (value := read(front.get(key))) is not None:
-            fields[key] = value
-            del front[key]
-    if "url" in front:
-        del front["url"]
+    if is_mdx:
+        # Its imports, exports, components and expressions.
+        text = without_markup(_IMPORTS.sub("", text), with_components=True)
+    fields = fields_of(front)
     return LoadedDocument(
-        title=fields.get("title") or top_heading(text) or name,
+        title=fields.pop("title", None) or top_heading(text) or name,
         text=text,
-        author=fields.get("author"),
-        document_date=fields.get("date"),
-        source_url=fields.get("url"),
+        **fields,
         metadata=front,
     )
-
-
-def _load_mdx(data: bytes, name: str) -> LoadedDocument:
-    """Read Markdown with components: without its imports, exports and expressions."""
-    document = _load_markdown(data, name)
-    text = without_markup(_IMPORTS.sub("", document.text), with_components=True)
-    title = document.title if document.title != name else top_heading(text) or name
-    return replace(document, text=text, title=title)
 
 
 def _load_notebook(data: bytes, name: str) -> LoadedDocument:
     """Read the texts and the code of a Jupyter notebook, without what the code printed."""
     book = json.loads(data)
+    if not isinstance(book, dict) or not {"cells", "worksheets"} & book.keys():
+        raise UnreadableDocumentError("has no cells, so it is no notebook")
     cells = book.get("cells") or [
         cell for sheet in book.get("worksheets") or () for cell in sheet.get("cells") or ()
     ]
     about = book.get("metadata") or {}
     language = (about.get("language_info") or about.get("kernelspec") or {}).get("name", "")
     blocks = []
-    for cell in cells:
-        source = cell.get("source", cell.get("input", ""))
-        text = clean("".join(source) if isinstance(source, list) else str(source)).strip()
-        if cell.get("cell_type") == "code":
-            text = fenced(text, language if isinstance(language, str) else "")
-        elif cell.get("cell_type") == "markdown":
-            text = without_markup(text)
-        elif cell.get("cell_type") == "heading":
-            text = f"{'#' * cell.get('level', 1)} {text}"
-        blocks.append(text)
+    for number, cell in enumerate(cells, start=1):
+        try:
+            blocks.append(_cell(cell, language if isinstance(language, str) else ""))
+        except (AttributeError, TypeError) as exc:
+            note(f"its cell {number} is left out: {unforeseen(exc)}")
     text = "\n\n".join(filter(None, blocks))
     return LoadedDocument(
         title=one_line(about.get("title")) or top_heading(text) or name, text=text
     )
 
 
+def _cell(cell: Any, language: str) -> str:
+    source = cell.get("source", cell.get("input")) or ""
+    text = clean("".join(source)).strip()
+    kind = cell.get("cell_type")
+    if kind == "code":
+        return fenced(text, language)
+    if kind == "heading":
+        return f"{'#' * cell.get('level', 1)} {text}"
+    return without_markup(text) if kind == "markdown" else text
+
+
 def _load_text(data: bytes, name: str) -> LoadedDocument:
     return LoadedDocument(title=name, text=decode(data), is_markdown=False)
-
-
-def _author(value: object) -> str | None:
-    """Return the names of one author or of several, each a text or an object with a name."""
-    if isinstance(value, dict):
-        value = value.get("name")
-    if isinstance(value, list):
-        return ", ".join(filter(None, map(_author, value))) or None
-    return one_line(value)
 
 
 def _split_front_matter(text: str) -> tuple[str, dict[str, Any]]:
@@ -246,7 +228,7 @@ def _yaml(block: str) -> Any:
 
 _TEXT: dict[str, Callable[[bytes, str], LoadedDocument]] = {
     ".md": _load_markdown,
-    ".mdx": _load_mdx,
+    ".mdx": partial(_load_markdown, is_mdx=True),
     ".markdown": _load_markdown,
     ".txt": _load_text,
     ".text": _load_text,

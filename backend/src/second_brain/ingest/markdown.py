@@ -42,7 +42,7 @@ _COMPONENTS = re.compile(
 # A definition, a picture, and any other long address with data in it.
 _DATA = re.compile(
     r"^ {0,3}\[[^\]\n]+\]:[ \t]*<?data:[^\s>]*>?[^\n]*\n?"
-    r"|!\[(?P<alt>[^\]\n]*)\]\(\s*<?data:[^)\s]*(?:\s[^)\n]*)?\)"
+    r"|!\[(?P<alt>[^\]\n]*)\]\(\s*<?data:[^()\s]*(?:\s[^()\n]*)?\)"
     r"|data:[\w.+-]+/[\w.+-]+(?:;[\w=-]+)*;base64,[\w+/=%-]{40,}",
     re.MULTILINE | re.IGNORECASE,
 )

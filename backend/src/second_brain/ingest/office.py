@@ -5,6 +5,7 @@ Slides and sheets become sections; tables keep their first row as the header of 
 
 import io
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,12 @@ _STYLES = """
 p[style-name='Title'] => h1.title:fresh
 """
 
-# A sheet can have one cell at the end of each of a million rows.
-_MAX_PLACES = 200_000_000
+# A sheet can have one cell at the end of each of a million rows; calamine keeps all places between.
+_MAX_PLACES = 50_000_000
+_FILLED_CELL = re.compile(
+    rb"""<(?:\w+:)?c\s(?:[^<>]{0,200}?\s)?r=["']([A-Z]{1,3})([0-9]{1,7})["'][^<>]*[^/<>]>"""
+)
+_NO_CELLS = b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"/>'
 
 
 def load_word(data: bytes, name: str) -> LoadedDocument:
@@ -87,12 +92,12 @@ def load_workbook(data: bytes, name: str) -> LoadedDocument:
         import python_calamine
     with open_archive(data, is_tree=False) as archive:
         about = _properties(archive)
-    book = python_calamine.load_workbook(io.BytesIO(data))
+        file = _without_large_sheets(archive)
+    book = python_calamine.load_workbook(file or io.BytesIO(data))
     sections = []
     for title in book.sheet_names:
         try:
             sheet = book.get_sheet_by_name(title)
-            _refuse_large(sheet.width * sheet.height)
             if block := sheet_text(sheet.iter_rows()):
                 sections.append(f"## {one_line(title)}\n\n{block}")
         except (python_calamine.CalamineError, UnreadableDocumentError) as exc:
@@ -100,9 +105,41 @@ def load_workbook(data: bytes, name: str) -> LoadedDocument:
     return LoadedDocument(title=about.pop("title") or name, text="\n\n".join(sections), **about)
 
 
-def _refuse_large(places: int) -> None:
-    if places > _MAX_PLACES:
-        raise UnreadableDocumentError(f"it has more than {_MAX_PLACES:,} places")
+def _without_large_sheets(archive: zipfile.ZipFile) -> io.BytesIO | None:
+    """Return the file without the cells of sheets that do not fit into memory; None without any.
+
+    calamine ends the process where its memory does not suffice.
+    """
+    large = [
+        name
+        for name in archive.namelist()
+        if name.lower().endswith(".xml") and _places(archive.read(name)) > _MAX_PLACES
+    ]
+    if not large:
+        return None
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as copy:
+        for name in archive.namelist():
+            if name in large:
+                note(f"its part {name} is left out: it has more than {_MAX_PLACES:,} places")
+            copy.writestr(name, _NO_CELLS if name in large else archive.read(name))
+    written.seek(0)
+    return written
+
+
+def _places(xml: bytes) -> int:
+    """Return the places between the outermost filled cells of a sheet."""
+    rows, names = set(), set()
+    for cell in _FILLED_CELL.finditer(xml):
+        names.add(cell[1])
+        rows.add(int(cell[2]))
+    if not rows:
+        return 0
+    columns = [
+        sum((letter - 64) * 26**place for place, letter in enumerate(reversed(name)))
+        for name in names
+    ]
+    return (max(rows) - min(rows) + 1) * (max(columns) - min(columns) + 1)
 
 
 def sheet_text(rows: Iterable[Sequence[object]]) -> str:

@@ -15,9 +15,8 @@ from second_brain.ingest.document import (
     SPLIT_REMEDY,
     LoadedDocument,
     UnreadableDocumentError,
-    address,
     clean,
-    day,
+    fields_of,
     finished,
     json_value,
     noted,
@@ -106,7 +105,9 @@ def find_records(
     lines: list[tuple[int, int, str | None]] = []
     with path.open("rb") as file:
         if b"\0" in file.read(_SAMPLE_BYTES):
-            raise UnreadableDocumentError("is binary, not text")
+            raise UnreadableDocumentError(
+                "is binary, or in UTF-16", remedy="Convert it to UTF-8, or leave it out."
+            )
         start = file.seek(0)
         for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
             if number > MAX_RECORDS:
@@ -114,7 +115,7 @@ def find_records(
                     f"has more than {MAX_RECORDS:,} lines", remedy=SPLIT_REMEDY
                 )
             if line.strip():
-                lines.append((number, start, _identity(line)))
+                lines.append((number, start, _identity(line, encoding)))
             start += len(line)
     ends = [*(start for _, start, _ in lines[1:]), start]
     taken = {name for _, _, name in lines if name}
@@ -138,10 +139,12 @@ def _name_of_line(number: int, taken: set[str]) -> str:
     return name
 
 
-def _identity(line: bytes) -> str | None:
+def _identity(line: bytes, encoding: str | None) -> str | None:
     try:
-        found = json.loads(line.decode("utf-8-sig", "replace"))
-    except (ValueError, RecursionError):
+        with noted(), stated(encoding):
+            found = json.loads(decode(line))
+    # What is wrong with the line is reported when it is loaded.
+    except (ValueError, RecursionError, UnreadableDocumentError):
         return None
     value = found.get("id") if isinstance(found, dict) else None
     return one_line(str(value)) if isinstance(value, str | int) and value is not True else None
@@ -166,23 +169,21 @@ def _load_record(
 def _document(record: object, path: Path, name: str, key: str) -> LoadedDocument:
     if not isinstance(record, dict):
         raise UnreadableDocumentError("is not a JSON object")
-    text = next((record.pop(key) for key in _TEXT_KEYS if key in record), None)
+    text = next((record.pop(key) for key in _TEXT_KEYS if record.get(key) not in (None, "")), None)
     if not isinstance(text, str):
         raise UnreadableDocumentError(
             "has no text",
             remedy=f"Give each line one of the keys {', '.join(_TEXT_KEYS)}.",
         )
     record.pop("id", None)
-    url = address(next((record.pop(key) for key in _URL_KEYS if key in record), None))
-    metadata: dict[str, Any] = record.pop("metadata", {})
+    metadata: dict[str, Any] = record.pop("metadata", None) or {}
     if not isinstance(metadata, dict):
         raise UnreadableDocumentError("has metadata that is no object")
+    fields = fields_of(record, address_keys=_URL_KEYS)
     return LoadedDocument(
-        title=one_line(record.pop("title", None)) or f"{path.stem} {name}",
+        title=fields.pop("title", None) or f"{path.stem} {name}",
         text=without_pictures(clean(text)),
-        author=one_line(record.pop("author", None)),
-        document_date=day(record.pop("date", None)),
-        source_url=url,
+        **fields,
         metadata={
             **{name: json_value(value) for name, value in {**record, **metadata}.items()},
             **{"path": key, "document_type": "jsonl", "source_file": path.name},

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from second_brain.extras import needed
-from second_brain.ingest.document import LoadedDocument
+from second_brain.ingest.document import LoadedDocument, note
 from second_brain.ingest.encoding import decode
 from second_brain.ingest.html import from_html, parse_html
 
@@ -23,6 +23,8 @@ _CODE = (
     *("doctest", "testcode", "testoutput", "ipython", "graphviz", "mermaid", "plot", "jinja"),
 )
 _DEEPEST = 8
+# docutils drops the whole text for a longer line: its time grows with the square of the length.
+_LONGEST_LINE = 10_000
 
 
 def load_restructured_text(data: bytes, name: str) -> LoadedDocument:
@@ -43,8 +45,13 @@ def load_restructured_text(data: bytes, name: str) -> LoadedDocument:
         "embed_stylesheet": False,
         "stylesheet_path": None,
         "output_encoding": "unicode",
+        "line_length_limit": _LONGEST_LINE,
     }
-    tree = _read(decode(data), settings)
+    text = decode(data)
+    if re.search(rf".{{{_LONGEST_LINE + 1}}}", text):
+        note(f"it has a line of more than {_LONGEST_LINE:,} characters, and is read as plain text")
+        return LoadedDocument(title=name, text=text, is_markdown=False)
+    tree = _read(text, settings)
     tree.settings = None  # type: ignore[assignment]
     html = publish_from_doctree(tree, writer="html5", settings_overrides=settings)
     page = parse_html(html)

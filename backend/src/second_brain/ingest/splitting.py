@@ -26,7 +26,8 @@ _MODEL_OF_TOKENS = "gpt-3.5-turbo"
 
 # A passage of less than this share of the size is joined to its neighbour.
 _SMALL = 0.4
-# The longest passage that small ones are joined to: a line of dots has few tokens.
+# A longer text is not measured: a line of dots has few tokens, and the tokenizer's time grows with
+# the square of its length.
 _CHARACTERS_PER_TOKEN = 8
 # A table's header counts as the first of these shares that it fits; a longer one is not repeated.
 _HEADER_SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -172,8 +173,6 @@ class _Cutter:
 
     def _belong_together(self, before: _Passage, piece: _Passage) -> bool:
         text = self.text
-        if piece.last - before.first > self.most * _CHARACTERS_PER_TOKEN:
-            return False
         is_small = _fits(text[before.first : before.last], self.least - 1) or _fits(
             text[piece.first : piece.last], self.least - 1
         )
@@ -196,8 +195,7 @@ class _Cutter:
     def _rows(self, table: Table) -> Iterator[_Passage]:
         """Cut a table between its rows; each passage but the first repeats the header."""
         header = self.text[table.start : table.rows]
-        is_long = table.end - table.start > self.most * _CHARACTERS_PER_TOKEN
-        if not is_long and _fits(self.text[table.start : table.end], self.most):
+        if _fits(self.text[table.start : table.end], self.most):
             yield from self._cut(self.splitter, table.start, table.end)
             return
         sizes = (int(self.most * share) for share in _HEADER_SHARES)
@@ -249,6 +247,8 @@ def _parts(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _fits(text: str, tokens: int) -> bool:
+    if len(text) > tokens * _CHARACTERS_PER_TOKEN:
+        return False
     return len(_text_splitter(tokens, tokens).chunks(text)) <= 1
 
 

@@ -13,6 +13,9 @@ Group = Mapping[str, object]
 
 _JOINTS: Mapping[str, Joint] = {"$and": "and", "$or": "or", "$not": "not"}
 
+# In a list of conditions, and in other systems.
+_GROUPS = ("any", "all", "not", "and", "or")
+
 _DOLLAR: Mapping[str, Operator] = {
     "$eq": "eq",
     "$ne": "ne",
@@ -29,7 +32,7 @@ _DOLLAR: Mapping[str, Operator] = {
 
 def metadata_filters(given: Filters | None) -> Filters | None:
     """Return filters in which the keys of a dict are keys of metadata, never columns."""
-    if not isinstance(given, Mapping) or {"field", "op"} <= given.keys():
+    if not isinstance(given, Mapping) or ("field" in given and {"op", "operator"} & given.keys()):
         return given
     return all_of(_tree(given))
 
@@ -45,7 +48,7 @@ def _tree(given: Mapping[str, Any]) -> Group:
             ):
                 raise InvalidInputError(f"filters: {key} must have a list of dicts, not {value!r}")
             members.append(joined(_JOINTS[key], [_tree(one) for one in parts]))
-        elif key.startswith("$"):
+        elif key.startswith("$") or (key.lower() in _GROUPS and _has_conditions(value)):
             raise _unknown(key)
         elif isinstance(value, Mapping) and any(str(one).startswith("$") for one in value):
             for name, operand in value.items():
@@ -55,6 +58,11 @@ def _tree(given: Mapping[str, Any]) -> Group:
         else:
             members.append(condition(key, "eq", value))
     return joined("and", members)
+
+
+def _has_conditions(value: object) -> bool:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(one, Mapping) for one in parts)
 
 
 def _unknown(name: str) -> InvalidInputError:
