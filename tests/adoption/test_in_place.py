@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from second_brain.adoption import carrying
+from second_brain.errors import ConfigurationError
 from second_brain.services.install import Database
 
 pytestmark = pytest.mark.module("adoption")
@@ -153,6 +154,9 @@ def test_a_dropped_table_ends_no_search(two: Connection, is_large: bool) -> None
     assert set(found(two, **question)) == {"Rotate notes.", "Rotate own."}
     two.execute("insert into public.notes (body) values ('Rotate more.')")
     assert "Rotate more." in found(two, **question)
+    with pytest.raises(ConfigurationError, match="no view: it was dropped, or its table"):
+        compare(two, repair=True)
+    assert compare(two, "notes").differences == 0
     carrying.remove(Database(two), "documents")
     assert set(found(two, **question)) == {"Rotate notes.", "Rotate own.", "Rotate more."}
 

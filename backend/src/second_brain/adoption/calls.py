@@ -119,7 +119,7 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
     """
     with needed("sqlglot", "adoption"):
         from second_brain.adoption import drop_ins
-    adoption = carrying.named(database, name)
+    adoption = carrying.mapped(database, name)
     (missing,) = database.execute(_MISSING, {"name": name}).fetchone() or (None,)
     known = [one.key for one in carrying.problems(database, name)]
     if any(key not in known for key in missing or []):

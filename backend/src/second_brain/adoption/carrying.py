@@ -240,6 +240,22 @@ def named(database: Database, name: str) -> Adoption:
     )
 
 
+def mapped(database: Database, name: str) -> Adoption:
+    """Return the adoption of that name. Raises ConfigurationError without it, or its view."""
+    adoption = named(database, name)
+    if not _has_view(database, name):
+        raise ConfigurationError(
+            f"the adoption {name!r} has no view: it was dropped, or its table",
+            remedy=f"Create the view again, or run: second-brain adopt --remove {name} --apply",
+        )
+    return adoption
+
+
+def _has_view(database: Database, name: str) -> bool:
+    view = f"{database.install.internals}.{migration.view_name(name)}"
+    return database.execute(_HAS_VIEW, {"view": view}).fetchone() == (True,)
+
+
 def backfill(
     database: Database,
     name: str,
@@ -253,6 +269,7 @@ def backfill(
     missing. A row that cannot be carried over is listed in the comparison's `problems`. After
     many rows, the statistics that the text leg and fusion `auto` read are renewed.
     """
+    mapped(database, name)
     done = Backfill()
     left: list[Key] = []
     total = _count(database, name)
@@ -309,8 +326,9 @@ def compare(
     Rows that are noted for later are left out. `most` limits the number of rows compared, and
     leaves out the search for documents that are left over.
     """
+    adoption = mapped(database, name)
     found = Comparison(name)
-    if repair and faults(database, named(database, name)):
+    if repair and faults(database, adoption):
         database.execute(_FOLLOW, {"name": name})
     if repair:
         # What such a row lacked can be there now: another mapping, or other rows of its document.
@@ -361,10 +379,9 @@ def problems(database: Database, name: str) -> list[Problem]:
 
 def faults(database: Database, adoption: Adoption) -> list[str]:
     """List what is missing of an adoption, or switched off."""
-    install = database.install
-    view = f"{install.internals}.{migration.view_name(adoption.name)}"
     found: list[str] = []
-    if database.execute(_HAS_VIEW, {"view": view}).fetchone() != (True,):
+    if not _has_view(database, adoption.name):
+        view = f"{database.install.internals}.{migration.view_name(adoption.name)}"
         found.append(f"the view {view} does not exist")
     lost = database.execute(
         _LOST_COLUMNS, {"columns": list(adoption.key_columns), "source": adoption.source}
