@@ -190,12 +190,20 @@ describe("the search", () => {
     const search = asUser(database, ANA);
     const wrong = { match_count: 5n, pool_size: NaN, date_from: new Date(NaN), boosts: new Map() };
     for (const [name, value] of Object.entries(wrong)) {
-      await assert.rejects(search.search("a", { [name]: value }), RegExp(`InvalidInputError: ${name}`));
+      await assert.rejects(
+        search.search("a", { [name]: value }),
+        RegExp(`InvalidInputError: ${name}`),
+      );
     }
     const cycle = {};
     cycle.team = cycle;
-    await assert.rejects(search.search("a", { filters: cycle }), /InvalidInputError: filters.*deep/);
-    for (const question of [null, undefined, 5, ["a"], { query: "a" }, { text: "a", embeding: [] }]) {
+    await assert.rejects(
+      search.search("a", { filters: cycle }),
+      /InvalidInputError: filters.*deep/,
+    );
+    for (
+      const question of [null, undefined, 5, ["a"], { query: "a" }, { text: "a", embeding: [] }]
+    ) {
       await assert.rejects(search.search(question), /InvalidInputError: question must be/);
     }
     await assert.rejects(search.search("a", { timeout: "5" }), /InvalidInputError: timeout/);

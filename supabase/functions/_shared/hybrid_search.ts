@@ -259,7 +259,9 @@ function checkValue(value: unknown, path: string, depth = 0): void {
   if (depth > DEEPEST) throw new InvalidInputError(`${path.slice(0, 100)} is nested too deeply`);
   if (kind === "Array") {
     // A list has holes as undefined.
-    Array.from(value as unknown[]).forEach((one, at) => checkValue(one, `${path}[${at}]`, depth + 1));
+    Array.from(value as unknown[]).forEach((one, at) =>
+      checkValue(one, `${path}[${at}]`, depth + 1)
+    );
   } else if (kind === "Object") {
     const [symbol] = Object.getOwnPropertySymbols(value);
     if (symbol) refuseValue(`${path}.${String(symbol)}`, symbol);
