@@ -408,11 +408,8 @@ def read(body: str, source: Source, arguments: Sequence[str]) -> Query | None:
         if not set(names).issubset(arguments) or max(places, default=0) > len(using):
             return None
         values = [one.transform(lambda node: _placed(node, arguments)) for one in using]
-        query = query.transform(
-            lambda node: (
-                exp.paren(values[int(node.name) - 1]) if isinstance(node, exp.Parameter) else node
-            )
-        )
+        for one in list(query.find_all(exp.Parameter)):
+            one.replace(exp.paren(values[int(one.name) - 1]))
     return Query(query, source)
 
 
