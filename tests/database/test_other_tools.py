@@ -159,6 +159,8 @@ def test_another_encoding_is_an_obstacle(server: Server, plain_dsn: str, encodin
         with pytest.raises(migrations.ObstacleError, match=f"{encoding}, UTF8 is needed"):
             migrations.apply(target, dimensions=3)
         with psycopg.connect(target) as connection:
+            (finding,) = doctor.examine(connection)
+            assert f"{encoding}, UTF8 is needed" in finding.message
             history = connection.execute("select to_regnamespace('supabase_migrations') is null")
             assert history.fetchone() == (True,)
     finally:

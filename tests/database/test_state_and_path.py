@@ -121,7 +121,7 @@ def test_before_a_release_the_path_is_the_state_file_by_file(
     (checkout.path / "099_orphan.sql").write_text("select 1;")
     tool.write_baseline(checkout, databases)
     written = {file.name: file.read_text() for file in checkout.path.glob("*.sql")}
-    there = {file.name: file.read_text() for file in Checkout().path.glob("*.sql")}
+    there = {file.name: file.read_text() for file in Checkout().path.rglob("*.sql")}
     assert written == there, "run `make baseline`"
 
 
@@ -182,7 +182,7 @@ create trigger pass_kind_on after update on public.knowledge_documents
     done = tool.write_migration(checkout, databases, "add_kinds", "kinds are rows")
     assert all("knowledge_viewer_groups" in one for one in done.left)
     (written,) = done.files
-    number = 1 + max(int(file.name[:3]) for file in Checkout().path.glob("*.sql"))
+    number = 1 + max(int(file.name[:3]) for file in Checkout().path.rglob("*.sql"))
     assert written.name == f"{number:03}_add_kinds.sql"
     text = written.read_text()
     assert text.startswith(f"-- {number:03}_add_kinds: kinds are rows.\n-- Adds: column ")

@@ -235,6 +235,8 @@ def test_init_writes_and_then_finds_nothing_to_write(run: Run, folder: Path) -> 
     assert len(done.out.splitlines()) == len(list(into.iterdir())) == CORE
     again = run("init", "--dimensions", "384", "--into", "supabase/migrations")
     assert (again.code, again.out) == (0, "")
+    file = str(next(into.iterdir()))
+    assert "cannot be made" in fails(run("init", "--dimensions", "384", "--into", file))
     assert "384 dimensions, not 768" in fails(run("init", "--dimensions", "768"))
 
 

@@ -10,6 +10,7 @@ import {
   InvalidInputError,
   type Json,
   type Question,
+  questionParts,
   searchArguments,
   type SearchClient,
   type SearchFunction,
@@ -231,9 +232,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
    * the database makes one of the best text hits.
    */
   async #embedded<G extends SearchFunction>(question: Question, options: SearchOptions<G>) {
-    const { text, embedding } = typeof question === "string"
-      ? { text: question, embedding: undefined }
-      : question;
+    const { text, embedding } = questionParts(question);
     if (!this.setup.embed || embedding !== undefined || !text?.trim()) {
       return { question, options, degraded: null };
     }
@@ -257,6 +256,9 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
   }
 
   async #withEmbeddings(chunks: KnowledgeChunk[]): Promise<Json[]> {
+    if (!Array.isArray(chunks) || chunks.some((one) => typeof one !== "object" || !one)) {
+      throw new InvalidInputError("chunks must be a list of objects, each with content");
+    }
     const bare = this.setup.embed ? chunks.filter((one) => one.embedding === undefined) : [];
     if (bare.length > 0 && !this.setup.model) {
       throw new ConfigurationError("createSearch() got embed without model, the model's name");

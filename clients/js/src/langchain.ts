@@ -279,7 +279,10 @@ export class SecondBrainRetriever<F extends SearchFunction = "search_my_knowledg
 /** An object of metadata keys as conditions: a key with the name of a column is metadata, too. */
 function conditions(filter: Filters | undefined): Filters | undefined {
   checkFilters(filter);
-  if (!filter || Array.isArray(filter) || ("field" in filter && "op" in filter)) return filter;
+  if (
+    !filter || Array.isArray(filter) ||
+    ("field" in filter && ("op" in filter || "operator" in filter))
+  ) return filter;
   return Object.entries(filter).map(([key, value = null]): FilterCondition | FilterGroup => {
     // The groups of LangChain's other stores, each part an object or a list as here.
     if ((key === "$or" || key === "$and") && Array.isArray(value)) {

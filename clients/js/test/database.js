@@ -1,6 +1,7 @@
 // A PGlite with the migrations as they are, and the search of each role on it.
 
 import { PGlite } from "@electric-sql/pglite";
+import { pg_trgm } from "@electric-sql/pglite/contrib/pg_trgm";
 import { vector } from "@electric-sql/pglite-pgvector";
 import { readdir, readFile } from "node:fs/promises";
 import { basename } from "node:path";
@@ -20,8 +21,10 @@ export function installed() {
 }
 
 async function install() {
-  const database = await PGlite.create({ extensions: { vector } });
-  for (const text of [await prelude(), ...await migrations()]) await database.exec(text);
+  const database = await PGlite.create({ extensions: { pg_trgm, vector } });
+  await database.exec(await prelude());
+  await database.exec("create extension pg_trgm with schema extensions");
+  for (const text of await migrations()) await database.exec(text);
   return database;
 }
 
@@ -31,7 +34,7 @@ export function prelude() {
 
 export async function migrations() {
   const folder = new URL("migrations/", ROOT);
-  const ofServers = /^(citus|native_bm25)/;
+  const ofServers = /^(citus|native_bm25|substrings)/;
   const names = (await readdir(folder, { recursive: true }))
     .filter((name) => name.endsWith(".sql") && !ofServers.test(name))
     .sort((one, other) => basename(one).localeCompare(basename(other)));

@@ -153,6 +153,11 @@ describe("the search", () => {
       { team: NaN },
       { team: 1n },
       { team: new Map() },
+      { team: new Date(NaN) },
+      { team: [, 1] },
+      { team: { [Symbol("a")]: 1 } },
+      { page: { gte: 1 } },
+      Object.create({ team: "a" }),
       { page: { $in: [1] } },
       { $or: [{ team: "a" }] },
       [{ field: "metadata.team", op: "eq", value: undefined }],
@@ -179,6 +184,30 @@ describe("the search", () => {
     }
     const { hits } = await search.search("invoice", { filters: { document_date: null } });
     assert.ok(hits.length > 0);
+  });
+
+  test("what JSON would change, and what is no question, is refused by name", async () => {
+    const search = asUser(database, ANA);
+    const wrong = { match_count: 5n, pool_size: NaN, date_from: new Date(NaN), boosts: new Map() };
+    for (const [name, value] of Object.entries(wrong)) {
+      await assert.rejects(
+        search.search("a", { [name]: value }),
+        RegExp(`InvalidInputError: ${name}`),
+      );
+    }
+    const cycle = {};
+    cycle.team = cycle;
+    await assert.rejects(
+      search.search("a", { filters: cycle }),
+      /InvalidInputError: filters.*deep/,
+    );
+    for (
+      const question of [null, undefined, 5, ["a"], { query: "a" }, { text: "a", embeding: [] }]
+    ) {
+      await assert.rejects(search.search(question), /InvalidInputError: question must be/);
+    }
+    await assert.rejects(search.search("a", { timeout: "5" }), /InvalidInputError: timeout/);
+    await assert.rejects(search.upsert({ external_key: "a" }, null), /InvalidInputError: chunks/);
   });
 
   test("half of a surrogate pair and NUL are refused by the argument's name", async () => {

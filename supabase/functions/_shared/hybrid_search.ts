@@ -132,6 +132,7 @@ export interface SearchPage {
 const DEFAULT_FUNCTION = "search_my_knowledge_chunks";
 const DEFAULT_COUNT = 10;
 const DEFAULT_TIMEOUT = 30_000; // milliseconds
+const DEEPEST = 100; // levels of a value; the functions take less
 const LONGEST_TIMEOUT = 2 ** 31 - 1; // of timers; a longer one ends at once
 
 // The bounds that the functions check; searchPages keeps within them.
@@ -222,7 +223,7 @@ export async function callFunction(
   given: Record<string, unknown>,
   { signal, timeout = DEFAULT_TIMEOUT }: CallOptions,
 ): Promise<unknown> {
-  if (!(timeout > 0 && timeout <= LONGEST_TIMEOUT)) {
+  if (!(typeof timeout === "number" && timeout > 0 && timeout <= LONGEST_TIMEOUT)) {
     throw new InvalidInputError(
       `timeout is ${timeout}, it must be above 0 and at most ${LONGEST_TIMEOUT} milliseconds`,
     );
@@ -247,24 +248,62 @@ export async function callFunction(
 
 /** Throw an InvalidInputError for filters that JSON would change, such as a Map or a function. */
 export function checkFilters(filters: unknown, name = "filters"): void {
-  const check = (value: unknown, path: string) => {
-    const kind = Object.prototype.toString.call(value).slice(8, -1);
-    if (kind === "Array" || kind === "Object") {
-      for (const [key, inner] of Object.entries(value as object)) {
-        check(inner, kind === "Array" ? `${path}[${key}]` : `${path}.${key}`);
-      }
-    } else if (
-      path === name ||
-      !(["String", "Boolean", "Null", "Date"].includes(kind) || Number.isFinite(value))
-    ) {
-      const found = kind === "Number" ? value : kind;
-      throw new InvalidInputError(`${path} must be conditions in JSON, not ${found}`, {
-        remedy: 'Give { team: "search" }, or a list of conditions such as ' +
-          '[{ field: "metadata.page", op: "in", value: [1, 2] }].',
-      });
+  if (filters == null) return;
+  if (typeof filters !== "object" || filters instanceof Date) refuseValue(name, filters);
+  checkValue(filters, name);
+}
+
+/** Throw an InvalidInputError for a value that JSON would change or leave out. */
+function checkValue(value: unknown, path: string, depth = 0): void {
+  const kind = kindOf(value);
+  if (depth > DEEPEST) throw new InvalidInputError(`${path.slice(0, 100)} is nested too deeply`);
+  if (kind === "Array") {
+    // A list has holes as undefined.
+    Array.from(value as unknown[]).forEach((one, at) =>
+      checkValue(one, `${path}[${at}]`, depth + 1)
+    );
+  } else if (kind === "Object") {
+    const [symbol] = Object.getOwnPropertySymbols(value);
+    if (symbol) refuseValue(`${path}.${String(symbol)}`, symbol);
+    for (const key in value as object) {
+      const inner = (value as Record<string, unknown>)[key];
+      // JSON has no inherited keys.
+      if (!Object.hasOwn(value as object, key)) refuseValue(`${path}.${key}`, undefined);
+      checkValue(inner, `${path}.${key}`, depth + 1);
     }
-  };
-  if (filters != null) check(filters, name);
+  } else if (
+    !(["String", "Boolean", "Null"].includes(kind) || Number.isFinite(value) ||
+      kind === "Date" && Number.isFinite(Number(value)))
+  ) {
+    refuseValue(path, value);
+  }
+}
+
+function kindOf(value: unknown): string {
+  return Object.prototype.toString.call(value).slice(8, -1);
+}
+
+function refuseValue(path: string, value: unknown): never {
+  const kind = kindOf(value);
+  const found = ["Number", "Date"].includes(kind) ? String(value) : kind;
+  throw new InvalidInputError(`${path} must be JSON, not ${found}`, {
+    remedy: path.includes("filters")
+      ? 'Give { team: "search" }, or a list of conditions such as ' +
+        '[{ field: "metadata.page", op: "in", value: [1, 2] }].'
+      : "Give a text, a finite number, a valid Date, a boolean, null, a list or a plain object.",
+  });
+}
+
+/** Return the text and the embedding of a question. Throws an InvalidInputError for others. */
+export function questionParts(question: Question): Exclude<Question, string> {
+  if (typeof question === "string") return { text: question };
+  const unknown = kindOf(question) === "Object"
+    ? Object.keys(question).find((key) => !["text", "embedding"].includes(key))
+    : kindOf(question);
+  if (unknown) {
+    throw new InvalidInputError(`question must be a text or { text, embedding }, not ${unknown}`);
+  }
+  return question;
 }
 
 /** Return a search as the SQL functions take it. Throws an InvalidInputError. */
@@ -272,12 +311,11 @@ export function searchArguments<Options extends object>(
   question: Question,
   options: Options,
 ): Options & { query_text?: string; query_embedding?: string } {
-  const { filters, required_filters } = options as Record<string, unknown>;
-  checkFilters(filters);
-  checkFilters(required_filters, "required_filters");
-  const { text, embedding } = typeof question === "string"
-    ? { text: question, embedding: undefined }
-    : question;
+  for (const [name, value] of Object.entries(options)) {
+    if (name.endsWith("filters")) checkFilters(value, name);
+    else if (value !== undefined) checkValue(value, name);
+  }
+  const { text, embedding } = questionParts(question);
   const query_embedding = embedding ? vector(embedding) : undefined;
   return { ...options, query_text: text, query_embedding };
 }

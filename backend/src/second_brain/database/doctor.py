@@ -17,7 +17,7 @@ from psycopg import sql
 
 from second_brain.database import catalogue, migrations, naming, pgvector, restored, stored
 from second_brain.database.catalogue import Catalogue, Definition, Difference
-from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER
+from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER, encoding_obstacles
 from second_brain.errors import SecondBrainError, safe_message
 from second_brain.sql_modules import MODULES
 
@@ -112,6 +112,9 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     objects do not run.
     """
     naming.check_schema(schema)
+    # In another encoding, the other checks fail at the letters that they compare.
+    for obstacle in encoding_obstacles(connection):
+        return [Finding("server", "error", obstacle.what, obstacle.remedy)]
     findings = [
         *_run(connection, "server", lambda: _server(connection)),
         *_run(connection, "pgvector", lambda: _pgvector(connection, schema)),

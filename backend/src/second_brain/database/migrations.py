@@ -334,7 +334,13 @@ def init(
     unwritten = [one for one in migrations if handed_out_name(one, schema) not in names]
     moments = _moments_after([one.version for one in present], len(unwritten))
     written = []
-    into.mkdir(parents=True, exist_ok=True)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{into} cannot be made: {exc.strerror}",
+            remedy="Give --into a folder that exists or can be made, such as supabase/migrations.",
+        ) from exc
     for migration in unwritten:
         file = into / f"{next(moments)}_{handed_out_name(migration, schema)}.sql"
         file.write_text(migration.sql, "utf-8")

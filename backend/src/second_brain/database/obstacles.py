@@ -181,10 +181,15 @@ def _server(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
         yield Obstacle(
             f"PostgreSQL {major} is too old", f"Upgrade it to {MINIMUM_SERVER} or later."
         )
-    (encoding,) = connection.execute("show server_encoding").fetchone() or ("UTF8",)
-    if encoding != "UTF8":
+    yield from encoding_obstacles(connection)
+
+
+def encoding_obstacles(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
+    """Report a database that cannot hold all letters: its encoding cannot be changed."""
+    name = connection.info.parameter_status("server_encoding")
+    if name != "UTF8":
         yield Obstacle(
-            f"the encoding of the database is {encoding}, UTF8 is needed",
+            f"the encoding of the database is {name}, UTF8 is needed",
             "Create a database with: create database NAME template template0 encoding 'UTF8'.",
         )
 
