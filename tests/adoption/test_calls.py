@@ -145,7 +145,9 @@ BODIES = {
     "begin return query with hits as (select n.id from public.notes n join public.teams on teams.id"
     f" = n.id where teams.open {BY_DISTANCE}) {OF_HITS}; end": "it reads public.teams too",
     "begin return query with hits as (select n.id from public.notes as n where n.status = 'x' or"
-    f" n.owner = auth.uid() or to_tsvector(content) @@ to_tsquery('x')) {OF_HITS}; end": "not kept",
+    f" n.owner = auth.uid() or to_tsvector(content) @@ to_tsquery(pattern)) {OF_HITS}; end": (
+        "not kept"
+    ),
     f"with hits as (select n.id from public.notes n {BY_DISTANCE}) {OF_HITS} and auth.uid() is"
     " null": "its join on auth.uid() IS NULL is not kept",
     f"with hits as (select distinct on (n.owner) n.id from public.notes n) {OF_HITS}": (
@@ -162,6 +164,10 @@ BODIES = {
     "with hits as (select n.id from public.notes n where not exists (select from public.notes newer"
     f" where newer.owner = n.owner and newer.id > n.id) {BY_DISTANCE}) {OF_HITS}": "",
     f"select n.* from public.notes n where false {BY_DISTANCE}": "",
+    "select n.* from public.notes n where not to_tsvector(n.status) @@ to_tsquery(status)"
+    f" {BY_DISTANCE}": "its condition NOT",
+    "select n.* from public.notes n where (is_all is not null and to_tsvector(n.content) @@"
+    f" to_tsquery(pattern)) {BY_DISTANCE}": "",
     f"select n.* from public.notes n where now() + interval '1 day ago' > now() {BY_DISTANCE}": "",
     f"select n.* from public.notes n where n.status like pattern {BY_DISTANCE}": "",
     "select n.* from public.notes n where ($4 is null or n.status = 'done') and ($4 or n.owner is"

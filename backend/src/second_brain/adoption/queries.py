@@ -268,12 +268,16 @@ class Query:
             if text in seen or condition == exp.true():
                 continue
             seen.add(text)
-            if any(map(_is_text, condition.walk())) or (
+            names = {_argument(one) for one in condition.walk()} - {None}
+            # Words that are no part of the question are a condition as others are.
+            is_own = question not in names and names <= {*arguments, *self.source.columns}
+            if (any(map(_is_text, condition.walk())) and not is_own) or (
                 question is not None
                 and (any(map(_is_distance, condition.walk())) or _names(condition, question))
             ):
                 outside = condition.transform(self._without_words)
-                if _is_about_rows(outside) or self.source.named_by(outside):
+                is_hiding = condition.find(exp.Case, exp.Not)
+                if is_hiding or _is_about_rows(outside) or self.source.named_by(outside):
                     found.undecided.append(f"its condition {text} is not kept")
             elif (
                 not self.is_plain
@@ -437,9 +441,10 @@ def _is_within(node: exp.Expr | None) -> bool:
 
 
 def _conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
-    if isinstance(condition, exp.And):
-        yield from _conjuncts(condition.this)
-        yield from _conjuncts(condition.expression)
+    inner = condition.unnest() if condition is not None else None
+    if isinstance(inner, exp.And):
+        yield from _conjuncts(inner.this)
+        yield from _conjuncts(inner.expression)
     elif condition is not None:
         yield exp.paren(condition, copy=True) if isinstance(condition, exp.Or) else condition
 
