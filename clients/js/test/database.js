@@ -34,7 +34,7 @@ export function prelude() {
 
 export async function migrations() {
   const folder = new URL("migrations/", ROOT);
-  const ofServers = /^(citus|native_bm25|substrings)/;
+  const ofServers = /^(citus|native_bm25)/;
   const names = (await readdir(folder, { recursive: true }))
     .filter((name) => name.endsWith(".sql") && !ofServers.test(name))
     .sort((one, other) => basename(one).localeCompare(basename(other)));
