@@ -129,14 +129,15 @@ def _without_large_sheets(archive: zipfile.ZipFile) -> io.BytesIO | None:
 
 def _places(xml: bytes) -> int:
     """Return the places between the outermost filled cells of a sheet."""
-    rows, names = set(), set()
+    rows: set[int] = set()
+    names: set[bytes] = set()
     for cell in _FILLED_CELL.finditer(xml):
         names.add(cell[1])
         rows.add(int(cell[2]))
     if not rows:
         return 0
     columns = [
-        sum((letter - 64) * 26**place for place, letter in enumerate(reversed(name)))
+        sum((letter - 64) * pow(26, place) for place, letter in enumerate(reversed(name)))
         for name in names
     ]
     return (max(rows) - min(rows) + 1) * (max(columns) - min(columns) + 1)
