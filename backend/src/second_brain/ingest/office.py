@@ -136,11 +136,15 @@ def _places(xml: bytes) -> int:
         rows.add(int(cell[2]))
     if not rows:
         return 0
-    columns = [
-        sum((letter - 64) * pow(26, place) for place, letter in enumerate(reversed(name)))
-        for name in names
-    ]
+    columns = [_column(name) for name in names]
     return (max(rows) - min(rows) + 1) * (max(columns) - min(columns) + 1)
+
+
+def _column(name: bytes) -> int:
+    number = 0
+    for letter in name:
+        number = 26 * number + letter - ord("A") + 1
+    return number
 
 
 def sheet_text(rows: Iterable[Sequence[object]]) -> str:
