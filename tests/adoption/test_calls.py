@@ -5,6 +5,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from adopted import adopt, backfill
+from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from command_line import Run
@@ -208,11 +209,11 @@ def test_a_function_of_any_name_comes_back_and_one_of_another_role_is_left(
 ) -> None:
     names = ["é" * 31, "f\n language sql as $", "f\nselect 1/0;"]
     listed = "select oid, pg_get_functiondef(oid) from pg_proc where oid = any (%s::oid[])"
-    oids = []
+    oids: list[int] = []
     for name in names:
         notes.execute(SEARCH.format(security="", where="").encode())
-        renamed = psycopg.sql.SQL("alter function public.search_notes rename to {}")
-        notes.execute(renamed.format(psycopg.sql.Identifier(name)))
+        renamed = sql.SQL("alter function public.search_notes rename to {}")
+        notes.execute(renamed.format(sql.Identifier(name)))
         oids += notes.execute("select max(oid) from pg_proc").fetchone() or ()
     notes.execute(SEARCH.format(security="security definer", where="").encode())
     notes.execute("grant create on schema public to service_role")
