@@ -67,6 +67,26 @@ def test_a_condition_on_a_column(knowledge: Connection) -> None:
     assert passing(knowledge, [], date_from="-infinity", date_to="5874897-12-31") == {1, 2}
 
 
+def test_every_field_is_a_column_of_the_rows_that_a_sample_reads(knowledge: Connection) -> None:
+    missing = knowledge.execute(
+        """
+        select listed.name
+          from jsonb_object_keys(knowledge_internal.filter_columns()) as listed (name)
+        except
+        select attribute.attname
+          from pg_catalog.pg_attribute as attribute
+         where attribute.attrelid = 'knowledge_internal.chunk_rows'::regclass
+        """
+    ).fetchall()
+    # Read through the document's id, and by the words.
+    assert {name for (name,) in missing} == {"external_key", "text"}
+    knowledge.execute("insert into public.knowledge_chunks (content) values ('alpha')")
+    dated = {"date_to": "2026-01-31", "query_text": "alpha"}
+    for name in ("created_at", "updated_at"):
+        condition = [{"field": name, "op": "is_null"}]
+        assert search(knowledge, filters=condition, **dated) == []
+
+
 def test_a_condition_on_metadata(knowledge: Connection) -> None:
     rows: list[dict[str, Any]] = [
         {"year": 2024, "tags": ["api", "http"], "author": {"name": "Ann", "team": {"id": 1}}},

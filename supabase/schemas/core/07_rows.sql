@@ -6,8 +6,6 @@
 -- sub-query that reads the table again, so that an engine which distributes the rows can plan it.
 -- Which rows may be read is said by a row_scope alone.
 
-
-
 -- What a page of hits, or of a document, shows of a row.
 create type knowledge_internal.page_row as (
   id uuid, content text, knowledge_type text, document_id uuid, chunk_index integer,

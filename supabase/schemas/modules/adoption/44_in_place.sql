@@ -164,7 +164,7 @@ begin
          chunk.visibility, chunk.allowed_groups, chunk.sensitivity, chunk.source_id,
          chunk.source_origin, chunk.metadata, chunk.heading, chunk.content_hash,
          chunk.text_length, chunk.content_tsv, chunk.bm25, chunk.embedding_bits,
-         chunk.embedding_model, chunk.updated_at,
+         chunk.embedding_model, chunk.created_at, chunk.updated_at,
          coalesce(
            chunk.content,
            knowledge_internal.place_content(
