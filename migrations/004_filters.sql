@@ -571,7 +571,8 @@ begin
           from jsonb_array_elements(elements) with ordinality as listed (element)
       );
     end if;
-    -- As a value, {"$in": [1]} or {"gte": 1} would equal no row. Metadata with such keys is found by contains.
+    -- As a value, {"$in": [1]} or {"gte": 1} would equal no row. Metadata with such keys is found
+    -- by contains.
     foreign_operator := case
       when written.path[1] ~ '^[$][A-Za-z]+$' then written.path[1]
       when condition.kind = 'json' and condition.op in ('in', 'not_in')
