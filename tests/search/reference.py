@@ -225,8 +225,8 @@ def bm25(
 
 def length_weight(counts: Iterable[tuple[int, int]]) -> float:
     """Return b of BM25 for chunks with so many words and different words."""
-    words, distinct = map(sum, zip(*counts, strict=True))
-    return float(min(0.75, max(0.4, 3 * (1 - distinct / words))))
+    words, distinct = map(sum, zip((0, 0), *counts, strict=True))
+    return float(min(0.75, max(0.4, 3 * (1 - distinct / max(words, 1)))))
 
 
 def best_first(scores: Mapping[int, float]) -> list[int]:
