@@ -179,14 +179,14 @@ def test_groups_of_conditions_are_built_by_clicks_and_read_back(page: "Page") ->
         {"field": "external_key", "op": "in", "value": ["a.md", "cars.md"]},
         {"field": "document_date", "op": "is_not_null"},
     ]
-    field = page.get_by_role("textbox", name="More filters, in JSON")
-    assert json.loads(field.input_value()) == [{"not": {"any": wanted}}]
+    written = page.get_by_role("textbox", name="More filters, in JSON")
+    assert json.loads(written.input_value()) == [{"not": {"any": wanted}}]
     page.get_by_role("searchbox", name="Question").press("Enter")
     page.wait_for_url("**filters=**")
-    assert json.loads(field.input_value()) == [{"not": {"any": wanted}}]
+    assert json.loads(written.input_value()) == [{"not": {"any": wanted}}]
     assert builder.locator(".condition").count() == 2
     builder.locator(".condition [data-remove]").first.evaluate("one => one.click()")
-    assert json.loads(field.input_value()) == [{"not": {"any": wanted[1:]}}]
+    assert json.loads(written.input_value()) == [{"not": {"any": wanted[1:]}}]
 
 
 def test_the_call_is_copied(page: "Page") -> None:
