@@ -321,6 +321,8 @@ def add_scores(lists: Sequence[dict[int, Hit]], corpus: Corpus, arguments: Argum
 
 def with_neighbours(scores: dict[int, float], active: Mapping[int, Chunk]) -> dict[int, float]:
     """Add a part of the best score of the chunks before and after in the same document."""
+    if not scores:
+        return {}
     words = sum(len(one.words) for one in active.values()) / len(active)
     weight = min(0.3, 6 / words)
     added = dict(scores)
