@@ -121,7 +121,7 @@ def test_before_a_release_the_path_is_the_state_file_by_file(
     (checkout.path / "099_orphan.sql").write_text("select 1;")
     tool.write_baseline(checkout, databases)
     written = {file.name: file.read_text() for file in checkout.path.glob("*.sql")}
-    there = {file.name: file.read_text() for file in Checkout().path.rglob("*.sql")}
+    there = {file.name: file.read_text() for file in Checkout().path.glob("*.sql")}
     assert written == there, "run `make baseline`"
 
 
