@@ -572,8 +572,6 @@ begin
 end
 $$;
 
-
-
 -- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
 -- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
 -- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than

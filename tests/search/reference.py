@@ -208,18 +208,22 @@ def bm25(
 ) -> dict[int, float]:
     """Score the chunks with any word of the query, or all in mode simple: k1 1.2."""
     b = b or length_weight((len(one.words), len(set(one.words))) for one in active.values())
-    mean_length = sum(len(one.words) for one in active.values()) / max(len(active), 1)
+    mean_length = sum(len(one.words) for one in active.values()) / max(len(active), 1) or 1
+    # In the order of the function's own sums, so that both round alike and have the same ties.
+    shortest = 1.2 * (1 - b)
+    per_word = 1.2 * (1 - b + b / mean_length) - shortest
     asked = Counter(query.split())
     weights = {word: times * idf(active, word) for word, times in asked.items()}
-    # In the order of the function's own sum, so that both round alike and have the same ties.
     rarest_first = sorted(asked, key=lambda word: (-idf(active, word), word))
     scores: dict[int, float] = {}
     for number, one in active.items():
         found = [word in one.words for word in asked]
         if all(found) if mode == "simple" else any(found):
-            norm = 1.2 * (1 - b + b * len(one.words) / mean_length)
+            norm = shortest + per_word * len(one.words)
             tfs = [(word, one.words.count(word)) for word in rarest_first]
-            scores[number] = sum(weights[word] * tf * 2.2 / (tf + norm) for word, tf in tfs)
+            scores[number] = sum(
+                weights[word] * 2.2 / (1 + 4 * norm / (4 * tf)) for word, tf in tfs if tf
+            )
     return scores
 
 

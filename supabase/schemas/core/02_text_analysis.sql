@@ -599,8 +599,8 @@ begin
 end
 $$;
 
--- k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated. A
--- function of one value is computed once for a plan, one that returned b too would be in each call.
+-- k1 of BM25: how fast the weight of a word approaches its maximum as the word is repeated. Apart
+-- from b, because Postgres computes a function with one result once, when it plans a statement.
 create function knowledge_internal.bm25_k1() returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$

@@ -695,8 +695,6 @@ begin
 end
 $$;
 
-
-
 -- A reading with what a row must have and must not have. is_partial: false where all rows that
 -- match are candidates, else null.
 create function knowledge_internal.with_requirements(

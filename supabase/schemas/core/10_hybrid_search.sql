@@ -285,8 +285,6 @@ begin
 end
 $$;
 
-
-
 -- How a search reads its rows in the present table. named: the collections that it names; null:
 -- all. A viewer and collections bound the rows beside the filters.
 create function knowledge_internal.plan_reading(
