@@ -350,11 +350,8 @@ def _question(value: Any, name: str) -> Any:
     if name == "query_text":
         if not is_text:
             raise InvalidInputError(f"{name} must be a text, not {type(value).__name__}")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return json_form(value, name)  # which says what is wrong
-        return value
+        # Which says what is wrong with a text.
+        return value if value.isprintable() else json_form(value, name)
     if is_text and not value.lstrip().startswith("["):
         raise InvalidInputError(
             f"{name} must be a list of numbers, not {value[:100]!r}",
@@ -377,6 +374,16 @@ def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str
     return read
 
 
+def _integer(value: Any, name: str) -> Any:
+    """Refuse what one provider would round or read as 1, and the other refuse."""
+    value = json_form(value, name)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool | float):
+        raise InvalidInputError(f"{name} must be an integer, not {value!r}")
+    return value
+
+
 def _plain(value: object) -> Any:
     """Return arrays as lists of Python numbers.
 
@@ -395,6 +402,7 @@ _date = _parsed(date.fromisoformat, "an ISO date such as 2026-01-31")
 _uuid = _parsed(UUID, "a UUID")
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
+    **{one.name: _integer for one in ARGUMENTS.values() if one.sql_type == "integer"},
     **dict.fromkeys(("query_embedding", "query_text"), _question),
     **dict.fromkeys(("filters", "required_filters"), conditions),
     **dict.fromkeys(("collections", "viewer_groups"), _names),
