@@ -102,11 +102,11 @@ def test_merged_cells_of_slides_and_sheets_are_repeated(tmp_path: Path) -> None:
     sheet = book.worksheets[0]
     for at, text in enumerate(("Region", "City", "North", "Kiel", "", "Emden", "", "")):
         table.cell(at // 2, at % 2).text = text
-        sheet.cell(3 + at // 2, 2 + at % 2, text or None)
+        sheet.cell(5 + at // 2, 2 + at % 2, text or None)
     table.cell(1, 0).merge(table.cell(3, 0))
     # A title of several rows is one.
-    sheet["A1"] = "Report"
-    for merged in ("B4:B6", "A1:C2"):
+    sheet["B2"] = "Report"
+    for merged in ("B6:B8", "B2:C3"):
         sheet.merge_cells(merged)
     for name, file in (("a.pptx", deck), ("a.xlsx", book)):
         file.save(str(tmp_path / name))

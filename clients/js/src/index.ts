@@ -210,6 +210,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
         }
         return each;
       };
+      signal?.throwIfAborted();
       found = await within(run(), timeout * texts.length, signal);
     } catch (error) {
       signal?.throwIfAborted();
@@ -293,7 +294,6 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
 
 /** Wait for work, but no longer than these milliseconds, and only until the signal aborts. */
 async function within<T>(work: Promise<T>, most: number, signal?: AbortSignal): Promise<T> {
-  signal?.throwIfAborted();
   let stop = () => {};
   const ended = new Promise<never>((_, reject) => {
     const abort = () => reject(signal?.reason);

@@ -47,6 +47,7 @@ _LEFT_OUT = """
 """
 _INLINE = "b, strong, i, em, code, kbd, samp, var, del, s, u, mark, q"
 _IN_A_WORD = {*_INLINE.split(", "), "a", "span", "font", "small", "sub", "ins", "abbr"}
+_INLINE_LEVELS = 20
 _BLOCKS = ["p", "div", "li", "dt", "dd", "tr", "pre", "br", "h1", "h2", "h3", "h4", "h5", "h6"]
 _SIGNS_OF_LINKS = {"", "¶", "#", "§", "🔗"}
 # A place that any site may call its content must hold this share of the page's text.
@@ -205,7 +206,7 @@ def _main_part(page: "BeautifulSoup") -> "Tag":
 def _repair_words(main: "Tag") -> None:
     """Keep words and numbers as they are read: no marks inside a word, 10^6 for a power."""
     for tag in main.select(_INLINE):
-        before, after = map(_beside, (tag.previous_sibling, tag.next_sibling))
+        before, after = _beside(tag, "previous_sibling"), _beside(tag, "next_sibling")
         if before[-1:].isalnum() or after[:1].isalnum():
             # Taken out, each would move those after it.
             tag.name = "span"
@@ -216,11 +217,18 @@ def _repair_words(main: "Tag") -> None:
         below.insert(0, "/")
 
 
-def _beside(sibling: "PageElement | None") -> str:
-    if isinstance(sibling, str):
-        return sibling
-    is_inline = getattr(sibling, "name", None) in _IN_A_WORD
-    return sibling.get_text() if sibling is not None and is_inline else ""
+def _beside(tag: "Tag", side: str) -> str:
+    """Return the text before or after a tag, which can be outside of the tags around it."""
+    for _ in range(_INLINE_LEVELS):
+        sibling: PageElement | None = getattr(tag, side)
+        if isinstance(sibling, str):
+            return sibling
+        if sibling is not None:
+            return sibling.get_text() if getattr(sibling, "name", None) in _IN_A_WORD else ""
+        if tag.parent is None or tag.parent.name not in _IN_A_WORD:
+            break
+        tag = tag.parent
+    return ""
 
 
 def _repair_code(main: "Tag") -> None:

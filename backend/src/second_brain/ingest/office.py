@@ -98,9 +98,10 @@ def load_workbook(data: bytes, name: str) -> LoadedDocument:
     for title in book.sheet_names:
         try:
             sheet = book.get_sheet_by_name(title)
-            top = sheet.start[0] if sheet.start else 0
+            # calamine leaves out the columns before the first filled one, but not the rows.
+            left = sheet.start[1] if sheet.start else 0
             merged = [
-                (column, first - top, last - top)
+                (column - left, first, last)
                 for (first, column), (last, _) in sheet.merged_cell_ranges or ()
                 if first < last
             ]

@@ -193,7 +193,7 @@ def _document(record: object, path: Path, name: str, key: str) -> LoadedDocument
         text=without_pictures(clean(text)),
         **fields,
         metadata={
-            **{name: json_value(value) for name, value in {**record, **metadata}.items()},
+            **json_value({**record, **metadata}),
             **{"path": key, "document_type": "jsonl", "source_file": path.name},
         },
     )

@@ -184,7 +184,11 @@ class SecondBrainVectorStore(VectorStore):
             raise InvalidInputError("texts must be a list of texts, not one text")
         contents = list(texts)
         labels = [one or {} for one in metadatas or [{}] * len(contents)]
-        keys = checked_ids([given or uuid4() for given in ids or [None] * len(contents)])
+        keys = checked_ids(
+            ids
+            if isinstance(ids, str)
+            else [one or uuid4() for one in ids or [None] * len(contents)]
+        )
         for name, given in (("metadatas", labels), ("ids", keys)):
             if len(given) != len(contents):
                 raise InvalidInputError(

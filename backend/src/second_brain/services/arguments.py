@@ -365,7 +365,10 @@ def _question(value: Any, name: str) -> Any:
 def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str], Any]:
     def read(value: Any, name: str) -> Any:
         if not isinstance(value, str):
-            return json_form(value, name)
+            given = json_form(value, name)
+            if not isinstance(given, str):
+                raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
+            return given
         try:
             return str(parse(value))
         except ValueError as error:
@@ -374,14 +377,22 @@ def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str
     return read
 
 
-def _integer(value: Any, name: str) -> Any:
-    """Refuse what one provider would round or read as 1, and the other refuse."""
-    value = json_form(value, name)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool | float):
-        raise InvalidInputError(f"{name} must be an integer, not {value!r}")
-    return value
+def _scalar(sql_type: str) -> Callable[[Any, str], Any]:
+    """Return what refuses values that one provider would convert, and the other refuse."""
+    expected, *kinds = _SCALARS[sql_type]
+
+    def read(value: Any, name: str) -> Any:
+        if type(value) in kinds:
+            return value
+        given = json_form(value, name)
+        if sql_type == "integer" and isinstance(given, float) and given.is_integer():
+            given = int(given)
+        # The database reads a text, and refuses it by name.
+        if type(given) not in (*kinds, str):
+            raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
+        return given
+
+    return read
 
 
 def _plain(value: object) -> Any:
@@ -400,9 +411,14 @@ def _plain(value: object) -> Any:
 _json: Callable[[Any, str], Any] = json_form
 _date = _parsed(date.fromisoformat, "an ISO date such as 2026-01-31")
 _uuid = _parsed(UUID, "a UUID")
+_SCALARS: Mapping[str, tuple[Any, ...]] = {
+    "integer": ("an integer", int),
+    "double precision": ("a number", int, float),
+    "boolean": ("true or false", bool),
+}
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    **{one.name: _integer for one in ARGUMENTS.values() if one.sql_type == "integer"},
+    **{one.name: _scalar(one.sql_type) for one in ARGUMENTS.values() if one.sql_type in _SCALARS},
     **dict.fromkeys(("query_embedding", "query_text"), _question),
     **dict.fromkeys(("filters", "required_filters"), conditions),
     **dict.fromkeys(("collections", "viewer_groups"), _names),
