@@ -1,13 +1,11 @@
 """What a user of a role cannot read, call or change."""
 
 import random
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-import corpora
 from conftest import Connect, Connection
 from corpora import (
     USERS,
@@ -20,6 +18,9 @@ from corpora import (
     own_word,
     store,
     words_of,
+)
+from corpora import (
+    ask as call,
 )
 from homes import in_its_module
 from support.emptied import dsn as dsn
@@ -43,10 +44,6 @@ YOUR_CHUNK = Chunk(
     embedding=(1, 0, 0),
     date=None,
 )
-
-
-def call(connection: Connection, function: str, **arguments: Any) -> list[Row]:
-    return corpora.call(connection, function, arguments)
 
 
 @pytest.fixture
