@@ -286,10 +286,6 @@ def compare(
     found = Comparison(name)
     if repair and faults(database, name):
         database.execute(_FOLLOW, {"name": name})
-    if repair:
-        # What such a row lacked can be there now: another mapping, or other rows of its document.
-        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
-        _repair(database, name, lost)
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
     problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
@@ -322,6 +318,10 @@ def compare(
                 _DELETE_LEFT_OVER,
                 {"name": name, "external_keys": _still_left_over(database, name, left_over)},
             )
+    if repair:
+        # What such a row lacked can be there now: another mapping, or other rows of its document.
+        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
+        _repair(database, name, lost)
     found.problems = problems(database, name)
     found.noted, _ = noted(database, name)
     return found
