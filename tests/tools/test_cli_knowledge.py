@@ -38,22 +38,6 @@ def test_wrong_usage_is_told_with_what_is_allowed(
     assert named in done.err
 
 
-def test_each_mode_runs_its_own_legs(brain: Run) -> None:
-    brain("ingest", "docs")
-    legs = {
-        mode: {
-            (hit["metadata"]["vector_rank"] is not None, hit["metadata"]["text_rank"] is not None)
-            for hit in hits(brain("search", "yellow", "--mode", mode, "--json"))
-        }
-        for mode in ("vector", "text", "hybrid")
-    }
-    assert legs == {
-        "vector": {(True, False)},
-        "text": {(False, True)},
-        "hybrid": {(True, True), (True, False)},
-    }
-
-
 def test_the_table_shows_title_ranks_score_and_matched_words(brain: Run) -> None:
     brain("ingest", "docs")
     header, first, line, *_ = brain("search", "yellow bananas", "--limit", "2").out.splitlines()
