@@ -21,6 +21,7 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.results import BatchDetails, Details
 from second_brain.services.supabase import SupabaseProvider
+from support.emptied import dsn as dsn
 
 OWNER = UUID("00000000-0000-0000-0000-00000000000a")
 

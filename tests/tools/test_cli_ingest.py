@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from command_line import Run, hits
 from conftest import Connection
 from second_brain.models import WordLlamaEmbedder
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 
 def test_a_folder_is_ingested_counted_and_found(brain: Run, tmp_path: Path) -> None:

@@ -14,12 +14,9 @@ from conftest import Connection
 from corpora import store_document
 from second_brain.models.rerankers import Reranker
 from second_brain.services.write import KnowledgeWriter
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 
 @pytest.mark.parametrize(

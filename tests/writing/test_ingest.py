@@ -21,6 +21,7 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder
 from second_brain.services.write import KnowledgeWriter
+from support.emptied import dsn as dsn
 
 
 @pytest.fixture
