@@ -129,7 +129,7 @@ def test_a_killed_backfill_is_continued(source: Connection, dsn: str, connect: C
         before = contents(source)
     assert 0 < len(before) < ROWS
     rest = backfill(source)
-    assert rest.read <= ROWS - len(before)
+    assert rest.stored <= ROWS - len(before)
     assert compare(source).differences == 0
 
 

@@ -120,7 +120,7 @@ def test_tables_and_columns_may_have_any_name(database: Connection, name: str) -
     assert (row["title"], row["chunks"][0]["content"]) == ("Title", "New.")
     assert source_key(row["source_row"]) == {name: "1"}
     assert compare(database, adopted).differences == 0
-    assert backfill(database, adopted).read == 0
+    assert backfill(database, adopted).stored == 0
 
 
 def test_a_document_with_the_same_external_key_is_not_replaced(database: Connection) -> None:

@@ -187,7 +187,7 @@ def test_rows_and_changes_of_the_package_are_carried_over(
 ) -> None:
     adopt(database, f"public.{package.layout.table}", layout=package.layout.preset, name="adopted")
     done = backfill(database, "adopted")
-    assert (done.read, done.stored) == (ROWS, ROWS)
+    assert done.stored == ROWS
     assert reasons(database, "adopted") == {}
     assert compare(database, "adopted").differences == 0
 

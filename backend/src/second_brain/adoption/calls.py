@@ -80,11 +80,6 @@ select proc.oid::regprocedure::text
    )
  order by proc.oid::regprocedure::text
 """
-_MISSING = """
-select knowledge_internal.adoption_keys(
-         adoption_name => %(name)s, after_key => null, page_size => 1000, only_missing => true
-       )
-"""
 # Some rows of the table as questions: each column as text, and words of the content.
 _ASKED = """
 select {columns}, array_to_string((regexp_split_to_array(btrim(adopted.content), '\\s+'))[1:5], ' ')
@@ -99,10 +94,31 @@ _VALUES = """
 (select string_agg(field.value #>> '{}', ' ') from jsonb_each(to_jsonb(answer)) as field
   where jsonb_typeof(field.value) <> 'number')
 """
-_FOUND = """
-select {key} = any (%(new)s), {columns}
-  from {table} as source
- where {key} = any (%(new)s || %(old)s)
+# Conditions on a column that all rows of both answers meet, and no row that is new.
+_CONDITIONS = """
+select found.name || ' ' || case
+         when found.is_null then 'is null'
+         when found.is_not_null then 'is not null'
+         when found.is_later then '> now()'
+         when found.is_past then '<= now()'
+         when cardinality(found.olds) = 1 and found.olds[1] <> all (array_remove(found.news, null))
+           then '= ' || quote_literal(found.olds[1])
+       end
+  from (
+    select field.name,
+           bool_and((field.value is null) <> given.is_new) as is_null,
+           bool_and((field.value is null) = given.is_new) as is_not_null,
+           bool_and((field.is_later <> given.is_new) is true) as is_later,
+           bool_and((field.is_later = given.is_new) is true) as is_past,
+           array_agg(distinct field.value) filter (where not given.is_new) as olds,
+           array_agg(distinct field.value) filter (where given.is_new) as news
+      from {table} as source
+     cross join lateral (select {key} = any (%(new)s) as is_new) as given
+     cross join lateral (values {fields}) as field (name, value, is_later)
+     where {key} = any (%(new)s || %(old)s)
+     group by field.name
+    having count(distinct given.is_new) = 2
+  ) as found
 """
 _TIMES = ("date", "timestamp", "timestamptz")
 
@@ -122,9 +138,9 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
     with needed("sqlglot", "adoption"):
         from second_brain.adoption import drop_ins
     adoption = carrying.mapped(database, name)
-    (missing,) = database.execute(_MISSING, {"name": name}).fetchone() or (None,)
+    missing = next(carrying.pages(database, name, 1000, only_missing=True), [])
     known = [one.key for one in carrying.problems(database, name)]
-    if any(key not in known for key in missing or []):
+    if any(key not in known for key in missing):
         raise ConfigurationError(
             f"rows of {adoption.source} are not carried over, and the drop-ins would not find them",
             remedy=f"Run: second-brain adopt --backfill {name}",
@@ -248,57 +264,31 @@ def _arguments(call: "DropIn") -> sql.Composed:
 def _conditions(
     database: Database, source: "Source", new: list[str], shared: list[str]
 ) -> list[str]:
-    """Return what all rows of both answers meet, and no row that is new."""
-    columns = {
-        name: kind
+    """Return what all rows of both answers meet, and no row that is new.
+
+    None where results have no key of the table: they are not its rows.
+    """
+    fields = [
+        sql.SQL("({}, source.{}::text, {})").format(
+            sql.Literal(sql.Identifier(name).as_string(None)),
+            sql.Identifier(name),
+            sql.SQL("source.{} > now()" if kind in _TIMES else "null::boolean").format(
+                sql.Identifier(name)
+            ),
+        )
         for name, kind in source.columns.items()
         if kind not in ("vector", "halfvec", "tsvector") and name not in source.key
-    }
-    times = [name for name, kind in columns.items() if kind in _TIMES]
-    if not new or not shared or not columns:
+    ]
+    if not new or not shared or not fields:
         return []
-    later = [sql.SQL("source.{} > now()").format(sql.Identifier(one)) for one in times]
     rows = database.execute(
-        _FOUND,
+        _CONDITIONS,
         {"new": new, "old": shared},
         key=_key("source", source),
-        columns=sql.SQL(", ").join([_texts(columns), *later]),
+        fields=sql.SQL(", ").join(fields),
         table=sql.Identifier(source.schema, source.name),
     ).fetchall()
-    if {row[0] for row in rows} != {True, False}:
-        return []  # Results without the key of the table are not its rows.
-    found = []
-    for place, name in enumerate(columns, 1):
-        at = len(columns) + 1 + times.index(name) if name in times else None
-        news, olds = (
-            {(row[place], None if at is None else row[at]) for row in rows if row[0] is is_new}
-            for is_new in (True, False)
-        )
-        condition = _separating(news, olds)
-        if condition is not None:
-            found.append(f"{sql.Identifier(name).as_string(None)} {condition}")
-    return sorted(found)
-
-
-def _separating(
-    news: set[tuple[str | None, bool | None]], olds: set[tuple[str | None, bool | None]]
-) -> str | None:
-    """Return what all old values meet and no new one; values are with whether they are later."""
-    (new_values, are_new_later), (old_values, are_old_later) = (
-        ({value for value, _ in one}, {is_later for _, is_later in one}) for one in (news, olds)
-    )
-    if old_values == {None} and None not in new_values:
-        return "is null"
-    if None not in old_values and new_values == {None}:
-        return "is not null"
-    if None not in old_values | new_values and (are_new_later, are_old_later) == ({False}, {True}):
-        return "> now()"
-    if None not in old_values | new_values and (are_new_later, are_old_later) == ({True}, {False}):
-        return "<= now()"
-    (value, *others) = old_values
-    if value is None or others or value in new_values:
-        return None
-    return f"= {sql.Literal(value).as_string(None)}"
+    return sorted(condition for (condition,) in rows if condition is not None)
 
 
 def migration(calls: "Sequence[DropIn]", name: str) -> str:

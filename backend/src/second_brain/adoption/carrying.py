@@ -29,23 +29,13 @@ Key = list[str | None]
 _EXISTS = "select to_regclass('public.knowledge_adoptions') is not null"
 _LIST = """
 select adoption.name,
-       case when class.oid is null then '"a dropped table"'
-         else format('%I.%I', namespace.nspname, class.relname) end,
-       adoption.key_columns, adoption.embedding_model, adoption.place_id is not null,
-       (
-         select count(*)
-           from public.knowledge_adoption_problems as problem
-          where problem.adoption_name = adoption.name
+       coalesce(
+         (pg_catalog.pg_identify_object('pg_class'::regclass, adoption.source, 0)).identity,
+         '"a dropped table"'
        ),
-       (
-         select format('%I.%I', space.nspname, parent.relname)
-           from pg_catalog.pg_class as parent
-           join pg_catalog.pg_namespace as space on space.oid = parent.relnamespace
-          where parent.oid = adoption.parent
-       )
+       adoption.place_id is not null,
+       to_regclass(format('knowledge_internal.%I', 'adopted_' || adoption.name)) is not null
   from public.knowledge_adoptions as adoption
-  left join pg_catalog.pg_class as class on class.oid = adoption.source
-  left join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
  order by adoption.name
 """
 _COUNT = "select count(*) from knowledge_internal.{view}"
@@ -96,68 +86,22 @@ delete from public.knowledge_documents as document
  where document.external_key = any (%(external_keys)s)
    and document.source_row @> jsonb_build_object('adoption', %(name)s::text)
 """
-_TRIGGERS = """
-select trigger.tgname, trigger.tgenabled in ('O', 'A'),
-       split_part(encode(trigger.tgargs, 'escape'), '\\000', 2) = 'gated',
-       format('%%I.%%I', namespace.nspname, class.relname)
+_DROP_TRIGGERS = """
+select 'drop trigger ' || (
+         pg_catalog.pg_identify_object('pg_trigger'::regclass, trigger.oid, 0)
+       ).identity
   from pg_catalog.pg_trigger as trigger
-  join pg_catalog.pg_class as class on class.oid = trigger.tgrelid
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
  where trigger.tgfoid in (
-         to_regprocedure('knowledge_internal.carry_over_changes()'),
-         to_regprocedure('knowledge_internal.carry_over_parents()')
+         'knowledge_internal.carry_over_changes'::regproc,
+         'knowledge_internal.carry_over_parents'::regproc
        )
    and split_part(encode(trigger.tgargs, 'escape'), '\\000', 1) = %(name)s
    and trigger.tgparentid = 0
-   and trigger.tgrelid in (to_regclass(%(source)s), to_regclass(%(parent)s))
- order by trigger.tgrelid <> to_regclass(%(source)s), trigger.tgname
+ order by trigger.tgrelid, trigger.tgname
 """
-_LOST_COLUMNS = """
-select key.name
-  from unnest(%(columns)s::text[]) as key (name)
- where not exists (
-         select
-           from pg_catalog.pg_attribute as attribute
-          where attribute.attrelid = to_regclass(%(source)s)
-            and attribute.attname = key.name
-            and not attribute.attisdropped
-       )
-"""
-# Columns that the view reads, and that the trigger for changed rows does not compare; null for all.
-_UNFOLLOWED = """
-select mapped.name
-  from public.knowledge_adoptions as adoption
-  join pg_catalog.pg_trigger as trigger on trigger.tgrelid = adoption.source
- cross join lateral unnest(
-         coalesce(knowledge_internal.mapped_columns(adoption), array[null::text])
-       ) as mapped (name)
-  left join pg_catalog.pg_attribute as attribute
-    on attribute.attrelid = trigger.tgrelid and attribute.attname = mapped.name
- where adoption.name = %(name)s
-   and trigger.tgname = %(trigger)s
-   and position('old.*' in pg_catalog.pg_get_triggerdef(trigger.oid)) = 0
-   and not exists (
-         select
-           from pg_catalog.pg_depend as dependency
-          where dependency.classid = 'pg_catalog.pg_trigger'::regclass
-            and dependency.objid = trigger.oid
-            and dependency.refobjid = trigger.tgrelid
-            and dependency.refobjsubid = attribute.attnum
-       )
-"""
-_LACKS_INDEX = """
-select adoption.order_sql
-  from public.knowledge_adoptions as adoption
- where adoption.name = %(name)s
-   and adoption.embedding_column is not null
-   and adoption.order_sql is distinct from knowledge_internal.place_order(
-         adoption.source, adoption.embedding_column
-       )
-"""
+_FAULTS = "select knowledge_internal.adoption_faults(%(name)s)"
 _WRITE_PLACES = "select knowledge_internal.write_places()"
 _FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
-_HAS_VIEW = "select to_regclass(%(view)s) is not null"
-_DROP_TRIGGER = "drop trigger {trigger} on {source}"
 _DROP_VIEW = "drop view if exists knowledge_internal.{view}"
 _FORGET_NOTED = "delete from public.knowledge_adoption_changes where adoption_name = {name}"
 _FORGET = "delete from public.knowledge_adoptions where name = {name}"
@@ -168,15 +112,12 @@ _DELETE_DOCUMENTS = (
 
 @dataclass(frozen=True)
 class Adoption:
-    """A registered adoption; `problems` counts the rows that are listed with a reason."""
+    """A registered adoption, and whether the view that maps its table exists."""
 
     name: str
     source: str
-    key_columns: Sequence[str]
-    embedding_model: str | None
     is_in_place: bool
-    problems: int
-    parent: str | None
+    has_view: bool
 
 
 @dataclass(frozen=True)
@@ -190,9 +131,8 @@ class Problem:
 
 @dataclass
 class Backfill:
-    """What a backfill did: rows read, stored, and waited for because a writer held them."""
+    """What a backfill did: rows stored, and waited for because a writer held them."""
 
-    read: int = 0
     stored: int = 0
     waited_for: int = 0
 
@@ -243,17 +183,12 @@ def named(database: Database, name: str) -> Adoption:
 def mapped(database: Database, name: str) -> Adoption:
     """Return the adoption of that name. Raises ConfigurationError without it, or its view."""
     adoption = named(database, name)
-    if not _has_view(database, name):
+    if not adoption.has_view:
         raise ConfigurationError(
             f"the adoption {name!r} has no view: it was dropped, or its table",
             remedy=f"Create the view again, or run: second-brain adopt --remove {name} --apply",
         )
     return adoption
-
-
-def _has_view(database: Database, name: str) -> bool:
-    view = f"{database.install.internals}.{migration.view_name(name)}"
-    return database.execute(_HAS_VIEW, {"view": view}).fetchone() == (True,)
 
 
 def backfill(
@@ -270,17 +205,17 @@ def backfill(
     many rows, the statistics that the text leg and fusion `auto` read are renewed.
     """
     mapped(database, name)
-    done = Backfill()
+    done, read = Backfill(), 0
     left: list[Key] = []
     total = _count(database, name)
     on_progress(Progress(f"Backfill of {name}", 0))
-    for keys in _pages(database, name, batch_size, only_missing=True):
+    for keys in pages(database, name, batch_size, only_missing=True):
         stored, skipped = _carry_over(database, name, keys)
-        done.read += len(keys)
+        read += len(keys)
         done.stored += stored
         if skipped:
             left += keys
-        on_progress(Progress(f"Backfill of {name}", min(done.read / max(total, 1), 1)))
+        on_progress(Progress(f"Backfill of {name}", min(read / max(total, 1), 1)))
     done.waited_for = _wait_for(database, name, left)
     if done.stored > total / 10:
         for statement in _STATISTICS:
@@ -311,6 +246,27 @@ def noted(database: Database, name: str) -> tuple[int, float]:
     return count, age
 
 
+def pages(
+    database: Database, name: str, size: int, *, only_missing: bool = False
+) -> Iterator[list[Key]]:
+    """Yield the keys of the view of an adoption in pages, of all rows or those without document."""
+    after: Key | None = None
+    while True:
+        (keys,) = database.execute(
+            _KEYS,
+            {
+                "name": name,
+                "after": None if after is None else Jsonb(after),
+                "size": size,
+                "only_missing": only_missing,
+            },
+        ).fetchone() or (None,)
+        if not keys:
+            return
+        yield keys
+        after = keys[-1]
+
+
 def compare(
     database: Database,
     name: str,
@@ -326,18 +282,14 @@ def compare(
     Rows that are noted for later are left out. `most` limits the number of rows compared, and
     leaves out the search for documents that are left over.
     """
-    adoption = mapped(database, name)
+    mapped(database, name)
     found = Comparison(name)
-    if repair and faults(database, adoption):
+    if repair and faults(database, name):
         database.execute(_FOLLOW, {"name": name})
-    if repair:
-        # What such a row lacked can be there now: another mapping, or other rows of its document.
-        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
-        _repair(database, name, lost)
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
     problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
-    for keys in _pages(database, name, PAGE_SIZE):
+    for keys in pages(database, name, PAGE_SIZE):
         differences = [
             one for one in _differences(database, name, keys) if tuple(one[0]) not in problem_keys
         ]
@@ -366,6 +318,10 @@ def compare(
                 _DELETE_LEFT_OVER,
                 {"name": name, "external_keys": _still_left_over(database, name, left_over)},
             )
+    if repair:
+        # What such a row lacked can be there now: another mapping, or other rows of its document.
+        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
+        _repair(database, name, lost)
     found.problems = problems(database, name)
     found.noted, _ = noted(database, name)
     return found
@@ -377,66 +333,17 @@ def problems(database: Database, name: str) -> list[Problem]:
     return [Problem(key, is_carried_over, reason) for key, is_carried_over, reason, _ in rows]
 
 
-def faults(database: Database, adoption: Adoption) -> list[str]:
+def faults(database: Database, name: str) -> list[str]:
     """List what is missing of an adoption, or switched off."""
-    found: list[str] = []
-    if not _has_view(database, adoption.name):
-        view = f"{database.install.internals}.{migration.view_name(adoption.name)}"
-        found.append(f"the view {view} does not exist")
-    lost = database.execute(
-        _LOST_COLUMNS, {"columns": list(adoption.key_columns), "source": adoption.source}
-    ).fetchall()
-    found += [f"{adoption.source} has no column {name}, which is in the key" for (name,) in lost]
-    found += _trigger_faults(database, adoption)
-    if not lost and database.execute(_LACKS_INDEX, {"name": adoption.name}).fetchone():
-        found.append(f"{adoption.source} has another vector index than at its adoption")
-    return found
-
-
-def _trigger_faults(database: Database, adoption: Adoption) -> list[str]:
-    schema = database.install.schema
-    found: list[str] = []
-    triggers = _triggers(database, adoption)
-    is_enabled = {(table, name): enabled for name, enabled, _, table in triggers}
-    change = migration.trigger_name(adoption.name, migration.CHANGE, schema)
-    followed = [adoption.source, *([adoption.parent] if adoption.parent else [])]
-    needed = [
-        (table, migration.trigger_name(adoption.name, event, schema))
-        for table in followed
-        for event in migration.EVENTS
-    ]
-    # The trigger for updates asks the one for changed rows.
-    if any(is_gated for _, _, is_gated, _ in triggers):
-        needed.append((adoption.source, change))
-    for table, trigger in needed:
-        if not is_enabled.get((table, trigger), False):
-            fault = "is disabled" if (table, trigger) in is_enabled else "does not exist"
-            found.append(f"the trigger {trigger} on {table} {fault}")
-    unfollowed = database.execute(_UNFOLLOWED, {"name": adoption.name, "trigger": change})
-    return found + [
-        f"the trigger {change} on {adoption.source} does not follow {name or 'whole rows'}, which "
-        "the view reads"
-        for (name,) in unfollowed.fetchall()
-    ]
-
-
-def _triggers(database: Database, adoption: Adoption) -> list[tuple[str, bool, bool, str]]:
-    return database.execute(
-        _TRIGGERS,
-        {"name": adoption.name, "source": adoption.source, "parent": adoption.parent},
-    ).fetchall()
+    return [fault for (fault,) in database.execute(_FAULTS, {"name": name}).fetchall()]
 
 
 def removal(database: Database, name: str, *, delete_documents: bool = False) -> list[str]:
     """Return the statements that remove an adoption; its source is then as it was before."""
     adoption = named(database, name)
     composed = database.install.composed
-    statements = [
-        # Postgres wrote the table's name, with its schema and with quotes where it needs them.
-        composed(_DROP_TRIGGER, trigger=sql.Identifier(trigger), source=sql.SQL(table))
-        for trigger, _, _, table in _triggers(database, adoption)
-    ]
-    statements.append(composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))))
+    triggers = database.execute(_DROP_TRIGGERS, {"name": name}).fetchall()
+    statements = [composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name)))]
     # Of a table that is searched in place, the documents have no text without it.
     if delete_documents or adoption.is_in_place:
         statements.append(composed(_DELETE_DOCUMENTS, name=sql.Literal(name)))
@@ -444,7 +351,7 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     if adoption.is_in_place:
         statements.append(composed(_WRITE_PLACES))
     removing = [one.as_string(database.connection) for one in statements]
-    return [*replaced.undo(database, name), *removing]
+    return [*replaced.undo(database, name), *(drop for (drop,) in triggers), *removing]
 
 
 def remove(database: Database, name: str, *, delete_documents: bool = False) -> None:
@@ -458,26 +365,6 @@ def _count(database: Database, name: str) -> int:
     view = sql.Identifier(migration.view_name(name))
     (count,) = database.execute(_COUNT, view=view).fetchone() or (0,)
     return int(count)
-
-
-def _pages(
-    database: Database, name: str, size: int, *, only_missing: bool = False
-) -> Iterator[list[Key]]:
-    after: Key | None = None
-    while True:
-        (keys,) = database.execute(
-            _KEYS,
-            {
-                "name": name,
-                "after": None if after is None else Jsonb(after),
-                "size": size,
-                "only_missing": only_missing,
-            },
-        ).fetchone() or (None,)
-        if not keys:
-            return
-        yield keys
-        after = keys[-1]
 
 
 def _carry_over(

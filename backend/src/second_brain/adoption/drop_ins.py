@@ -52,7 +52,8 @@ select namespace.nspname, class.relname,
  where adoption.name = %(name)s
 """
 _FUNCTION = """
-select namespace.nspname, proc.proname, proc.oid::regprocedure::text,
+select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, proc.proname),
+       format('%%I.%%I', namespace.nspname, before.name), proc.oid::regprocedure::text,
        pg_catalog.pg_get_functiondef(proc.oid),
        coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc), proc.prosecdef,
        array_to_string(proc.proconfig, ',') ~ 'search_path=',
@@ -183,13 +184,16 @@ def _mapped(definition: str, columns: Mapping[str, str]) -> tuple[dict[str, str]
 class Function:
     """A searching function, as the catalogues describe it.
 
-    `before` is its name once its drop-in has taken its place. `arguments` have a name (`$1` for
+    `before` is its name once its drop-in has taken its place; `as_sql` and `before_as_sql` are both
+    names with the schema, as SQL. `arguments` have a name (`$1` for
     none), a type without its schema, and the type as SQL. `roles`: which API roles call it as
     themselves and read the table.
     """
 
     schema: str
     name: str
+    as_sql: str
+    before_as_sql: str
     signature: str
     definition: str
     body: str
@@ -437,10 +441,10 @@ class DropIn:
         while mark in body:
             mark = "$call_" + mark[1:]
         types = ", ".join(type_ for _, _, type_ in function.arguments)
-        kept = f"{quoted(function.schema)}.{quoted(function.before)}({types})"
+        kept = f"{function.before_as_sql}({types})"
         was = f"Was {function.name} before the adoption {self.source.adoption}."
         statements = [
-            replaced.renamed(function.definition, function.schema, function.name, function.before),
+            replaced.renamed(function.definition, function.as_sql, function.before_as_sql),
             f"revoke all on function {kept} from public, anon, authenticated, service_role",
             f"comment on function {kept} is {literal(was)}",
             f"{header}\nAS {mark}{body}{mark}",

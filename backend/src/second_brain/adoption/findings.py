@@ -22,7 +22,7 @@ def findings(connection: Connection, schema: str) -> Findings:
     for one in adoptions:
         check = f"second-brain adopt --check {one.name}{option}"
         about = f"{one.name} ({one.source})"
-        faults = carrying.faults(database, one)
+        faults = carrying.faults(database, one.name)
         if faults:
             yield (
                 "error",

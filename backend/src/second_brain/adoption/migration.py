@@ -57,10 +57,6 @@ select knowledge_internal.follow_table({name_literal});
 _AT_ONCE = "a statement that writes the table carries its rows over in the same transaction."
 _LATER = """a statement that writes the table notes its rows, and
 -- `second-brain adopt --carry-over` carries them over. Deleted rows are carried over at once."""
-EVENTS = ("insert", "update", "delete", "truncate")
-"""The writes of a table that an adoption has a trigger for."""
-CHANGE = "change"
-"""The trigger for each changed row; a partitioned table and one with children have none."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +89,6 @@ def view_name(name: str) -> str:
     return f"adopted_{name}"
 
 
-def trigger_name(name: str, event: str, schema: str) -> str:
-    """Return the name of a trigger of an adoption."""
-    return f"{'' if schema == SCHEMA else schema + '_'}adopted_{name}_{event}"
-
-
 def render(proposal: Proposal, choices: Choices, install: Install) -> str:
     """Return the SQL of an adoption. Raises InvalidInputError for a name that is not allowed."""
     name, table = choices.name, proposal.table
@@ -106,7 +97,7 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             f"--name must be 1 to 40 lower-case letters, digits and underscores, a letter first, "
             f"not {name!r}"
         )
-    longest = len(trigger_name(name, "truncate", install.schema))
+    longest = len(f"{file_name(name, install.schema)}ed_truncate")
     if longest > _LONGEST_NAME:
         raise InvalidInputError(
             f"--name is {longest - _LONGEST_NAME} characters too long for the triggers of schema "
@@ -172,8 +163,9 @@ def _check_place(proposal: Proposal, choices: Choices) -> None:
         raise ConfigurationError(
             f"{proposal.table} has the key ({', '.join(proposal.key)}): a table that is searched "
             "in place has one key column, an integer, a uuid or a text",
-            remedy="Use --copy to copy texts and embeddings, or --key to name another unique "
-            "column.",
+            remedy="Name another unique column (--key). Or add one (not in a partitioned table): "
+            f"alter table {proposal.table.identifier.as_string(None)} add search_id bigint "
+            "generated always as identity unique. Or use --copy, where no policy holds.",
         )
     if choices.chunk_size is not None:
         raise ConfigurationError(

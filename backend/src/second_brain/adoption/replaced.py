@@ -1,13 +1,11 @@
 """Functions that drop-ins have replaced: how they come back."""
 
-from psycopg import sql
-
 from second_brain.services.install import Database
 
 # The comment that a drop-in's statements give to the old function.
 _REPLACED = """
-select namespace.nspname, proc.proname, proc.oid::regprocedure::text,
-       pg_catalog.pg_get_functiondef(proc.oid), was.parts[1], was.parts[2]
+select pg_catalog.pg_get_functiondef(proc.oid), format('%I.%I', namespace.nspname, proc.proname),
+       format('%I.%I', namespace.nspname, was.parts[1]), proc.oid::regprocedure::text, was.parts[2]
   from pg_catalog.pg_proc as proc
   join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
  cross join regexp_match(
@@ -50,12 +48,9 @@ def undo(database: Database, name: str) -> list[str]:
     found = database.execute(_REPLACED).fetchall()
     statements = [
         statement
-        for schema, kept, signature, definition, was, adoption in found
+        for definition, kept, was, signature, adoption in found
         if adoption == name
-        for statement in (
-            renamed(definition, schema, kept, was),
-            f"drop function {signature}",
-        )
+        for statement in (renamed(definition, kept, was), f"drop function {signature}")
     ]
     if statements:
         is_last = all(row[-1] == name for row in found)
@@ -64,14 +59,7 @@ def undo(database: Database, name: str) -> list[str]:
     return statements
 
 
-def renamed(definition: str, schema: str, name: str, wanted: str) -> str:
-    """Return the statement of a function with another name."""
+def renamed(definition: str, name: str, wanted: str) -> str:
+    """Return the statement of a function with another name; both are names as SQL."""
     start = "CREATE OR REPLACE FUNCTION "
-    as_quoted = [sql.Identifier(one).as_string(None) for one in (schema, name, wanted)]
-    old = next(
-        f"{start}{one}.{other}("
-        for one in (schema, as_quoted[0])
-        for other in (name, as_quoted[1])
-        if definition.startswith(f"{start}{one}.{other}(")
-    )
-    return f"{start}{as_quoted[0]}.{as_quoted[2]}({definition.removeprefix(old)}"
+    return f"{start}{wanted}{definition.removeprefix(start + name)}"

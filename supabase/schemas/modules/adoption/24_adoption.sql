@@ -291,13 +291,13 @@ begin
 end
 $$;
 
--- Creates the triggers of an adoption, or replaces them: run it again after a change of the view.
--- One trigger fires for each updated row of which a column that the view reads is changed; the
--- others fire once for a statement.
-create function knowledge_internal.follow_table(adoption_name text) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+-- The triggers that an adoption needs, on its table and on the parent, each with the statement that
+-- creates or replaces it. One fires for each updated row of which a column that the view reads is
+-- changed; the others fire once for a statement.
+create function knowledge_internal.adoption_triggers(adoption public.knowledge_adoptions)
+returns table (relation regclass, name text, statement text)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   -- The triggers of two installs on a table have different names.
   prefix constant text := (
     select case namespace.nspname when 'public' then '' else namespace.nspname || '_' end
@@ -313,38 +313,48 @@ declare
      where class.oid = adoption.source
   );
 begin
+  return query
+  select listed.relation, prefix || followed.suffix,
+         format(
+           'create or replace trigger %I after %s on %s %s execute function '
+           'knowledge_internal.%I(%I%s)',
+           prefix || followed.suffix, followed.event, listed.relation, followed.clauses,
+           listed.function, adoption.name,
+           case when listed.is_gated then followed.argument else '' end
+         )
+    from (
+           values (adoption.source, is_gated, 'carry_over_changes'),
+                  (adoption.parent, false, 'carry_over_parents')
+         ) as listed (relation, is_gated, function)
+   cross join (
+      values
+        ('insert', 'insert', 'referencing new table as new_rows for each statement', ''),
+        ('update', 'update',
+         'referencing old table as old_rows new table as new_rows for each statement',
+         ', gated'),
+        ('delete', 'delete', 'referencing old table as old_rows for each statement', ''),
+        ('truncate', 'truncate', 'for each statement', ''),
+        ('change', 'update',
+         format(
+           'for each row when (pg_catalog.record_image_ne(%s, %s))',
+           knowledge_internal.mapped_record(mapped, 'old'),
+           knowledge_internal.mapped_record(mapped, 'new')
+         ), '')
+    ) as followed (suffix, event, clauses, argument)
+   where listed.relation is not null
+     and (listed.is_gated or followed.suffix <> 'change');
+end
+$$;
+
+-- Creates the triggers of an adoption, or replaces them: run it again after a change of the view.
+create function knowledge_internal.follow_table(adoption_name text) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
+begin
   execute (
-    select string_agg(
-             format(
-               'create or replace trigger %I after %s on %s %s execute function '
-               'knowledge_internal.%I(%I%s);',
-               prefix || followed.suffix, followed.event, listed.relation, followed.clauses,
-               listed.function, adoption.name,
-               case when listed.is_gated then followed.argument else '' end
-             ),
-             ' '
-           )
-      from (
-             values (adoption.source, is_gated, 'carry_over_changes'),
-                    (adoption.parent, false, 'carry_over_parents')
-           ) as listed (relation, is_gated, function)
-     cross join (
-        values
-          ('insert', 'insert', 'referencing new table as new_rows for each statement', ''),
-          ('update', 'update',
-           'referencing old table as old_rows new table as new_rows for each statement',
-           ', gated'),
-          ('delete', 'delete', 'referencing old table as old_rows for each statement', ''),
-          ('truncate', 'truncate', 'for each statement', ''),
-          ('change', 'update',
-           format(
-             'for each row when (pg_catalog.record_image_ne(%s, %s))',
-             knowledge_internal.mapped_record(mapped, 'old'),
-             knowledge_internal.mapped_record(mapped, 'new')
-           ), '')
-      ) as followed (suffix, event, clauses, argument)
-     where listed.relation is not null
-       and (listed.is_gated or followed.suffix <> 'change')
+    select string_agg(needed.statement, '; ')
+      from knowledge_internal.adoption_triggers(adoption) as needed
   );
   if adoption.place_id is not null then
     update public.knowledge_adoptions as stored
@@ -352,6 +362,74 @@ begin
              then knowledge_internal.place_order(stored.source, stored.embedding_column) end
      where stored.name = adoption.name;
     perform knowledge_internal.write_places();
+  end if;
+end
+$$;
+
+-- What is missing of an adoption, switched off or not as its view needs it, in words.
+create function knowledge_internal.adoption_faults(adoption_name text) returns setof text
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
+  view_name constant text := format('knowledge_internal.%I', 'adopted_' || adoption.name);
+  is_there constant boolean := exists (
+    select from pg_catalog.pg_class as class where class.oid = adoption.source
+  );
+  source_name constant text := case when is_there then adoption.source::text
+    else 'a dropped table' end;
+  lost_columns constant text[] := array(
+    select listed.name
+      from unnest(adoption.key_columns) as listed (name)
+     where not exists (
+             select from pg_catalog.pg_attribute as attribute
+              where attribute.attrelid = adoption.source and attribute.attname = listed.name
+           )
+  );
+begin
+  return query
+  select format('the view %s does not exist', view_name) where to_regclass(view_name) is null
+  union all
+  select format('%s has no column %s, which is in the key', source_name, listed.name)
+    from unnest(lost_columns) as listed (name)
+  union all
+  select format(
+           'the trigger %s on %s %s', needed.name, needed.relation,
+           case when trigger.oid is null then 'does not exist' else 'is disabled' end
+         )
+    from knowledge_internal.adoption_triggers(adoption) as needed
+    left join pg_catalog.pg_trigger as trigger
+      on trigger.tgrelid = needed.relation and trigger.tgname = needed.name
+   where is_there and trigger.tgenabled in ('O', 'A') is not true
+  union all
+  -- A null stands for whole rows. The trigger depends on the columns that it compares.
+  select format(
+           'the trigger %s on %s does not follow %s, which the view reads',
+           needed.name, needed.relation, coalesce(mapped.name, 'whole rows')
+         )
+    from knowledge_internal.adoption_triggers(adoption) as needed
+    join pg_catalog.pg_trigger as trigger
+      on trigger.tgrelid = needed.relation and trigger.tgname = needed.name
+   cross join unnest(
+           coalesce(knowledge_internal.mapped_columns(adoption), array[null::text])
+         ) as mapped (name)
+    left join pg_catalog.pg_attribute as attribute
+      on attribute.attrelid = trigger.tgrelid and attribute.attname = mapped.name
+   where right(needed.name, 7) = '_change'
+     and position('old.*' in pg_catalog.pg_get_triggerdef(trigger.oid)) = 0
+     and not exists (
+           select
+             from pg_catalog.pg_depend as dependency
+            where dependency.classid = 'pg_catalog.pg_trigger'::regclass
+              and dependency.objid = trigger.oid
+              and dependency.refobjid = trigger.tgrelid
+              and dependency.refobjsubid = attribute.attnum
+         );
+  if is_there and lost_columns = '{}' and adoption.embedding_column is not null
+     and adoption.order_sql is distinct from knowledge_internal.place_order(
+           adoption.source, adoption.embedding_column
+         )
+  then
+    return next source_name || ' has another vector index than at its adoption';
   end if;
 end
 $$;
