@@ -30,7 +30,8 @@ from second_brain.ingest.markdown import (
 )
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup, PageElement, Tag
+    from bs4 import BeautifulSoup, Tag
+    from bs4.element import PageElement
     from markdownify import MarkdownConverter
 
 MAX_TAGS = 1_000_000
