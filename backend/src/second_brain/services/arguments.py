@@ -307,11 +307,11 @@ def bound(
     for name, value in ({**DEFAULTS, **arguments} if filled else arguments).items():
         if name in known and name != "timeout":
             sql_name, read = SQL_NAMES.get(name, name), _READERS.get(name)
-            # Most values are the default, or of a type that is JSON's.
-            is_default = type(value) in (float, str) and value == DEFAULTS[name]
-            if read is not None and value is not None:
+            default = DEFAULTS[name]
+            is_default = value is None or (type(value) is type(default) and value == default)
+            if read is not None and not is_default:
                 value = read(value, name)
-            elif not (value is None or is_default or type(value) in (bool, int)):
+            elif not is_default and type(value) not in (bool, int):
                 value = json_form(value, sql_name)
             values[sql_name] = value
     return values, arguments.get("timeout")
