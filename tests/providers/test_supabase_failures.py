@@ -28,7 +28,7 @@ __all__ = ["gateway", "rest"]  # fixtures
             "22P02",
         ),
         (
-            {"top_k": 1.5},
+            {"top_k": "1.5"},
             error(400, "22P02", 'invalid input syntax for type integer: "1.5"'),
             "invalid_input",
             "22P02",

@@ -366,7 +366,8 @@ def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str
     def read(value: Any, name: str) -> Any:
         if not isinstance(value, str):
             given = json_form(value, name)
-            if not isinstance(given, str):
+            # NumPy's array of None becomes None.
+            if not (given is None or isinstance(given, str)):
                 raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
             return given
         try:
@@ -382,8 +383,6 @@ def _scalar(sql_type: str) -> Callable[[Any, str], Any]:
     expected, *kinds = _SCALARS[sql_type]
 
     def read(value: Any, name: str) -> Any:
-        if type(value) in kinds:
-            return value
         given = json_form(value, name)
         if sql_type == "integer" and isinstance(given, float) and given.is_integer():
             given = int(given)

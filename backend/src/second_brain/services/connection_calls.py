@@ -119,7 +119,9 @@ class ConnectionCall:
                     f"query_embedding must be a list of numbers: {error}"
                 ) from error
             if not (numbers and math.isfinite(sum(numbers))):
-                raise InvalidInputError("query_embedding must be a list of finite numbers")
+                raise InvalidInputError(
+                    "query_embedding must be a list of finite numbers: no NaN, at least one dimension"
+                )
             if sys.byteorder == "little":
                 numbers.byteswap()
             packed_numbers = struct.pack(">HH", len(numbers), 0) + numbers.tobytes()
