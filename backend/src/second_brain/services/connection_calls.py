@@ -120,7 +120,7 @@ class ConnectionCall:
                 ) from error
             if not (numbers and math.isfinite(sum(numbers))):
                 raise InvalidInputError(
-                    "query_embedding must be a list of finite numbers: no NaN, at least one dimension"
+                    "query_embedding must be a list of finite numbers (no NaN), one per dimension"
                 )
             if sys.byteorder == "little":
                 numbers.byteswap()
