@@ -73,8 +73,9 @@ class Follower:
             "MODEL": adopt[adopt.index("--model") + 1],
             "OPTIONS": shlex.join(adopt[1 : adopt.index("--model")]),
             "WORDS": words,
-            "USER_A": ANA,
-            "USER_B": BEN,
+            "KEY": "id",
+            "USER_A": f'{{"sub": "{ANA}"}}',
+            "USER_B": f'{{"sub": "{BEN}"}}',
         }
 
     def run(self, block: Block, **more: str) -> str:
@@ -128,9 +129,10 @@ def test_following_the_skill_adds_a_search_and_takes_it_away(
         assert count is not None
         assert counts is not None
         assert counts.groups() == (str(count[0]), str(count[0]))
-        for user in (ANA, BEN):
-            found = set(re.findall(rf'{user} \| \{{"id": "?([^"}}]+)"?\}}', said))
-            assert set() != found <= visible(owner, project.adopt[0], user)
+        for user, printed in zip((ANA, BEN), said.split("set_config")[1:], strict=True):
+            found = dict(re.findall(r"^ (\S+) +\| .* \| ([tf])$", printed, re.MULTILINE))
+            assert set() != set(found) <= visible(owner, project.adopt[0], user)
+            assert set(found.values()) == {"t"}
         (back,) = STEPS["Roll back"]
         follower.run(back)
         left = owner.execute("select to_regnamespace('knowledge_internal') is null").fetchone()
