@@ -51,20 +51,19 @@ def picture() -> str:
     for place, (name, found) in enumerate(quality):
         ours = name.startswith("second-brain")
         drawn += _bar(0, _TOP + _LINE * place, name, found / best, f"{found:.3f}", ours)
-    speed = [
-        (f"{name.split(',')[0].split(' (')[0]}, {size}", float(times.split("/")[0]))
-        for size, place in (("2,600", 1), ("20,000", 2))
-        for name, times in ((row[0], row[place]) for row in rows("operate.md", "system"))
-    ]
     drawn.append(
         _text(_HALF + 16, 24, "CPU ms of a question, by chunks", more=' font-weight="600"')
     )
-    longest, step = max(found for _, found in speed), _LINE * 0.75
-    for place, (name, found) in enumerate(speed):
-        top = _TOP - 4 + step * place + 12 * (place // (len(speed) // 2))
-        ours = name.startswith("second-brain")
-        drawn += _bar(_HALF, top, name, found / longest, f"{found:.1f}", ours)
-    height = _TOP + max(_LINE * len(quality), step * len(speed) + 12) + 8
+    systems, step, top = rows("operate.md", "system"), _LINE * 0.75, _TOP - 4
+    for column, size in enumerate(("2,600", "20,000", "200,000"), start=1):
+        speed = [float(system[column].split("/")[0]) for system in systems]
+        for (name, *_), found in zip(systems, speed, strict=True):
+            ours = name.startswith("second-brain")
+            label = f"{name.split(',')[0].split(' (')[0]}, {size}"
+            drawn += _bar(_HALF, top, label, found / max(speed), f"{found:.1f}", ours)
+            top += step
+        top += 12
+    height = max(_TOP + _LINE * len(quality), top)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" '
