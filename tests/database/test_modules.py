@@ -15,7 +15,7 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.services.write import KnowledgeWriter
-from second_brain.sql_modules import MODULES, chosen, module_of
+from second_brain.sql_modules import MODULES, module_of
 from support.databases import examine, objects, query
 
 SCHEMA = "knowledge_de"
@@ -39,14 +39,14 @@ def test_each_module_has_its_purpose() -> None:
 
 
 def test_a_list_of_modules_is_read_in_their_order() -> None:
-    assert chosen(None) == ()
-    assert chosen("adoption, facets") == ("facets", "adoption")
-    assert chosen("all") == migrations.modules()
+    assert migrations.chosen(None) == ()
+    assert migrations.chosen("adoption, facets") == ("facets", "adoption")
+    assert migrations.chosen("all") == migrations.modules()
 
 
 def test_an_unknown_module_is_refused_with_the_list() -> None:
     with pytest.raises(InvalidInputError, match="no module 'facet'") as refused:
-        chosen("facet,words")
+        migrations.chosen("facet,words")
     assert refused.value.remedy is not None
     assert f"\n  facets: {MODULES['facets']}" in refused.value.remedy
     with pytest.raises(InvalidInputError, match="no module 'facet'"):

@@ -9,7 +9,7 @@ from pgembed_server import DIMENSIONS, MODULE, database, fill, needs_pgembed, ru
 from second_brain.database import migrations, uninstall
 from second_brain.database.embedded import EmbeddedPostgres
 from second_brain.errors import SecondBrainError
-from second_brain.sql_modules import MODULES, NOT_IN_ALL, chosen
+from second_brain.sql_modules import MODULES, NOT_IN_ALL
 from support.databases import examine, query
 
 # Where a row is, and which transaction wrote it.
@@ -25,8 +25,8 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 def test_it_is_chosen_by_its_name_only() -> None:
     assert set(migrations.needing_extensions()) == NOT_IN_ALL == {MODULE, "substrings", "citus"}
-    assert MODULE not in chosen("all")
-    assert chosen(f"all,{MODULE}") == tuple(
+    assert MODULE not in migrations.chosen("all")
+    assert migrations.chosen(f"all,{MODULE}") == tuple(
         one for one in MODULES if one == MODULE or one not in NOT_IN_ALL
     )
 

@@ -196,7 +196,7 @@ def test_a_chain_is_redacted_whatever_it_is_made_of() -> None:
     clean = redacted(group, secrets=[WORD])
     assert WORD not in reported(clean)
     # What cannot be changed in place has an error of ours in its place.
-    assert [type(one) for one in chain(clean)] == [SecondBrainError, SecondBrainError, ValueError]
+    assert [type(one) for one in chain(clean)] == [RuntimeError, RuntimeError, ValueError]
 
 
 def test_a_writer_on_a_lost_connection_tells_no_password(plain_dsn: str) -> None:

@@ -22,7 +22,6 @@ from test_frontend import ANA, ANON_KEY, PACKAGE, ROOT, deno, signed
 from conftest import Server
 from second_brain.database import migrations
 from second_brain.errors import SecondBrainError
-from second_brain.sql_modules import chosen
 from tools import playground
 
 NPM = shutil.which("npm")
@@ -113,7 +112,7 @@ def python_init(into: Path, dimensions: int, options: str) -> None:
         into,
         dimensions,
         vector_schema=given.get("--vector-schema"),
-        modules=chosen(given.get("--with")),
+        modules=migrations.chosen(given.get("--with")),
         fusion=None if given.get("--fusion") == "none" else given.get("--fusion", "auto"),  # type: ignore[arg-type]
     )
 

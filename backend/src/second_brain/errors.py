@@ -15,6 +15,7 @@ from second_brain.redaction import MESSAGE_LIMIT as MESSAGE_LIMIT
 from second_brain.redaction import QUOTED
 from second_brain.redaction import redacted as redacted
 from second_brain.redaction import safe_message as safe_message
+from second_brain.sql_modules import module_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -469,9 +470,6 @@ def _missing_module(code: str | None, message: str) -> str | None:
     named = _NAMED.search(message) if code in _NO_SUCH_OBJECT else None
     if named is None:
         return None
-    # Not at the top: it raises errors of this module.
-    from second_brain.sql_modules import module_of
-
     return module_of(named[1])
 
 

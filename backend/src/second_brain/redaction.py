@@ -45,11 +45,8 @@ def redacted(error: BaseException, *, secrets: Iterable[object] = ()) -> BaseExc
     """Take credentials out of an exception and of everything that it was raised from.
 
     It is changed in place, for `raise known from redacted(error)`: whoever logs the new error logs
-    its causes too. An exception whose text is not in its `args` is replaced by a SecondBrainError.
+    its causes too. An exception whose text is not in its `args` is replaced by a RuntimeError.
     """
-    # Not at the top: the errors need this module.
-    from second_brain.errors import SecondBrainError
-
     known, seen = tuple(secrets), dict[int, BaseException]()
 
     def safe(text: str, *, is_libpq: bool) -> str:
@@ -66,7 +63,7 @@ def redacted(error: BaseException, *, secrets: Iterable[object] = ()) -> BaseExc
         result = one
         if any(safe(text, is_libpq=is_libpq) != text for text in (str(one), repr(one))):
             text = safe_message(safe(str(one), is_libpq=is_libpq))
-            result = seen[id(one)] = SecondBrainError(f"{type(one).__name__}: {text}")
+            result = seen[id(one)] = RuntimeError(f"{type(one).__name__}: {text}")
             result.__traceback__ = one.__traceback__
         is_suppressed = one.__suppress_context__
         result.__cause__ = one.__cause__ and clean(one.__cause__)

@@ -6,8 +6,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from second_brain.errors import InvalidInputError
-
 MODULES: Mapping[str, str] = {
     "words": "typos, accents, prefixes, synonyms",
     "facets": "counts of the values of a column or metadata key",
@@ -34,22 +32,6 @@ ALL = "all"
 
 OBJECTS = "sql_objects.json"
 """Written with the manifest of `database/`: what errors and calls need of it."""
-
-
-def chosen(text: str | None) -> tuple[str, ...]:
-    """Return the modules in a list with commas, in order; `all`: those without an extension.
-
-    Raises InvalidInputError for a module that does not exist.
-    """
-    names = {name.strip() for name in (text or "").split(",")} - {""}
-    if unknown := sorted(names - {*MODULES, ALL}):
-        listed = "".join(f"\n  {name}: {purpose}" for name, purpose in MODULES.items())
-        raise InvalidInputError(
-            f"there is no module {unknown[0]!r}", remedy=f"The modules are:{listed}"
-        )
-    return tuple(
-        name for name in MODULES if name in names or (ALL in names and name not in NOT_IN_ALL)
-    )
 
 
 def module_of(name: str) -> str | None:

@@ -30,7 +30,7 @@ from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
 from second_brain.services.connections import connect
 from second_brain.services.fusions import Fusion
-from second_brain.sql_modules import ALL, MODULES, chosen
+from second_brain.sql_modules import ALL, MODULES
 
 ReplicasOption = Annotated[
     int | None,
@@ -225,7 +225,7 @@ def migrate(
     With --all, a failure does not stop the others, unless --stop is given: a table shows the result
     for each install, and the exit code is 1.
     """
-    modules = chosen(with_modules)
+    modules = migrations.chosen(with_modules)
     stored_fusion = None if fusion == "none" else fusion
     if all_installs:
         refuse_dsn(dsn)
@@ -359,7 +359,7 @@ def init(
     The one file is one transaction and records the same history as `supabase db push`. Where
     second-brain is installed, it changes nothing and raises an error.
     """
-    modules = chosen(with_modules)
+    modules = migrations.chosen(with_modules)
     stored_fusion = None if fusion == "none" else fusion
     if one_file and declarative:
         raise ConfigurationError(

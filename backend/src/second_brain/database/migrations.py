@@ -35,6 +35,7 @@ from second_brain.database.migration_errors import failure
 from second_brain.database.obstacles import Obstacle
 from second_brain.database.packaged import MODULE
 from second_brain.database.packaged import Migration as Migration
+from second_brain.database.packaged import chosen as chosen
 from second_brain.database.packaged import find as find
 from second_brain.database.packaged import find_state as find_state
 from second_brain.database.packaged import modules as modules

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from second_brain.errors import ConfigurationError, InvalidInputError
+from second_brain.sql_modules import ALL, MODULES, NOT_IN_ALL
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -64,6 +65,22 @@ def needing_extensions(directory: Path | None = None) -> dict[str, str]:
     """Return the modules that need an extension beside pgvector, each with its extension."""
     found = find(directory)
     return {one.module: one.needs for one in found if one.module and one.needs}
+
+
+def chosen(text: str | None) -> tuple[str, ...]:
+    """Return the modules in a list with commas, in order; `all`: those without an extension.
+
+    Raises InvalidInputError for a module that does not exist.
+    """
+    names = {name.strip() for name in (text or "").split(",")} - {""}
+    if unknown := sorted(names - {*MODULES, ALL}):
+        listed = "".join(f"\n  {name}: {purpose}" for name, purpose in MODULES.items())
+        raise InvalidInputError(
+            f"there is no module {unknown[0]!r}", remedy=f"The modules are:{listed}"
+        )
+    return tuple(
+        name for name in MODULES if name in names or (ALL in names and name not in NOT_IN_ALL)
+    )
 
 
 def select(

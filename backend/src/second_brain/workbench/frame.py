@@ -31,7 +31,7 @@ from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.install import Database, internals
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.write import KnowledgeWriter
-from second_brain.sql_modules import ALL, MODULES, NOT_IN_ALL, chosen, module_of
+from second_brain.sql_modules import MODULES, NOT_IN_ALL, module_of
 from second_brain.workbench.connections import Connections
 
 _LARGEST_FORM = 1_000_000
@@ -200,7 +200,7 @@ def _modules(database: Database) -> str:
     rows = database.execute(_OBJECTS, {"schema": schema, "internals": internals(schema)})
     there = {module_of(name) for (name,) in rows}
     named = [name for name in MODULES if name in there]
-    if there.issuperset(chosen(ALL)):
+    if there.issuperset(MODULES.keys() - NOT_IN_ALL):
         return ", ".join(["all modules", *(name for name in named if name in NOT_IN_ALL)])
     return "core, " + ", ".join(named) if named else "core alone"
 
