@@ -108,7 +108,10 @@ def session(dsn: str, schema: str = SCHEMA) -> Iterator[Database]:
         connection.execute(_SETTINGS)
         with contextlib.suppress(psycopg.errors.InvalidParameterValue):
             connection.execute(_NOTICE_DEAD_CLIENT)
-        database = Database(connection, Install(schema, _schema_of_vector(connection)))
+        vector = pgvector.installed(connection)
+        if vector is None:
+            raise MigrationMissingError("pgvector is not installed in the database")
+        database = Database(connection, Install(schema, vector.schema))
         _become_owner(database)
         _become_the_only_one(database)
         check_session(database, token)
@@ -200,13 +203,6 @@ def build_index(
                 code=error.sqlstate,
                 remedy="Free disk space, or use less --memory and --workers 0; then run it again.",
             ) from error
-
-
-def _schema_of_vector(connection: psycopg.Connection[Any]) -> str:
-    found = pgvector.installed(connection)
-    if found is None:
-        raise MigrationMissingError("pgvector is not installed in the database")
-    return found.schema
 
 
 def _become_owner(database: Database) -> None:

@@ -123,9 +123,15 @@ def start(
                 remedy="Run it again with that model, or `second-brain corpus reembed "
                 f"{'finish' if before.stage == 'switched' else 'cancel'}`.",
             )
-        settings = _index_like(database, embedder.dimensions, memory, workers)
+        takes_vector = embedder.dimensions <= vector_index.MAX_VECTOR_DIMENSIONS
+        kind: vector_index.Kind | None = None if takes_vector else "halfvec"
+        settings = vector_index.settings_like_current(
+            database, kind=kind, memory=memory, workers=workers
+        )
         vector_index.set_resources(database, settings)
-        if before.stage == "none" and _is_in_use(database, embedder, before):
+        models = database.execute(statements.MODELS).fetchall()
+        is_in_use = models in ([], [(embedder.model,)]) and before.dimensions == embedder.dimensions
+        if before.stage == "none" and is_in_use:
             run = _Run(database, embedder, batch_size, on_progress, statements.IS_LEFT_IN_PLACE)
             run.set_model()
             run.embed_all()
@@ -287,21 +293,6 @@ class _Run:
         """Store the model as the one of all collections that have a setting, and of all others."""
         for statement in statements.SET_MODEL:
             self.database.execute(statement, {"model": self.embedder.model})
-
-
-def _is_in_use(database: Database, embedder: Embedder, now: State) -> bool:
-    models = database.execute(statements.MODELS).fetchall()
-    same_model = not models or models[0][0] == embedder.model
-    return same_model and now.dimensions == embedder.dimensions
-
-
-def _index_like(
-    database: Database, dimensions: int, memory: str | None, workers: int | None
-) -> vector_index.IndexSettings:
-    takes_vector = dimensions <= vector_index.MAX_VECTOR_DIMENSIONS
-    return vector_index.settings_like_current(
-        database, kind=None if takes_vector else "halfvec", memory=memory, workers=workers
-    )
 
 
 def _add_columns(database: Database, embedder: Embedder) -> None:
