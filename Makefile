@@ -80,7 +80,7 @@ test-slow: $(INSTALLED) ## what takes minutes, what is marked large as in large 
 	$(BIN)/pytest $(PARALLEL) tests/security tests/writing -m "large and not slow" --small-corpus-limit 0
 	$(MAKE) test-core
 
-test-chaos: $(INSTALLED) ## minutes of deadlocks, pooled load, random input and leak fuzz; CHAOS='--chaos-seconds 900'
+test-chaos: $(INSTALLED) ## minutes of deadlocks, pooled load and random input; CHAOS='--chaos-seconds 900'
 	$(BIN)/pytest tests/chaos -m chaos --show-capture=no $(CHAOS)
 
 .second-brain/reached:

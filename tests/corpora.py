@@ -299,3 +299,8 @@ def call(connection: Connection, function: str, arguments: Row) -> list[Row]:
         given["query_embedding"] = str(given["query_embedding"])
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(statement, given, prepare=False).fetchall()
+
+
+def ask(connection: Connection, function: str, **arguments: Any) -> list[Row]:
+    """Call with the arguments by their names."""
+    return call(connection, function, arguments)

@@ -106,7 +106,11 @@ def test_a_removed_adoption_is_gone(run: Run, source: str) -> None:
         ),
         ("id float primary key, content text", ("--apply", "--copy"), "has one of the types"),
         ("id float primary key, content text", (), "--copy"),
-        ("id int, part int, content text, primary key (id, part)", (), "--copy"),
+        (
+            "id int, part int, content text, primary key (id, part)",
+            (),
+            'alter table "public"."notes" add search_id bigint',
+        ),
         ("id int primary key, content text", ("--split",), "--copy"),
     ],
 )
@@ -152,6 +156,14 @@ def test_what_is_not_a_table_is_refused(run: Run, dsn: str, name: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("create view public.seen as select 1 as id, 'x' as content")
     assert run("adopt", name, "--dsn", dsn).code == 1
+
+
+def test_a_table_that_is_written_with_quotes_is_suggested(run: Run, dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute('create table public."Notes" (id int primary key, body text)')
+    for name in ("public.Notes", "notes"):
+        done = run("adopt", name, "--dsn", dsn)
+        assert (done.code, """Did you mean 'public."Notes"'?""" in done.err) == (1, True), done.err
 
 
 def test_the_proposal_warns_of_policies_and_of_missing_owners(run: Run, dsn: str) -> None:

@@ -66,6 +66,7 @@ def test_more_columns_than_a_function_takes_are_metadata(database: Connection) -
     [
         "status text",
         "deleted_at timestamptz",
+        '"deletedAt" timestamptz',
         "is_archived bool",
         "expires_at date",
         "published bool",
@@ -73,7 +74,7 @@ def test_more_columns_than_a_function_takes_are_metadata(database: Connection) -
 )
 def test_a_column_that_can_hide_rows_is_asked_about(run: Run, dsn: str, column: str) -> None:
     create(dsn, column)
-    name = column.split()[0]
+    name = column.split()[0].strip('"')
     done = run("adopt", "public.notes", "--model", "m", "--dsn", dsn)
     assert done.code == 1
     assert f"public.notes has {name}, which can hide rows" in done.err

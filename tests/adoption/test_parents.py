@@ -134,17 +134,62 @@ def test_the_command_takes_a_parent_and_leaves_nothing_behind(
     database.execute("update public.articles set title = 'Pier'")
 
 
+def test_rows_of_a_document_that_disagree_about_the_owner_are_all_found(
+    database: Connection, run: Run, dsn: str
+) -> None:
+    database.execute(TABLES + ";alter table public.parts add author_id uuid")
+    database.execute("update public.parts set author_id = gen_random_uuid() where chunk_index < 2")
+    asked = ("adopt", "public.parts", "--parent", "public.articles", "--rows", "all")
+    asked += ("--model", "m", "--apply", "--dsn", dsn)
+    refused = run(*asked, "--owner", "author_id")
+    assert (refused.code, "Use --owner none" in refused.err) == (1, True)
+    done = run(*asked)
+    assert "warning: --owner is not mapped" in done.err
+    assert "Then: second-brain adopt --backfill parts" in done.err
+    backfill(database, "parts")
+    assert [len(row["chunks"]) for row in documents(database).values()] == [3, 3]
+
+
+def test_a_repair_carries_over_what_another_mapping_makes_right(
+    database: Connection, run: Run, dsn: str
+) -> None:
+    database.execute(TABLES + ";alter table public.parts add author_id uuid")
+    asked = ("adopt", "public.parts", "--parent", "public.articles", "--rows", "all")
+    asked += ("--model", "m", "--apply", "--dsn", dsn)
+    assert run(*asked, "--owner", "author_id").code == 0
+    backfill(database, "parts")
+    database.execute("update public.parts set author_id = gen_random_uuid() where chunk_index > 0")
+    assert [len(row["chunks"]) for row in documents(database).values()] == [1, 1]
+    done = run(*asked)
+    assert "Then: second-brain adopt --check parts --repair" in done.err
+    assert run("adopt", "--check", "parts", "--repair", "--dsn", dsn).code == 0
+    assert [len(row["chunks"]) for row in documents(database).values()] == [3, 3]
+
+
+def test_a_column_of_both_tables_and_a_title_that_policies_hide_are_said(
+    database: Connection, run: Run, dsn: str
+) -> None:
+    database.execute(TABLES + ";alter table public.parts add deleted_at timestamptz")
+    database.execute("alter table public.articles enable row level security")
+    asked = ("adopt", "public.parts", "--parent", "public.articles", "--model", "m", "--dsn", dsn)
+    done = run(*asked, "--rows", "deleted_at is null")
+    assert (done.code, "write source.COLUMN or parent.COLUMN" in done.err) == (1, True)
+    done = run(*asked, "--rows", "source.deleted_at is null")
+    assert "sees title and url and updated of its row of public.articles" in done.err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--parent", "public.nowhere"], "there is no table public.nowhere"),
         (["--parent", "public.knowledge_documents"], "--document COLUMN"),
         (["--parent", "public.articles", "--copy"], "--parent"),
+        (["--parent", "public.volumes"], "public.volumes has no key of one column"),
     ],
 )
 def test_a_parent_that_does_not_fit_is_refused(
     database: Connection, run: Run, dsn: str, options: list[str], said: str
 ) -> None:
-    database.execute(TABLES)
+    database.execute(TABLES + ";create table public.volumes (a int, b int, primary key (a, b))")
     done = run("adopt", "public.parts", *options, "--rows", "all", "--model", "m", "--dsn", dsn)
     assert (done.code, said in done.err) == (1, True), done.err

@@ -21,7 +21,7 @@ from second_brain.errors import ConflictError, SecondBrainError
 from second_brain.services.write import KnowledgeWriter
 from trials import Trial
 
-pytestmark = pytest.mark.chaos(share=0.1)
+pytestmark = pytest.mark.chaos(share=0.4)
 
 KEYS = [f"shared{number}" for number in range(5)]
 OWNERS = [UUID(int=1), UUID(int=2)]

@@ -22,7 +22,7 @@ from second_brain.services.connections import async_connection_pool, connection_
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from trials import PATIENCE, Trial
 
-pytestmark = pytest.mark.chaos(share=0.05)
+pytestmark = pytest.mark.chaos(share=0.2)
 
 CLIENTS, CONNECTIONS = 30, 3
 CHUNKS = 400

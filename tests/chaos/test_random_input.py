@@ -23,7 +23,7 @@ from conftest import Connect, Connection
 from corpora import store_document
 from trials import Trial
 
-pytestmark = pytest.mark.chaos(share=0.07)
+pytestmark = pytest.mark.chaos(share=0.4)
 
 SEARCH = "hybrid_search_knowledge_chunks"
 SLOW = 5  # seconds

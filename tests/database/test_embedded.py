@@ -291,7 +291,9 @@ def test_the_prelude_keeps_the_settings_of_a_role(local: EmbeddedPostgres) -> No
     assert kept == [(["statement_timeout=1s"],)]
 
 
-def test_the_prelude_makes_what_the_migrations_and_the_advisors_look_for(database: Any) -> None:
+def test_the_prelude_makes_what_the_migrations_and_the_advisors_look_for(
+    database: Any, connect: Any
+) -> None:
     roles = database.execute(
         "select rolname, rolsuper, rolbypassrls, rolcanlogin from pg_roles"
         " where rolname in ('anon', 'authenticated', 'service_role', 'authenticator')"
@@ -312,6 +314,10 @@ def test_the_prelude_makes_what_the_migrations_and_the_advisors_look_for(databas
             [role, role],
         ).fetchone()
         assert held == (True, True), role
+    # The owner writes tables that refer to the users, as the migrations of a project do.
+    with connect() as owner:
+        owner.execute("create table public.mine (user_id uuid references auth.users)")
+        owner.execute("insert into auth.users values (gen_random_uuid(), 'a@example.org')")
 
 
 def test_auth_uid_reads_the_claims_that_postgrest_sets(connect: Any) -> None:

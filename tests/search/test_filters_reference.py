@@ -410,6 +410,8 @@ def with_sources(knowledge: Connection) -> Connection:
             "insert into public.knowledge_sources (id, name) values (%s, %s)", [source, str(number)]
         )
     knowledge.execute("set local statement_timeout = 0")
+    # A timestamp without an offset is UTC, wherever the session is.
+    knowledge.execute("set local timezone = 'Asia/Tokyo'")
     return knowledge
 
 

@@ -6,7 +6,6 @@ Each property is tried on a few corpora by `make test`, on a thousand by `make t
 import json
 import math
 from collections.abc import Callable
-from datetime import date
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -32,12 +31,10 @@ from reference import (
     ranking,
     reference,
     reworded,
-    scope,
     searches,
     separated,
     stored,
     together,
-    variant,
     viewed,
     visible,
 )
@@ -56,6 +53,7 @@ def close(one: float, other: float) -> bool:
 
 
 CASES = [pytest.param(12, id="few"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
+MORE = 5  # times as many of the property that all arguments have
 PAGES = "select pg_relation_size('public.knowledge_chunks') / 8192"
 Check = Callable[..., None]
 
@@ -67,7 +65,7 @@ def documents(shared: Connection) -> None:
         store_document(shared, UUID(int=number), title=f"Document {number}", **access)
 
 
-def holds(**strategies: st.SearchStrategy[Any]) -> Callable[[Check], Check]:
+def holds(times: int = 1, **strategies: st.SearchStrategy[Any]) -> Callable[[Check], Check]:
     """Try a property on a few corpora, and in the slow run on a thousand."""
 
     def prepare(check: Check) -> Check:
@@ -82,7 +80,7 @@ def holds(**strategies: st.SearchStrategy[Any]) -> Callable[[Check], Check]:
 
             rolled_back.__name__ = check.__name__
             settings(
-                max_examples=cases,
+                max_examples=cases * times,
                 deadline=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
             )(given(chunks=corpora, **strategies)(rolled_back))()
@@ -96,101 +94,42 @@ def holds(**strategies: st.SearchStrategy[Any]) -> Callable[[Check], Check]:
 # The properties.
 
 
-def assert_fused_like_reference(
-    connection: Connection, corpus: Corpus, arguments: Arguments
+@holds(times=MORE, asked=together(pooled, anything | separated | reworded))
+def test_a_search_finds_ranks_and_scores_like_the_reference(
+    connection: Connection, corpus: Corpus, asked: Arguments
 ) -> None:
-    rows, hits = search(connection, **arguments), reference(corpus, **arguments)
+    rows, hits = search(connection, **asked), reference(corpus, **asked)
     assert len({row["answer_confidence"] for row in rows}) <= 1
     assert [row["total_count"] for row in rows] == [len(hits)] * min(
-        len(hits), arguments.get("match_count", 10)
+        len(hits), asked.get("match_count", 10)
+    )
+    match_types = {(True, True): "both", (True, False): "vector", (False, True): "text"}
+    ways = [asked, *asked.get("formulations", ())]
+    words = dict.fromkeys(
+        word for way in ways if asked["text_weight"] for word in way.get("query_text", "").split()
     )
     best = sorted((hit.rrf_score for hit in hits.values()), reverse=True)
     for row, score in zip(rows, best, strict=False):
-        hit = hits[row["id"].int]
+        hit, chunk = hits[row["id"].int], corpus.chunks[row["id"].int]
         assert (row["vector_rank"], row["text_rank"]) == (hit.vector_rank, hit.text_rank)
+        assert row["similarity"] == pytest.approx(hit.similarity)
+        assert row["text_score"] == pytest.approx(hit.text_score)
         assert close(row["rrf_score"], score)
         assert close(row["rrf_score"], hit.rrf_score)
         assert 0 <= row["confidence"] <= 1
+        found_by = hit.vector_rank is not None, hit.text_rank is not None
+        assert row["match_type"] == match_types[found_by]
+        assert row["matched_terms"] == [word for word in words if word in chunk.words]
+        assert row["title"] == (
+            f"Document {chunk.document}"
+            if chunk.document and may_see(*DOCUMENTS[chunk.document], asked)
+            else None
+        )
     places = [
         (-row["rrf_score"], min(known([row["vector_rank"], row["text_rank"]])), row["id"].int)
         for row in rows
     ]
     assert places == sorted(set(places))
-
-
-@holds(asked=pooled)
-def test_ranks_are_fused_like_in_the_reference(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    assert_fused_like_reference(connection, corpus, asked | {"fusion": "rrf"})
-
-
-@holds(asked=pooled)
-def test_scaled_scores_are_fused_like_in_the_reference(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    assert_fused_like_reference(connection, corpus, asked | {"fusion": "relative_score"})
-
-
-@holds(asked=pooled)
-def test_auto_weighs_the_legs_like_the_reference(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    assert_fused_like_reference(connection, corpus, asked | {"fusion": "auto"})
-
-
-@holds(asked=pooled)
-def test_a_hit_has_its_rank_and_score_in_each_leg(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    hits = reference(corpus, **asked)
-    match_types = {(1, 1): "both", (1, 0): "vector", (0, 1): "text"}
-    ways = [asked, *asked.get("formulations", ())]
-    words = dict.fromkeys(
-        word for way in ways if asked["text_weight"] for word in way.get("query_text", "").split()
-    )
-    for row in search(connection, **asked):
-        hit = hits[row["id"].int]
-        assert (row["vector_rank"], row["text_rank"]) == (hit.vector_rank, hit.text_rank)
-        assert row["similarity"] == pytest.approx(hit.similarity)
-        assert row["text_score"] == pytest.approx(hit.text_score)
-        found_by = hit.vector_rank is not None, hit.text_rank is not None
-        assert row["match_type"] == match_types[found_by]
-        having = corpus.chunks[row["id"].int].words
-        assert row["matched_terms"] == [word for word in words if word in having]
-
-
-@holds(asked=together(ranking, viewed | in_public | together(viewed, in_public), variant))
-def test_a_viewer_finds_what_is_public_or_the_viewers(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    rows = search(connection, **asked, match_count=100)
-    assert set(numbers(rows)) == set(reference(corpus, **asked, match_count=100))
-    for row in rows:
-        assert visible(corpus.chunks[row["id"].int], asked)
-        document = corpus.chunks[row["id"].int].document
-        assert row["title"] == (
-            f"Document {document}" if document and may_see(*DOCUMENTS[document], asked) else None
-        )
-
-
-@holds(asked=together(ranking, dated, anything | of_a_kind, scope))
-def test_dates_and_types_are_kept_to(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    rows = search(connection, **asked, match_count=100)
-    assert set(numbers(rows)) == set(reference(corpus, **asked, match_count=100))
-    first, last = asked.get("date_from", date.min), asked.get("date_to", date.max)
-    for row in rows:
-        assert first <= row["document_date"] <= last
-        assert row["knowledge_type"] == asked.get("filter_type", row["knowledge_type"])
-
-
-@holds(asked=together(pooled, separated))
-def test_collections_are_ranked_by_themselves_and_fused(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    assert_fused_like_reference(connection, corpus, asked)
 
 
 @holds(asked=together(searches, separated))
@@ -217,31 +156,6 @@ def test_a_hit_scores_as_in_its_collection_alone(
             assert row[column] == by_id[row["id"]][column]
 
 
-@holds(asked=together(pooled, reworded))
-def test_formulations_are_ranked_by_themselves_and_fused(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    assert_fused_like_reference(connection, corpus, asked)
-
-
-@holds(asked=searches, half_life=st.sampled_from([0.1, 7.0, 365.0]))
-def test_age_halves_a_score(
-    connection: Connection, corpus: Corpus, asked: Arguments, half_life: float
-) -> None:
-    asked = asked | {"match_count": 100}
-    ageless = {row["id"]: row for row in search(connection, **asked | {"recency_half_life": None})}
-    rows = search(connection, **asked | {"recency_half_life": half_life})
-    assert len(rows) == len(ageless)
-    for row in rows:
-        score = ageless[row["id"]]["rrf_score"]
-        # A score below 0 would rise with its age.
-        factor = 0.5 ** min(corpus.age(row["id"].int) / half_life, 1000) if score > 0 else 1
-        assert row["rrf_score"] == pytest.approx(score * factor)
-    assert [row["rrf_score"] for row in rows] == sorted(
-        (row["rrf_score"] for row in rows), reverse=True
-    )
-
-
 page_sizes = st.sampled_from([2, 3, 5, 8, 20])
 
 
@@ -266,16 +180,6 @@ def test_pages_of_any_size_make_one_list(
     assert {row["total_count"] for row in rows} <= {len(rows)}
     for past in (len(rows), len(rows) + 1, 1000):
         assert search(connection, **asked, match_count=size, match_offset=past) == []
-
-
-@holds(asked=searches)
-def test_the_long_list_is_what_pages_cut(
-    connection: Connection, corpus: Corpus, asked: Arguments
-) -> None:
-    asked = asked | {"pool_size": 100}
-    rows = list(chain(*pages(connection, asked | {"match_count": 7})))
-    assert rows == search(connection, **asked, match_count=100)
-    assert set(numbers(rows)) == set(reference(corpus, **asked))
 
 
 @holds(asked=searches, size=page_sizes)

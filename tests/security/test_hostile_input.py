@@ -32,7 +32,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
-from homes import in_its_module, present
+from homes import present
 from second_brain import errors
 from second_brain.services.postgres import PostgresProvider
 
@@ -144,65 +144,41 @@ def as_search(arguments: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("mode", ["websearch", "simple", "phrase"])
 @pytest.mark.parametrize("name", TEXTS)
-def test_any_query_text_is_answered(hostile: Connection, name: str, mode: str) -> None:
-    text = TEXTS[name]
-    given = {"query_text": text, "search_mode": mode, "query_embedding": "[1,0,0]"}
-    sendable = converts(hostile, text, "text")
-    assert answered(hostile, SEARCH, "query_text", given) is sendable
+def test_any_query_text_is_answered(hostile: Connection, name: str) -> None:
+    sendable = converts(hostile, TEXTS[name], "text")
+    for mode in ("websearch", "simple", "phrase"):
+        given = {"query_text": TEXTS[name], "search_mode": mode, "query_embedding": "[1,0,0]"}
+        assert answered(hostile, SEARCH, "query_text", given) is sendable
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", mostly(TEXTS))
-def test_any_query_text_is_answered_with_many_hits(hostile: Connection, name: str) -> None:
+def test_any_query_text_is_answered_by_every_search(
+    hostile: Connection, name: str, modules: tuple[str, ...]
+) -> None:
     text = TEXTS[name]
     # What a text costs in each excerpt shows with a long one.
     count = "1000" if len(text) > 1_000 else "30"
     given = {"query_text": text, "match_count": count, "snippet": "true", "fusion": "auto"}
     refused = not converts(hostile, text, "text") or not text.strip("\u00a0\u3000 \t\r\n\v")
     assert answered(hostile, SEARCH, "query_text", given) is not refused
-
-
-@pytest.mark.parametrize("name", mostly(TEXTS))
-@pytest.mark.parametrize("function", ["search_knowledge_chunks_fulltext", in_its_module(EXPLAIN)])
-def test_any_query_text_is_answered_by_the_other_searches(
-    hostile: Connection, function: str, name: str
-) -> None:
-    answered(hostile, function, "query_text", {"query_text": TEXTS[name]})
-
-
-@pytest.mark.parametrize("name", mostly(TEXTS))
-def test_any_query_text_of_a_user_is_answered(hostile: Connection, name: str) -> None:
+    for function in present(("search_knowledge_chunks_fulltext", EXPLAIN), modules):
+        answered(hostile, function, "query_text", {"query_text": text})
+    for argument in ("filter_type", "search_mode", "fusion"):
+        for function in present((SEARCH, EXPLAIN), modules):
+            assert not answered(hostile, function, argument, {"query_text": "cat", argument: text})
+    if "batch" in modules:
+        of_json = f'[{{"query_text": {json.dumps(text)}}}]'
+        formulated = {"query_text": "cat", "formulations": of_json}
+        answered(hostile, SEARCH, "formulations", formulated)
+        answered(hostile, f"{SEARCH}_batch", "queries", {"queries": of_json})
     hostile.execute(
         "select set_config('request.jwt.claims', %s, true)", [json.dumps({"sub": str(ME)})]
     )
     hostile.execute("set local role authenticated")
-    answered(hostile, "search_my_knowledge_chunks", "query_text", {"query_text": TEXTS[name]})
+    answered(hostile, "search_my_knowledge_chunks", "query_text", {"query_text": text})
     hostile.execute("reset role")
-
-
-@pytest.mark.module("batch")
-@pytest.mark.parametrize("name", mostly(TEXTS))
-def test_any_text_in_json_is_answered(hostile: Connection, name: str) -> None:
-    said = json.dumps(TEXTS[name])
-    answered(
-        hostile,
-        SEARCH,
-        "formulations",
-        {"query_text": "cat", "formulations": f'[{{"query_text": {said}}}]'},
-    )
-    answered(hostile, f"{SEARCH}_batch", "queries", {"queries": f'[{{"query_text": {said}}}]'})
-
-
-@pytest.mark.parametrize("argument", ["filter_type", "search_mode", "fusion"])
-@pytest.mark.parametrize("name", mostly(TEXTS))
-def test_no_hostile_text_is_a_choice(
-    hostile: Connection, name: str, argument: str, modules: tuple[str, ...]
-) -> None:
-    for function in present((SEARCH, EXPLAIN), modules):
-        given = {"query_text": "cat", argument: TEXTS[name]}
-        assert not answered(hostile, function, argument, given)
 
 
 @pytest.mark.large
@@ -400,46 +376,6 @@ def test_every_text_is_answered(
 def test_every_filter_is_answered_or_refused(hostile: Connection, filters: Any) -> None:
     given_ = {"query_text": "cat", "filters": json.dumps(filters)}
     answered(hostile, SEARCH, "filters", given_)
-
-
-@settings(unhurried, max_examples=60)
-@given(
-    formulations=st.lists(
-        documents
-        | st.fixed_dictionaries(
-            {}, optional=dict.fromkeys(("query_text", "query_embedding", "filters"), documents)
-        ),
-        max_size=3,
-    )
-)
-def test_every_formulation_is_answered_or_refused(
-    hostile: Connection, formulations: list[Any]
-) -> None:
-    given_ = {"query_text": "cat", "formulations": json.dumps(formulations)}
-    answered(hostile, SEARCH, "formulations", given_)
-
-
-@pytest.mark.module("batch")
-@settings(unhurried, max_examples=60)
-@given(
-    queries=documents
-    | st.lists(
-        st.dictionaries(st.sampled_from(BATCH_ARGUMENTS) | texts, documents, max_size=3), max_size=3
-    )
-)
-def test_every_batch_is_answered_or_refused(hostile: Connection, queries: Any) -> None:
-    answered(hostile, f"{SEARCH}_batch", "queries", {"queries": json.dumps(queries)})
-
-
-@pytest.mark.large
-@settings(unhurried, max_examples=80)
-@given(
-    argument=st.sampled_from(sorted(TYPES.keys() - {"queries", "query_text", "search"})), text=texts
-)
-def test_every_text_for_another_type_is_answered_or_refused(
-    hostile: Connection, argument: str, text: str
-) -> None:
-    answered(hostile, SEARCH, argument, {"query_text": "cat", argument: text})
 
 
 PROVIDER_ARGUMENTS = (

@@ -32,6 +32,7 @@ from corpora import (
     drawn,
     sign_in,
     store,
+    words_of,
 )
 from homes import present
 
@@ -339,13 +340,17 @@ def asked(
         [
             ("hybrid_search_knowledge_chunks", arguments | shown(draw, modules)),
             ("hybrid_search_knowledge_chunks", arguments | shown(draw, modules)),
+            ("hybrid_search_knowledge_chunks_batch", arguments | shown(draw, modules)),
             ("count_matching_knowledge_chunks", arguments),
             ("explain_empty_knowledge_search", arguments | mistaken(draw)),
             ("facet_knowledge_chunks", arguments | facets),
             ("explain_missing_knowledge_chunk", arguments | {"chunk_id": one.id}),
         ]
     )
-    return "service_role", function, given | named
+    given |= named
+    if function == "hybrid_search_knowledge_chunks_batch":
+        given = {"queries": [named | {"query_text": "camera"}, given]}
+    return "service_role", function, given
 
 
 @pytest.mark.parametrize("calls", [CALLS, pytest.param(MANY_CALLS, marks=pytest.mark.slow)])
@@ -368,6 +373,7 @@ def test_hidden_rows_change_no_answer(
         one = asked(draw, viewer, visible, modules)
         with_hidden, without = (side.ask(*one) for side in sides)
         assert with_hidden == without, f"{differences(with_hidden, without)} of {one}"
+        assert words_of(with_hidden) <= whole.words(viewer), one
         answered += with_hidden not in ([], "")
     assert answered > calls / 2
 

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from viewers import call
 
 from conftest import Connect, Connection
+from corpora import ask as call
 from homes import in_its_module
 from support.documents import embedded, upsert
 from support.emptied import dsn as dsn

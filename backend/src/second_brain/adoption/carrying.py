@@ -288,10 +288,6 @@ def compare(
     found = Comparison(name)
     if repair and faults(database, name):
         database.execute(_FOLLOW, {"name": name})
-    if repair:
-        # What such a row lacked can be there now: another mapping, or other rows of its document.
-        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
-        _repair(database, name, lost)
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
     problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
@@ -321,6 +317,10 @@ def compare(
             _repair(database, name, [key for key, _ in left_over if None not in key])
             external_keys = [external_key for _, external_key in left_over]
             database.execute(_DELETE_LEFT_OVER, {"name": name, "external_keys": external_keys})
+    if repair:
+        # What such a row lacked can be there now: another mapping, or other rows of its document.
+        lost = [one.key for one in problems(database, name) if not one.is_carried_over]
+        _repair(database, name, lost)
     found.problems = problems(database, name)
     found.noted, _ = noted(database, name)
     return found

@@ -228,6 +228,7 @@ def adopt(
                 leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
                 finds_documents=not copy or document is not None or parent is not None,
                 parent_name=parent,
+                is_copy=copy,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -305,6 +306,7 @@ def _write(
     text = migration.render(proposed, choices, database.install)
     schema = database.install.schema
     more = schema_option(schema)
+    is_adopted = choices.name in [one.name for one in carrying.listed(database)]
     if run:
         with database.connection.transaction():
             database.connection.execute(text.encode())
@@ -317,7 +319,8 @@ def _write(
                 "trigger` of this file into supabase/schemas, else the next diff drops them",
                 err=True,
             )
-    typer.echo(f"Then: second-brain adopt --backfill {choices.name}{more}", err=True)
+    then = f"--check {choices.name} --repair" if is_adopted else f"--backfill {choices.name}"
+    typer.echo(f"Then: second-brain adopt {then}{more}", err=True)
     if choices.is_later:
         typer.echo(
             f"After writes: second-brain adopt --carry-over {choices.name}{more}, or the job of "
@@ -434,7 +437,11 @@ def _report(found: Sequence[carrying.Comparison], schema: str, *, repaired: bool
         typer.echo(f"Repair: second-brain adopt --check {name} --repair{more}", err=True)
     lost = any(not problem.is_carried_over for one in found for problem in one.problems)
     if lost:
-        typer.echo("Change the rows that cannot be carried over, or the mapping.", err=True)
+        typer.echo(
+            "Change the rows that cannot be carried over, or the mapping (second-brain adopt TABLE "
+            "with other options). Then use --check --repair.",
+            err=True,
+        )
     if differing or lost:
         raise typer.Exit(1)
 

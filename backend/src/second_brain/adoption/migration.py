@@ -163,8 +163,9 @@ def _check_place(proposal: Proposal, choices: Choices) -> None:
         raise ConfigurationError(
             f"{proposal.table} has the key ({', '.join(proposal.key)}): a table that is searched "
             "in place has one key column, an integer, a uuid or a text",
-            remedy="Use --copy to copy texts and embeddings, or --key to name another unique "
-            "column.",
+            remedy="Name another unique column (--key). Or add one (not in a partitioned table): "
+            f"alter table {proposal.table.identifier.as_string(None)} add search_id bigint "
+            "generated always as identity unique. Or use --copy, where no policy holds.",
         )
     if choices.chunk_size is not None:
         raise ConfigurationError(

@@ -6,7 +6,6 @@ It only reads. `migration` writes the SQL.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -55,6 +54,20 @@ select extensions.vector_dims(sampled.embedding)
   ) as sampled
 """
 
+_DIFFERS = """
+select true
+  from (
+    select {document} as document, to_jsonb({value}) as value
+      from {table} as source{join}
+     where {rows}
+     limit 10000
+  ) as sampled
+ where sampled.document is not null
+ group by sampled.document
+having count(distinct coalesce(sampled.value, 'null')) > 1
+ limit 1
+"""
+
 _NUMBERS = ("_float4", "_float8", "_numeric")
 _TYPES = {
     "content": TEXTS,
@@ -68,6 +81,7 @@ _TYPES = {
     "document": ("int2", "int4", "int8", "uuid", *TEXTS),
     "position": ("int2", "int4", "int8"),
 }
+_SHOWN = ("title", "url", "updated")
 _KEPT_AS_METADATA = ("owner", "groups", "updated", "document", "position")
 _PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
 ALL_ROWS = "all"
@@ -109,13 +123,15 @@ def propose(
     leave_out: Sequence[str] = (),
     finds_documents: bool = False,
     parent_name: str | None = None,
+    is_copy: bool = False,
 ) -> Proposal:
     """Propose the mapping of a table; `given` has the values of the options by field.
 
     `is_public`: all its documents will be public. `rows`: the condition of the rows that are
     searched, None if the user has not said it. `leave_out`: columns that are not carried over.
     `finds_documents`: propose columns for document and position, too. `parent_name`: the table of
-    the documents, from which title, address, date and who sees a document are taken.
+    the documents, from which title, address, date and who sees a document are taken. `is_copy`:
+    the rows are copied, so that no policy of the table holds.
 
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
@@ -164,6 +180,15 @@ def propose(
     condition = None if rows in (None, ALL_ROWS) else rows
     checked = [*mapped, Mapped("rows", f"({condition}) is true", "")] if condition else mapped
     _check_expressions(database, table, parent, checked)
+    differing = _differing_in_documents(database, table, parent, mapped, condition)
+    refused = [one for one in differing if one in options]
+    if refused:
+        raise ConfigurationError(
+            f"--{refused[0]}: rows of one document have different values",
+            remedy=f"Use --{refused[0]} none or a column of --parent, or make each row a document: "
+            "--document none.",
+        )
+    mapped = [one for one in mapped if one.field not in differing]
     if condition and re.search(r"\bnow\b|\bcurrent_|_timestamp\b", condition, re.IGNORECASE):
         raise ConfigurationError(
             "--rows: the condition depends on the time, and a row is read when it is written",
@@ -179,7 +204,11 @@ def propose(
             for one in parent.table.columns
             if one.name not in {*used, parent.key}
         ]
-    warnings = list(_warnings(table, mapped, is_public))
+    warnings = [
+        f"--{one} is not mapped: rows of one document have different values" for one in differing
+    ]
+    carried = [one for one in checked if one.field not in differing]
+    warnings += _warnings(table, parent, carried, is_public, is_copy)
     return Proposal(table, key, key_reason, mapped, warnings, condition, others, parent)
 
 
@@ -192,9 +221,9 @@ def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
             yield Mapped(name, one.source, one.reason, one.column, shown, "parent")
     for column in parent.table.columns:
         value = sql.Identifier("parent", column.name).as_string(None)
-        if column.name == "visibility" and column.kind in TEXTS:
+        if column.usual_name == "visibility" and column.kind in TEXTS:
             value += " = 'public'"
-        elif column.name not in ("is_public", "public") or column.kind != "bool":
+        elif column.usual_name not in ("is_public", "public") or column.kind != "bool":
             continue
         source = f"case when {value} then 'public' else 'private' end"
         shown = f"parent.{column.name}"
@@ -333,7 +362,7 @@ def _field(
     usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
     for usual in USUAL_NAMES[name]:
         for column in usable:
-            if column.name.lower() == usual:
+            if column.usual_name == usual:
                 return Mapped(name, column.name, f"{column.type}, by its name", column)
     if name == "document":
         usable = [
@@ -360,11 +389,40 @@ def _check_expressions(
         try:
             database.connection.execute(statement)
         except psycopg.Error as error:
+            ambiguous = isinstance(error, psycopg.errors.AmbiguousColumn)
             raise ConfigurationError(
                 f"--{one.field}: {one.source!r} is not a column of {table} and not an expression"
                 f" over its columns: {error.diag.message_primary}",
-                remedy="Name a column, or write an expression such as \"metadata ->> 'title'\".",
+                remedy="Both tables have this column: write source.COLUMN or parent.COLUMN."
+                if ambiguous
+                else "Name a column, or write an expression such as \"metadata ->> 'title'\".",
             ) from error
+
+
+def _differing_in_documents(
+    database: Database,
+    table: Table,
+    parent: Parent | None,
+    mapped: Sequence[Mapped],
+    condition: str | None,
+) -> list[str]:
+    """Name the fields that rows of one document, of the first 10,000 rows, disagree about."""
+    fields = {one.field: one for one in mapped}
+    if "document" not in fields:
+        return []
+    return [
+        name
+        for name in ("owner", "groups", "visibility")
+        if name in fields
+        and database.execute(
+            _DIFFERS,
+            document=fields["document"].expression,
+            value=fields[name].expression,
+            table=table.identifier,
+            join=parent.join if parent else sql.SQL(""),
+            rows=sql.SQL(condition or "true"),
+        ).fetchone()
+    ]
 
 
 def _check_dimensions(database: Database, table: Table, mapped: Sequence[Mapped]) -> None:
@@ -399,19 +457,41 @@ def _check_dimensions(database: Database, table: Table, mapped: Sequence[Mapped]
         )
 
 
-def _warnings(table: Table, mapped: Sequence[Mapped], is_public: bool) -> Iterable[str]:
-    fields: dict[str, Any] = {one.field: one for one in mapped}
-    if table.has_row_security:
+def _warnings(
+    table: Table,
+    parent: Parent | None,
+    mapped: Sequence[Mapped],
+    is_public: bool,
+    is_copy: bool,
+) -> Iterable[str]:
+    if table.has_row_security and is_copy:
+        yield (
+            f"The policies of {table} do not hold in a copy: visibility, owner and groups decide. "
+            "Map them from what the policies compare."
+        )
+    elif table.has_row_security:
         yield (
             f"The policies of {table} hold in search_visible_knowledge_chunks (in place, after "
             "let_search); in other searches visibility, owner and groups decide."
+        )
+    shown = [one.field for one in mapped if one.relation == "parent" and one.field in _SHOWN]
+    if parent and parent.table.has_row_security and shown:
+        yield (
+            f"Whoever finds a row of {table} sees {' and '.join(shown)} of its row of "
+            f"{parent.table}, also where the policies of {parent.table} hide it from them."
+        )
+    reading = [one.field for one in mapped if re.search(r"\bselect\b", one.source, re.IGNORECASE)]
+    if reading:
+        yield (
+            f"--{', --'.join(reading)}: a change of another table is not carried over, also one of "
+            "who may see a row, until `adopt --check --repair`."
         )
     if table.elsewhere:
         yield (
             f"Rows that are written through {table.elsewhere} are not followed: `adopt --check "
             "--repair` carries them over. Of partitions, adopt the partitioned table."
         )
-    if not fields.keys() & {"owner", "groups", "visibility"} and not is_public:
+    if not {one.field for one in mapped} & {"owner", "groups", "visibility"} and not is_public:
         yield (
             "There is no owner and no group: only service_role finds private documents. "
             "Map them with --owner or --groups, or use --visibility public if everyone may see "

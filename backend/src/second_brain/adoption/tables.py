@@ -1,6 +1,7 @@
 """The tables of an adoption as the catalogues describe them, and what a column can become."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,6 +68,13 @@ select own.attname, referenced.attname
    and foreign_key.conrelid = %s
    and foreign_key.confrelid = %s
 """
+_SIMILAR = r"""
+select string_agg(format('%%I.%%I', namespace.nspname, class.relname), ' or ')
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ where class.relkind in ('r', 'p')
+   and lower(class.relname) = lower(regexp_replace(%s, '^.*\.|"', '', 'g'))
+"""
 TEXTS = ("text", "varchar", "bpchar", "citext")
 VECTORS = ("vector", "halfvec")
 _DOCUMENT_FIELDS = {
@@ -102,6 +110,11 @@ class Column:
     not_null: bool
     is_generated: bool
     is_reference: bool
+
+    @property
+    def usual_name(self) -> str:
+        """The name as `deleted_at`, of `deletedAt` and `Deleted_At` too."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.name).lower()
 
 
 @dataclass(frozen=True)
@@ -191,8 +204,12 @@ def read_table(database: Database, name: str) -> Table:
             f"{name!r} is not the name of a table", remedy="Write it as in SQL: public.documents."
         ) from error
     if found is None:
+        (similar,) = database.connection.execute(_SIMILAR, [name]).fetchone() or (None,)
         raise ConfigurationError(
-            f"there is no table {name}", remedy="Write it as in SQL, with its schema."
+            f"there is no table {name}",
+            remedy=f"Did you mean {shlex.quote(similar)}?"
+            if similar
+            else "Write it as in SQL, with its schema.",
         )
     oid, kind, schema, relation, has_row_security, is_hidden, owner, elsewhere = found
     if kind not in ("r", "p"):
@@ -225,6 +242,13 @@ def read_parent(database: Database, table: Table, name: str, column: str | None)
     """
     parent = read_table(database, name)
     found = dict(database.connection.execute(_REFERENCES, [table.oid, parent.oid]).fetchall())
+    keys = [columns[0] for is_primary, columns in parent.keys if is_primary and len(columns) == 1]
+    if not found and not keys:
+        raise ConfigurationError(
+            f"--parent: {parent} has no key of one column",
+            remedy="Leave out --parent, and map its columns by expressions: --title "
+            '"(select ...)".',
+        )
     if column is None and len(found) == 1:
         (column,) = found
     if column is None or table.column(column) is None:
@@ -233,7 +257,6 @@ def read_parent(database: Database, table: Table, name: str, column: str | None)
             f" {parent}",
             remedy="Name the column with the key of the parent: --document COLUMN.",
         )
-    keys = [columns[0] for is_primary, columns in parent.keys if is_primary and len(columns) == 1]
     if column not in found and not keys:
         raise ConfigurationError(
             f"--parent: {parent} has no primary key of one column",
@@ -244,7 +267,7 @@ def read_parent(database: Database, table: Table, name: str, column: str | None)
 
 def hiding_columns(table: Table, parent: Parent | None = None) -> list[str]:
     """List the columns whose names say that they hide rows from readers of the tables."""
-    own = [one.name for one in table.columns if _HIDES_ROWS.fullmatch(one.name.lower())]
+    own = [one.name for one in table.columns if _HIDES_ROWS.fullmatch(one.usual_name)]
     if parent is None:
         return own
     of_parent = [one for one in hiding_columns(parent.table) if one != "visibility"]

@@ -99,6 +99,17 @@ begin
       )::jsonb
     $body$;
   end if;
+  -- The migrations of a Supabase project refer to its users.
+  if to_regclass('auth.users') is null and has_schema_privilege('auth', 'create') then
+    create table auth.users (
+      id uuid primary key,
+      email text unique,
+      raw_app_meta_data jsonb,
+      raw_user_meta_data jsonb,
+      created_at timestamptz default now()
+    );
+    grant all on auth.users to postgres;
+  end if;
 end
 $$;
 
