@@ -294,7 +294,6 @@ def init(
     into: Path,
     dimensions: int,
     *,
-    directory: Path | None = None,
     schema: str = naming.SCHEMA,
     vector_schema: str | None = None,
     modules: Collection[str] = (),
@@ -310,7 +309,7 @@ def init(
     that name none. Raises ConfigurationError when existing files have another dimension, and
     InvalidInputError for an invalid schema name.
     """
-    packaged = select(find(directory), modules, written_modules(into, schema))
+    packaged = select(find(), modules, written_modules(into, schema))
     present = find(into) if into.is_dir() else []
     ours = {handed_out_name(migration, schema) for migration in packaged}
     for one in present:
