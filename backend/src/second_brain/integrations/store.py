@@ -190,13 +190,13 @@ class TextStore:
                 )
             return before
 
-    def get(self, keys: Sequence[str], *, with_embedding: bool = False) -> list[Stored]:
+    def get(self, keys: Sequence[str]) -> list[Stored]:
         """Return the texts with these ids, in the order of the ids; missing ones are left out.
 
         The chunks of a document that was not written by a store are joined to one text.
         """
         with self._transaction() as connection:
-            arguments = {"keys": list(keys), "with_embedding": with_embedding}
+            arguments = {"keys": list(keys), "with_embedding": False}
             found: list[Stored] = self._rows(connection, _OF_KEYS, arguments, _STORED)
         by_key = {one.key: one for one in _joined(found)}
         return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
