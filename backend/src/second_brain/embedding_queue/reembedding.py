@@ -298,19 +298,11 @@ class _Run:
 def _add_columns(database: Database, embedder: Embedder) -> None:
     dimensions = sql.Literal(embedder.dimensions)
     database.execute(statements.ADD_COLUMNS, dimensions=dimensions)
-    for name, storage, statistics in database.execute(
-        statements.SETTINGS, [list(statements.COLUMNS)]
-    ).fetchall():
-        column = sql.Identifier(f"{name}_next")
-        database.execute(
-            statements.SET_STORAGE, column=column, storage=sql.SQL(statements.STORAGE[storage])
-        )
-        if statistics is not None:
-            target = sql.Literal(statistics)
-            database.execute(statements.SET_STATISTICS, column=column, target=target)
+    for (statement,) in database.execute(statements.LIKE_CURRENT, [list(statements.COLUMNS)]):
+        database.connection.execute(statement)
     _mark(database, "embedding_next", embedder.model)
-    for statement in statements.FOLLOW:
-        database.execute(statement)
+    for follow in statements.FOLLOW:
+        database.execute(follow)
 
 
 def _mark(database: Database, column: str, model: str) -> None:
@@ -367,10 +359,8 @@ def _swap(run: _Run, kind: vector_index.Kind, may_embed: bool) -> None:
     comments = database.execute(statements.COMMENTS, [list(statements.COLUMNS)]).fetchall()
     for statement in statements.SWAP:
         database.execute(statement)
-    for name, comment in comments:
-        database.execute(
-            statements.MARK_COLUMN, column=sql.Identifier(name), comment=sql.Literal(comment)
-        )
+    for (comment,) in comments:
+        database.connection.execute(comment)
     run.set_model()
     _mark(database, "embedding_old", run.embedder.model)
     database.execute(statements.USE, [kind])
