@@ -370,6 +370,23 @@ def shared_dsn(server: Server) -> Iterator[str]:
     yield from copy_of(server, server.template(3))
 
 
+EMPTY_THE_OTHERS = """
+do $$
+declare
+  emptied text;
+begin
+  for emptied in
+    select relname from pg_class
+     where relnamespace = 'public'::regnamespace and relkind = 'r'
+       and relname ~ '_(settings|weights|words|synonyms|claims|judgments|query_log)$'
+  loop
+    execute format('delete from public.%I', emptied);
+  end loop;
+end
+$$
+"""
+
+
 @pytest.fixture
 def emptied_dsn(shared_dsn: str) -> str:
     """The shared database without a row: quicker than a database of the test's own."""
@@ -377,6 +394,7 @@ def emptied_dsn(shared_dsn: str) -> str:
         connection.execute(
             "truncate public.knowledge_sources, public.knowledge_documents, public.knowledge_chunks"
         )
+        connection.execute(EMPTY_THE_OTHERS)
     return shared_dsn
 
 

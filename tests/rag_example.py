@@ -72,13 +72,3 @@ def running(dsn: str, model: ChatServer, **settings: Any) -> Iterator[httpx.Clie
         finally:
             server.should_exit = True
             thread.join()
-
-
-def is_soon(condition: Any) -> bool:
-    """Wait until a condition holds."""
-    end = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True

@@ -147,24 +147,11 @@ def question(generator: random.Random) -> Row:
     return given
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("calls", [100, pytest.param(1430, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_no_hit_is_a_row_that_select_does_not_show(
-    notes: Connection, connect: Connect, policy: str, is_large: bool
+    notes: Connection, connect: Connect, is_large: bool, calls: int
 ) -> None:
-    check(notes, connect, policy, is_large, calls=100)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("is_large", [False, True])
-def test_no_hit_of_many_is_a_row_that_select_does_not_show(
-    notes: Connection, connect: Connect, policy: str, is_large: bool
-) -> None:
-    check(notes, connect, policy, is_large, calls=1430)
-
-
-def check(notes: Connection, connect: Connect, policy: str, is_large: bool, calls: int) -> None:
     if is_large:
         notes.execute(
             "create or replace function knowledge_internal.small_corpus_limit() returns integer"
@@ -174,22 +161,25 @@ def check(notes: Connection, connect: Connect, policy: str, is_large: bool, call
             "create index on public.notes using hnsw (embedding extensions.vector_cosine_ops)"
         )
         notes.execute("select knowledge_internal.follow_table('notes')")
-    notes.execute(f"create policy visible on public.notes {POLICIES[policy]}".encode())
     user = connect("authenticated")
-    generator = random.Random(f"{policy} {is_large}")
-    hits = 0
-    for number in range(calls):
-        if number % 10 == 0:
-            claims(user, generator.choice(USERS), generator.choice("abcd"))
-            shown = visible(user)
-        given = question(generator)
-        found = search(user, **given)
-        assert keys(found) <= shown, given
-        assert all(hit["content"] for hit in found)
-        hits += len(found)
-        if "match_offset" not in given and 0 < len(found) < given["match_count"]:
-            assert {hit["total_count"] for hit in found} == {len(found)}, given
-    assert hits > calls
+    for policy, condition in POLICIES.items():
+        generator = random.Random(f"{policy} {is_large}")
+        notes.execute(f"create policy visible on public.notes {condition}".encode())
+        hits = 0
+        for number in range(calls):
+            if number % 10 == 0:
+                claims(user, generator.choice(USERS), generator.choice("abcd"))
+                shown = visible(user)
+            given = question(generator)
+            found = search(user, **given)
+            assert keys(found) <= shown, (policy, given)
+            assert all(hit["content"] for hit in found)
+            hits += len(found)
+            if "match_offset" not in given and 0 < len(found) < given["match_count"]:
+                assert {hit["total_count"] for hit in found} == {len(found)}, (policy, given)
+        assert hits > calls, policy
+        notes.execute("drop policy visible on public.notes")
+        notes.execute("drop policy if exists shown on public.notes")
 
 
 def test_a_user_finds_all_rows_that_select_shows(notes: Connection, connect: Connect) -> None:

@@ -1,11 +1,9 @@
 """PostgresProvider over a real database."""
 
-import inspect
 from datetime import date
 from typing import Any, get_type_hints
 from uuid import UUID
 
-import numpy as np
 import psycopg
 import pytest
 from pgvector import Vector
@@ -13,11 +11,8 @@ from psycopg.pq import TransactionStatus
 
 from conftest import Connection
 from corpora import SAVANNA
-from second_brain import errors
 from second_brain.services.arguments import (
-    DEFAULTS,
     KEYWORD_DEFAULTS,
-    SQL_NAMES,
     VIEWER,
     BatchQuery,
     FindOptions,
@@ -47,29 +42,6 @@ def corpus(shared_service: Connection) -> UUID:
 
 def contents(results: list[Any]) -> list[str]:
     return [result.content for result in results]
-
-
-@pytest.mark.parametrize(
-    "embedding",
-    [
-        [1, 0, 0],
-        (1.0, 0.0, 0.0),
-        np.array([1, 0, 0], dtype=np.float32),
-        [np.float32(1), np.float32(0), np.float32(0)],
-        Vector([1, 0, 0]),
-        "[1,0,0]",
-    ],
-    ids=["list", "tuple", "array", "list of float32", "Vector", "text"],
-)
-def test_an_embedding_may_come_in_any_of_these_forms(
-    shared_service: Connection, corpus: UUID, embedding: Any
-) -> None:
-    results, details = PostgresProvider(shared_service, on_error="empty").search(
-        embedding, threshold=0.5
-    )
-    assert "fallback_reason" not in details
-    assert contents(results) == [SAVANNA[0]["content"], SAVANNA[1]["content"]]
-    assert [result.confidence for result in results] == pytest.approx([1.0, 0.8])
 
 
 def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpus: UUID) -> None:
@@ -118,34 +90,6 @@ def test_fulltext_confidence_is_the_share_of_the_best_rank(
     best, second = (hit.metadata["text_score"] or 0.0 for hit in results[:2])
     assert [hit.confidence for hit in results[:2]] == pytest.approx([1, second / best])
     assert 0 < results[1].confidence < 1
-
-
-def test_a_search_is_called_with_the_functions_own_names_and_defaults(shared: Connection) -> None:
-    """Otherwise a default that is not sent over PostgREST would be another one there."""
-    rows = shared.execute(
-        "select parameter_name, parameter_default from information_schema.parameters"
-        " where specific_schema = 'public' and parameter_mode = 'IN'"
-        " and specific_name ~ '^hybrid_search_knowledge_chunks_[0-9]+$'"
-        " order by ordinal_position"
-    ).fetchall()
-    theirs = {}
-    for name, default in rows:
-        row = shared.execute(f"select {default}".encode(), prepare=False).fetchone()
-        (theirs[name],) = row or ()
-    ours = {SQL_NAMES.get(name, name): default for name, default in DEFAULTS.items()}
-    # Only functions of the database give the lists that it fuses.
-    assert theirs.pop("ranked_lists") is None
-    assert theirs.keys() == ours.keys()
-    assert {name for name in ours if ours[name] != theirs[name]} == {"match_count"}
-
-
-def test_the_first_arguments_are_positional_with_the_defaults_of_a_batch() -> None:
-    parameters = list(inspect.signature(SearchProvider.hybrid_search).parameters.values())[1:-1]
-    assert [one.name for one in parameters] == [
-        name for name in DEFAULTS if name not in KEYWORD_DEFAULTS
-    ]
-    for one in parameters[2:]:
-        assert one.default == DEFAULTS[one.name]
 
 
 def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
@@ -232,26 +176,6 @@ def test_a_connection_string_opens_and_closes_a_connection(
     assert [connection.closed for connection in opened] == [True]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "kind", "remedy"),
-    [
-        ({"host": "127.0.0.1", "port": 1}, "unavailable", ""),
-        ({}, "authentication_failed", ""),
-        ({"dbname": "nosuch", "password": None}, "configuration", "connection string"),
-    ],
-)
-def test_a_connection_that_fails_is_told_without_the_password(
-    shared_dsn: str, wrong: dict[str, Any], kind: str, remedy: str
-) -> None:
-    given = {"password": "hunter2", **wrong}
-    changed = {name: value for name, value in given.items() if value is not None}
-    dsn = psycopg.conninfo.make_conninfo(shared_dsn, **changed)
-    results, details = PostgresProvider(dsn, on_error="empty").search([1, 0, 0])
-    assert (results, details["error_kind"]) == ([], kind)
-    assert remedy in details["remedy"]
-    assert "hunter2" not in str(details)
-
-
 def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None:
     with pytest.raises(TypeError, match="not dict"):
         PostgresProvider({}, on_error="empty")  # type: ignore[arg-type]
@@ -264,12 +188,3 @@ def test_the_callers_connection_learns_no_new_type(shared_dsn: str, corpus: UUID
         assert PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]
         with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
             connection.execute("select %s", (Vector([1, 0, 0]),))
-
-
-def test_find_raises_what_failed_with_its_cause(shared_service: Connection, corpus: UUID) -> None:
-    provider = PostgresProvider(shared_service, on_error="empty")
-    hits, details = provider.find([1, 0, 0], "zebra", top_k=1)
-    assert len(hits) == details["raw_count"] == 1
-    with pytest.raises(errors.InvalidInputError, match="pool_size") as caught:
-        provider.find([1, 0, 0], "zebra", pool_size=0)
-    assert isinstance(caught.value.__cause__, psycopg.Error)

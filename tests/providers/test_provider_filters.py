@@ -21,6 +21,7 @@ from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.results import BatchDetails, Details
 from second_brain.services.supabase import SupabaseProvider
+from support.emptied import dsn as dsn
 
 OWNER = UUID("00000000-0000-0000-0000-00000000000a")
 
@@ -254,31 +255,6 @@ def test_every_form_of_filters_narrows_both_legs(
 )
 def test_the_language_of_filters_is_the_databases(filters: Any) -> None:
     assert conditions(filters) == filters
-
-
-@pytest.mark.parametrize(
-    ("filters", "named"),
-    [
-        ([FilterExpression("team", "eq", "a")], "filters[0].field must be one of chunk_index"),
-        ({"owner_id": "handbook"}, "filters.owner_id.value for owner_id must be a UUID"),
-        (
-            [
-                FilterExpression("language", "exists"),
-                FilterExpression("document_date", "gte", "soon"),
-            ],
-            "filters[1].value",
-        ),
-        ([FilterExpression("metadata.a", "eq", b"a")], "filters: the value for metadata.a"),
-        (7, "filters"),
-    ],
-)
-def test_wrong_filters_are_refused_by_place(library: Connection, filters: Any, named: str) -> None:
-    hits, details = PostgresProvider(library, on_error="empty").hybrid_search(
-        None, "zebra", filters=filters
-    )
-    assert hits == []
-    assert details["error_kind"] == "invalid_input"
-    assert named in details["error_message"]
 
 
 ASKS: dict[str, Callable[[SearchProvider], tuple[Any, Details | BatchDetails]]] = {

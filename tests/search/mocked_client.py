@@ -52,11 +52,3 @@ def failing_client(error: BaseException) -> MagicMock:
     client = MagicMock(name="supabase client")
     client.rpc.return_value.execute.side_effect = error
     return client
-
-
-def sent(client: MagicMock) -> dict[str, Any]:
-    client.rpc.assert_called_once()
-    client.rpc.return_value.execute.assert_called_once_with()
-    arguments = client.rpc.call_args.args[1]
-    assert isinstance(arguments, dict)
-    return arguments

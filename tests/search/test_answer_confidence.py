@@ -82,15 +82,6 @@ def test_a_first_hit_of_the_text_leg_alone_has_its_cosine(corpus: Connection) ->
     assert of_answer(rows) == pytest.approx(logistic(15 * 0.6 + 8.7 - 9.2))
 
 
-@pytest.mark.parametrize("further", [{}, {"one_per_document": True}, {"recency_half_life": 30}])
-def test_it_is_the_same_on_all_pages(corpus: Connection, further: dict[str, Any]) -> None:
-    asked = {"query_embedding": NORTH_EAST, "query_text": "alpha gamma", **further}
-    whole = of_answer(search(corpus, **asked))
-    pages = [search(corpus, **asked, match_count=1, match_offset=place) for place in range(4)]
-    assert [of_answer(page) for page in pages] == [whole] * 4
-    assert whole not in {of_answer(search(corpus, **(asked | {"query_text": "unheard"})))}
-
-
 def test_of_several_formulations_the_one_that_fits_best_counts(corpus: Connection) -> None:
     ways = json.dumps([{"query_text": "beta"}, {"query_embedding": NORTH}])
     rows = search(corpus, query_text="beta unheard", formulations=ways, text_weight=9)

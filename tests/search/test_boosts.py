@@ -15,7 +15,6 @@ from conftest import Connect, Connection
 
 pytestmark = pytest.mark.module("arrange")
 
-RPC = "hybrid_search_knowledge_chunks"
 TODAY = datetime.now(UTC).date()
 LIKES: list[Any] = [None, 0, 3, 250, -7, 0.5, 1e300, "12", True, [5], {"a": 1}]
 POSTED: list[Any] = [
@@ -305,32 +304,6 @@ def test_a_condition_of_a_boost_is_that_of_a_filter(knowledge: Connection) -> No
         boosted = [row["id"].int for row in rows if row["rrf_score"] > 1.5 * plain[row["id"]]]
         assert set(boosted) == set(passed), filters
         assert len(rows) == 12
-
-
-def test_a_viewer_learns_nothing_of_hidden_rows(knowledge: Connection) -> None:
-    viewer, other = UUID(int=7), UUID(int=8)
-    boosts = Jsonb(
-        [
-            {"filters": {"owner_id": str(other)}, "factor": 5},
-            {"filters": {"visibility": "private"}, "factor": 3},
-            {"field": "metadata.likes", "modifier": "linear", "weight": 1},
-        ]
-    )
-    seen: dict[str, Any] = {"content": "alpha", "owner_id": viewer, "visibility": "private"}
-    hidden = seen | {"owner_id": other, "metadata": {"likes": 1000}}
-    asked = {"query_text": "alpha", "viewer_id": viewer, "boosts": boosts}
-    asked |= {"order_by": "metadata.likes"}
-    store(knowledge, seen)
-    alone = search(knowledge, **asked)
-    with knowledge.transaction(force_rollback=True):
-        knowledge.execute("truncate public.knowledge_chunks")
-        store(knowledge, seen, hidden)
-        rows = search(knowledge, **asked)
-    columns = ("id", "rrf_score", "confidence", "total_count")
-    assert [[row[name] for name in columns] for row in rows] == [
-        [row[name] for name in columns] for row in alone
-    ]
-    assert numbers(alone) == [1]
 
 
 @pytest.mark.module("visitors")

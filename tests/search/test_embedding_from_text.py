@@ -13,7 +13,6 @@ from searching import chunk, numbers, search, store
 from conftest import Connection
 
 CATS, STONES, UP = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
-OWNER = "00000000-0000-0000-0000-00000000000a"
 CORPUS: tuple[dict[str, Any], ...] = (
     {"content": "a cat sleeps", "embedding": [0.9, 0.1, 0.0]},
     {"content": "a cat eats", "embedding": [0.9, 0.0, 0.1]},
@@ -85,17 +84,6 @@ def test_hits_without_an_embedding_leave_the_text_leg(corpus: Connection) -> Non
     rows = from_text(corpus)
     assert numbers(rows) == [1, 2]
     assert [row["vector_rank"] for row in rows] == [None, None]
-
-
-def test_what_the_viewer_may_not_see_does_not_move_the_question(corpus: Connection) -> None:
-    corpus.execute("update public.knowledge_chunks set visibility = 'public'")
-    before = from_text(corpus, viewer_id=OWNER)
-    store(corpus, {"id": chunk(9), "content": "cat cat cat", "embedding": STONES})
-    assert from_text(corpus)[0]["similarity"] != before[0]["similarity"]
-    after = from_text(corpus, viewer_id=OWNER)
-    assert [(row["id"], row["similarity"]) for row in after] == [
-        (row["id"], row["similarity"]) for row in before
-    ]
 
 
 def test_an_embedding_of_a_wrong_size_is_replaced_where_the_caller_wants_it(

@@ -17,7 +17,6 @@ from searching import (
     call,
     chunk,
     numbers,
-    refused,
     search,
     store,
     store_document,
@@ -141,32 +140,6 @@ def test_an_ignored_embedding_leaves_that_of_the_known_rows(corpus: Connection) 
     assert rows[0]["id"] == chunk(3)
     assert rows[0]["similarity"] > 0.9
     assert rows[0]["notes"]["embedding"].startswith("ignored: query_embedding has 2 dimensions")
-
-
-@pytest.mark.parametrize("asked", ["hidden chunk", "hidden document", "missing", "inactive"])
-def test_a_hidden_id_is_refused_as_a_missing_one(corpus: Connection, asked: str) -> None:
-    secret = uuid4()
-    store_document(corpus, secret)
-    store_hidden = (
-        "insert into public.knowledge_chunks (id, content, document_id, owner_id, status)"
-        " values (%s, 'secret', %s, %s, %s)"
-    )
-    corpus.execute(store_hidden, [chunk(50), secret, OTHER, "active"])
-    corpus.execute(store_hidden, [chunk(51), None, MINE, "archived"])
-    known = {
-        "hidden chunk": chunk(50),
-        "hidden document": secret,
-        "missing": uuid4(),
-        "inactive": chunk(51),
-    }[asked]
-    said = refused(
-        corpus,
-        "hybrid_search_knowledge_chunks",
-        like_ids=[chunk(1), known],
-        viewer_id=MINE,
-        query_text="cat",
-    )
-    assert said == f"like_ids: no visible chunk or document has the id {known}"
 
 
 @pytest.mark.module("insight")

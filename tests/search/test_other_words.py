@@ -167,26 +167,6 @@ def test_a_prefix_that_is_a_stop_word_is_completed(knowledge: Connection) -> Non
 ME, OTHER = UUID(int=1), UUID(int=2)
 
 
-@pytest.mark.parametrize(
-    ("prefix", "content", "language"),
-    [
-        ("cam", "cameras", "english"),
-        ("generali", "generalisation", "english"),
-        ("happine", "happiness", "english"),
-        ("gener", "généralités", "french"),
-        ("génér", "généralités", "french"),
-        ("in", "an invoice", "english"),
-    ],
-)
-def test_a_viewers_prefix_is_completed_by_words_that_the_viewer_may_see(
-    knowledge: Connection, prefix: str, content: str, language: str
-) -> None:
-    mine = {"content": content, "language": language, "owner_id": ME}
-    store(knowledge, mine, mine | {"owner_id": OTHER}, "x")
-    assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=ME) == [1]
-    assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=UUID(int=3)) == []
-
-
 def test_hidden_words_do_not_crowd_out_a_visible_completion(knowledge: Connection) -> None:
     letters = "abcdefghijklmnopqrstuvwxyz"
     hidden = " ".join(f"qu{one}{other}" for one in letters for other in letters)

@@ -1,16 +1,12 @@
 """The client over a mocked supabase client."""
 
-import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import numpy as np
 import pytest
-from mocked_client import METADATA, ROW, SECRET, client_with, failing_client, sent
+from mocked_client import SECRET, client_with, failing_client
 from postgrest.exceptions import APIError
 
-from second_brain.services.results import MemorySearchResult
 from second_brain.services.supabase import SupabaseProvider
 
 
@@ -18,20 +14,6 @@ from second_brain.services.supabase import SupabaseProvider
 def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUPABASE_URL", raising=False)
     monkeypatch.delenv("SUPABASE_KEY", raising=False)
-
-
-def test_hybrid_search_returns_tuple() -> None:
-    answer = SupabaseProvider(client=client_with([ROW])).hybrid_search([0.1, 0.2], "rotate keys")
-    assert isinstance(answer, tuple)
-    results, details = answer
-    assert [type(result) for result in results] == [MemorySearchResult]
-    assert details == {
-        "provider": "supabase",
-        "mode": "hybrid",
-        "real_provider": True,
-        "raw_count": 1,
-        "total_count": 1,
-    }
 
 
 @pytest.mark.usefixtures("no_credentials")
@@ -53,78 +35,6 @@ def test_hybrid_search_no_client_returns_empty(config: dict[str, str] | None) ->
     assert details["real_provider"] is False
     assert details["raw_count"] == 0
     assert "SUPABASE_URL" in details["remedy"]
-
-
-def test_hybrid_search_calls_correct_rpc() -> None:
-    client = client_with([])
-    SupabaseProvider(client=client).hybrid_search([0.1, 0.2], "rotate keys")
-    assert client.rpc.call_args.args[0] == "hybrid_search_knowledge_chunks"
-    assert sent(client) == {
-        "query_embedding": [0.1, 0.2],
-        "query_text": "rotate keys",
-        "match_count": 5,
-        "match_threshold": 0.0,
-        "vector_weight": 1.0,
-        "text_weight": 1.0,
-        "filter_type": None,
-        "search_mode": "websearch",
-        "pool_size": 50,
-    }
-
-
-def test_search_calls_correct_rpc() -> None:
-    client = client_with([])
-    SupabaseProvider(client=client).search([1, 0], 7, 0.25, "note")
-    assert client.rpc.call_args.args[0] == "match_knowledge_chunks"
-    assert sent(client) == {
-        "query_embedding": [1, 0],
-        "match_count": 7,
-        "match_threshold": 0.25,
-        "filter_type": "note",
-    }
-
-
-def test_fulltext_search_calls_correct_rpc() -> None:
-    client = client_with([])
-    SupabaseProvider(client=client).fulltext_search("rotate", 7, "phrase", "note")
-    assert client.rpc.call_args.args[0] == "search_knowledge_chunks_fulltext"
-    assert sent(client) == {
-        "query_text": "rotate",
-        "match_count": 7,
-        "search_mode": "phrase",
-        "filter_type": "note",
-    }
-
-
-@pytest.mark.parametrize(
-    "embedding",
-    [
-        [0.5, 0.25],
-        (0.5, 0.25),
-        np.array([0.5, 0.25], dtype=np.float32),
-        [np.float32(0.5), np.float64(0.25)],
-    ],
-    ids=["list", "tuple", "array", "list of numpy numbers"],
-)
-def test_an_embedding_is_sent_as_a_json_list(embedding: Any) -> None:
-    client = client_with([])
-    provider = SupabaseProvider(client=client)
-    provider.hybrid_search(embedding, "x", top_k=np.int64(3))  # type: ignore[arg-type]
-    assert json.dumps(sent(client)["query_embedding"]) == "[0.5, 0.25]"
-    assert json.dumps(sent(client)["match_count"]) == "3"
-
-
-def test_hybrid_search_includes_rank_metadata() -> None:
-    (result,), _ = SupabaseProvider(client=client_with([ROW])).hybrid_search([0.1], "x")
-    columns = {name: ROW[name] for name in ROW.keys() - {"id", "content", "metadata"}}
-    metadata: Any = {**METADATA, **columns, "team": "platform"}
-    assert result == MemorySearchResult(
-        id=ROW["id"],
-        content=ROW["content"],
-        source="supabase",
-        confidence=0.0325,
-        metadata=metadata,
-    )
 
 
 @pytest.mark.parametrize(
@@ -195,16 +105,6 @@ def test_a_message_names_no_credentials(caplog: pytest.LogCaptureFixture) -> Non
         assert secret not in caplog.text
         assert secret not in repr(provider)
     assert len(details["error_message"]) <= 300
-
-
-@pytest.mark.parametrize(("top_k", "expected"), [(1, 1), (3, 3), (5, 4)])
-def test_hybrid_search_respects_top_k(top_k: int, expected: int) -> None:
-    rows = [{**ROW, "id": str(number)} for number in range(4)]
-    client = client_with(rows)
-    results, details = SupabaseProvider(client=client).hybrid_search([0.1], "x", top_k=top_k)
-    assert [result.id for result in results] == [str(number) for number in range(expected)]
-    assert details["raw_count"] == 4
-    assert sent(client)["match_count"] == top_k
 
 
 @pytest.mark.usefixtures("no_credentials")

@@ -88,31 +88,6 @@ def as_user(connect: Connect, query_text: str) -> list[Row]:
     )
 
 
-def test_a_user_learns_no_word_of_a_chunk_that_is_hidden(
-    database: Connection, connect: Connect
-) -> None:
-    store(database, {"content": "mine", "owner_id": ME, "embedding": [1, 0, 0]}, HIDDEN)
-    assert replaced(as_user(connect, "zanzibat camras mine")) is None
-    assert replaced(search(database, query_text="zanzibat")) == {"zanzibat": "zanzibar"}
-
-
-@pytest.mark.parametrize("hides", [True, False], ids=["hidden", "absent"])
-def test_a_user_cannot_probe_whether_a_hidden_chunk_has_a_word(
-    database: Connection, connect: Connect, hides: bool
-) -> None:
-    mine = {"content": "zanzibat", "owner_id": ME, "embedding": [1, 0, 0]}
-    store(database, mine, *([HIDDEN] if hides else []))
-    # The word that a hidden chunk has is replaced like one that no chunk has.
-    assert replaced(as_user(connect, "zanzibar")) == {"zanzibar": "zanzibat"}
-
-
-def test_a_filter_on_owners_and_public_only_hide_words_too(knowledge: Connection) -> None:
-    store(knowledge, {"content": "mine", "visibility": "public"}, HIDDEN)
-    for restriction in ({"public_only": True}, {"viewer_id": ME}):
-        hits = search(knowledge, query_text="zanzibat mine", **restriction)
-        assert (numbers(hits), replaced(hits)) == ([1], None)
-
-
 def test_hidden_near_words_do_not_crowd_out_a_visible_one(
     database: Connection, connect: Connect
 ) -> None:
@@ -128,14 +103,6 @@ def test_hidden_near_words_do_not_crowd_out_a_visible_one(
     assert len(set(near)) > 500
     store(database, mine, HIDDEN | {"content": " ".join(near)})
     assert replaced(as_user(connect, "zebra")) == {"zebra": "zzebra"}
-
-
-def test_a_hidden_word_that_is_more_frequent_does_not_replace(
-    database: Connection, connect: Connect
-) -> None:
-    mine = {"content": "leading", "owner_id": ME, "embedding": [1, 0, 0]}
-    store(database, mine, *[HIDDEN | {"content": "reading"}] * 3)
-    assert replaced(as_user(connect, "heading")) == {"heading": "leading"}
 
 
 def test_a_deleted_owner_leaves_no_word_of_their_own(

@@ -238,18 +238,6 @@ def test_a_heading_is_part_of_the_text_and_its_weight_is_not(knowledge: Connecti
     assert {row["id"].int: row["duplicates"] for row in hits} == {1: 1, 3: 0}
 
 
-@pytest.mark.module("arrange")
-def test_a_duplicate_that_the_viewer_may_not_see_is_not_counted(knowledge: Connection) -> None:
-    private = {"visibility": "private", "owner_id": UUID(int=7)}
-    store(knowledge, *({"content": "alpha", **more} for more in ({}, {}, private)))
-    knowledge.execute(
-        "update public.knowledge_chunks set visibility = 'public' where id <> %s", [chunk(3)]
-    )
-    for viewer, others in (({"public_only": True}, 1), ({"viewer_id": UUID(int=7)}, 2)):
-        (hit,) = search(knowledge, query_text="alpha", merge_duplicates=True, **viewer)
-        assert hit["duplicates"] == others
-
-
 @pytest.mark.module("arrange", "insight")
 @pytest.mark.parametrize(
     ("arguments", "cause", "argument"),

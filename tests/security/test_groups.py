@@ -8,7 +8,6 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection, Server
 from corpora import ask_groups_of_token, sign_in
@@ -177,32 +176,6 @@ def test_a_document_with_the_same_groups_is_not_written_again(connect: Connect) 
     before = service.execute(updated).fetchall()
     upsert(service, "of staff", allowed_groups=["board", "staff", "board"])
     assert service.execute(updated).fetchall() == before
-
-
-def test_hidden_neighbours_and_titles_stay_hidden(connect: Connect) -> None:
-    owner = connect()
-    owner.execute(
-        "select public.upsert_knowledge_document(%s, %s)",
-        [
-            Jsonb({"external_key": "plan", "title": "Merger", "allowed_groups": ["staff"]}),
-            Jsonb([{"content": "word one"}, {"content": "secret two"}, {"content": "open three"}]),
-        ],
-    )
-    # As an administrator can set them apart from their document.
-    owner.execute(
-        "update public.knowledge_chunks set allowed_groups = '{board}' where content like 'secret%'"
-    )
-    owner.execute("update public.knowledge_documents set title = 'Merger'")
-    search = (
-        "select content, title, context from public.hybrid_search_knowledge_chunks("
-        " query_text => 'word', neighbor_window => 2, viewer_groups => %s)"
-    )
-    hits = owner.execute(search, [["staff"]]).fetchall()
-    assert hits == [("word one", "Merger", "word one\n[CHUNK BOUNDARY]\nopen three")]
-    owner.execute(
-        "update public.knowledge_chunks set allowed_groups = '{guests}' where content like 'word%'"
-    )
-    assert owner.execute(search, [["guests"]]).fetchall() == [("word one", None, "word one")]
 
 
 def test_wrong_groups_of_a_document_are_refused_by_name(connect: Connect) -> None:

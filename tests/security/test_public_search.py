@@ -1,6 +1,5 @@
 """Who asks, in the functions around the search: visitors, and the viewer of a single leg."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -54,18 +53,6 @@ def test_nobody_may_call_the_public_search_until_a_project_grants_it(
 ) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match=PUBLIC):
         call(connect(role, uid=ME), PUBLIC, query_text="kiwi")
-
-
-@pytest.mark.module("visitors")
-def test_a_visitor_finds_public_rows_only(visitor: Connection) -> None:
-    for query in ({"query_text": "kiwi"}, {"query_embedding": "[1,0,0]"}):
-        rows = call(visitor, PUBLIC, **query, neighbor_window=1)
-        assert contents(rows) == {OPEN}
-        assert {row["title"] for row in rows} == {OPEN}
-        assert not any(
-            private in json.dumps(row, default=str) for row in rows for private in (MINE, YOURS)
-        )
-        assert rows[0]["total_count"] == len(rows)
 
 
 @pytest.mark.module("visitors")
@@ -133,20 +120,6 @@ def test_a_visitors_search_is_bounded(visitor: Connection) -> None:
         "pool_size (at least match_count) times collections times questions must be at most"
         " 750, not 760",
     )
-
-
-@pytest.mark.module("visitors")
-def test_a_public_chunk_tells_a_visitor_no_title_of_its_private_document(
-    connect: Connect, visitor: Connection
-) -> None:
-    owner = connect()
-    # As a project may store it: a chunk may have another visibility than its document.
-    owner.execute(
-        "update public.knowledge_chunks set visibility = 'public' where content = %s", [MINE]
-    )
-    titles = {hit["content"]: hit["title"] for hit in call(visitor, PUBLIC, query_text="kiwi")}
-    assert titles[MINE] is None
-    assert titles[OPEN] == OPEN
 
 
 @pytest.mark.parametrize("name", ["pool_size", "match_count"])

@@ -193,15 +193,6 @@ def test_both_failed_parts_are_in_the_answer(make: Make, corpus: str) -> None:
     assert response.degraded.also.part == "rerank"
 
 
-def test_no_message_has_a_key_in_it(make: Make, corpus: str) -> None:
-    def embed(_: Sequence[str]) -> list[list[float]]:
-        raise RuntimeError("refused: api_key=sk-very-secret")
-
-    response = make(corpus, CallableEmbedder(embed, "by-hand", 3))("leaked key")
-    assert response.degraded is not None
-    assert "very-secret" not in response.model_dump_json()
-
-
 @pytest.fixture
 def never() -> Iterator[threading.Event]:
     """An event that a stuck model waits for, set when the test is over."""
@@ -253,21 +244,6 @@ def test_a_statement_that_takes_too_long_is_an_error_at_once(make: Make, corpus:
             search("leaked key", timeout=0.5, on_part=parts.append)
     # Not a second time: that would double the load.
     assert parts.count("search") == 1
-
-
-def test_a_lost_connection_is_an_error_and_no_empty_answer(corpus: str) -> None:
-    with psycopg.connect(corpus) as connection, psycopg.connect(corpus) as other:
-        service = RetrievalService(PostgresProvider(connection), BY_HAND)
-        assert service.search("leaked key").results
-        other.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
-        with pytest.raises(errors.ConnectionLostError) as lost:
-            service.search("leaked key")
-    assert lost.value.remedy
-
-
-def test_a_server_that_is_gone_is_an_error(make: Make) -> None:
-    with pytest.raises(errors.UnavailableError):
-        make("host=127.0.0.1 port=9 connect_timeout=2", provider={"retries": 0})("key", mode="text")
 
 
 def test_a_closed_pool_is_an_error_with_the_remedy_to_open_it(corpus: str) -> None:

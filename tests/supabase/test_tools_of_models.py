@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import psycopg
 import pytest
 from langchain_core.messages import ToolMessage
 from mcp import Client
@@ -13,11 +12,8 @@ from rest import Rest
 from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, project, signed, store
 from test_javascript_package import build, npm
 
-from chat_server import chat_server
-from conftest import Server, copy_of
-from corpora import store_document
+from conftest import Server
 from mcp_clients import Assistant, connected, with_token
-from rag_example import bearer, dsn_of_service, running, token
 from second_brain import (
     AsyncPostgresProvider,
     AsyncRetrievalService,
@@ -27,7 +23,7 @@ from second_brain import (
 from second_brain.errors import InvalidInputError
 from second_brain.integrations import langchain, llama_index
 from second_brain.mcp_server import Scope, create_server
-from second_brain.models import CallableEmbedder, WordLlamaEmbedder
+from second_brain.models import CallableEmbedder
 
 Call: TypeAlias = Mapping[str, Any]
 
@@ -159,7 +155,7 @@ def of_the_ai_sdk(place: Place, calls: Sequence[Call]) -> list[Answered]:
     return [Answered(**one) for one in json.loads(said)]
 
 
-TOOLS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "tool",
     [
         of_langchain,
@@ -169,21 +165,9 @@ TOOLS = pytest.mark.parametrize(
         of_the_ai_sdk,
     ],
 )
-
-
-@TOOLS
-def test_a_tool_refuses_by_name_what_says_who_asks(tool: Tool, place: Place) -> None:
-    sent: list[Call] = [{name: value} for name, value in WHO.items()]
-    sent += [{name: None} for name in WHO]
-    answers = tool(place, [{**QUERY, **one} for one in sent])
-    for (name,), answer in zip(sent, answers, strict=True):
-        assert answer.is_refused, name
-        assert name.strip() in answer.text
-        assert OF_BEN not in answer.text
-
-
-@TOOLS
-def test_a_tool_checks_the_arguments_that_it_takes(tool: Tool, place: Place) -> None:
+def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
+    tool: Tool, place: Place
+) -> None:
     right: list[Call] = [
         QUERY,
         {**QUERY, "limit": 1},
@@ -203,6 +187,7 @@ def test_a_tool_checks_the_arguments_that_it_takes(tool: Tool, place: Place) -> 
         ("collections", {**QUERY, "collections": [["knowledge"]]}),
         ("collections", {**QUERY, "collections": {"viewer_id": None}}),
     ]
+    wrong += [(name.strip(), {**QUERY, name: given}) for name in WHO for given in (WHO[name], None)]
     answers = tool(place, [*right, *(sent for _, sent in wrong)])
     for answer in answers[: len(right)]:
         assert not answer.is_refused, answer.text
@@ -211,6 +196,7 @@ def test_a_tool_checks_the_arguments_that_it_takes(tool: Tool, place: Place) -> 
     for (names, sent), answer in zip(wrong, answers[len(right) :], strict=True):
         assert answer.is_refused, sent
         assert any(name in answer.text for name in names.split()), answer.text
+        assert OF_BEN not in answer.text
 
 
 def test_what_the_options_bind_is_not_offered_and_cannot_be_named(place: Place) -> None:
@@ -227,24 +213,3 @@ def test_what_the_options_bind_is_not_offered_and_cannot_be_named(place: Place) 
         for name in ("limit", "rrf_k", "viewer_id", "public_only", "query", "nothing"):
             with pytest.raises(InvalidInputError, match=name):
                 search_tool(service, options=bound, arguments=[name])
-
-
-def test_the_example_refuses_by_name_what_says_who_asks(server: Server) -> None:
-    embedder = WordLlamaEmbedder()
-    for dsn in copy_of(server, server.template(embedder.dimensions)):
-        with psycopg.connect(dsn, autocommit=True) as owner:
-            for user, text in ((ANA, OF_ANA), (BEN, OF_BEN)):
-                chunk = {text: embedder.embed([text])[0].tolist()}
-                store_document(owner, str(user), chunk, embedder.model, owner_id=user)
-        with chat_server() as model, running(dsn_of_service(dsn), model) as client:
-            client.headers.update(bearer(token(str(ANA))))
-            found = client.get("/search", params=QUERY).json()["results"]
-            assert [one["content"] for one in found] == [OF_ANA]
-            for name, value in WHO.items():
-                for refused in (
-                    client.get("/search", params={**QUERY, name: str(value)}),
-                    client.post("/ask", json={"question": "invoice", name: value}),
-                    client.post("/ask", json={"question": "invoice", name: None}),
-                ):
-                    assert refused.status_code == 422, name
-                    assert name.strip() in refused.json()["detail"]

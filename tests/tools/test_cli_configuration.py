@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 
 from command_line import Done, Run, hits, write_docs
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 PASSWORD = "hunter2"
 NOWHERE = f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
 
 
 def told(done: Done) -> dict[str, tuple[Any, Any]]:

@@ -9,12 +9,9 @@ import pytest
 
 from command_line import Run
 from second_brain.services.write import KnowledgeWriter
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 
 @pytest.fixture

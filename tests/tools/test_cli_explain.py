@@ -4,11 +4,14 @@ import json
 import re
 
 import pytest
-from test_cli_knowledge import dimensions, zoo
+from test_cli_knowledge import zoo
 
 from command_line import Run
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
-__all__ = ["dimensions", "zoo"]  # fixtures
+__all__ = ["zoo"]  # a fixture
 
 pytestmark = pytest.mark.module("insight")
 

@@ -11,15 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from command_line import Run, hits, write_docs
+from command_line import Run, hits
 from conftest import Connection
 from second_brain.models import WordLlamaEmbedder
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 
 def test_a_folder_is_ingested_counted_and_found(brain: Run, tmp_path: Path) -> None:
@@ -111,40 +108,6 @@ class Terminal(io.StringIO):
 def stored_keys(database: Connection) -> list[str]:
     query = "select external_key from public.knowledge_documents order by external_key"
     return [key for (key,) in database.execute(query)]
-
-
-def test_two_repositories_with_the_same_folders_leave_each_other_alone(
-    brain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Connection
-) -> None:
-    for name in ("one", "two"):
-        write_docs(tmp_path / name / "docs")
-        (tmp_path / name / ".git").mkdir()
-    (tmp_path / "two" / "docs" / "fruit.md").unlink()
-    for name in ("one", "two", "one"):
-        monkeypatch.chdir(tmp_path / name)
-        done = brain("ingest", "docs/", "--prune", "--yes")
-        assert done.code == 0, done.err
-        assert "nothing to prune" in done.out
-    assert stored_keys(database) == [
-        *("one:docs/cars.txt", "one:docs/fruit.md", "one:docs/keys.md"),
-        *("two:docs/cars.txt", "two:docs/keys.md"),
-    ]
-
-
-def test_a_source_is_named_and_another_place_of_its_name_is_refused(
-    brain: Run, tmp_path: Path, database: Connection
-) -> None:
-    assert brain("ingest", "docs", "--source", "handbook").out.startswith("source handbook (")
-    write_docs(tmp_path / "other" / "handbook")
-    done = brain("ingest", "other/handbook")
-    assert (done.code, done.out) == (1, "")
-    assert f"has a source handbook of {tmp_path}/docs" in done.err
-    assert "--source handbook" in done.err
-    assert all(key.startswith("handbook:") for key in stored_keys(database))
-    (source,) = database.execute("select id from public.knowledge_sources").fetchall()
-    narrowed = [{"field": "source_id", "op": "eq", "value": str(source[0])}]
-    found = brain("search", "key", "--mode", "vector", "--json", "--filters", json.dumps(narrowed))
-    assert len(hits(found)) == 3
 
 
 def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Connection) -> None:

@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 
 from command_line import Run
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 
 @pytest.fixture

@@ -14,12 +14,9 @@ from conftest import Connection
 from corpora import store_document
 from second_brain.models.rerankers import Reranker
 from second_brain.services.write import KnowledgeWriter
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 
 @pytest.mark.parametrize(
@@ -36,22 +33,6 @@ def test_wrong_usage_is_told_with_what_is_allowed(
     done = brain(*arguments)
     assert done.code == 2
     assert named in done.err
-
-
-def test_each_mode_runs_its_own_legs(brain: Run) -> None:
-    brain("ingest", "docs")
-    legs = {
-        mode: {
-            (hit["metadata"]["vector_rank"] is not None, hit["metadata"]["text_rank"] is not None)
-            for hit in hits(brain("search", "yellow", "--mode", mode, "--json"))
-        }
-        for mode in ("vector", "text", "hybrid")
-    }
-    assert legs == {
-        "vector": {(True, False)},
-        "text": {(False, True)},
-        "hybrid": {(True, True), (True, False)},
-    }
 
 
 def test_the_table_shows_title_ranks_score_and_matched_words(brain: Run) -> None:

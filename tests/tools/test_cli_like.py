@@ -1,14 +1,9 @@
 """The command search with --like, as typed, on a real database."""
 
-import pytest
-
 from command_line import Run, hits
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 
 
 def test_what_is_like_a_hit_is_found_without_a_question(brain: Run) -> None:

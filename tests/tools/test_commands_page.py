@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from command_line import Run
 from second_brain.cli.configuration import KEYS
+from support.small_model import dimensions as dimensions
+from support.small_model import dsn as dsn
+from support.small_model import shared_dsn as shared_dsn
 from tools import commands
 
 PAGE = commands.PAGE.read_text("utf-8")
@@ -50,12 +51,6 @@ def test_the_page_has_each_key_with_its_first_variable() -> None:
         told = secret if one.is_secret else documented[one.name]
         assert one.variables[0] in told, one.name
     assert {*secret} == {variable for key in KEYS if key.is_secret for variable in key.variables}
-
-
-@pytest.fixture
-def dimensions() -> int:
-    """The size of the embedder that comes with the package."""
-    return 256
 
 
 def test_the_file_of_the_page_is_valid(brain: Run, tmp_path: Path) -> None:

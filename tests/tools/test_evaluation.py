@@ -209,14 +209,6 @@ def test_the_report_loads_nothing_and_escapes_what_it_shows(on_server: Run, tmp_
     assert page.text.count(HOSTILE) >= 3
 
 
-@pytest.mark.slow
-def test_tune_recommends_and_stores_nothing_that_is_not_better(on_server: Run, dsn: str) -> None:
-    done = on_server("corpus", "tune", "--apply", "--target", dsn)
-    assert done.code == 0, done.err
-    assert "Not stored: the defaults are the best." in done.out
-    assert "2 of 20 judged questions: a fit to so few gains nothing" in done.out
-
-
 def test_settings_are_set_shown_and_reset(run: Run, dsn: str) -> None:
     given = ("--dsn", dsn)
     assert "Nothing is stored" in run("corpus", "settings", "show", *given).out

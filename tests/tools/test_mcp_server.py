@@ -135,7 +135,12 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
         url = served.url
         for given in (None, "another"):
             headers = {"Authorization": f"Bearer {given}"} if given else {}
-            assert httpx.post(url, json={}, headers=headers).status_code == 401
+            refused = httpx.post(url, json={}, headers=headers)
+            assert refused.status_code == 401
+            # One token has no sign-in.
+            assert "resource_metadata" not in refused.headers["www-authenticate"]
+        sign_in = f"{url.removesuffix('/mcp')}/.well-known/oauth-protected-resource"
+        assert httpx.get(sign_in).status_code == 404
         with connected(with_token(url, TOKEN)) as assistant:
             found = assistant.ask("hybrid_search", query="cameras, heron or kumquats", limit=50)
     assert RECORDER in found.contents()

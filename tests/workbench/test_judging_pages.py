@@ -18,7 +18,6 @@ from judged import (
     DIMENSIONS,
     WORDS,
     axis,
-    best_hit,
     embedder,
     fill,
     judge_enough,
@@ -336,29 +335,6 @@ def test_measuring_shows_each_mode_and_does_not_start_again(
     assert browser.get("/measure/progress").status_code == 204
     versus = browser.get(f"/measure?collection={COLLECTION}&versus=vector").text
     assert '<option selected value="vector">' in versus
-
-
-@pytest.mark.slow
-def test_better_settings_are_applied_and_a_search_changes(
-    browser: TestClient, writer: KnowledgeWriter, corpus: Connection
-) -> None:
-    use_the_worse_leg(writer)
-    judge_enough(writer)
-    assert best_hit(corpus) == "bananas"
-    page = run(browser, "tune")
-    assert 'Gain <b class="gain">+0.369</b>, standard error 0.000' in page
-    # The questions that win, each a link to both searches; none loses.
-    assert page.count("data-moved") == 8
-    assert "vector_weight" in page
-    assert "This stores for the collection <b>first</b>" in page
-    found = re.search(r'name="run" value="(\w+)"', page)
-    assert found
-    answer = browser.post("/measure/apply", data={"run": found[1]})
-    assert answer.headers["location"] == f"/measure?collection={COLLECTION}&stored=1"
-    assert best_hit(corpus) == "apples"
-    assert "The settings are stored" in browser.get(answer.headers["location"]).text
-    assert browser.post("/measure/reset", data={"collection": COLLECTION}).status_code == 303
-    assert writer.settings() == []
 
 
 def test_the_page_says_what_is_in_use_who_gets_it_and_that_it_is_stale(

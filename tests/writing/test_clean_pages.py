@@ -9,6 +9,7 @@ from ingested import CountingEmbedder, load, write
 from conftest import Connection
 from second_brain.ingest import DocumentReport, find_files, ingest, split
 from second_brain.ingest.markdown import headings
+from support.emptied import dsn as dsn
 
 NAMES = ("apples", "bananas", "cherries", "dates", "elderberries", "figs")
 

@@ -1,19 +1,16 @@
 """Loading, splitting and storing documents, on files made here and a real database."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-import numpy as np
 import pytest
 from ingested import OF_A, CountingEmbedder, write
-from numpy.typing import NDArray
 
 from conftest import Connection
-from second_brain.errors import ConfigurationError, DimensionMismatchError
+from second_brain.errors import ConfigurationError
 from second_brain.ingest import (
-    Change,
     DocumentReport,
     KnowledgeSource,
     Labels,
@@ -24,6 +21,7 @@ from second_brain.ingest import (
 )
 from second_brain.models import Embedder
 from second_brain.services.write import KnowledgeWriter
+from support.emptied import dsn as dsn
 
 
 @pytest.fixture
@@ -114,23 +112,6 @@ def test_a_file_that_turns_bad_keeps_what_was_stored(
     assert contents(database)["s:b.md"] == ["yellow and long"]
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(
-    database: Connection, folder: Path, run: Ingest
-) -> None:
-    class FailingEmbedder(CountingEmbedder):
-        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            if "Bananas" in texts[0]:
-                raise ConnectionError("the model is away")
-            return super().embed(texts)
-
-    with pytest.raises(ConnectionError):
-        run(folder, FailingEmbedder())
-    assert set(contents(database)) == {"s:a.md"}
-    embedder = CountingEmbedder()
-    assert [report.outcome for report in run(folder, embedder)] == ["unchanged", "stored", "stored"]
-    assert len(embedder.embedded) == 2
-
-
 def test_an_emptied_file_is_removed(database: Connection, folder: Path, run: Ingest) -> None:
     run(folder, CountingEmbedder())
     write(folder / "b.md", "")
@@ -156,23 +137,6 @@ def test_the_same_text_in_two_files_is_embedded_once(tmp_path: Path, run: Ingest
     embedder = CountingEmbedder()
     assert [report.embedded for report in run(tmp_path, embedder)] == [1, 0]
     assert len(embedder.embedded) == 1
-
-
-def test_another_model_embeds_everything_again(
-    database: Connection, folder: Path, run: Ingest
-) -> None:
-    run(folder, CountingEmbedder())
-    reports = run(folder, CountingEmbedder("other-3"))
-    assert {(report.outcome, report.embedded) for report in reports} == {("stored", 1)}
-    assert database.execute(
-        "select distinct embedding_model from public.knowledge_chunks"
-    ).fetchall() == [("other-3",)]
-
-
-@pytest.mark.parametrize("dimensions", [4])
-def test_an_embedder_of_another_size_ends_the_run(folder: Path, run: Ingest) -> None:
-    with pytest.raises(DimensionMismatchError, match="3"):
-        run(folder, CountingEmbedder())
 
 
 FIELDS = """
@@ -203,23 +167,6 @@ def test_what_was_set_elsewhere_stays(database: Connection, folder: Path, run: I
     assert database.execute(
         "select metadata from public.knowledge_chunks where content = 'red and round'"
     ).fetchall() == [({"team": "x", **OF_A, "reviewed": True, "token_count": 5},)]
-
-
-def test_labels_change_stored_documents_and_the_report_says_what(
-    database: Connection, folder: Path, run: Ingest
-) -> None:
-    run(folder, CountingEmbedder(), Labels(collection="vault", metadata={"team": "x"}))
-    labels = Labels(visibility="public", owner_id=UUID(int=1), metadata={"team": "y"})
-    reports = run(folder, CountingEmbedder(), labels)
-    assert {report.outcome for report in reports} == {"stored"}
-    assert reports[0].changes == (
-        Change("visibility", "private", "public"),
-        Change("owner_id", None, str(UUID(int=1))),
-        Change("metadata.team", "x", "y"),
-    )
-    assert reports[0].embedded == 0
-    stored = ("vault", "public", str(UUID(int=1)), "english", {"team": "y", **OF_A})
-    assert database.execute(FIELDS).fetchone() == stored
 
 
 def test_a_dry_run_foresees_the_run_and_only_reads(

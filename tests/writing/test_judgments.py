@@ -15,6 +15,7 @@ from second_brain.evaluation.collection import CollectionError, load
 from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.module("insight")
 

@@ -9,6 +9,7 @@ from conftest import Connect, Connection
 from second_brain.database.stored_documents import describe_document, list_documents
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import Database
+from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.module("insight")
 

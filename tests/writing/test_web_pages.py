@@ -22,6 +22,7 @@ from second_brain.ingest import (
     ingest,
     is_public,
 )
+from support.emptied import dsn as dsn
 
 Answers = dict[str, tuple[int, dict[str, str], bytes]]
 HTML = {"Content-Type": "text/html; charset=utf-8"}
