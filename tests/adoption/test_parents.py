@@ -139,8 +139,8 @@ def test_rows_of_a_document_that_disagree_about_the_owner_are_all_found(
 ) -> None:
     database.execute(TABLES + ";alter table public.parts add author_id uuid")
     database.execute("update public.parts set author_id = gen_random_uuid() where chunk_index < 2")
-    asked = ("adopt", "public.parts", "--parent", "public.articles", "--rows", "all")
-    asked += ("--model", "m", "--apply", "--dsn", dsn)
+    chosen = ("--parent", "public.articles", "--rows", "all", "--model", "m")
+    asked = ("adopt", "public.parts", *chosen, "--apply", "--dsn", dsn)
     refused = run(*asked, "--owner", "author_id")
     assert (refused.code, "Use --owner none" in refused.err) == (1, True)
     done = run(*asked)
@@ -154,8 +154,8 @@ def test_a_repair_carries_over_what_another_mapping_makes_right(
     database: Connection, run: Run, dsn: str
 ) -> None:
     database.execute(TABLES + ";alter table public.parts add author_id uuid")
-    asked = ("adopt", "public.parts", "--parent", "public.articles", "--rows", "all")
-    asked += ("--model", "m", "--apply", "--dsn", dsn)
+    chosen = ("--parent", "public.articles", "--rows", "all", "--model", "m")
+    asked = ("adopt", "public.parts", *chosen, "--apply", "--dsn", dsn)
     assert run(*asked, "--owner", "author_id").code == 0
     backfill(database, "parts")
     database.execute("update public.parts set author_id = gen_random_uuid() where chunk_index > 0")

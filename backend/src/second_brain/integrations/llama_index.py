@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate
+from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -151,13 +151,13 @@ def _nodes(response: SearchResponse) -> list[NodeWithScore]:
 
 
 def _in_thread(
-    method: Callable[Concatenate[Any, Arguments], Result],
-) -> Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]]:
+    method: Callable[Arguments, Result],
+) -> Callable[Arguments, Coroutine[Any, Any, Result]]:
     """Return the method for an event loop, which runs it in a thread."""
 
     @wraps(method)
-    async def call(self: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return await asyncio.to_thread(method, self, *args, **kwargs)
+    async def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return await asyncio.to_thread(method, *args, **kwargs)
 
     return call
 
