@@ -225,6 +225,21 @@ def test_later_and_carry_over(run: Run, source: str) -> None:
     assert "3 rows compared, 0 differences" in run("adopt", "--check", "--dsn", source).out
 
 
+def test_an_adoption_whose_table_is_gone_does_not_stop_the_others(run: Run, source: str) -> None:
+    with psycopg.connect(source) as connection:
+        connection.execute("create table public.notes (id int primary key, body text)")
+    for table in ("notes", "documents"):
+        given = ("adopt", f"public.{table}", "--embed", "--apply", "--dsn", source)
+        assert run(*given).code == 0
+    with psycopg.connect(source) as connection:
+        connection.execute("drop table public.documents cascade")
+    for option, told in (("--backfill", "0 rows carried over"), ("--check", "0 differences")):
+        done = run("adopt", option, "--dsn", source)
+        assert (done.code, f"notes: {told}" in done.out or told in done.out) == (1, True)
+        assert "documents: the adoption 'documents' has no view" in done.err
+        assert "adopt --remove documents" in done.err
+
+
 def test_the_hints_can_be_followed_as_they_stand(run: Run, source: str, dsn: str) -> None:
     public = ("adopt", "public.documents", "--embed", "--visibility", "public", "--apply")
     assert "only service_role" not in run(*public, "--dsn", source).err

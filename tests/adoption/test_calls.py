@@ -232,6 +232,18 @@ def test_a_function_of_any_name_comes_back_and_one_of_another_role_is_left(
     assert notes.execute(listed, [oids]).fetchall() == before
 
 
+def test_a_table_with_a_quotation_mark_in_its_name_is_found_in_functions(
+    notes: Connection,
+) -> None:
+    notes.execute('alter table public.notes rename to "no""tes"')
+    notes.execute(
+        "create function public.nearest(query_embedding extensions.vector) returns int language sql"
+        ' as $f$ select id from public."no""tes"'
+        " order by embedding operator(extensions.<=>) query_embedding limit 1 $f$"
+    )
+    assert len(calls.searching(Database(notes), 'public."no""tes"')) == 1
+
+
 def test_a_condition_that_a_drop_in_lacks_is_named(notes: Connection) -> None:
     call = kept(notes, "", "where notes.status = 'done'")
     notes.execute(

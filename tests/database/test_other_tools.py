@@ -198,6 +198,8 @@ def test_an_unknown_parameter_is_named_and_not_dropped(parameter: str) -> None:
 def test_a_short_secret_does_not_garble_a_message(secret: str) -> None:
     text = "the host, port or database seems to contain a part of the password"
     assert safe_message(text, secrets=[secret]) == text
+    named = "document.external_key: bytes has no JSON form"
+    assert safe_message(named, secrets=[secret]) == named
     assert "rosebud" not in safe_message("rosebud in it", secrets=[secret, "rosebud"])
 
 

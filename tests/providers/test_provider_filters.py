@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from types import MappingProxyType
@@ -126,6 +126,11 @@ def test_a_value_that_is_left_out_is_left_to_the_database() -> None:
     [
         (date(2026, 1, 31), "2026-01-31"),
         (datetime(2026, 1, 31, 12, tzinfo=UTC), "2026-01-31T12:00:00+00:00"),
+        (
+            datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=2))),
+            "2026-01-31T10:00:00+00:00",
+        ),
+        (datetime(2026, 1, 31, 12), "2026-01-31T12:00:00"),
         (OWNER, str(OWNER)),
         (Kind.NOTE, "note"),
         ((1, 2), [1, 2]),

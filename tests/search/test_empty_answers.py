@@ -94,6 +94,30 @@ def test_rows_without_an_embedding(knowledge: Connection) -> None:
     assert why(knowledge, query_embedding="[1,0,0]")["reason"] == "no_embedding"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"collections": ["payrol"]},
+        {"filters": {"clearence": 9}},
+        {"filters": {"team": "salarie"}},
+        {"filter_type": "task"},
+        {"filters": {"language": "germn"}},
+        {"date_from": "2027-01-01"},
+        {"query_text": "secret"},
+        {"query_embedding": "[0,0,1]", "match_threshold": 0.5, "query_text": None},
+    ],
+    ids=str,
+)
+def test_nothing_is_named_that_the_viewer_may_not_see(
+    corpus: Connection, arguments: dict[str, Any]
+) -> None:
+    """The answer is that of a database without the hidden rows."""
+    asked = {"query_text": "zebra", **arguments, "viewer_id": ME}
+    with_hidden = why(corpus, **asked)
+    corpus.execute("delete from public.knowledge_chunks where content = 'secret'")
+    assert why(corpus, **asked) == with_hidden
+
+
 @pytest.mark.parametrize("viewer", [{"viewer_id": ME}, {"public_only": True}], ids=str)
 def test_hidden_documents_are_counted_for_operators_only(
     knowledge: Connection, viewer: dict[str, Any]

@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from psycopg.types.json import Jsonb
 from searching import Row, call, search, store, store_document
 from test_exact_total import QUERY, ROW
 
-from conftest import Connection
+from conftest import Connect, Connection
 from second_brain import PostgresProvider
 from second_brain.errors import InvalidInputError
 from second_brain.services.results import FacetCount
@@ -120,6 +121,27 @@ def test_the_most_frequent_values_come_first_and_facet_limit_cuts_the_rest(
         ("metadata.team", "a", 1),
         ("collection", "knowledge", 4),
     ]
+
+
+def test_a_signed_in_user_gets_counts_of_visible_rows_only(
+    database: Connection, connect: Connect
+) -> None:
+    store(
+        database,
+        {"owner_id": OWNER, "metadata": {"team": "own"}},
+        {"owner_id": UUID(int=2), "metadata": {"team": "secret"}},
+        {"owner_id": UUID(int=2), "visibility": "public", "metadata": {"team": "public"}},
+    )
+    rows = call(
+        connect("authenticated", uid=OWNER), "facet_my_knowledge_chunks", facets=["metadata.team"]
+    )
+    assert [(row["value"], row["count"]) for row in rows] == [("own", 1), ("public", 1)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(connect("authenticated"), "facet_my_knowledge_chunks")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(connect("authenticated", uid=OWNER), "facet_knowledge_chunks")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(connect("anon"), "facet_my_knowledge_chunks")
 
 
 def test_the_provider_returns_counts_and_refuses_what_it_must(knowledge: Connection) -> None:

@@ -119,6 +119,17 @@ def test_words_are_read_as_those_of_phrases(
     assert hits[0]["notes"] is None
 
 
+def test_a_viewer_learns_nothing_of_hidden_rows(knowledge: Connection) -> None:
+    store(
+        knowledge,
+        {"content": "the power cut", "visibility": "private"},
+        {"content": f"power {FAR} cut", "visibility": "public"},
+    )
+    hits = search(knowledge, query_text='"power cut"~2', public_only=True)
+    assert numbers(hits) == [2]
+    assert hits[0]["notes"] == {"relaxed": ['"power cut"~2']}
+
+
 @pytest.mark.module("insight")
 def test_why_not_names_the_distance(outages: Connection) -> None:
     chunk = search(outages, query_text="power alone", match_count=1)[0]["id"]

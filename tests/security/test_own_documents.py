@@ -130,6 +130,16 @@ def test_a_document_of_somebody_else_reads_as_one_that_does_not_exist(
         assert delete(me, document) is False
 
 
+def test_a_chunk_that_is_private_in_a_public_document_is_its_owners(
+    connect: Connect, documents: dict[str, UUID]
+) -> None:
+    connect("service_role").execute(
+        "update public.knowledge_chunks set visibility = 'private' where content = 'your public 0'"
+    )
+    assert read(connect("authenticated", uid=ME), documents["your public"])["chunk_count"] == 0
+    assert read(connect("authenticated", uid=YOU), documents["your public"])["chunk_count"] == 1
+
+
 def test_a_user_deletes_only_what_they_own(connect: Connect, documents: dict[str, UUID]) -> None:
     me, service = connect("authenticated", uid=ME), connect("service_role")
     assert delete(me, documents["your public"]) is False

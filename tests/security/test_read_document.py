@@ -108,6 +108,23 @@ def test_a_document_is_read_with_its_chunks_in_order(
     assert (page.chunk_count, page.is_own) == (2, False)
 
 
+def test_the_chunks_keep_to_the_scope_too(service: Connection, documents: dict[str, UUID]) -> None:
+    service.execute(
+        "update public.knowledge_chunks set visibility = 'private' where content = 'public 0'"
+    )
+    service.execute(
+        "update public.knowledge_chunks set status = 'superseded' where content = 'yours 0'"
+    )
+    provider = PostgresProvider(service)
+    for key, scope in (("public", {"viewer_id": ME}), ("public", {"public_only": True})):
+        found = provider.read_document(documents[key], **scope)
+        assert found is not None
+        assert [chunk.content for chunk in found.chunks] == ["public 1"]
+    found = provider.read_document(documents["yours"])
+    assert found is not None
+    assert [chunk.content for chunk in found.chunks] == ["yours 1"]
+
+
 @pytest.mark.usefixtures("documents")
 def test_a_multi_tenant_provider_needs_a_viewer(service: Connection) -> None:
     provider = PostgresProvider(service, multi_tenant=True)

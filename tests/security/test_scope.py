@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from corpora import USERS, call
@@ -14,6 +15,8 @@ SEARCH = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 EMPTY = "explain_empty_knowledge_search"
 TENANT_A = [{"field": "metadata.tenant", "op": "eq", "value": "a"}]
+STORE = "select public.upsert_knowledge_document(%s, %s)"
+
 Row = dict[str, Any]
 
 
@@ -63,6 +66,46 @@ def told(connection: Connection, function: str, **arguments: Any) -> str:
 
 
 @pytest.mark.module("insight")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"filters": {"team": "merge"}},
+        {"filters": [{"field": "metadata.team", "op": "eq", "value": "merger"}]},
+        {"filters": {"keybquixotronic": "x"}},
+        {"filters": [{"field": "sensitivity", "op": "eq", "value": "label-c"}]},
+        {"filters": [{"field": "collection", "op": "in", "value": ["notes-c"]}]},
+        {"collections": ["notes-c"]},
+        {"query_text": "quixotronics"},
+        {"query_text": "quixotronisc"},
+        {"date_from": "2099-01-01"},
+    ],
+    ids=json.dumps,
+)
+def test_an_empty_answer_names_nothing_that_a_server_leaves_out(
+    tenants: Connection, asked: Row
+) -> None:
+    answer = told(tenants, EMPTY, **asked).replace(json.dumps(asked.get("query_text"))[1:-1], "")
+    assert "reason" in answer
+    for name in ("label-b", "notes-b", "keybquixotronics", "title of plan-b"):
+        assert name not in answer
+    if "merger" not in json.dumps(asked):
+        assert "merger" not in answer
+
+
+@pytest.mark.module("like")
+@pytest.mark.parametrize(
+    "function", [SEARCH, "count_matching_knowledge_chunks", "search_my_knowledge_chunks"]
+)
+def test_the_similarity_to_what_a_server_leaves_out_is_not_told(
+    tenants: Connection, function: str
+) -> None:
+    asked: Row = {"like_ids": [ids(tenants)["plan-b"]], "required_filters": TENANT_A}
+    if function == MINE:
+        sign_in(tenants)
+    assert refusal(tenants, function, asked).startswith("like_ids: no visible chunk or document")
+
+
+@pytest.mark.module("insight")
 @pytest.mark.parametrize("way", ["chunk_id", "id", "external_key", "source_url"])
 def test_a_chunk_that_a_server_leaves_out_is_not_stored_for_why_not(
     tenants: Connection, way: str
@@ -94,6 +137,34 @@ def test_what_is_required_only_narrows(knowledge: Connection, caller: str, requi
     else:
         rows = call(knowledge, SEARCH, {**arguments, "viewer_id": USERS[0]})
     assert [row["external_key"] for row in rows] == ["own"]
+
+
+def test_what_is_required_bounds_neighbours_counts_and_titles(knowledge: Connection) -> None:
+    chunks = [
+        {"content": f"plan {tenant}", "metadata": {"tenant": tenant}} for tenant in ("a", "b", "a")
+    ]
+    document = {"external_key": "mixed", "title": "shown", "metadata": {"team": "x"}}
+    knowledge.execute(STORE, [Jsonb(document), Jsonb(chunks)])
+    document = {"external_key": "of b", "title": "hidden", "metadata": {"tenant": "b"}}
+    knowledge.execute(STORE, [Jsonb(document), Jsonb([chunks[0]])])
+    asked = {"query_text": "plan", "required_filters": TENANT_A, "neighbor_window": 2}
+    rows = call(knowledge, SEARCH, asked)
+    assert {row["content"] for row in rows} == {"plan a"}
+    found = {(row["title"], row["document_chunks"], "plan b" in row["context"]) for row in rows}
+    # A chunk can have another tenant than its document, which keeps its title.
+    assert found == {("shown", 2, False), (None, 1, False)}
+
+
+@pytest.mark.module("own_documents")
+def test_what_is_required_bounds_documents(tenants: Connection) -> None:
+    listed = call(tenants, "list_visible_knowledge_documents", {"required_filters": TENANT_A})
+    assert [row["external_key"] for row in listed] == ["plan-a"]
+    for key, is_read in (("plan-a", True), ("plan-b", False)):
+        arguments = {"document": ids(tenants)[key], "required_filters": TENANT_A}
+        ((content,),) = [
+            row.values() for row in call(tenants, "read_knowledge_document", arguments)
+        ]
+        assert (content is not None) is is_read
 
 
 @pytest.mark.parametrize(

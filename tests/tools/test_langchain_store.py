@@ -1,7 +1,8 @@
 """The LangChain vector store: LangChain's own suites, and what they do not ask for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from langchain_core.documents import Document
@@ -204,10 +205,33 @@ def test_wrong_arguments_are_refused_by_name(emptied_dsn: str) -> None:
     store = SecondBrainVectorStore(emptied_dsn, AxisEmbeddings())
     with pytest.raises(InvalidInputError, match="ids must have one element for each of the 2"):
         store.add_texts(["a", "b"], ids=["1"])
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("ids must be a list of ids, not 'a'", lambda: store.delete("a")),  # type: ignore[arg-type]
+        ("ids must be a list", lambda: store.get_by_ids("a")),
+        ("ids must be a list", lambda: store.add_texts(["a"], ids="a")),
+        (r"ids\[1\] must be a text, not int", lambda: store.add_texts(["a", "b"], ids=["1", 2])),  # type: ignore[list-item]
+        (r"ids\[0\]: .* surrogates", lambda: store.delete(["\ud800"])),
+        (r"ids\[0\]: a text has the character NUL", lambda: store.get_by_ids(["a\0"])),
+        ("texts must be a list", lambda: store.add_texts("abc")),
+        ("metadata of 'a' must be a dict", lambda: store.add_texts(["a"], ["b"], ids=["a"])),  # type: ignore[list-item]
+        ("must not have 'filters'", lambda: store.similarity_search("a", filters={})),
+        ("must not have 'top_k'", lambda: store.max_marginal_relevance_search("a", top_k=1)),
+    ]
+    for told, call in wrong:
+        with pytest.raises(InvalidInputError, match=told):
+            call()
     with pytest.raises(TypeError, match="unexpected argument 'batch'"):
         store.add_texts(["a"], batch=3)
     with pytest.raises(InvalidInputError, match="fields must not have 'metadata'"):
         TextStore(emptied_dsn, embedding_model="x", fields={"metadata": {}})
+
+
+def test_an_id_can_be_a_uuid(emptied_dsn: str) -> None:
+    store, key = SecondBrainVectorStore(emptied_dsn, AxisEmbeddings()), UUID(int=1)
+    assert store.add_texts([KEYS], ids=[key]) == [str(key)]  # type: ignore[list-item]
+    assert [one.id for one in store.get_by_ids([key])] == [str(key)]  # type: ignore[list-item]
+    store.delete([key])  # type: ignore[list-item]
+    assert store.get_by_ids([str(key)]) == []
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -6,8 +6,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import openpyxl
+import pptx
 import pytest
 from ingested import load, write
+from pptx.util import Inches
 from test_formats import CORE, WORD, archive, book, paragraph, slides, word, workbook
 
 MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
@@ -90,6 +93,27 @@ def test_a_style_is_a_heading_by_its_level_or_its_base(tmp_path: Path, style: st
     }
     data = word(paragraph("Keys", "X") + paragraph("Text"), more=more)
     assert load(write(tmp_path / "a.docx", data)).text == "# Keys\n\nText"
+
+
+def test_merged_cells_of_slides_and_sheets_are_repeated(tmp_path: Path) -> None:
+    deck, book = pptx.Presentation(), openpyxl.Workbook()
+    shapes = deck.slides.add_slide(deck.slide_layouts[6]).shapes
+    table = shapes.add_table(4, 2, 0, 0, Inches(4), Inches(4)).table
+    sheet = book.worksheets[0]
+    for at, text in enumerate(("Region", "City", "North", "Kiel", "", "Emden", "", "")):
+        table.cell(at // 2, at % 2).text = text
+        sheet.cell(5 + at // 2, 2 + at % 2, text or None)
+    table.cell(1, 0).merge(table.cell(3, 0))
+    # A title of several rows is one.
+    sheet["B2"] = "Report"
+    for merged in ("B6:B8", "B2:C3"):
+        sheet.merge_cells(merged)
+    for name, file in (("a.pptx", deck), ("a.xlsx", book)):
+        file.save(str(tmp_path / name))
+        document = load(tmp_path / name)
+        assert "| North | Kiel |\n| North | Emden |" in document.text
+        assert document.text.count("North") == 2
+        assert document.text.count("Report") == (name == "a.xlsx")
 
 
 def test_merged_cells_of_a_word_table_are_repeated(tmp_path: Path) -> None:

@@ -93,6 +93,11 @@ def test_an_unknown_encoding_is_refused_by_name(tmp_path: Path, label: str) -> N
         ),
         ("<b>O</b>nce <i>up</i>on", "Once upon"),
         ("re<code>set</code>ting", "resetting"),
+        (
+            "<b>O</b><i>nce</i> <a href=x>up</a><b>on</b> <i>a</i> <b>t</b><b>ime</b>",
+            "Once upon *a* time",
+        ),
+        ("<meta charset=unicode><p>Größe", "Größe"),
         ("<b><i>W</i></b>ord and <b>word</b>", "Word and **word**"),
         ("10<sup>6</sup>, m<sup>-2</sup>, 1<sup>st</sup>", "10^6, m^-2, 1st"),
         ("<ruby>漢<rt>かん</rt>字<rp>(</rp><rt>じ</rt></ruby>", "漢字"),
@@ -107,6 +112,14 @@ def test_an_unknown_encoding_is_refused_by_name(tmp_path: Path, label: str) -> N
         (
             "<table><tr><th>A<th>B<tr><td>1<td rowspan=3>y<tr><td>2<tr><td>3</table>",
             "| A | B |\n| --- | --- |\n| 1 | y |\n| 2 | y |\n| 3 | y |",
+        ),
+        (
+            "<table><thead><tr><th>A<th>B<tfoot><tr><td>3<td>4<tbody><tr><td>1<td>2</table>",
+            "| A | B |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |",
+        ),
+        (
+            "<table><tr><th>A<th>B<tbody><tr><td>1<td>2<tbody><tr><td>3<td>4</table>",
+            "| A | B |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |",
         ),
         (
             "<table><tr><th colspan=2>A<th>B<tr><td rowspan=0>x<td>1<td>2<tr><td>3<td>4</table>",
@@ -125,11 +138,24 @@ def test_deep_nesting_loses_no_words(tmp_path: Path, tag: str) -> None:
     assert {"first", "deep", "second"} <= set(document.text.replace("*", " ").split())
 
 
-@pytest.mark.parametrize(("name", "part"), [("a.csv", '""'), ("a.md", "![](data:")])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", '""' * 60_000),
+        ("a.md", "![](data:" * 60_000),
+        ("a.md", "![" * 30_000),
+        ("a.md", "<script>" * 20_000),
+        ("a.mdx", "{/*" * 30_000),
+        ("a.html", f"<p {' '.join(f'a{number}' for number in range(50_000))}>text"),
+        ("a.html", f"{'<div>' * 10_000}text"),
+        ("a.html", f"{'<table><tr><td>' * 1_000}text"),
+        ("a.html", f"{'<nav>' * 1_500}<main>text"),
+    ],
+)
 def test_the_time_does_not_grow_with_the_square_of_the_length(
-    tmp_path: Path, name: str, part: str
+    tmp_path: Path, name: str, content: str
 ) -> None:
-    path, start = write(tmp_path / name, part * 60_000), time.process_time()
+    path, start = write(tmp_path / name, content), time.process_time()
     assert split(load(path))
     assert time.process_time() - start < 5
 
@@ -147,6 +173,7 @@ def test_a_table_of_merged_cells_does_not_grow_without_bound(tmp_path: Path) -> 
         ("a ![][i] b\n\n[i]: <data:image/png;base64,{}>\n", "a ![][i] b\n\n"),
         ('a <img src="data:image/gif;base64,{}" alt="x"> b', "a  b"),
         ("a <!-- internal\n\n# no --> b", "a  b"),
+        ("<script setup>\nlet a = '<b>'\n</script>\n\ntext<style>.a {}</style >", "\n\ntext"),
         ('<p align="center">a <b>b</b></p>', "a b"),
         ("`<b>` stays\n\n```html\n<!-- this too -->\n<p>\n```", None),
         ("    <!-- and this -->\n", None),
@@ -265,23 +292,35 @@ def test_the_header_of_a_csv_file_is_found(tmp_path: Path, csv: str, text: str) 
     assert load(write(tmp_path / "a.csv", csv)).text == text
 
 
-def test_a_long_line_of_restructured_text_is_no_loss(tmp_path: Path) -> None:
-    document = load(write(tmp_path / "a.rst", "Title\n=====\n\n" + "`a " * 4000))
-    assert document.text.endswith("`a ")
-    assert _said(document, "a line of more than 10,000 characters")
+@pytest.mark.parametrize(
+    ("name", "content", "end", "said"),
+    [
+        ("a.rst", "T\n=\n\n" + "`a " * 4000, "`a ", "a line of more than 10,000 characters"),
+        ("a.rst", "\n".join(f"{' ' * n}- a" for n in range(300)), "- a", "nested too deeply"),
+        ("a.csv", 'A,B\n1,"x\n2,y\n', "| 1 | x 2,y |", "a quotation mark is not closed"),
+    ],
+)
+def test_what_cannot_be_read_as_it_is_meant_is_no_loss(
+    tmp_path: Path, name: str, content: str, end: str, said: str
+) -> None:
+    document = load(write(tmp_path / name, content))
+    assert document.text.endswith(end)
+    assert _said(document, said)
 
 
 def test_what_a_record_says_about_itself_is_understood_or_kept(tmp_path: Path) -> None:
     records = [
         {"id": "ä", "text": None, "content": "a", "title": ["b"], "date": 7, "metadata": None},
         {"id": "ö", "text": "b", "title": 2024, "author": [{"name": "Ann"}, "Ben"]},
+        {"id": 1.5, "page_content": "c", "a\0": ["b\0"]},
     ]
     lines = "\n".join(json.dumps(one, ensure_ascii=False) for one in records)
     path = write(tmp_path / "a.jsonl", lines.encode("cp1252"))
-    first, second = (one.load() for one in find_files([path], source="s").documents)
+    third, first, second = (one.load() for one in find_files([path], source="s").documents)
     assert (first.text, first.title) == ("a", "a ä")
     assert {"title": ["b"], "date": 7}.items() <= first.metadata.items()
     assert (second.title, second.author) == ("2024", "Ann, Ben")
+    assert (third.text, {"id": 1.5, "a": ["b"]}.items() <= third.metadata.items()) == ("c", True)
 
 
 def test_records_without_an_id_make_room_for_those_with_one(tmp_path: Path) -> None:

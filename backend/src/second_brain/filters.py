@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
@@ -324,8 +324,10 @@ def json_default(value: object) -> Any:
         return value.tolist()
     if hasattr(value, "to_list"):  # pgvector's
         return value.to_list()
-    if isinstance(value, date):
-        return value.isoformat()
+    if isinstance(value, date) and value == value:  # pandas' NaT is none
+        # Texts are compared, so times with an offset are written in one zone.
+        is_aware = isinstance(value, datetime) and value.tzinfo is not None
+        return (value.astimezone(UTC) if is_aware else value).isoformat()  # type: ignore[union-attr]
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Enum):

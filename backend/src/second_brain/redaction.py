@@ -15,7 +15,7 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"[a-z][a-z0-9+.-]{0,30}://\S*", "[url]"),
         (r"\b(bearer|basic)\s+\S+", r"\1 [secret]"),
         (
-            r"([\w-]{0,40}(?:password|passwd|pwd|secret|token|api[_-]?key|_key|authorization))"
+            r"([\w-]{0,40}(?:password|passwd|pwd|secret|token|api[_-]?key|(?<!external)(?<!document)_key|authorization))"
             r"""(["']?\s*[=:]\s*)(?:"[^"]*"?|'(?:\\.|[^'\\])*'?|[^\s,;&]+)""",
             r"\1\2[secret]",
         ),

@@ -6,6 +6,7 @@ import {
   callFunction,
   type CallOptions,
   ConfigurationError,
+  DEFAULT_TIMEOUT,
   hybridSearch,
   InvalidInputError,
   type Json,
@@ -173,7 +174,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     options: CallOptions & { fields?: "merge" | "replace" } = {},
   ): Promise<Upserted> {
     const { fields, ...call } = { ...this.#call(), ...options };
-    const given = { document, chunks: await this.#withEmbeddings(chunks), fields };
+    const given = { document, chunks: await this.#withEmbeddings(chunks, call), fields };
     const answer = await callFunction(this.client, "upsert_knowledge_document", given, call);
     const [done] = this.#rows<Upserted>(answer);
     if (!done) throw new UnexpectedAnswerError("the answer does not say what was stored");
@@ -187,23 +188,32 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     return await callFunction(this.client, "delete_knowledge_document", given, call) as number;
   }
 
-  /** Embed texts with `embed`: one embedding for each, or a SecondBrainError. */
+  /**
+   * Embed texts with `embed`: one embedding for each, or a SecondBrainError. It ends early as a
+   * call of the database does; `timeout` is for each text.
+   */
   async embeddings(
     texts: string[],
     purpose: "query" | "document",
+    { signal, timeout = DEFAULT_TIMEOUT }: CallOptions = this.#call(),
   ): Promise<ArrayLike<number>[]> {
     const { embed } = this.setup;
     if (!embed) throw new ConfigurationError("createSearch() got no embed");
     let found: unknown[] = [];
     try {
-      if (typeof embed === "function") found = await embed(texts, purpose);
-      else {
+      const run = async () => {
+        if (typeof embed === "function") return await embed(texts, purpose);
+        const each: unknown[] = [];
         // The runtime of Edge Functions runs one at a time.
         for (const text of texts) {
-          found.push(await embed.run(text, { mean_pool: true, normalize: true }));
+          each.push(await embed.run(text, { mean_pool: true, normalize: true }));
         }
-      }
+        return each;
+      };
+      signal?.throwIfAborted();
+      found = await within(run(), timeout * texts.length, signal);
     } catch (error) {
+      signal?.throwIfAborted();
       if (error instanceof SecondBrainError) throw error;
       const failed = new UnavailableError(`embed failed: ${(error as Error)?.message ?? error}`);
       throw Object.assign(failed, { cause: error });
@@ -237,7 +247,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
       return { question, options, degraded: null };
     }
     try {
-      const [found] = await this.embeddings([text], "query");
+      const [found] = await this.embeddings([text], "query", options);
       return { question: { text, embedding: found }, options, degraded: null };
     } catch (error) {
       options.signal?.throwIfAborted();
@@ -255,7 +265,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     return { name: name as SearchFunction, search, call: { signal, timeout } };
   }
 
-  async #withEmbeddings(chunks: KnowledgeChunk[]): Promise<Json[]> {
+  async #withEmbeddings(chunks: KnowledgeChunk[], call: CallOptions): Promise<Json[]> {
     if (!Array.isArray(chunks) || chunks.some((one) => typeof one !== "object" || !one)) {
       throw new InvalidInputError("chunks must be a list of objects, each with content");
     }
@@ -264,7 +274,7 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
       throw new ConfigurationError("createSearch() got embed without model, the model's name");
     }
     const texts = bare.map((one) => one.content);
-    const found = texts.length > 0 ? await this.embeddings(texts, "document") : [];
+    const found = texts.length > 0 ? await this.embeddings(texts, "document", call) : [];
     return chunks.map((one) => {
       const place = bare.indexOf(one);
       const embedding = place < 0 ? one.embedding : found[place];
@@ -279,6 +289,27 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
       throw new UnexpectedAnswerError("the answer does not consist of rows");
     }
     return data;
+  }
+}
+
+/** Wait for work, but no longer than these milliseconds, and only until the signal aborts. */
+async function within<T>(work: Promise<T>, most: number, signal?: AbortSignal): Promise<T> {
+  let stop = () => {};
+  const ended = new Promise<never>((_, reject) => {
+    const abort = () => reject(signal?.reason);
+    const late = new UnavailableError(`embed took longer than ${most} ms`);
+    // setTimeout ends at once for a longer time.
+    const timer = setTimeout(() => reject(late), Math.min(most, 2 ** 31 - 1));
+    signal?.addEventListener("abort", abort);
+    stop = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", abort);
+    };
+  });
+  try {
+    return await Promise.race([work, ended]);
+  } finally {
+    stop();
   }
 }
 

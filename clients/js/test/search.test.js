@@ -137,6 +137,13 @@ describe("the search", () => {
     const signal = AbortSignal.abort(new Error("stopped"));
     const aborted = asUser(database, ANA, { embed: wrong[0] }).search("invoice", { signal });
     await assert.rejects(aborted, /stopped/);
+    const hanging = asUser(database, ANA, { embed: () => new Promise(() => {}) });
+    const late = hanging.embeddings(["a", "b"], "query", { timeout: 5 });
+    await assert.rejects(late, /embed took longer than 10 ms/);
+    const stop = new AbortController();
+    const search = hanging.search("invoice", { signal: stop.signal });
+    stop.abort(new Error("stopped"));
+    await assert.rejects(search, /stopped/);
   });
 
   test("filters that JSON would change, or of other stores, are refused with a remedy", async () => {

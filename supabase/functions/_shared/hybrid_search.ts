@@ -131,7 +131,7 @@ export interface SearchPage {
 
 const DEFAULT_FUNCTION = "search_my_knowledge_chunks";
 const DEFAULT_COUNT = 10;
-const DEFAULT_TIMEOUT = 30_000; // milliseconds
+export const DEFAULT_TIMEOUT = 30_000; // milliseconds
 const DEEPEST = 100; // levels of a value; the functions take less
 const LONGEST_TIMEOUT = 2 ** 31 - 1; // of timers; a longer one ends at once
 

@@ -478,8 +478,9 @@ declare
   -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
   longest constant integer := 100000; -- characters
   operators constant jsonpath := 'strict $.** ? (@.type() == "object").keyvalue() ? '
-    '(@.key like_regex "^([$][A-Za-z]+|eq|ne|not_in|[gl]te?)$" '
-    '|| @.key == "in" && @.value.type() == "array").key';
+    '(@.key like_regex "^([$][A-Za-z]+|eq|neq?|n(ot_)?in|[gl]te?)$" '
+    '|| @.key like_regex "^(in|between)$" && @.value.type() == "array" '
+    '|| @.key like_regex "^i?like$" && @.value.type() == "string").key';
   foreign_operator text;
   value_count integer := 0;
   written record;

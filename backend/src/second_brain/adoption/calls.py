@@ -72,7 +72,9 @@ select proc.oid::regprocedure::text
    and (
      proc.prorettype = class.reltype
      or ' ' || body.code || ' ' ~* (
-          '[^[:alnum:]_$]' || regexp_replace(class.relname, '(\\W)', '\\\\\\1', 'g')
+          '[^[:alnum:]_$]'
+          -- As a quoted name has them.
+          || regexp_replace(replace(class.relname, '"', '""'), '(\\W)', '\\\\\\1', 'g')
           || '[^[:alnum:]_]'
         )
    )

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -186,16 +186,17 @@ def adopt(
         )
     with opened(dsn, schema) as database:
         if backfill:
-            for one in _chosen(database, table):
-                _backfill(database, one, batch_size)
+            _each(database, table, lambda one: _backfill(database, one, batch_size))
         elif carry_over:
             _carry_over(database, table, batch_size, watch)
         elif check:
-            found = [_compared(database, one, repair) for one in _chosen(database, table)]
-            _report(found, schema, repaired=repair)
+            _each(database, table, lambda one: _check(database, one, repair=repair))
         elif replace_calls:
-            for one in _chosen(database, table):
-                _replace_calls(database, one, into, undo=undo, run=apply)
+            _each(
+                database,
+                table,
+                lambda one: _replace_calls(database, one, into, undo=undo, run=apply),
+            )
         elif remove:
             _remove(database, table, delete_documents=delete_documents, run=apply)
         else:
@@ -380,6 +381,24 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
         )
 
 
+def _each(database: Database, name: str | None, act: Callable[[str], bool | None]) -> None:
+    """Act on the named adoption, or on all: one that fails is reported, and the others follow.
+
+    Exits with code 1 after a failure, and after a result of False.
+    """
+    results: list[bool | None] = []
+    for one in _chosen(database, name):
+        try:
+            results.append(act(one))
+        except ConfigurationError as error:
+            if name is not None:
+                raise
+            typer.echo(f"{one}: {error}\n{error.remedy}", err=True)
+            results.append(False)
+    if False in results:
+        raise typer.Exit(1)
+
+
 def _chosen(database: Database, name: str | None) -> Sequence[str]:
     if name is not None:
         return [carrying.named(database, name).name]
@@ -410,40 +429,36 @@ def _carry_over(database: Database, name: str | None, batch_size: int, watch: fl
         time.sleep(watch)
 
 
-def _compared(database: Database, name: str, repair: bool) -> carrying.Comparison:
+def _check(database: Database, name: str, *, repair: bool) -> bool:
+    """Compare, and print the result; False where something is left to do."""
     with showing_progress() as on_progress:
-        return carrying.compare(database, name, repair=repair, on_progress=on_progress)
-
-
-def _report(found: Sequence[carrying.Comparison], schema: str, *, repaired: bool) -> None:
-    more = schema_option(schema)
-    for one in found:
+        one = carrying.compare(database, name, repair=repair, on_progress=on_progress)
+    more = schema_option(database.install.schema)
+    typer.echo(
+        f"{name}: {number(one.compared, 'row')} compared,"
+        f" {number(one.differences, 'difference')}"
+        f" ({one.missing:,} missing, {one.different:,} different,"
+        f" {one.left_over:,} left over){', repaired' if repair else ''}."
+    )
+    if one.noted:
         typer.echo(
-            f"{one.name}: {number(one.compared, 'row')} compared,"
-            f" {number(one.differences, 'difference')}"
-            f" ({one.missing:,} missing, {one.different:,} different,"
-            f" {one.left_over:,} left over){', repaired' if repaired else ''}."
+            f"{name}: {number(one.noted, 'noted write')} to carry over,"
+            f" not compared: second-brain adopt --carry-over {name}{more}"
         )
-        if one.noted:
-            typer.echo(
-                f"{one.name}: {number(one.noted, 'noted write')} to carry over,"
-                f" not compared: second-brain adopt --carry-over {one.name}{more}"
-            )
-        for key, fields in one.examples:
-            typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
-        _print_problems(one.name, one.problems)
-    differing = [one.name for one in found if one.differences and not repaired]
-    for name in differing:
+    for key, fields in one.examples:
+        typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
+    _print_problems(name, one.problems)
+    is_different = bool(one.differences) and not repair
+    if is_different:
         typer.echo(f"Repair: second-brain adopt --check {name} --repair{more}", err=True)
-    lost = any(not problem.is_carried_over for one in found for problem in one.problems)
-    if lost:
+    is_lost = any(not problem.is_carried_over for problem in one.problems)
+    if is_lost:
         typer.echo(
             "Change the rows that cannot be carried over, or the mapping (second-brain adopt TABLE "
             "with other options). Then use --check --repair.",
             err=True,
         )
-    if differing or lost:
-        raise typer.Exit(1)
+    return not (is_different or is_lost)
 
 
 def _print_problems(name: str, problems: Sequence[carrying.Problem]) -> None:

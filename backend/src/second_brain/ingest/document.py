@@ -210,10 +210,12 @@ def _author(value: object) -> str | None:
 
 def json_value(value: object) -> Any:
     """Return a value as JSON can hold it."""
+    if isinstance(value, str):
+        return clean(value)
     if isinstance(value, dict):
-        return {str(key): json_value(item) for key, item in value.items()}
+        return {clean(str(key)): json_value(item) for key, item in value.items()}
     if isinstance(value, list | set | tuple):
         return [json_value(item) for item in value]
     if isinstance(value, float) and not abs(value) < float("inf"):
         return str(value)
-    return value if isinstance(value, str | int | float | type(None)) else str(value)
+    return value if isinstance(value, int | float | type(None)) else clean(str(value))

@@ -21,11 +21,16 @@ from second_brain.ingest.document import (
     note,
     one_line,
 )
-from second_brain.ingest.encoding import decode
-from second_brain.ingest.markdown import fenced, top_heading
+from second_brain.ingest.encoding import codec, decode
+from second_brain.ingest.markdown import (
+    LONGEST_REPEATED,
+    MOST_REPEATED,
+    fenced,
+    top_heading,
+)
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup, Tag
+    from bs4 import BeautifulSoup, PageElement, Tag
     from markdownify import MarkdownConverter
 
 MAX_TAGS = 1_000_000
@@ -41,6 +46,8 @@ _LEFT_OUT = """
     rt, rp, annotation, annotation-xml, [aria-hidden=true]
 """
 _INLINE = "b, strong, i, em, code, kbd, samp, var, del, s, u, mark, q"
+_IN_A_WORD = {*_INLINE.split(", "), "a", "span", "font", "small", "sub", "ins", "abbr"}
+_INLINE_LEVELS = 20
 _BLOCKS = ["p", "div", "li", "dt", "dd", "tr", "pre", "br", "h1", "h2", "h3", "h4", "h5", "h6"]
 _SIGNS_OF_LINKS = {"", "¶", "#", "§", "🔗"}
 # A place that any site may call its content must hold this share of the page's text.
@@ -49,11 +56,10 @@ _LEAST_SHARE = 0.25
 _HEAD_BYTES = 4_096
 # With the marks of its links, which are left out of it.
 _LONGEST_HEADING = 2 * MAX_HEADING
-# Characters of a merged cell that is repeated, and repeated columns of a table.
-_LONGEST_REPEATED, _MOST_REPEATED = 500, 50_000
 _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _LISTS = ["li", "ul", "ol", "dl", "dt", "dd", "blockquote"]
-_PARTS_OF_TABLES = ["thead", "tbody", "tfoot", "tr", "td", "th", "caption"]
+_GROUPS_OF_ROWS = ["thead", "tbody", "tfoot"]
+_PARTS_OF_TABLES = [*_GROUPS_OF_ROWS, "tr", "td", "th", "caption"]
 _BETWEEN_TITLES = re.compile(r"\s+[|·»:\u2013\u2014-]+\s+|:\s+")
 # What browsers set as a block, and markdownify as a part of its line.
 _UNKNOWN_BLOCKS = [
@@ -66,6 +72,9 @@ _CLOSED_AT_ONCE = re.compile(
     r"""<(?!(?:br|hr|img|input|col|meta|link|area|base|wbr)\b)([A-Za-z][\w.-]*)"""
     r"""((?:\s+[^\s<>=/"']+\s*=\s*(?:"[^"<]*"|'[^'<]*'))*)\s*/>"""
 )
+# The parser compares each attribute of a tag with all others.
+_ATTRIBUTE = r"""[\s/]++[^\s>/=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+))?+"""
+_MANY_ATTRIBUTES = re.compile(rf"(<[A-Za-z][^\s/>]*+(?:{_ATTRIBUTE}){{1000}})(?:{_ATTRIBUTE})+")
 # Where a long word may be broken: zero width space and soft hyphen.
 _BREAKS = re.compile("[\u200b\u00ad]")
 
@@ -80,11 +89,13 @@ def parse_html(data: bytes | str) -> "BeautifulSoup":
     if isinstance(data, bytes):
         label = EncodingDetector.find_declared_encoding(data[:_HEAD_BYTES], is_html=True)
         # A page whose label can be read is not in UTF-16.
-        data = decode(data, "utf-8" if label and label.startswith("utf-16") else label)
+        is_wrong = label and (codec(label) or "").startswith("utf-16")
+        data = decode(data, "utf-8" if is_wrong else label)
     if data.count("<") > MAX_TAGS:
         raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags", remedy=SPLIT_REMEDY)
     if _XHTML.match(data[:_HEAD_BYTES]):
         data = _CLOSED_AT_ONCE.sub(r"<\1\2></\1>", data)
+    data = _MANY_ATTRIBUTES.sub(r"\1", data)
     # Lexbor writes each tag that the standard lets a page leave out.
     return BeautifulSoup(LexborHTMLParser(data).html or "", "html.parser")
 
@@ -134,9 +145,15 @@ def markdown_of(page: "BeautifulSoup") -> str:
     # Comments, XML declarations and the type of the document.
     for string in page.find_all(string=lambda text: isinstance(text, PreformattedString)):
         string.extract()
+    # Pages whose navigation holds their content exist.
+    around: set[int] = set()
+    for content in page.select("main, [role=main], article"):
+        for parent in content.parents:
+            if id(parent) in around:
+                break
+            around.add(id(parent))
     for tag in page.select(_LEFT_OUT):
-        # Pages whose navigation holds their content exist.
-        if not tag.decomposed and not tag.select_one("main, [role=main], article"):
+        if not tag.decomposed and id(tag) not in around:
             tag.decompose()
     for link in page.find_all("a"):
         if link.get_text().strip() in _SIGNS_OF_LINKS:
@@ -146,6 +163,7 @@ def markdown_of(page: "BeautifulSoup") -> str:
     _repair_code(main)
     _repair_layout(main)
     for table in main.find_all("table"):
+        _join_groups(table)
         _repeat_merged_cells(table)
     for pipe in main.find_all(string=re.compile(r"\|")):
         if pipe.find_parent(["td", "th"]):
@@ -154,11 +172,22 @@ def markdown_of(page: "BeautifulSoup") -> str:
         text = _converter().convert_soup(main)
     except RecursionError:
         note("its elements are nested too deeply: headings, lists and tables are read as text")
-        for block in main.find_all(_BLOCKS):
-            block.insert(0, "\n")
-            block.append("\n")
-        text = main.get_text()
+        text = _lines(main)
     return re.sub(r"\n{3,}", "\n\n", _BREAKS.sub("", clean(text))).strip()
+
+
+def _lines(main: "Tag") -> str:
+    """Return the text with each block on a line of its own, however deep it is."""
+    parts: list[str] = []
+    left: list[Tag | str] = [main]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            parts.append(part)
+        else:
+            edge = ["\n"] * (part.name in _BLOCKS)
+            left += [*edge, *reversed(part.contents), *edge]  # type: ignore[list-item]
+    return "".join(parts)
 
 
 def _main_part(page: "BeautifulSoup") -> "Tag":
@@ -177,15 +206,29 @@ def _main_part(page: "BeautifulSoup") -> "Tag":
 def _repair_words(main: "Tag") -> None:
     """Keep words and numbers as they are read: no marks inside a word, 10^6 for a power."""
     for tag in main.select(_INLINE):
-        around = (tag.previous_sibling, tag.next_sibling)
-        texts = [one if isinstance(one, str) else "" for one in around]
-        if texts[0][-1:].isalnum() or texts[1][:1].isalnum():
-            tag.unwrap()
+        before, after = _beside(tag, "previous_sibling"), _beside(tag, "next_sibling")
+        if before[-1:].isalnum() or after[:1].isalnum():
+            # Taken out, each would move those after it.
+            tag.name = "span"
     for power in main.select("sup, msup > :nth-child(2)"):
         if re.match(r"[+\u2212-]?\d", power.get_text().strip()):
             power.insert(0, "^")
     for below in main.select("mfrac > :nth-child(2)"):
         below.insert(0, "/")
+
+
+def _beside(tag: "Tag", side: str) -> str:
+    """Return the text before or after a tag, which can be outside of the tags around it."""
+    for _ in range(_INLINE_LEVELS):
+        sibling: PageElement | None = getattr(tag, side)
+        if isinstance(sibling, str):
+            return sibling
+        if sibling is not None:
+            return sibling.get_text() if getattr(sibling, "name", None) in _IN_A_WORD else ""
+        if tag.parent is None or tag.parent.name not in _IN_A_WORD:
+            break
+        tag = tag.parent
+    return ""
 
 
 def _repair_code(main: "Tag") -> None:
@@ -202,8 +245,8 @@ def _repair_code(main: "Tag") -> None:
             cell.decompose()
     for code in main.select("table pre"):
         table = code.find_parent("table")
-        if table is not None and len(table.find_all(["td", "th"])) == 1:
-            _as_blocks(table)
+        if table is not None and len(table.find_all(["td", "th"], limit=2)) == 1:
+            _as_blocks(table, {id(table): table})
         else:
             # A cell is one line.
             code.name = "code"
@@ -213,9 +256,14 @@ def _repair_layout(main: "Tag") -> None:
     """Take lists and tables from around headings and tables, where Markdown can have none."""
     for block in main.find_all(_UNKNOWN_BLOCKS):
         block.name = "div"
-    for inner in main.select("table table, table :is(h1, h2, h3, h4, h5, h6)"):
-        for table in inner.find_parents("table"):
-            _as_blocks(table)
+    outer: dict[int, Tag] = {}
+    for inner in main.find_all(["table", *_HEADINGS]):
+        for parent in inner.parents:
+            if id(parent) in outer:
+                break
+            if parent.name == "table":
+                outer[id(parent)] = parent
+    _as_blocks(main, outer)
     for heading in main.find_all(_HEADINGS):
         if len(heading.get_text()) > _LONGEST_HEADING:
             # Its end tag is missing, or it is one only in its looks.
@@ -223,6 +271,18 @@ def _repair_layout(main: "Tag") -> None:
             continue
         for parent in heading.find_parents(_LISTS):
             parent.name = "div"
+
+
+def _join_groups(table: "Tag") -> None:
+    """Make one group of the rows, the foot last: each group would begin with a header."""
+    groups = table.find_all(_GROUPS_OF_ROWS)
+    names = [group.name for group in groups]
+    if "tfoot" in names or names.count("tbody") > 1:
+        rows = table.find_all("tr")
+        rows.sort(key=lambda row: row.parent is not None and row.parent.name == "tfoot")
+        groups[0].name = "tbody"
+        for row in rows:
+            groups[0].append(row)
 
 
 def _repeat_merged_cells(table: "Tag") -> None:
@@ -244,7 +304,7 @@ def _repeat_merged_cells(table: "Tag") -> None:
                 cell = cells.pop(0)
                 rows = _span(cell, "rowspan")
             repeated += _span(cell, "colspan") if rows > 1 else 0
-            if rows > 1 and len(cell.get_text()) <= _LONGEST_REPEATED and repeated < _MOST_REPEATED:
+            if rows > 1 and len(cell.get_text()) <= LONGEST_REPEATED and repeated < MOST_REPEATED:
                 below[column] = (rows - 1, cell)
             column += _span(cell, "colspan")
         # Columns that a shorter row does not reach.
@@ -259,11 +319,16 @@ def _span(cell: "Tag", name: str) -> int:
     return min(int(text) or 65_534, 65_534) if re.fullmatch("[0-9]{1,5}", text) else 1
 
 
-def _as_blocks(table: "Tag") -> None:
-    for part in table.find_all(_PARTS_OF_TABLES):
-        if part.find_parent("table") is table:
-            part.name = "div"
-    table.name = "div"
+def _as_blocks(main: "Tag", tables: "dict[int, Tag]") -> None:
+    """Make blocks of these tables, by their identity, and of their parts."""
+    if tables:
+        parts = [
+            part
+            for part in main.find_all(_PARTS_OF_TABLES)
+            if id(part.find_parent("table")) in tables
+        ]
+        for block in [*parts, *tables.values()]:
+            block.name = "div"
 
 
 @cache

@@ -158,6 +158,8 @@ def _load_markdown(data: bytes, name: str, *, is_mdx: bool = False) -> LoadedDoc
 
 def _load_notebook(data: bytes, name: str) -> LoadedDocument:
     """Read the texts and the code of a Jupyter notebook, without what the code printed."""
+    if not data.strip(b"\xef\xbb\xbf \t\r\n"):
+        return LoadedDocument(title=name, text="")
     book = json.loads(data)
     if not isinstance(book, dict) or not {"cells", "worksheets"} & book.keys():
         raise UnreadableDocumentError("has no cells, so it is no notebook")

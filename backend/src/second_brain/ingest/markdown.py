@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -11,6 +11,8 @@ from second_brain.ingest.document import MAX_HEADING, Heading
 _DELIMITER_ROW = re.compile(r"^ {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?$", re.MULTILINE)
 _BLANK_LINE = re.compile(r"\n[ \t]*(?:\n|\Z)")
 _CODE = ("fence", "code_block")
+LONGEST_REPEATED, MOST_REPEATED = 500, 50_000
+"""Characters of a merged cell that is repeated, and repeated cells of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,10 @@ _CODE_OR = (
     r"(?P<code>^[ >]*(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*\n)*?(?:[ >]*(?P=fence)|\Z)"
     r"|^(?: {4}|\t)[^\n]*|(?<!`)(?P<span>`+)(?!`)[^\n]{1,500}?(?<!`)(?P=span)(?!`))"
 )
-_COMMENT = r"|<!--(?:(?!<!--)[\s\S])*?-->"
+_COMMENT = (
+    r"|<!--(?:(?!<!--)[\s\S])*?-->"
+    r"|<(?P<program>script|style)\b[^<>]*>(?:(?!<(?P=program)\b)[\s\S])*?</(?P=program)\s*>"
+)
 _TAGS = (
     "a|abbr|article|aside|b|big|br|center|dd|del|details|div|dl|dt|em|figcaption|figure|font|h[1-6]"
     "|hr|i|iframe|img|ins|kbd|li|main|mark|nav|ol|p|picture|pre|q|s|samp|section|small|source|span"
@@ -36,13 +41,13 @@ _TAGS = (
 _MARKUP = re.compile(rf"{_CODE_OR}{_COMMENT}|</?(?:{_TAGS})(?:\s[^<>]*)?/?>", re.MULTILINE | re.I)
 # Components, fragments and expressions of MDX.
 _COMPONENTS = re.compile(
-    rf"{_CODE_OR}|\{{/\*[\s\S]*?\*/\}}|</?[A-Z][\w.]*(?:\s(?:[^<>{{}}]|\{{[^{{}}]*\}})*)?/?>|</?>",
+    rf"{_CODE_OR}|\{{/\*(?:(?!\{{/\*)[\s\S])*?\*/\}}|</?[A-Z][\w.]*(?:\s(?:[^<>{{}}]|\{{[^{{}}]*\}})*)?/?>|</?>",
     re.MULTILINE,
 )
 # A definition, a picture, and any other long address with data in it.
 _DATA = re.compile(
     r"^ {0,3}\[[^\]\n]+\]:[ \t]*<?data:[^\s>]*>?[^\n]*\n?"
-    r"|!\[(?P<alt>[^\]\n]*)\]\(\s*<?data:[^()\s]*(?:\s[^()\n]*)?\)"
+    r"|!\[(?P<alt>[^\]\n]{0,1000})\]\(\s*<?data:[^()\s]*(?:\s[^()\n]*)?\)"
     r"|data:[\w.+-]+/[\w.+-]+(?:;[\w=-]+)*;base64,[\w+/=%-]{40,}",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -118,6 +123,26 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     columns = max(map(len, cells), default=0)
     lines = ["| " + " | ".join(row + [""] * (columns - len(row))) + " |" for row in cells]
     return "\n".join([*lines[:1], "|" + " --- |" * columns, *lines[1:]]) if columns else ""
+
+
+def repeat_below(
+    rows: Mapping[int, dict[int, str]], merged: Iterable[tuple[int, int, int]]
+) -> None:
+    """Write a cell of several rows into each of them that has other cells.
+
+    `merged` are its column, its first and its last row.
+    """
+    repeated = 0
+    for column, first, last in merged:
+        value = rows[first].get(column, "") if first in rows else ""
+        if not value or len(value) > LONGEST_REPEATED:
+            continue
+        for row in range(first + 1, last + 1):
+            repeated += 1
+            if repeated > MOST_REPEATED:
+                return
+            if row in rows:
+                rows[row].setdefault(column, value)
 
 
 def _cell(value: str) -> str:

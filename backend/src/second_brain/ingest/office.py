@@ -22,7 +22,7 @@ from second_brain.ingest.document import (
     unforeseen,
 )
 from second_brain.ingest.html import markdown_of, parse_html
-from second_brain.ingest.markdown import table, top_heading
+from second_brain.ingest.markdown import repeat_below, table, top_heading
 from second_brain.ingest.word import heading_styles, readable
 
 if TYPE_CHECKING:
@@ -98,7 +98,14 @@ def load_workbook(data: bytes, name: str) -> LoadedDocument:
     for title in book.sheet_names:
         try:
             sheet = book.get_sheet_by_name(title)
-            if block := sheet_text(sheet.iter_rows()):
+            # calamine leaves out the columns before the first filled one, but not the rows.
+            left = sheet.start[1] if sheet.start else 0
+            merged = [
+                (column - left, first, last)
+                for (first, column), (last, _) in sheet.merged_cell_ranges or ()
+                if first < last
+            ]
+            if block := sheet_text(sheet.iter_rows(), merged):
                 sections.append(f"## {one_line(title)}\n\n{block}")
         except (python_calamine.CalamineError, UnreadableDocumentError) as exc:
             note(f"its sheet {one_line(title)} is left out: {exc}")
@@ -147,19 +154,25 @@ def _column(name: bytes) -> int:
     return number
 
 
-def sheet_text(rows: Iterable[Sequence[object]]) -> str:
+def sheet_text(
+    rows: Iterable[Sequence[object]], merged: Sequence[tuple[int, int, int]] = ()
+) -> str:
     """Return the rows of a sheet as Markdown, without empty rows and columns.
 
-    Rows of one cell above a table are paragraphs; the next row is the table's header.
+    Rows of one cell above a table are paragraphs; the next row is the table's header. `merged` as
+    in `repeat_below`.
     """
-    found, places = [], 0
-    for row in rows:
+    by_row: dict[int, dict[int, str]] = {}
+    places = 0
+    for number, row in enumerate(rows):
         places += len(row)
         if places > _MAX_PLACES:
             raise UnreadableDocumentError(f"has a sheet of more than {_MAX_PLACES:,} places")
         texts = ((at, _cell(value)) for at, value in enumerate(row) if value is not None)
         if cells := {at: text for at, text in texts if text}:
-            found.append(cells)
+            by_row[number] = cells
+    repeat_below(by_row, merged)
+    found = list(by_row.values())
     first = next((at for at, cells in enumerate(found) if len(cells) > 1), len(found))
     columns = sorted(set().union(*found[first:]))
     return "\n\n".join(
@@ -211,7 +224,21 @@ def _shape_blocks(shape: Any) -> Iterator[str]:
         for inner in _in_reading_order(shape.shapes):
             yield from _shape_blocks(inner)
     elif getattr(shape, "has_table", False):
-        yield table([cell.text for cell in row.cells] for row in shape.table.rows)
+        cells = [list(row.cells) for row in shape.table.rows]
+        merged = [
+            (column, row, row + cell.span_height - 1)
+            for row, line in enumerate(cells)
+            for column, cell in enumerate(line)
+            if cell.is_merge_origin
+        ]
+        texts = [
+            {at: cell.text for at, cell in enumerate(line) if cell.text.strip()} for line in cells
+        ]
+        repeat_below({row: line for row, line in enumerate(texts) if line}, merged)
+        yield table(
+            [text.get(at, "") for at in range(len(line))]
+            for text, line in zip(texts, cells, strict=True)
+        )
     elif getattr(shape, "has_chart", False):
         yield from _chart_blocks(shape.chart)
     elif shape.has_text_frame:

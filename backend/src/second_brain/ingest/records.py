@@ -19,6 +19,7 @@ from second_brain.ingest.document import (
     fields_of,
     finished,
     json_value,
+    note,
     noted,
     one_line,
 )
@@ -34,7 +35,7 @@ _DELIMITERS = ",;\t|"
 _SAMPLE_ROWS = 50
 _SAMPLE_BYTES = 8_192
 
-_TEXT_KEYS = ("text", "content", "body")
+_TEXT_KEYS = ("text", "content", "body", "page_content")
 _URL_KEYS = ("source_url", "url")
 
 
@@ -50,6 +51,8 @@ def load_csv(data: bytes, name: str) -> LoadedDocument:
         text = text[stated.end() :]
     delimiter = stated[1] if stated else _delimiter(text)
     rows = [[cell.strip() for cell in row] for row in _rows(text, delimiter)]
+    if text.count('"') % 2 and any("\n" in cell for cell in rows[-1]):
+        note("a quotation mark is not closed: all lines after it are one cell")
     usual = _usual_length(rows)
     first = next((at for at, row in enumerate(rows) if _is_header(row, usual)), len(rows))
     for at, row in enumerate(rows[first:_SAMPLE_ROWS], start=first):
@@ -146,7 +149,10 @@ def _identity(line: bytes, encoding: str | None) -> str | None:
     # What is wrong with the line is reported when it is loaded.
     except (ValueError, RecursionError, UnreadableDocumentError):
         return None
-    value = found.get("id") if isinstance(found, dict) else None
+    return _named(found.get("id")) if isinstance(found, dict) else None
+
+
+def _named(value: object) -> str | None:
     return one_line(str(value)) if isinstance(value, str | int) and value is not True else None
 
 
@@ -175,7 +181,9 @@ def _document(record: object, path: Path, name: str, key: str) -> LoadedDocument
             "has no text",
             remedy=f"Give each line one of the keys {', '.join(_TEXT_KEYS)}.",
         )
-    record.pop("id", None)
+    # An id of another type is no name.
+    if _named(record.get("id")) == name:
+        del record["id"]
     metadata: dict[str, Any] = record.pop("metadata", None) or {}
     if not isinstance(metadata, dict):
         raise UnreadableDocumentError("has metadata that is no object")
@@ -185,7 +193,7 @@ def _document(record: object, path: Path, name: str, key: str) -> LoadedDocument
         text=without_pictures(clean(text)),
         **fields,
         metadata={
-            **{name: json_value(value) for name, value in {**record, **metadata}.items()},
+            **json_value({**record, **metadata}),
             **{"path": key, "document_type": "jsonl", "source_file": path.name},
         },
     )

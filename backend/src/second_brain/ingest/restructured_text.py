@@ -51,9 +51,13 @@ def load_restructured_text(data: bytes, name: str) -> LoadedDocument:
     if re.search(rf".{{{_LONGEST_LINE + 1}}}", text):
         note(f"it has a line of more than {_LONGEST_LINE:,} characters, and is read as plain text")
         return LoadedDocument(title=name, text=text, is_markdown=False)
-    tree = _read(text, settings)
-    tree.settings = None  # type: ignore[assignment]
-    html = publish_from_doctree(tree, writer="html5", settings_overrides=settings)
+    try:
+        tree = _read(text, settings)
+        tree.settings = None  # type: ignore[assignment]
+        html = publish_from_doctree(tree, writer="html5", settings_overrides=settings)
+    except RecursionError:
+        note("its elements are nested too deeply, and it is read as plain text")
+        return LoadedDocument(title=name, text=text, is_markdown=False)
     page = parse_html(html)
     # The writer's own title is "<string>" where the document has none.
     if page.title and not tree.get("title"):

@@ -177,7 +177,7 @@ class SecondBrainDocumentStore:
         highest possible one (0 to 1).
         """
         conditions = all_of(_tree(filters)) if filters else None
-        found = self._store.search(query_embedding, query, top_k, filters=conditions)
+        found = self._store.search(query_embedding, query, top_k, conditions)
         return [_document(one, one.score) for one in found]
 
 

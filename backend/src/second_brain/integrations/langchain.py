@@ -22,7 +22,14 @@ from second_brain.errors import InvalidInputError, UnexpectedAnswerError
 from second_brain.filters import Filters
 from second_brain.integrations import described, text
 from second_brain.integrations.conditions import metadata_filters
-from second_brain.integrations.store import Mode, Stored, Text, TextStore, questions
+from second_brain.integrations.store import (
+    Mode,
+    Stored,
+    Text,
+    TextStore,
+    checked_ids,
+    questions,
+)
 from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
@@ -173,9 +180,15 @@ class SecondBrainVectorStore(VectorStore):
         `index()` gives `batch_size`: the most texts that are embedded at once, by default all.
         """
         _refuse(kwargs, "add_texts()")
+        if isinstance(texts, str):
+            raise InvalidInputError("texts must be a list of texts, not one text")
         contents = list(texts)
         labels = [one or {} for one in metadatas or [{}] * len(contents)]
-        keys = [given or str(uuid4()) for given in ids or [None] * len(contents)]
+        keys = checked_ids(
+            ids
+            if isinstance(ids, str)
+            else [one or uuid4() for one in ids or [None] * len(contents)]
+        )
         for name, given in (("metadatas", labels), ("ids", keys)):
             if len(given) != len(contents):
                 raise InvalidInputError(
@@ -273,7 +286,7 @@ class SecondBrainVectorStore(VectorStore):
             embedding,
             None,
             fetch_k,
-            filters=metadata_filters(filter),
+            metadata_filters(filter),
             with_embedding=True,
             **kwargs,
         )
@@ -296,11 +309,10 @@ class SecondBrainVectorStore(VectorStore):
         text: str | None,
         limit: int,
         filters: Filters | None,
+        /,
         **options: Any,
     ) -> list[tuple[Document, float]]:
-        found = self._store.search(
-            embedding, text, limit, filters=metadata_filters(filters), **options
-        )
+        found = self._store.search(embedding, text, limit, metadata_filters(filters), **options)
         return [(_document(one), one.score) for one in found]
 
 

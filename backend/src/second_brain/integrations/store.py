@@ -147,9 +147,7 @@ class TextStore:
         for name in ("external_key", "collection", "metadata"):
             if name in self._fields:
                 raise InvalidInputError(f"fields must not have {name!r}: the store sets it")
-        for name in ("query_embedding", "query_text", "top_k", "filters", "collections"):
-            if name in self._options:
-                raise InvalidInputError(f"options must not have {name!r}: the store sets it")
+        _check_options(self._options)
 
     def write(self, texts: Sequence[Text], *, if_stored: IfStored = "replace") -> list[str]:
         """Store texts in one transaction; return the ids that were stored before.
@@ -157,8 +155,10 @@ class TextStore:
         Those texts are replaced or skipped; with `stop`, nothing is written when there is one. An
         id that another collection has is refused: ids are unique in an install.
         """
+        names = checked_ids([text.key for text in texts])
+        by_key = {key: replace(text, key=key) for key, text in zip(names, texts, strict=True)}
         # In this order, two writers of the same texts wait for each other without a deadlock.
-        ordered = sorted({text.key: text for text in texts}.values(), key=lambda text: text.key)
+        ordered = sorted(by_key.values(), key=lambda text: text.key)
         with self._transaction() as connection:
             writer = KnowledgeWriter(connection, schema=self._install.schema)
             keys = {"keys": [text.key for text in ordered]}
@@ -177,7 +177,12 @@ class TextStore:
                 chunk: dict[str, Any] = {"content": text.content}
                 if text.embedding is not None:
                     chunk |= {"embedding": text.embedding, "embedding_model": self._model}
-                metadata = json_form(dict(text.metadata), f"metadata of {text.key!r:.100}")
+                name = f"metadata of {text.key!r:.100}"
+                if not isinstance(text.metadata, Mapping):
+                    raise InvalidInputError(
+                        f"{name} must be a dict, not {type(text.metadata).__name__}"
+                    )
+                metadata = json_form(dict(text.metadata), name)
                 writer.upsert_document(
                     {
                         **self._fields,
@@ -195,8 +200,9 @@ class TextStore:
 
         The chunks of a document that was not written by a store are joined to one text.
         """
+        keys = checked_ids(keys)
         with self._transaction() as connection:
-            arguments = {"keys": list(keys), "with_embedding": False}
+            arguments = {"keys": keys, "with_embedding": False}
             found: list[Stored] = self._rows(connection, _OF_KEYS, arguments, _STORED)
         by_key = {one.key: one for one in _joined(found)}
         return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
@@ -228,9 +234,10 @@ class TextStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete the texts with these ids in one transaction; missing ones are ignored."""
+        given = {"keys": checked_ids(keys)}
         with self._transaction() as connection:
             writer = KnowledgeWriter(connection, schema=self._install.schema)
-            for key in self._rows(connection, _OF_HERE, {"keys": list(keys)}):
+            for key in self._rows(connection, _OF_HERE, given):
                 writer.delete_document(key)
 
     def clear(self) -> None:
@@ -243,8 +250,9 @@ class TextStore:
         embedding: Sequence[float] | None,
         text: str | None,
         limit: int,
-        *,
         filters: Filters | None = None,
+        /,
+        *,
         with_embedding: bool = False,
         **options: Any,
     ) -> list[Stored]:
@@ -254,6 +262,7 @@ class TextStore:
         that the weights allow (0 to 1). `options` are arguments of `hybrid_search` and replace
         those of the store.
         """
+        _check_options(options)
         # Without a threshold a store returns `limit` texts, also those of negative similarity.
         given = {"threshold": -1.0, **self._options, **options}
         hits, _ = self._provider.find(
@@ -313,6 +322,26 @@ class TextStore:
 
 
 _STORED = class_row(Stored)
+
+
+def checked_ids(ids: Sequence[str | UUID]) -> list[str]:
+    """Return ids as texts. Raises InvalidInputError for what is none: it would name no document."""
+    if isinstance(ids, str):
+        raise InvalidInputError(f"ids must be a list of ids, not {ids!r:.100}")
+    for place, one in enumerate(ids):
+        if not isinstance(one, str | UUID):
+            raise InvalidInputError(f"ids[{place}] must be a text, not {type(one).__name__}")
+    given: list[str] = json_form(list(ids), "ids")
+    return given
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in ("query_embedding", "query_text", "top_k", "filters", "collections"):
+        if name in options:
+            raise InvalidInputError(
+                f"options must not have {name!r}: the store sets it",
+                remedy="Use the framework's own arguments for the query, the filter and the limit.",
+            )
 
 
 def questions(

@@ -368,11 +368,8 @@ def _question(value: Any, name: str) -> Any:
     if name == "query_text":
         if not is_text:
             raise InvalidInputError(f"{name} must be a text, not {type(value).__name__}")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return json_form(value, name)  # which says what is wrong
-        return value
+        # Which says what is wrong with a text.
+        return value if value.isprintable() else json_form(value, name)
     if is_text and not value.lstrip().startswith("["):
         raise InvalidInputError(
             f"{name} must be a list of numbers, not {value[:100]!r}",
@@ -386,11 +383,32 @@ def _question(value: Any, name: str) -> Any:
 def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str], Any]:
     def read(value: Any, name: str) -> Any:
         if not isinstance(value, str):
-            return json_form(value, name)
+            given = json_form(value, name)
+            if not isinstance(given, str):
+                raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
+            return given
         try:
             return str(parse(value))
         except ValueError as error:
             raise InvalidInputError(f"{name} must be {expected}, not {value[:100]!r}") from error
+
+    return read
+
+
+def _scalar(sql_type: str) -> Callable[[Any, str], Any]:
+    """Return what refuses values that one provider would convert, and the other refuse."""
+    expected, *kinds = _SCALARS[sql_type]
+
+    def read(value: Any, name: str) -> Any:
+        if type(value) in kinds:
+            return value
+        given = json_form(value, name)
+        if sql_type == "integer" and isinstance(given, float) and given.is_integer():
+            given = int(given)
+        # The database reads a text, and refuses it by name.
+        if type(given) not in (*kinds, str):
+            raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
+        return given
 
     return read
 
@@ -411,8 +429,14 @@ def _plain(value: object) -> Any:
 _json: Callable[[Any, str], Any] = json_form
 _date = _parsed(date.fromisoformat, "an ISO date such as 2026-01-31")
 _uuid = _parsed(UUID, "a UUID")
+_SCALARS: Mapping[str, tuple[Any, ...]] = {
+    "integer": ("an integer", int),
+    "double precision": ("a number", int, float),
+    "boolean": ("true or false", bool),
+}
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
+    **{one.name: _scalar(one.sql_type) for one in ARGUMENTS.values() if one.sql_type in _SCALARS},
     **dict.fromkeys(("query_embedding", "query_text"), _question),
     **dict.fromkeys(("filters", "required_filters"), conditions),
     **dict.fromkeys(("collections", "viewer_groups"), _names),

@@ -118,6 +118,8 @@ class ConnectionCall:
                 raise InvalidInputError(
                     f"query_embedding must be a list of numbers: {error}"
                 ) from error
+            if not (numbers and math.isfinite(sum(numbers))):
+                raise InvalidInputError("query_embedding must be a list of finite numbers")
             if sys.byteorder == "little":
                 numbers.byteswap()
             packed_numbers = struct.pack(">HH", len(numbers), 0) + numbers.tobytes()
