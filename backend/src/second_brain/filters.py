@@ -326,8 +326,9 @@ def json_default(value: object) -> Any:
         return value.to_list()
     if isinstance(value, date) and value == value:  # pandas' NaT is none
         # Texts are compared, so times with an offset are written in one zone.
-        is_aware = isinstance(value, datetime) and value.tzinfo is not None
-        return (value.astimezone(UTC) if is_aware else value).isoformat()  # type: ignore[union-attr]
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            value = value.astimezone(UTC)
+        return value.isoformat()
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Enum):
