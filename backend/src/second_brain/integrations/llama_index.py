@@ -1,8 +1,7 @@
 """LlamaIndex: a retriever and a tool over the retrieval service, and a vector store."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from functools import wraps
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -42,7 +41,6 @@ from second_brain.integrations.store import Mode, Stored, Text, TextStore, quest
 from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
-from second_brain.services.blocking import Arguments, Result
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import Database
 
@@ -148,18 +146,6 @@ def _nodes(response: SearchResponse) -> list[NodeWithScore]:
             node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=hit.document_id)
         nodes.append(NodeWithScore(node=node, score=score(hit)))
     return nodes
-
-
-def _in_thread(
-    method: Callable[Arguments, Result],
-) -> Callable[Arguments, Coroutine[Any, Any, Result]]:
-    """Return the method for an event loop, which runs it in a thread."""
-
-    @wraps(method)
-    async def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return await asyncio.to_thread(method, *args, **kwargs)
-
-    return call
 
 
 class SecondBrainVectorStore(BasePydanticVectorStore):
@@ -287,19 +273,43 @@ class SecondBrainVectorStore(BasePydanticVectorStore):
         elif mode == "text":
             limit = query.sparse_top_k or limit
         embedding, text = questions(mode, query.query_embedding, query.query_str)
-        found = self._store.search(embedding, text, limit, conditions, **kwargs)
+        found = self._store.search(embedding, text, limit, filters=conditions, **kwargs)
         return VectorStoreQueryResult(
             nodes=[_node(one) for one in found],
             similarities=[one.score for one in found],
             ids=[one.key for one in found],
         )
 
-    async_add = _in_thread(add)
-    adelete = _in_thread(delete)
-    adelete_nodes = _in_thread(delete_nodes)
-    aget_nodes = _in_thread(get_nodes)
-    aclear = _in_thread(clear)
-    aquery = _in_thread(query)
+    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Run `add` in a thread."""
+        return await asyncio.to_thread(self.add, nodes, **kwargs)
+
+    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Run `delete` in a thread."""
+        await asyncio.to_thread(self.delete, ref_doc_id, **delete_kwargs)
+
+    async def adelete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: Any,
+    ) -> None:
+        """Run `delete_nodes` in a thread."""
+        await asyncio.to_thread(self.delete_nodes, node_ids, filters, **delete_kwargs)
+
+    async def aget_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """Run `get_nodes` in a thread."""
+        return await asyncio.to_thread(self.get_nodes, node_ids, filters)
+
+    async def aclear(self) -> None:
+        """Run `clear` in a thread."""
+        await asyncio.to_thread(self.clear)
+
+    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Run `query` in a thread."""
+        return await asyncio.to_thread(self.query, query, **kwargs)
 
 
 def _node(stored: Stored) -> BaseNode:
