@@ -54,7 +54,7 @@ def picture() -> str:
     drawn.append(
         _text(_HALF + 16, 24, "CPU ms of a question, by chunks", more=' font-weight="600"')
     )
-    systems, step, top = rows("operate.md", "system"), _LINE * 0.75, _TOP - 4
+    systems, step, top = rows("operate.md", "system"), _LINE * 0.75, _TOP - 4.0
     for column, size in enumerate(("2,600", "20,000", "200,000"), start=1):
         speed = [float(system[column].split("/")[0]) for system in systems]
         for (name, *_), found in zip(systems, speed, strict=True):

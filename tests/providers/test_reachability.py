@@ -49,14 +49,3 @@ def test_each_test_that_fails_makes_the_rest_longer(later: Clock) -> None:
             waited += 0.5
         rests.append(waited)
     assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
-
-
-def test_an_answer_to_a_call_from_before_the_failure_does_not_end_the_rest(later: Clock) -> None:
-    server = Reachability()
-    begun = time.monotonic()
-    later(1)
-    server.has_failed()
-    server.has_answered(begun)
-    assert server.is_resting
-    server.has_answered(time.monotonic() + 1)
-    assert not server.is_resting

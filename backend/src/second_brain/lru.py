@@ -3,7 +3,6 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -16,15 +15,9 @@ class Lru(Generic[Key, Value]):
     Threads may share it.
     """
 
-    def __init__(
-        self,
-        most: int,
-        seconds: float = float("inf"),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, most: int, seconds: float = float("inf")) -> None:
         self._most = most
         self._seconds = seconds
-        self._clock = clock
         self._kept: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -37,7 +30,7 @@ class Lru(Generic[Key, Value]):
             until, value = self._kept.get(key, (0.0, None))
             if value is None:
                 return None
-            if until <= self._clock():
+            if until <= time.monotonic():
                 del self._kept[key]
                 return None
             self._kept.move_to_end(key)
@@ -46,7 +39,7 @@ class Lru(Generic[Key, Value]):
     def put(self, key: Key, value: Value) -> None:
         """Keep a value."""
         with self._lock:
-            self._kept[key] = (self._clock() + self._seconds, value)
+            self._kept[key] = (time.monotonic() + self._seconds, value)
             self._kept.move_to_end(key)
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)

@@ -83,7 +83,9 @@ _STATISTICS = (
 )
 _DELETE_LEFT_OVER = """
 delete from public.knowledge_documents as document
- where document.external_key = any (%(external_keys)s)
+ using knowledge_internal.adoption_left_over(adoption_name => %(name)s) as left_over
+ where document.external_key = left_over.external_key
+   and left_over.external_key = any (%(external_keys)s)
    and document.source_row @> jsonb_build_object('adoption', %(name)s::text)
 """
 _DROP_TRIGGERS = """
@@ -312,12 +314,9 @@ def compare(
         found.left_over = len(left_over)
         found.examples += [(key, ["left over"]) for key, _ in left_over[:_EXAMPLES]]
         if repair and left_over:
-            keys = [key for key, _ in left_over if None not in key]
-            _repair(database, name, keys)
-            database.execute(
-                _DELETE_LEFT_OVER,
-                {"name": name, "external_keys": _still_left_over(database, name, left_over)},
-            )
+            _repair(database, name, [key for key, _ in left_over if None not in key])
+            external_keys = [external_key for _, external_key in left_over]
+            database.execute(_DELETE_LEFT_OVER, {"name": name, "external_keys": external_keys})
     if repair:
         # What such a row lacked can be there now: another mapping, or other rows of its document.
         lost = [one.key for one in problems(database, name) if not one.is_carried_over]
@@ -399,9 +398,3 @@ def _differences(database: Database, name: str, keys: Sequence[Key]) -> list[tup
         if len(keys) == 1:
             return [(keys[0], [f"unreadable: {error.diag.message_primary}"])]
         return [one for key in keys for one in _differences(database, name, [key])]
-
-
-def _still_left_over(database: Database, name: str, found: Sequence[tuple[Key, str]]) -> list[str]:
-    before = {external_key for _, external_key in found}
-    rows = database.execute(_LEFT_OVER, {"name": name}).fetchall()
-    return [external_key for _, external_key in rows if external_key in before]

@@ -153,7 +153,7 @@ def adopt(
     ] = None,
     visibility: Annotated[
         Visibility, typer.Option(help="Visibility of the documents.")
-    ] = Visibility.private,
+    ] = "private",
     language: Annotated[
         str | None, typer.Option(help="Language of the texts; default: english.")
     ] = None,
@@ -224,7 +224,7 @@ def adopt(
                 given,
                 None if layout is None else layout.value,
                 uses_embeddings=not embed,
-                is_public=visibility is Visibility.public,
+                is_public=visibility == "public",
                 rows=rows or _ask_rows(database, table, parent, document),
                 leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
                 finds_documents=not copy or document is not None or parent is not None,
@@ -249,7 +249,7 @@ def adopt(
                 name=name,
                 # Drop-ins find this table alone.
                 collection=collection or (name if searching else migration.Choices.collection),
-                visibility=visibility.value,
+                visibility=visibility,
                 language=language,
                 model=model,
                 chunk_size=chunk_size if split else None,

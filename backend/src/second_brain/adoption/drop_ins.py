@@ -21,18 +21,15 @@ from second_brain.services.install import Database
 _SOURCE = """
 select namespace.nspname, class.relname,
        (
-         select json_object_agg(attribute.attname, type.typname order by attribute.attnum)
+         select json_object_agg(
+                  attribute.attname, array[type.typname::text, type.typtype::text]
+                  order by attribute.attnum
+                )
            from pg_catalog.pg_attribute as attribute
            join pg_catalog.pg_type as type on type.oid = attribute.atttypid
           where attribute.attrelid = class.oid
             and attribute.attnum > 0
             and not attribute.attisdropped
-       ),
-       (
-         select coalesce(json_agg(attribute.attname), '[]')
-           from pg_catalog.pg_attribute as attribute
-           join pg_catalog.pg_type as type on type.oid = attribute.atttypid and type.typtype = 'e'
-          where attribute.attrelid = class.oid
        ),
        adoption.key_columns, adoption.key_types, adoption.place_id is not null, mapping.definition,
        given.collection,
@@ -133,14 +130,14 @@ def adopted(database: Database, name: str) -> Source:
     """Read what drop-ins need to know of an adoption."""
     view = f"{database.install.internals}.adopted_{name}"
     row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
-    schema, table, columns, enums, key, key_types, is_in_place, *rest = row
-    definition, collection, is_shared = rest
+    schema, table, attributes, key, key_types, is_in_place, definition, collection, is_shared = row
+    columns = {name: kind for name, (kind, _) in attributes.items()}
     carried, searched = _mapped(definition, columns)
     return Source(
         schema,
         table,
         columns,
-        {name: "enum" if name in enums else kind for name, kind in carried.items()},
+        {name: "enum" if attributes[name][1] == "e" else kind for name, kind in carried.items()},
         searched,
         dict(zip(key, key_types, strict=True)),
         name,

@@ -257,19 +257,16 @@ def _with_others(
     metadata = next((one for one in mapped if one.field == "metadata"), None)
     if not carried:
         return [*mapped], others
-    before = f"coalesce(nullif({metadata.source}::jsonb, 'null'), '{{}}') || " if metadata else ""
-    if metadata is not None and metadata.column is not None:
-        column_sql = metadata.expression.as_string(None)
-        before = f"coalesce(nullif({column_sql}::jsonb, 'null'), '{{}}') || "
+    before, reason, shown = "", "no column; the following are its keys", "-"
+    if metadata:
+        value = metadata.expression.as_string(None)
+        before = f"coalesce(nullif({value}::jsonb, 'null'), '{{}}') || "
+        reason, shown = metadata.reason, metadata.source
     objects = " || ".join(
         f"jsonb_build_object({_pairs(carried[place : place + _PAIRS])})"
         for place in range(0, len(carried), _PAIRS)
     )
-    source = f"{before}jsonb_strip_nulls({objects})"
-    if metadata:
-        whole = Mapped("metadata", source, metadata.reason, shown=metadata.source)
-    else:
-        whole = Mapped("metadata", source, "no column; the following are its keys", shown="-")
+    whole = Mapped("metadata", f"{before}jsonb_strip_nulls({objects})", reason, shown=shown)
     return [*(one for one in mapped if one.field != "metadata"), whole], others
 
 

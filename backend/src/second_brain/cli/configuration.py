@@ -197,17 +197,18 @@ def load() -> Configuration:
 
     A variable is checked when its value is used: most are also those of other programs.
     """
-    file, given = _nearest_file()
+    file, table = _nearest_file()
     values = {}
     if file is not None:
-        for name, value in _flat(given):
+        for name, value in _flat(table):
             values[name] = Value(_BY_NAME[_known(name, file)], value, str(file))
             _ = values[name].value
     for key in KEYS:
         for variable in key.variables:
             text = os.environ.get(variable)
             if text or (text is not None and key.limits_rows):
-                values[key.name] = Value(key, _from_text(key, text), f"${variable}")
+                given = [one.strip() for one in text.split(",")] if key.kind == list[str] else text
+                values[key.name] = Value(key, given, f"${variable}")
                 break
     return Configuration(file, values)
 
@@ -266,10 +267,6 @@ def _known(name: str, file: Path) -> str:
     raise ConfigurationError(
         f"{file}: unknown key {name!r}", remedy=f"{guess}The keys are {', '.join(allowed)}."
     )
-
-
-def _from_text(key: Key, text: str) -> Any:
-    return [one.strip() for one in text.split(",")] if key.kind == list[str] else text
 
 
 def _for_option(value: Any, is_repeated: bool) -> Any:

@@ -1,6 +1,5 @@
 """The command index: arguments and output; `database/vector_index.py` does the work."""
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -21,14 +20,6 @@ from second_brain.cli.target import opened, resolve_dsn
 from second_brain.database import vector_index
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database, Install
-
-
-class Kind(StrEnum):
-    """The type in which a vector index stores embeddings."""
-
-    halfvec = "halfvec"
-    vector = "vector"
-
 
 app = typer.Typer(rich_markup_mode=None)
 index = new_group(
@@ -57,7 +48,8 @@ def show_index(
 @index.command("build")
 def build_index(
     kind: Annotated[
-        Kind | None, typer.Option(help="halfvec: half the memory; vector: up to 2,000 dimensions.")
+        vector_index.Kind | None,
+        typer.Option(help="halfvec: half the memory; vector: up to 2,000 dimensions."),
     ] = None,
     m: Annotated[
         int | None, typer.Option("--m", help="Neighbours per node of HNSW, 2 to 100.")
@@ -83,7 +75,7 @@ def build_index(
     with connect(target, autocommit=True) as connection:
         settings = vector_index.settings_like_current(
             Database(connection, Install(schema)),
-            kind=None if kind is None else kind.value,
+            kind=kind,
             m=m,
             ef_construction=ef_construction,
             memory=memory,

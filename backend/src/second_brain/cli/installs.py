@@ -7,7 +7,7 @@ beside host, port and database.
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import typer
@@ -25,15 +25,11 @@ _URI = re.compile(r"postgres(?:ql)?://\S+(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command did in one install."""
+    """What a command did in one install, and which of the file it was."""
 
     is_good: bool
     result: str
     problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Done(Outcome):
     line: int = 0
     database: str = ""
     schema: str = ""
@@ -64,7 +60,7 @@ def for_all(
         raise ConfigurationError(
             f"--all: {file} has no install", remedy="Write a line for each: DSN [SCHEMA]."
         )
-    done: list[_Done] = []
+    done: list[Outcome] = []
     for place, line in listed.items():
         done.append(_tried(place, line, schema, work))
         if stop and not done[-1].is_good:
@@ -81,7 +77,7 @@ def for_all(
         raise typer.Exit(1)
 
 
-def _tried(place: int, line: str, schema: str, work: Callable[[str, str], Outcome]) -> _Done:
+def _tried(place: int, line: str, schema: str, work: Callable[[str, str], Outcome]) -> Outcome:
     dsn, database = line, ""
     try:
         dsn, schema = _parsed(line, schema)
@@ -94,14 +90,7 @@ def _tried(place: int, line: str, schema: str, work: Callable[[str, str], Outcom
         known = translate(error)
         said = safe_message(f"{known} {known.remedy}", secrets=secrets(dsn))
         outcome = Outcome(False, known.kind, (said,))
-    return _Done(
-        outcome.is_good,
-        outcome.result,
-        outcome.problems,
-        place,
-        database,
-        schema if database else "",
-    )
+    return replace(outcome, line=place, database=database, schema=schema if database else "")
 
 
 def _parsed(line: str, schema: str) -> tuple[str, str]:
@@ -127,7 +116,7 @@ def _is_whole(line: str) -> bool:
     return True
 
 
-def _print(done: list[_Done]) -> None:
+def _print(done: list[Outcome]) -> None:
     table = new_table("line", "database", "schema", "", "result")
     for one in done:
         state = "ok" if one.is_good else "error"

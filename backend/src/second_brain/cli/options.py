@@ -3,22 +3,16 @@
 import inspect
 import json
 from collections.abc import Callable, Collection
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 from pydantic import BaseModel
 
 from second_brain.models import EMBEDDER_NAMES
 
-
-class Visibility(StrEnum):
-    """Who may find a document over the API."""
-
-    private = "private"
-    public = "public"
-
+Visibility = Literal["private", "public"]
+"""Who may find a document over the API."""
 
 # Where: the database, the install in it, and the installs of a file.
 DsnOption = Annotated[

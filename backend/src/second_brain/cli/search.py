@@ -99,6 +99,10 @@ app = typer.Typer(rich_markup_mode=None)
 NO_OPTIONS = {"query", "category", "tags", "formulations", "exact_total"}
 
 
+def _option_of_day(help: str) -> Any:  # noqa: A002 - Typer's name
+    return typer.Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help=help, show_default=False)
+
+
 @app.command("search", epilog=_SEARCH_EXAMPLES)
 @with_fields(SearchQuery, before="offset", but=NO_OPTIONS)
 def _search(
@@ -193,24 +197,8 @@ def _search(
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Only what is public.")
     ] = False,
-    date_from: Annotated[
-        datetime | None,
-        typer.Option(
-            metavar="YYYY-MM-DD",
-            formats=["%Y-%m-%d"],
-            help="First document_date.",
-            show_default=False,
-        ),
-    ] = None,
-    date_to: Annotated[
-        datetime | None,
-        typer.Option(
-            metavar="YYYY-MM-DD",
-            formats=["%Y-%m-%d"],
-            help="Last document_date.",
-            show_default=False,
-        ),
-    ] = None,
+    date_from: Annotated[datetime | None, _option_of_day("First document_date.")] = None,
+    date_to: Annotated[datetime | None, _option_of_day("Last document_date.")] = None,
     expand_neighbors: Annotated[
         int, typer.Option(min=0, max=5, help="Show this many chunks before and after a hit.")
     ] = 0,

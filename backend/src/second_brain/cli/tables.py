@@ -46,8 +46,10 @@ def print_explanation(explained: dict[str, Any], first: int) -> None:
             f"{number(text['candidates'], 'candidate')} of {number(text['chunks'], 'chunk')}, "
             f"{text['mean_length']:.0f} words on average",
         )
-    weights = f", {_weights(fusion['weights'])}" if fusion["weights"] else ""
-    legs.add_row(Text("fusion", style="bold"), f"{fusion['policy']}{weights}")
+    said = fusion["policy"]
+    if weights := fusion["weights"]:
+        said += f", weights: vector {weights['vector'] or 0:.3f}, text {weights['text'] or 0:.3f}"
+    legs.add_row(Text("fusion", style="bold"), said)
     legs.add_row(Text("whole call", style="bold"), f"{explained['milliseconds']['hybrid']:.1f} ms")
     console.print(legs, highlight=False)
     tables = (
@@ -120,10 +122,6 @@ def _leg_summary(explained: dict[str, Any], name: str) -> str:
     rows = f"{number(leg['rows'], 'row')} for a pool of {explained['pool']}{each}"
     shortfall = f"\nfewer rows than the pool: {leg['ran_dry']}" if leg["ran_dry"] else ""
     return f"{leg['strategy']}; {rows}, {milliseconds:.1f} ms{shortfall}"
-
-
-def _weights(weights: dict[str, float]) -> str:
-    return f"weights: vector {weights['vector'] or 0:.3f}, text {weights['text'] or 0:.3f}"
 
 
 def _lists_table(lists: Sequence[dict[str, Any]]) -> Table:

@@ -42,7 +42,9 @@ _OWNER = "the owner"
 _ROW_PRIVILEGES = ("DELETE", "INSERT", "SELECT", "UPDATE")
 
 # With an empty search_path, Postgres prints all names with their schema.
-_WITHOUT_PATH = "select set_config('search_path', '', true)"
+_WITHOUT_PATH = """
+select set_config('search_path', '', true), set_config('quote_all_identifiers', 'off', true)
+"""
 
 # Postgres prints an access list as grantee=privileges/grantor; a star marks a grant option.
 _GRANT = re.compile(r'(?:"?([\w$-]*)"?)=([a-zA-Z*]*)/"?[\w$-]+"?')

@@ -21,7 +21,7 @@ _RELATIONS = """
 select case class.relkind
          when 'v' then 'view ' when 'm' then 'materialized view ' when 'S' then 'sequence '
          when 'f' then 'foreign table ' else 'table '
-       end || namespace.nspname || '.' || class.relname,
+       end || class.oid::regclass,
        jsonb_build_object(
          'owner', class.relowner::regrole,
          'row_security', class.relrowsecurity,
@@ -59,19 +59,17 @@ select case class.relkind
          )::text
        )
   from pg_catalog.pg_class as class
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where namespace.nspname = any (%(schemas)s)
+ where class.relnamespace::regnamespace::text = any (%(schemas)s)
    and class.relkind in ('r', 'p', 'v', 'm', 'S', 'f')
    and not exists (
-         select
-           from pg_catalog.pg_depend as dependency
+         select from pg_catalog.pg_depend as dependency
           where dependency.classid = 'pg_catalog.pg_class'::regclass
             and dependency.objid = class.oid
             and dependency.deptype = 'e'
        )
 """
 _COLUMNS = """
-select 'column ' || namespace.nspname || '.' || class.relname || '.' || attribute.attname,
+select 'column ' || class.oid::regclass || '.' || attribute.attname,
        jsonb_build_object(
          'type', format_type(attribute.atttypid, attribute.atttypmod),
          'not_null', attribute.attnotnull,
@@ -93,10 +91,9 @@ select 'column ' || namespace.nspname || '.' || class.relname || '.' || attribut
        )
   from pg_catalog.pg_attribute as attribute
   join pg_catalog.pg_class as class on class.oid = attribute.attrelid
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
   left join pg_catalog.pg_attrdef as standard
     on standard.adrelid = attribute.attrelid and standard.adnum = attribute.attnum
- where namespace.nspname = any (%(schemas)s)
+ where class.relnamespace::regnamespace::text = any (%(schemas)s)
    and class.relkind in ('r', 'p', 'v', 'm', 'f', 'c')
    and attribute.attnum > 0
    and not attribute.attisdropped
@@ -104,7 +101,9 @@ select 'column ' || namespace.nspname || '.' || class.relname || '.' || attribut
 # Not null is left out: only PostgreSQL 18 lists it here, and the column has it too.
 _CONSTRAINTS = """
 select 'constraint '
-         || coalesce(class.relname_qualified, type_qualified.name)
+         || coalesce(
+              nullif(contained.conrelid, 0)::regclass::text, contained.contypid::regtype::text
+            )
          || '.' || contained.conname,
        jsonb_build_object(
          'definition', pg_get_constraintdef(contained.oid),
@@ -112,24 +111,13 @@ select 'constraint '
          'comment', obj_description(contained.oid, 'pg_constraint')
        )
   from pg_catalog.pg_constraint as contained
-  join pg_catalog.pg_namespace as namespace on namespace.oid = contained.connamespace
-  left join lateral (
-         select namespace.nspname || '.' || found.relname as relname_qualified
-           from pg_catalog.pg_class as found
-          where found.oid = contained.conrelid
-       ) as class on true
-  left join lateral (
-         select namespace.nspname || '.' || found.typname as name
-           from pg_catalog.pg_type as found
-          where found.oid = contained.contypid
-       ) as type_qualified on true
- where namespace.nspname = any (%(schemas)s)
+ where contained.connamespace::regnamespace::text = any (%(schemas)s)
    and contained.contype not in ('n', 't')
 """
 _INDEXES = """
-select 'index ' || namespace.nspname || '.' || class.relname,
+select 'index ' || class.oid::regclass,
        jsonb_build_object(
-         'table', owning_schema.nspname || '.' || owning.relname,
+         'table', index.indrelid::regclass,
          'definition', pg_get_indexdef(index.indexrelid),
          'method', method.amname,
          'valid', index.indisvalid,
@@ -144,13 +132,10 @@ select 'index ' || namespace.nspname || '.' || class.relname,
   from pg_catalog.pg_index as index
   join pg_catalog.pg_class as class on class.oid = index.indexrelid
   join pg_catalog.pg_am as method on method.oid = class.relam
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
-  join pg_catalog.pg_class as owning on owning.oid = index.indrelid
-  join pg_catalog.pg_namespace as owning_schema on owning_schema.oid = owning.relnamespace
- where namespace.nspname = any (%(schemas)s)
+ where class.relnamespace::regnamespace::text = any (%(schemas)s)
 """
 _TRIGGERS = """
-select 'trigger ' || namespace.nspname || '.' || class.relname || '.' || trigger.tgname,
+select 'trigger ' || class.oid::regclass || '.' || trigger.tgname,
        jsonb_build_object(
          'definition', pg_get_triggerdef(trigger.oid),
          'enabled', trigger.tgenabled,
@@ -158,21 +143,19 @@ select 'trigger ' || namespace.nspname || '.' || class.relname || '.' || trigger
        )
   from pg_catalog.pg_trigger as trigger
   join pg_catalog.pg_class as class on class.oid = trigger.tgrelid
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where namespace.nspname = any (%(schemas)s)
+ where class.relnamespace::regnamespace::text = any (%(schemas)s)
    and not trigger.tgisinternal
 """
 _RULES = """
-select 'rule ' || namespace.nspname || '.' || class.relname || '.' || rule.rulename,
+select 'rule ' || class.oid::regclass || '.' || rule.rulename,
        jsonb_build_object('definition', pg_get_ruledef(rule.oid))
   from pg_catalog.pg_rewrite as rule
   join pg_catalog.pg_class as class on class.oid = rule.ev_class
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where namespace.nspname = any (%(schemas)s)
+ where class.relnamespace::regnamespace::text = any (%(schemas)s)
    and rule.rulename <> '_RETURN'
 """
 _POLICIES = """
-select 'policy ' || namespace.nspname || '.' || class.relname || '.' || policy.polname,
+select 'policy ' || class.oid::regclass || '.' || policy.polname,
        jsonb_build_object(
          'command', policy.polcmd,
          'permissive', policy.polpermissive,
@@ -187,12 +170,11 @@ select 'policy ' || namespace.nspname || '.' || class.relname || '.' || policy.p
        )
   from pg_catalog.pg_policy as policy
   join pg_catalog.pg_class as class on class.oid = policy.polrelid
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where namespace.nspname = any (%(schemas)s)
+ where class.relnamespace::regnamespace::text = any (%(schemas)s)
 """
 # The stored source, not pg_get_functiondef, whose format differs between major versions.
 _FUNCTIONS = """
-select 'function ' || namespace.nspname || '.' || function.proname
+select 'function ' || function.pronamespace::regnamespace || '.' || function.proname
          || '(' || oidvectortypes(function.proargtypes) || ')',
        jsonb_build_object(
          'owner', function.proowner::regrole,
@@ -215,18 +197,16 @@ select 'function ' || namespace.nspname || '.' || function.proname
        )
   from pg_catalog.pg_proc as function
   join pg_catalog.pg_language as language on language.oid = function.prolang
-  join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
- where namespace.nspname = any (%(schemas)s)
+ where function.pronamespace::regnamespace::text = any (%(schemas)s)
    and not exists (
-         select
-           from pg_catalog.pg_depend as dependency
+         select from pg_catalog.pg_depend as dependency
           where dependency.classid = 'pg_catalog.pg_proc'::regclass
             and dependency.objid = function.oid
             and dependency.deptype = 'e'
        )
 """
 _TYPES = """
-select 'type ' || namespace.nspname || '.' || type.typname,
+select 'type ' || type.oid::regtype,
        jsonb_build_object(
          'owner', type.typowner::regrole,
          'kind', type.typtype,
@@ -251,29 +231,26 @@ select 'type ' || namespace.nspname || '.' || type.typname,
          'grants', coalesce(type.typacl, acldefault('T', type.typowner))::text
        )
   from pg_catalog.pg_type as type
-  join pg_catalog.pg_namespace as namespace on namespace.oid = type.typnamespace
   left join pg_catalog.pg_class as class on class.oid = type.typrelid
- where namespace.nspname = any (%(schemas)s)
+ where type.typnamespace::regnamespace::text = any (%(schemas)s)
    and type.typtype in ('c', 'd', 'e', 'r')
    and coalesce(class.relkind = 'c', true)
    and not exists (
-         select
-           from pg_catalog.pg_depend as dependency
+         select from pg_catalog.pg_depend as dependency
           where dependency.classid = 'pg_catalog.pg_type'::regclass
             and dependency.objid = type.oid
             and dependency.deptype = 'e'
        )
 """
 _STATISTICS = """
-select 'statistics ' || namespace.nspname || '.' || statistics.stxname,
+select 'statistics ' || statistics.stxnamespace::regnamespace || '.' || statistics.stxname,
        jsonb_build_object(
          'definition', pg_get_statisticsobjdef(statistics.oid),
          'target', nullif(statistics.stxstattarget, -1),
          'comment', obj_description(statistics.oid, 'pg_statistic_ext')
        )
   from pg_catalog.pg_statistic_ext as statistics
-  join pg_catalog.pg_namespace as namespace on namespace.oid = statistics.stxnamespace
- where namespace.nspname = any (%(schemas)s)
+ where statistics.stxnamespace::regnamespace::text = any (%(schemas)s)
 """
 QUERIES = (
     _SCHEMAS,

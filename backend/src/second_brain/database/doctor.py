@@ -17,7 +17,12 @@ from psycopg import sql
 
 from second_brain.database import catalogue, migrations, naming, pgvector, restored, stored
 from second_brain.database.catalogue import Catalogue, Definition, Difference
-from second_brain.database.obstacles import API_ROLES, MINIMUM_SERVER, encoding_obstacles
+from second_brain.database.obstacles import (
+    API_ROLES,
+    MINIMUM_SERVER,
+    encoding_obstacles,
+    missing_roles,
+)
 from second_brain.errors import SecondBrainError, safe_message
 from second_brain.sql_modules import MODULES
 
@@ -78,7 +83,6 @@ _NATIVE_INDEX = """
 select exists (select from pg_catalog.pg_available_extensions where name = 'pg_textsearch'),
        to_regclass(%s) is not null
 """
-_ROLES = "select rolname from pg_catalog.pg_roles where rolname = any(%s)"
 # The function that a project replaces is called with the rights of the owner of ours.
 _VIEWER_GROUPS = """
 select function.proowner in (caller.proowner, 10), function.proowner::regrole::text,
@@ -227,9 +231,7 @@ def _moved_from(connection: Connection, schema: str) -> str | None:
 
 
 def _roles(connection: Connection) -> Findings:
-    found = {name for (name,) in connection.execute(_ROLES, [list(API_ROLES)]).fetchall()}
-    missing = [name for name in API_ROLES if name not in found]
-    if missing:
+    if missing := missing_roles(connection):
         yield (
             "error",
             f"the roles {', '.join(missing)} are missing",

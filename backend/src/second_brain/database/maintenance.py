@@ -108,7 +108,10 @@ def session(dsn: str, schema: str = SCHEMA) -> Iterator[Database]:
         connection.execute(_SETTINGS)
         with contextlib.suppress(psycopg.errors.InvalidParameterValue):
             connection.execute(_NOTICE_DEAD_CLIENT)
-        database = Database(connection, Install(schema, _schema_of_vector(connection)))
+        vector = pgvector.installed(connection)
+        if vector is None:
+            raise MigrationMissingError("pgvector is not installed in the database")
+        database = Database(connection, Install(schema, vector.schema))
         _become_owner(database)
         _become_the_only_one(database)
         check_session(database, token)
@@ -147,12 +150,11 @@ def in_short_transaction(
     work: Callable[[], Result],
     *,
     on_progress: OnProgress = ignore_progress,
-    patience: float = LOCK_PATIENCE,
 ) -> Result:
     """Run `work` in a transaction; if a lock is not available, roll back and try again.
 
     The lock timeout of 300 ms is shorter than deadlock_timeout (1 s), so in a deadlock this
-    transaction is rolled back and not a search. Raises ConflictError after `patience` seconds.
+    transaction is rolled back and not a search. Raises ConflictError after LOCK_PATIENCE seconds.
     """
     begun = time.monotonic()
     while True:
@@ -161,9 +163,9 @@ def in_short_transaction(
                 database.execute(_LOCK_TIMEOUT)
                 return work()
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
-            if time.monotonic() - begun > patience:
+            if time.monotonic() - begun > LOCK_PATIENCE:
                 raise ConflictError(
-                    f"the table was locked by other transactions for {patience:.0f} seconds",
+                    f"the table was locked by other transactions for {LOCK_PATIENCE:.0f} seconds",
                     remedy="End long transactions, wait for a running vacuum, then run it again.",
                 ) from error
             on_progress(Progress("waiting for a long transaction or a vacuum to end"))
@@ -200,13 +202,6 @@ def build_index(
                 code=error.sqlstate,
                 remedy="Free disk space, or use less --memory and --workers 0; then run it again.",
             ) from error
-
-
-def _schema_of_vector(connection: psycopg.Connection[Any]) -> str:
-    found = pgvector.installed(connection)
-    if found is None:
-        raise MigrationMissingError("pgvector is not installed in the database")
-    return found.schema
 
 
 def _become_owner(database: Database) -> None:

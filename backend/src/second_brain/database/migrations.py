@@ -294,7 +294,6 @@ def init(
     into: Path,
     dimensions: int,
     *,
-    directory: Path | None = None,
     schema: str = naming.SCHEMA,
     vector_schema: str | None = None,
     modules: Collection[str] = (),
@@ -310,7 +309,7 @@ def init(
     that name none. Raises ConfigurationError when existing files have another dimension, and
     InvalidInputError for an invalid schema name.
     """
-    packaged = select(find(directory), modules, written_modules(into, schema))
+    packaged = select(find(), modules, written_modules(into, schema))
     present = find(into) if into.is_dir() else []
     ours = {handed_out_name(migration, schema) for migration in packaged}
     for one in present:
@@ -366,12 +365,16 @@ def written_vector_schema(into: Path, schema: str = naming.SCHEMA) -> str:
 
 def written_modules(into: Path, schema: str = naming.SCHEMA) -> tuple[str, ...]:
     """Name the modules of the files that `init` wrote into a folder, of migrations or the state."""
-    ours = re.compile(
-        r"(?:\d+_)?" + re.escape(naming.handed_out_name(schema, "")) + r"\d+_\w+\.sql"
-    )
-    files = sorted(into.iterdir()) if into.is_dir() else []
-    found = [MODULE.search(one.read_text("utf-8")) for one in files if ours.fullmatch(one.name)]
+    found = [MODULE.search(one.read_text("utf-8")) for one in _written(into, schema)]
     return tuple(dict.fromkeys(one[1] for one in found if one))
+
+
+def _written(into: Path, schema: str) -> list[Path]:
+    """List the files that `init` wrote into a folder: their names begin with a time, or do not."""
+    prefix = re.escape(naming.handed_out_name(schema, ""))
+    ours = re.compile(rf"(?:\d+_)?{prefix}\d+_\w+\.sql")
+    files = sorted(into.iterdir()) if into.is_dir() else []
+    return [one for one in files if ours.fullmatch(one.name)]
 
 
 def one_file(
@@ -428,7 +431,7 @@ def declare(
     }
     into.mkdir(parents=True, exist_ok=True)
     changed = []
-    for file in sorted({*_declared(into, schema), *(into / name for name in texts)}):
+    for file in sorted({*_written(into, schema), *(into / name for name in texts)}):
         text = texts.get(file.name)
         if text is None:
             file.unlink()
@@ -438,11 +441,6 @@ def declare(
             continue
         changed.append(file)
     return changed
-
-
-def _declared(into: Path, schema: str) -> list[Path]:
-    name = re.compile(re.escape(naming.handed_out_name(schema, "")) + r"\d+_\w+\.sql")
-    return [file for file in into.iterdir() if name.fullmatch(file.name)]
 
 
 def _apply_next(

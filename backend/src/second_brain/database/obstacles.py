@@ -24,14 +24,12 @@ _PRELUDE = "run `second-brain migrate --prelude` once as a superuser"
 
 _SERVER = "select current_setting('server_version_num')::integer / 10000"
 _MISSING_ROLES = """
-select wanted.name
-  from unnest(%s::text[]) as wanted (name)
- where not exists (select from pg_catalog.pg_roles where rolname = wanted.name)
+select wanted.name from unnest(%s::text[]) as wanted (name) where to_regrole(wanted.name) is null
 """
 _MISSING_SCHEMAS = """
 select wanted.name
   from unnest(%s::text[]) as wanted (name)
- where not exists (select from pg_catalog.pg_namespace where nspname = wanted.name)
+ where to_regnamespace(wanted.name) is null
 """
 # The tools allow its absence: they only read the definitions of a module.
 _MISSING_EXTENSIONS = """
@@ -45,8 +43,7 @@ _HAS_VIEWER = """
 select exists (
          select
            from pg_catalog.pg_proc as function
-           join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
-          where namespace.nspname = 'auth'
+          where function.pronamespace = to_regnamespace('auth')
             and function.proname = 'uid'
             and function.pronargs = 0
        )
@@ -75,16 +72,14 @@ select case class.relkind
        end,
        class.relname
   from pg_catalog.pg_class as class
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where namespace.nspname = %(schema)s
+ where class.relnamespace = to_regnamespace(%(schema)s)
    and class.relname = any (%(names)s)
  order by class.relname
 """
 _TYPES = """
 select case type.typtype when 'd' then 'domain' else 'type' end, type.typname
   from pg_catalog.pg_type as type
-  join pg_catalog.pg_namespace as namespace on namespace.oid = type.typnamespace
- where namespace.nspname = %(schema)s
+ where type.typnamespace = to_regnamespace(%(schema)s)
    and type.typname = any (%(names)s)
    and type.typrelid = 0
  order by type.typname
@@ -93,8 +88,7 @@ _FUNCTIONS = """
 select 'function',
        function.proname || '(' || pg_get_function_identity_arguments(function.oid) || ')'
   from pg_catalog.pg_proc as function
-  join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
- where namespace.nspname = %(schema)s
+ where function.pronamespace = to_regnamespace(%(schema)s)
    and function.proname = any (%(names)s)
    and not (
      function.proname = %(replaced)s
@@ -112,17 +106,11 @@ select 'function',
 """
 
 _NAMES = """
-with namespace as materialized (
-  select found.oid from pg_catalog.pg_namespace as found where found.nspname = %s
-)
-select class.relname::text from pg_catalog.pg_class as class
-  join namespace on namespace.oid = class.relnamespace
+select relname::text from pg_catalog.pg_class where relnamespace = to_regnamespace(%(schema)s)
 union
-select type.typname::text from pg_catalog.pg_type as type
-  join namespace on namespace.oid = type.typnamespace
+select typname::text from pg_catalog.pg_type where typnamespace = to_regnamespace(%(schema)s)
 union
-select function.proname::text from pg_catalog.pg_proc as function
-  join namespace on namespace.oid = function.pronamespace
+select proname::text from pg_catalog.pg_proc where pronamespace = to_regnamespace(%(schema)s)
 """
 
 
@@ -172,7 +160,7 @@ def names_created(text: str) -> set[str]:
 
 def names_of_objects(connection: psycopg.Connection[Any], schema: str) -> set[str]:
     """Return the names of the relations, types and functions in a schema."""
-    return set(_column(connection, _NAMES, [schema]))
+    return set(_column(connection, _NAMES, {"schema": schema}))
 
 
 def _server(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:

@@ -30,9 +30,8 @@ select chunk.id::text, chunk.embedding::text
     select sampled.id
       from public.knowledge_chunks as sampled
      where sampled.status = 'active' and sampled.embedding_bits is not null
-       and (%(collections)s::text[] is null or sampled.collection = any (%(collections)s))
      order by md5(sampled.id::text)
-     limit %(count)s
+     limit %s
   ) as drawn
   join public.knowledge_chunks as chunk on chunk.id = drawn.id
  order by chunk.id
@@ -73,13 +72,9 @@ class Recall:
     enough: int | None = None
 
 
-def stored_questions(
-    database: Database, count: int, collections: Sequence[str] | None = None
-) -> list[Question]:
+def stored_questions(database: Database, count: int) -> list[Question]:
     """Draw stored chunks, the same ones each time."""
-    drawn = database.execute(
-        _STORED, {"count": count, "collections": None if collections is None else [*collections]}
-    )
+    drawn = database.execute(_STORED, [count])
     return [(str(id_), str(embedding)) for id_, embedding in drawn]
 
 

@@ -123,9 +123,15 @@ def start(
                 remedy="Run it again with that model, or `second-brain corpus reembed "
                 f"{'finish' if before.stage == 'switched' else 'cancel'}`.",
             )
-        settings = _index_like(database, embedder.dimensions, memory, workers)
+        takes_vector = embedder.dimensions <= vector_index.MAX_VECTOR_DIMENSIONS
+        kind: vector_index.Kind | None = None if takes_vector else "halfvec"
+        settings = vector_index.settings_like_current(
+            database, kind=kind, memory=memory, workers=workers
+        )
         vector_index.set_resources(database, settings)
-        if before.stage == "none" and _is_in_use(database, embedder, before):
+        models = database.execute(statements.MODELS).fetchall()
+        is_in_use = models in ([], [(embedder.model,)]) and before.dimensions == embedder.dimensions
+        if before.stage == "none" and is_in_use:
             run = _Run(database, embedder, batch_size, on_progress, statements.IS_LEFT_IN_PLACE)
             run.set_model()
             run.embed_all()
@@ -289,37 +295,14 @@ class _Run:
             self.database.execute(statement, {"model": self.embedder.model})
 
 
-def _is_in_use(database: Database, embedder: Embedder, now: State) -> bool:
-    models = database.execute(statements.MODELS).fetchall()
-    same_model = not models or models[0][0] == embedder.model
-    return same_model and now.dimensions == embedder.dimensions
-
-
-def _index_like(
-    database: Database, dimensions: int, memory: str | None, workers: int | None
-) -> vector_index.IndexSettings:
-    takes_vector = dimensions <= vector_index.MAX_VECTOR_DIMENSIONS
-    return vector_index.settings_like_current(
-        database, kind=None if takes_vector else "halfvec", memory=memory, workers=workers
-    )
-
-
 def _add_columns(database: Database, embedder: Embedder) -> None:
     dimensions = sql.Literal(embedder.dimensions)
     database.execute(statements.ADD_COLUMNS, dimensions=dimensions)
-    for name, storage, statistics in database.execute(
-        statements.SETTINGS, [list(statements.COLUMNS)]
-    ).fetchall():
-        column = sql.Identifier(f"{name}_next")
-        database.execute(
-            statements.SET_STORAGE, column=column, storage=sql.SQL(statements.STORAGE[storage])
-        )
-        if statistics is not None:
-            target = sql.Literal(statistics)
-            database.execute(statements.SET_STATISTICS, column=column, target=target)
+    for (statement,) in database.execute(statements.LIKE_CURRENT, [list(statements.COLUMNS)]):
+        database.connection.execute(statement)
     _mark(database, "embedding_next", embedder.model)
-    for statement in statements.FOLLOW:
-        database.execute(statement)
+    for follow in statements.FOLLOW:
+        database.execute(follow)
 
 
 def _mark(database: Database, column: str, model: str) -> None:
@@ -376,10 +359,8 @@ def _swap(run: _Run, kind: vector_index.Kind, may_embed: bool) -> None:
     comments = database.execute(statements.COMMENTS, [list(statements.COLUMNS)]).fetchall()
     for statement in statements.SWAP:
         database.execute(statement)
-    for name, comment in comments:
-        database.execute(
-            statements.MARK_COLUMN, column=sql.Identifier(name), comment=sql.Literal(comment)
-        )
+    for (comment,) in comments:
+        database.connection.execute(comment)
     run.set_model()
     _mark(database, "embedding_old", run.embedder.model)
     database.execute(statements.USE, [kind])

@@ -28,20 +28,21 @@ alter table public.knowledge_chunks
     check ((embedding_next operator(extensions.<=>) embedding_next) < 0.5) not valid
 """
 MARK_COLUMN = "comment on column public.knowledge_chunks.{column} is {comment}"
-SETTINGS = """
-select attribute.attname, attribute.attstorage::text, nullif(attribute.attstattarget, -1)
+# The statements that give the new columns the settings of the current ones.
+LIKE_CURRENT = """
+select format(
+         'alter table public.knowledge_chunks alter column %%1$I set storage %%2$s,'
+         ' alter column %%1$I set statistics %%3$s',
+         attribute.attname || '_next',
+         case attribute.attstorage
+           when 'p' then 'plain' when 'e' then 'external' when 'm' then 'main' else 'extended'
+         end,
+         coalesce(attribute.attstattarget, -1)
+       )
   from pg_catalog.pg_attribute as attribute
  where attribute.attrelid = 'public.knowledge_chunks'::regclass
    and attribute.attname = any (%s)
 """
-SET_STORAGE = "alter table public.knowledge_chunks alter column {column} set storage {storage}"
-SET_STATISTICS = "alter table public.knowledge_chunks alter column {column} set statistics {target}"
-STORAGE: dict[str, LiteralString] = {
-    "p": "plain",
-    "e": "external",
-    "x": "extended",
-    "m": "main",
-}
 # Triggers run in the order of their names: this one runs after complete_chunk.
 FOLLOW: tuple[LiteralString, ...] = (
     """
@@ -181,8 +182,12 @@ LOCK: tuple[LiteralString, ...] = (
     "lock table only public.knowledge_chunks in access exclusive mode",
     "drop view if exists knowledge_internal.searchable_chunks",
 )
+# The statements that give the columns with these names the comments of now.
 COMMENTS = """
-select attribute.attname, col_description(attribute.attrelid, attribute.attnum)
+select format(
+         'comment on column public.knowledge_chunks.%%I is %%L',
+         attribute.attname, col_description(attribute.attrelid, attribute.attnum)
+       )
   from pg_catalog.pg_attribute as attribute
  where attribute.attrelid = 'public.knowledge_chunks'::regclass
    and attribute.attname = any (%s)

@@ -39,7 +39,6 @@ def candidates(
     collections: tuple[str, ...] | None = None,
     *,
     viewer_id: UUID | None = None,
-    depth: int = DEPTH,
 ) -> tuple[list[SearchResult], Degraded | None]:
     """Return the first documents of each leg and each fusion: their best chunks, each once.
 
@@ -55,7 +54,7 @@ def candidates(
             query=question,
             mode=mode,
             fusion=fusion,
-            limit=depth,
+            limit=DEPTH,
             min_similarity=_ANY_SIMILARITY,
             collections=collections,
             one_per_document=True,

@@ -75,16 +75,12 @@ def load_file(path: Path, key: str, encoding: str | None = None) -> LoadedDocume
     """
     suffix = path.suffix.lower()
     # A name may have line feeds, and bytes of another encoding.
-    name, stem = (
-        one_line(re.sub(r"[\x00-\x1f\x7f]", " ", _text_of(part))) or key
-        for part in (path.name, path.stem)
+    texts = (
+        os.fsencode(part).decode("utf-8", "backslashreplace") for part in (path.name, path.stem)
     )
+    name, stem = (one_line(re.sub(r"[\x00-\x1f\x7f]", " ", text)) or key for text in texts)
     document = load_bytes(_read(path, suffix), suffix, stem, demanded=encoding)
     return described(document, key, name, suffix)
-
-
-def _text_of(name: str) -> str:
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def load_bytes(

@@ -3,15 +3,12 @@
 The requests are sent in `web`.
 """
 
-import contextlib
 import gzip
 import io
 import posixpath
 import re
 import zlib
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from html import unescape
 from urllib.parse import unquote
 
@@ -20,6 +17,7 @@ import httpx
 from second_brain.ingest.archive import MAX_XML_TAGS, parse_xml
 from second_brain.ingest.document import UnreadableDocumentError
 from second_brain.ingest.loading import SUPPORTED
+from second_brain.models.hosted import retry_after
 
 MAX_PAGE_BYTES = 50_000_000
 
@@ -95,7 +93,7 @@ def answer_of(url: httpx.URL, response: httpx.Response) -> Answer | httpx.URL:
         except INVALID as exc:
             raise UnreadableDocumentError(f"is redirected to an invalid address: {exc}") from exc
     if response.status_code != 200:
-        raise RefusedError(response.status_code, _seconds(response.headers.get("Retry-After")))
+        raise RefusedError(response.status_code, retry_after(response.headers.get("Retry-After")))
     encoding = response.headers.get("Content-Encoding", "identity").lower()
     # Two encodings, one in the other, can unpack a million times.
     if encoding not in ("identity", "gzip", "x-gzip", ""):
@@ -129,17 +127,6 @@ class _Gzip:
             if len(unpacked) > MAX_PAGE_BYTES:
                 break
         return unpacked
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Return the seconds of a header Retry-After, which has them or a time."""
-    if retry_after is None:
-        return None
-    with contextlib.suppress(ValueError):
-        return max(float(int(retry_after)), 0.0)
-    with contextlib.suppress(ValueError, TypeError):
-        return max((parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds(), 0.0)
-    return None
 
 
 def suffix_of(answer: Answer) -> str | None:

@@ -162,12 +162,12 @@ class TextStore:
         with self._transaction() as connection:
             writer = KnowledgeWriter(connection, schema=self._install.schema)
             keys = {"keys": [text.key for text in ordered]}
-            for key in self._values(connection, _ELSEWHERE, keys):
+            for key in self._rows(connection, _ELSEWHERE, keys):
                 raise InvalidInputError(
                     f"the id {key!r:.100} is a document of another collection",
                     remedy="Use other ids, such as UUIDs, or another schema for each store.",
                 )
-            before = self._values(connection, _OF_HERE, keys)
+            before = self._rows(connection, _OF_HERE, keys)
             if if_stored == "stop" and before:
                 return before
             skipped = set(before if if_stored == "skip" else ())
@@ -195,16 +195,15 @@ class TextStore:
                 )
             return before
 
-    def get(self, keys: Sequence[str], *, with_embedding: bool = False) -> list[Stored]:
+    def get(self, keys: Sequence[str]) -> list[Stored]:
         """Return the texts with these ids, in the order of the ids; missing ones are left out.
 
         The chunks of a document that was not written by a store are joined to one text.
         """
         keys = checked_ids(keys)
         with self._transaction() as connection:
-            found = self._stored(
-                connection, _OF_KEYS, {"keys": keys}, with_embedding=with_embedding
-            )
+            arguments = {"keys": keys, "with_embedding": False}
+            found: list[Stored] = self._rows(connection, _OF_KEYS, arguments, _STORED)
         by_key = {one.key: one for one in _joined(found)}
         return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
 
@@ -212,15 +211,16 @@ class TextStore:
         """Return the ids of the texts whose metadata contains this."""
         with self._transaction() as connection:
             arguments = {"metadata": Jsonb(json_form(dict(metadata), "metadata"))}
-            return self._values(connection, _LABELLED, arguments)
+            return self._rows(connection, _LABELLED, arguments)
 
     def everything(self, *, with_embedding: bool = False) -> Iterator[Stored]:
         """Yield all texts of the collection in the order of their ids, in pages of 500."""
         after_key = ""
         while True:
             arguments = {"after_key": after_key, "page_size": _PAGE_SIZE}
+            arguments["with_embedding"] = with_embedding
             with self._transaction() as connection:
-                page = self._stored(connection, _PAGE, arguments, with_embedding=with_embedding)
+                page: list[Stored] = self._rows(connection, _PAGE, arguments, _STORED)
             if not page:
                 return
             yield from _joined(page)
@@ -229,7 +229,7 @@ class TextStore:
     def count(self) -> int:
         """Return the number of documents in the collection."""
         with self._transaction() as connection:
-            (number,) = self._values(connection, _COUNT, {})
+            (number,) = self._rows(connection, _COUNT, {})
         return int(number)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -237,7 +237,7 @@ class TextStore:
         given = {"keys": checked_ids(keys)}
         with self._transaction() as connection:
             writer = KnowledgeWriter(connection, schema=self._install.schema)
-            for key in self._values(connection, _OF_HERE, given):
+            for key in self._rows(connection, _OF_HERE, given):
                 writer.delete_document(key)
 
     def clear(self) -> None:
@@ -274,15 +274,9 @@ class TextStore:
             **given,
         )
         with self._transaction() as connection:
-            stored = {
-                str(one.chunk_id): one
-                for one in self._stored(
-                    connection,
-                    _OF_CHUNKS,
-                    {"chunk_ids": [hit.id for hit in hits]},
-                    with_embedding=with_embedding,
-                )
-            }
+            arguments = {"chunk_ids": [hit.id for hit in hits], "with_embedding": with_embedding}
+            rows: list[Stored] = self._rows(connection, _OF_CHUNKS, arguments, _STORED)
+        stored = {str(one.chunk_id): one for one in rows}
         found = []
         for hit in hits:
             # A text may be deleted between the two calls.
@@ -313,37 +307,21 @@ class TextStore:
             with connect(self._database, autocommit=True) as connection:
                 yield connection
 
-    def _stored(
-        self,
-        connection: psycopg.Connection[Any],
-        statement: LiteralString,
-        arguments: Mapping[str, Any],
-        *,
-        with_embedding: bool,
-    ) -> list[Stored]:
-        arguments = {**arguments, "with_embedding": with_embedding}
-        return self._rows(connection, class_row(Stored), statement, arguments)
-
-    def _values(
-        self,
-        connection: psycopg.Connection[Any],
-        statement: LiteralString,
-        arguments: Mapping[str, Any],
-    ) -> list[Any]:
-        return self._rows(connection, scalar_row, statement, arguments)
-
     def _rows(
         self,
         connection: psycopg.Connection[Any],
-        row_factory: RowFactory[Any],
         statement: LiteralString,
         arguments: Mapping[str, Any],
+        row_factory: RowFactory[Any] = scalar_row,
     ) -> list[Any]:
         given = {**arguments, "collection": self._collection}
         with connection.cursor(row_factory=row_factory) as cursor:
             # Behind a transaction pooler, the next statement has another session.
             cursor.execute(self._install.statement(statement), given, prepare=False)
             return cursor.fetchall()
+
+
+_STORED = class_row(Stored)
 
 
 def checked_ids(ids: Sequence[str | UUID]) -> list[str]:

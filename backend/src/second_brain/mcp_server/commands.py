@@ -11,8 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 import psycopg
@@ -70,12 +69,8 @@ Example:
 """  # noqa: S105
 
 
-class Transport(StrEnum):
-    """The transport between assistant and server."""
-
-    stdio = "stdio"
-    http = "http"
-
+Transport = Literal["stdio", "http"]
+"""The transport between assistant and server."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -85,7 +80,7 @@ def _mcp(
     transport: Annotated[
         Transport,
         typer.Option(help="stdio: the assistant starts this command; http: it sends requests."),
-    ] = Transport.stdio,
+    ] = "stdio",
     host: Annotated[
         str, typer.Option(help=f"Address to listen on; other than loopback only with ${TOKEN}.")
     ] = "127.0.0.1",
@@ -186,7 +181,7 @@ def _mcp(
                     server, listening, verifier=verifier, public_url=public_url
                 )
 
-    if transport is Transport.stdio:
+    if transport == "stdio":
         # The default handler ends the process at Ctrl-C; Python's would wait for the input thread.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(serve(None))
@@ -232,7 +227,7 @@ def _require_sdk() -> None:
 
 def _refuse_beside_users(transport: Transport, token: str | None, names_viewer: bool) -> None:
     """Raise an error for what contradicts --supabase-users."""
-    if transport is not Transport.http:
+    if transport != "http":
         raise ConfigurationError(
             "--supabase-users is for callers over HTTP",
             remedy="Add --transport http, or leave it out.",

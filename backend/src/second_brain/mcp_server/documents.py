@@ -113,7 +113,9 @@ async def list_resources(context: Context, cursor: str | None) -> types.ListReso
     )
     return types.ListResourcesResult(
         resources=[_resource(one) for one in page],
-        next_cursor=_cursor(page[-1].external_key) if len(page) == PAGE_SIZE else None,
+        next_cursor=base64.urlsafe_b64encode(page[-1].external_key.encode()).decode()
+        if len(page) == PAGE_SIZE
+        else None,
     )
 
 
@@ -145,10 +147,6 @@ def _resource(document: OwnDocument) -> types.Resource:
         mime_type=MIME_TYPE,
         annotations=types.Annotations(last_modified=document.updated_at.isoformat()),
     )
-
-
-def _cursor(key: str) -> str:
-    return base64.urlsafe_b64encode(key.encode()).decode()
 
 
 def _key(cursor: str) -> str:

@@ -231,25 +231,14 @@ class HybridSearch(_Search):
 
     def asked(self, scope: Scope, settings: SearchSettings) -> SearchQuery:
         """Return a hybrid search of documents, with reranking if the settings enable it."""
+        same = type(self).model_fields.keys() & SearchQuery.model_fields.keys()
+        given = {name: getattr(self, name) for name in same - {"filters", "like_ids"}}
         return scope.query(
-            include_memory=self.include_memory,
             conditions=listed(self.filters),
-            collections=self.collections,
-            date_from=self.date_from,
-            date_to=self.date_to,
-            boosts=self.boosts,
-            diversity=self.diversity,
-            max_per_document=self.max_per_document,
-            merge_duplicates=self.merge_duplicates,
-            query=self.query,
-            limit=self.limit,
-            expand_neighbors=self.expand_neighbors,
-            prefix_last=self.prefix_last,
-            order_by=self.order_by,
             like_ids=self.like_ids or None,
-            min_confidence=self.min_confidence,
             one_per_document=self.max_per_document is None,
             mode="rerank" if settings.use_reranking else "hybrid",
+            **given,
         )
 
 

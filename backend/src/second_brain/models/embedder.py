@@ -119,7 +119,24 @@ def is_async(function: Callable[..., Any]) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-class CallableEmbedder:
+class NamedModel:
+    """What the embedders here say of their model."""
+
+    _model: str
+    _dimensions: int
+
+    @property
+    def model(self) -> str:
+        """Name that is stored with every embedding."""
+        return self._model
+
+    @property
+    def dimensions(self) -> int:
+        """Length of each vector."""
+        return self._dimensions
+
+
+class CallableEmbedder(NamedModel):
     """An embedder made from a function that takes a list of texts and returns a vector for each.
 
     Each call of `embed` calls `function` once. If several threads use the embedder, `function` must
@@ -145,16 +162,6 @@ class CallableEmbedder:
         self._function = function
         self._model = model
         self._dimensions = dimensions
-
-    @property
-    def model(self) -> str:
-        """Name that is stored with every embedding."""
-        return self._model
-
-    @property
-    def dimensions(self) -> int:
-        """Length of each vector."""
-        return self._dimensions
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts; raises UnexpectedAnswerError if the result is not one vector for each."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from second_brain.errors import ConfigurationError
-from second_brain.models.embedder import embed_written
+from second_brain.models.embedder import NamedModel, embed_written
 from second_brain.models.prompts import Prompts, prompts_of
 
 _DOCUMENTS = ("encode_document", "passage_embed", "encode")
@@ -25,7 +25,7 @@ class Encoder(Protocol):
         """Return a vector for each text."""
 
 
-class EncoderEmbedder:
+class EncoderEmbedder(NamedModel):
     """A model object with `encode`, such as one of sentence-transformers or model2vec.
 
     Its own methods for documents and queries are used where it has them: `encode_document` and
@@ -75,16 +75,6 @@ class EncoderEmbedder:
                 remedy=f"Its sizes are: {allowed}.",
             )
         self._dimensions: int = dimensions or size
-
-    @property
-    def model(self) -> str:
-        """Name that is stored with every embedding."""
-        return self._model
-
-    @property
-    def dimensions(self) -> int:
-        """Length of each vector."""
-        return self._dimensions
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as documents; a blank text gives a zero row."""

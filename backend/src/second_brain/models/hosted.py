@@ -347,7 +347,7 @@ def refused(
     return FailedCallError(
         error,
         may_pass=status >= 500 or status in _PASSING_STATUSES,
-        retry_after=_retry_after(headers),
+        retry_after=retry_after(headers.get("retry-after")) or 0.0,
     )
 
 
@@ -422,17 +422,16 @@ def _message_and_code(body: str) -> tuple[str, str | None]:
     return str(message), code if isinstance(code, str) else None
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds to wait by the Retry-After header, a number or a date; 0 without it."""
-    value = headers.get("retry-after")
-    if value is None:
-        return 0.0
-    if re.fullmatch(r"\d+(\.\d+)?", value.strip()):
-        return float(value)
+def retry_after(header: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, which has them or a date; None without them."""
+    if header is None:
+        return None
+    if re.fullmatch(r"\d+(\.\d+)?", header.strip()):
+        return float(header)
     try:
-        moment = parsedate_to_datetime(value)
+        moment = parsedate_to_datetime(header)
     except ValueError:
-        return 0.0
+        return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())

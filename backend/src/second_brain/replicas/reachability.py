@@ -24,7 +24,7 @@ class Reachability:
 
     def __init__(self) -> None:
         self.answered = self.failed = 0
-        self._failed_at = self._rests_until = -1e9
+        self._rests_until = -1e9
         self._failures_in_row = 0
         self._is_tested = False
         self._connected = 0
@@ -53,15 +53,10 @@ class Reachability:
                 self._rests_until = time.monotonic() + seconds
             return True
 
-    def has_answered(self, begun: float = float("inf")) -> None:
-        """Record a call that did not fail.
-
-        A call that was `begun`, in `time.monotonic`, before the last failure does not end the rest.
-        """
+    def has_answered(self) -> None:
+        """Record a call that did not fail."""
         with self._lock:
             self.answered += 1
-            if begun < self._failed_at:
-                return
             self._failures_in_row = 0
             self._is_tested = False
             self._rests_until = -1e9
@@ -70,7 +65,6 @@ class Reachability:
         """Record a failure; the server rests, longer each time."""
         with self._lock:
             self.failed += 1
-            self._failed_at = time.monotonic()
             # A concurrent call that fails with the server is the same failure.
             if self._is_tested or not self.is_resting:
                 self._failures_in_row += 1

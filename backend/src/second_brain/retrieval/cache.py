@@ -5,8 +5,6 @@ until a response expires, it may be older than the data.
 """
 
 import threading
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from second_brain.lru import Lru
@@ -22,10 +20,8 @@ class ResultCache:
     `get` and `put` copy the response, so that a caller cannot change the cached one. Thread-safe.
     """
 
-    def __init__(
-        self, max_entries: int, seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._entries: Lru[str, SearchResponse] = Lru(max_entries, seconds, clock)
+    def __init__(self, max_entries: int, seconds: float) -> None:
+        self._entries: Lru[str, SearchResponse] = Lru(max_entries, seconds)
         self._last_write = last_write()
         self._lock = threading.Lock()
 

@@ -255,6 +255,18 @@ class RowOptions(OwnRowOptions, _Viewer, total=False):
     """The arguments of a search that select rows."""
 
 
+class LegOptions(_Viewer, _PublicOnly, _Timeout, total=False):
+    """The arguments of `search` and `fulltext_search` that select rows."""
+
+    required_filters: Filters | None
+
+
+class DocumentOptions(LegOptions, total=False):
+    """The arguments of `read_document` and `list_documents` that select documents."""
+
+    collections: Sequence[str] | None
+
+
 class BatchQuery(_Question, SearchArguments, _Viewer, _PublicOnly, total=False):
     """One query of a batch, with the names and defaults of `hybrid_search`."""
 
@@ -282,6 +294,12 @@ VIEWER = tuple(get_type_hints(_Viewer))
 
 ROWS = tuple(name for name in get_type_hints(OwnRowOptions) if name in ARGUMENTS)
 """The arguments that select rows, beside those that name the viewer."""
+
+_OF_A_LEG = get_type_hints(LegOptions).keys() | {"filter_type", "top_k"}
+NOT_OF_VECTOR = DEFAULTS.keys() - _OF_A_LEG - {"query_embedding", "threshold"}
+NOT_OF_FULLTEXT = DEFAULTS.keys() - _OF_A_LEG - {"query_text", "search_mode"}
+NOT_OF_DOCUMENTS = DEFAULTS.keys() - get_type_hints(DocumentOptions).keys()
+"""The arguments of a hybrid search that `search`, `fulltext_search` and documents do not take."""
 
 LARGEST_POOL = 1000
 """The most candidates for each leg, hits on a page, and hits to skip before it."""

@@ -102,18 +102,14 @@ async def retried(
         try:
             return await attempt(deadline.left())
         except Exception as error:
-            pause, failure = pause_before(number), translate(error)
+            # Full jitter: clients that failed at the same time do not retry at the same time.
+            pause = random.uniform(0, min(FIRST_PAUSE * 2**number, LONGEST_PAUSE))  # noqa: S311
+            failure = translate(error)
             if number >= retries or not deadline.allows(pause) or not is_passing(failure):
                 raise
             logger.info("a call met a %s (%s), trying again", failure.kind, failure.code)
         await wait(pause)
     raise AssertionError
-
-
-def pause_before(attempt: int, *, first: float = FIRST_PAUSE, most: float = LONGEST_PAUSE) -> float:
-    """Return the seconds to wait after a failed attempt; attempts are counted from 0."""
-    # Full jitter, so that clients that failed at the same time do not retry at the same time.
-    return random.uniform(0, min(first * 2**attempt, most))  # noqa: S311
 
 
 def is_rolled_back(error: SecondBrainError) -> bool:
@@ -238,7 +234,10 @@ class Client(ABC):
             with suppress(ValidationError):
                 outcome: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
                 return outcome
-            failure, cause = _unexpected(function, answer), None
+            kind_of_answer, cause = type(answer).__name__, None
+            failure = UnexpectedAnswerError(
+                f"{function} answered with something else than expected: {kind_of_answer}"
+            )
         # Not in an except block: the context would be the error with its secrets or the answer.
         raise failure from cause
 
@@ -252,9 +251,3 @@ class Client(ABC):
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
-
-
-def _unexpected(function: str, answer: object) -> UnexpectedAnswerError:
-    return UnexpectedAnswerError(
-        f"{function} answered with something else than expected: {type(answer).__name__}"
-    )

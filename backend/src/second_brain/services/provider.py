@@ -11,16 +11,20 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError, documented
-from second_brain.filters import Filters
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
+    NOT_OF_DOCUMENTS,
+    NOT_OF_FULLTEXT,
+    NOT_OF_VECTOR,
     ROWS,
     VIEWER,
     BatchQuery,
+    DocumentOptions,
     Embedding,
     FindOptions,
     HybridOptions,
+    LegOptions,
     OwnRowOptions,
     OwnSearchOptions,
     PublicSearchOptions,
@@ -43,7 +47,6 @@ from second_brain.services.searches import (
     PENDING,
     PUBLIC,
     batch,
-    for_viewer,
     require_viewer,
     search,
 )
@@ -219,12 +222,7 @@ class AsyncSearchProvider(Client):
         top_k: int = 5,
         threshold: float = 0.6,
         filter_type: str | None = None,
-        *,
-        viewer_id: UUID | str | None = None,
-        viewer_groups: Sequence[str] | None = None,
-        public_only: bool = False,
-        required_filters: Filters | None = None,
-        timeout: float | None = None,
+        **options: Unpack[LegOptions],
     ) -> Results:
         """Search with the vector leg alone: chunks of at least `threshold` cosine similarity.
 
@@ -236,14 +234,12 @@ class AsyncSearchProvider(Client):
             "top_k": top_k,
             "threshold": threshold,
             "filter_type": filter_type,
-            "viewer_id": viewer_id,
-            "viewer_groups": viewer_groups,
-            "public_only": public_only,
-            "required_filters": required_filters,
-            "timeout": timeout,
+            **options,
         }
-        function = "match_knowledge_chunks"
-        return await search(self, "vector", function, arguments, "", is_filled=False)
+        function, without = "match_knowledge_chunks", NOT_OF_VECTOR
+        return await search(
+            self, "vector", function, arguments, "search()", without=without, is_filled=False
+        )
 
     async def fulltext_search(
         self,
@@ -251,12 +247,7 @@ class AsyncSearchProvider(Client):
         top_k: int = 5,
         search_mode: str = "websearch",
         filter_type: str | None = None,
-        *,
-        viewer_id: UUID | str | None = None,
-        viewer_groups: Sequence[str] | None = None,
-        public_only: bool = False,
-        required_filters: Filters | None = None,
-        timeout: float | None = None,
+        **options: Unpack[LegOptions],
     ) -> Results:
         """Search with the text leg alone.
 
@@ -268,14 +259,13 @@ class AsyncSearchProvider(Client):
             "search_mode": search_mode,
             "filter_type": filter_type,
             "top_k": top_k,
-            "viewer_id": viewer_id,
-            "viewer_groups": viewer_groups,
-            "public_only": public_only,
-            "required_filters": required_filters,
-            "timeout": timeout,
+            **options,
         }
-        function = "search_knowledge_chunks_fulltext"
-        return await search(self, "fulltext", function, arguments, "", is_filled=False)
+        function, caller = "search_knowledge_chunks_fulltext", "fulltext_search()"
+        without = NOT_OF_FULLTEXT
+        return await search(
+            self, "fulltext", function, arguments, caller, without=without, is_filled=False
+        )
 
     async def hybrid_search_batch(
         self, queries: Sequence[BatchQuery], *, timeout: float | None = None
@@ -418,14 +408,9 @@ class AsyncSearchProvider(Client):
         self,
         document_id: UUID | str,
         *,
-        viewer_id: UUID | str | None = None,
-        viewer_groups: Sequence[str] | None = None,
-        public_only: bool = False,
-        collections: Sequence[str] | None = None,
-        required_filters: Filters | None = None,
         chunk_count: int = 100,
         chunk_offset: int = 0,
-        timeout: float | None = None,
+        **options: Unpack[DocumentOptions],
     ) -> OwnDocumentContent | None:
         """Return a document with its active chunks in their order; None if it may not be seen.
 
@@ -435,18 +420,10 @@ class AsyncSearchProvider(Client):
         `chunk_count` is 1 to 500.
         Raises a SecondBrainError on failure.
         """
-        arguments = {
-            "document_id": document_id,
-            "viewer_id": viewer_id,
-            "viewer_groups": viewer_groups,
-            "public_only": public_only,
-            "collections": collections,
-            "required_filters": required_filters,
-            "chunk_count": chunk_count,
-            "chunk_offset": chunk_offset,
-        }
-        arguments = for_viewer(self, arguments)
-        arguments["document"] = arguments.pop("document_id")
+        caller, without = "read_document()", NOT_OF_DOCUMENTS
+        arguments, timeout = _bound(self, options, caller, without=without, filled=False)
+        arguments |= converted({"chunk_count": chunk_count, "chunk_offset": chunk_offset})
+        arguments["document"] = converted({"document_id": document_id})["document_id"]
         content: Any = OwnDocumentContent | None
         document: OwnDocumentContent | None = await self._read(
             content, "read_knowledge_document", arguments, timeout
@@ -456,14 +433,9 @@ class AsyncSearchProvider(Client):
     async def list_documents(
         self,
         *,
-        viewer_id: UUID | str | None = None,
-        viewer_groups: Sequence[str] | None = None,
-        public_only: bool = False,
-        collections: Sequence[str] | None = None,
-        required_filters: Filters | None = None,
         page_size: int = 50,
         after_key: str | None = None,
-        timeout: float | None = None,
+        **options: Unpack[DocumentOptions],
     ) -> list[OwnDocument]:
         """Return a page of the documents that the viewer may see, in the order of external_key.
 
@@ -472,17 +444,10 @@ class AsyncSearchProvider(Client):
         `collections`: only documents of these. `page_size` is 1 to 200; `after_key` is the last
         external_key of the page before. Raises a SecondBrainError on failure.
         """
-        arguments = {
-            "viewer_id": viewer_id,
-            "viewer_groups": viewer_groups,
-            "public_only": public_only,
-            "collections": collections,
-            "required_filters": required_filters,
-            "page_size": page_size,
-            "after_key": after_key,
-        }
+        caller, without = "list_documents()", NOT_OF_DOCUMENTS
+        arguments, timeout = _bound(self, options, caller, without=without, filled=False)
+        arguments |= converted({"page_size": page_size, "after_key": after_key})
         function = "list_visible_knowledge_documents"
-        arguments = for_viewer(self, arguments)
         return await self._read(list[OwnDocument], function, arguments, timeout)
 
     async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
@@ -518,9 +483,14 @@ class SearchProvider(Client):
 
 
 def _bound(
-    client: Client, options: Mapping[str, Any], caller: str, *, without: Collection[str] = ()
+    client: Client,
+    options: Mapping[str, Any],
+    caller: str,
+    *,
+    without: Collection[str] = (),
+    filled: bool = True,
 ) -> tuple[dict[str, Any], float | None]:
-    arguments, timeout = bound(options, caller, without=without)
+    arguments, timeout = bound(options, caller, without=without, filled=filled)
     require_viewer(client, arguments)
     return arguments, timeout
 

@@ -24,7 +24,6 @@ from second_brain.services.arguments import (
     VIEWER,
     BatchQuery,
     bound,
-    converted,
     without_defaults,
 )
 from second_brain.services.calls import Client, Deadline
@@ -232,13 +231,6 @@ async def _ignored(
             raise
         return {"embedding": f"ignored: {safe_message(refusal, secrets=client._secrets())}"}
     return None
-
-
-def for_viewer(client: Client, arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments as JSON values; one must say who asks a multi-tenant provider."""
-    values = converted(arguments)
-    require_viewer(client, values)
-    return values
 
 
 def require_viewer(client: Client, arguments: Mapping[str, object], place: str = "") -> None:

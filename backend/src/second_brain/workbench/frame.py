@@ -8,7 +8,7 @@ Response`, which Starlette runs in a thread; one that reads a form is a coroutin
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -166,6 +167,16 @@ async def submitted(request: Request) -> ImmutableMultiDict[str, str]:
         return ImmutableMultiDict(parse_qsl(body.decode(), keep_blank_values=True))
     except UnicodeDecodeError as error:
         raise InvalidInputError("the form is not UTF-8 text") from error
+
+
+async def write(request: Request, work: Callable[[Database], object]) -> None:
+    """Do work in a thread, in a transaction that may write."""
+
+    def do() -> None:
+        with workbench_of(request).connections.writing() as database:
+            work(database)
+
+    await run_in_threadpool(do)
 
 
 def whole_number(name: str, given: str, least: int, most: int) -> int:

@@ -34,6 +34,7 @@ from second_brain.workbench.frame import (
     submitted,
     whole_number,
     workbench_of,
+    write,
     writer_of,
 )
 
@@ -177,14 +178,13 @@ async def mark(request: Request) -> Response:
         grade=int(grade or 0),  # type: ignore[arg-type]
     )
 
-    def store() -> None:
-        with workbench_of(request).connections.writing() as database:
-            if grade:
-                writer_of(database).set_judgments([judgment])
-            else:
-                writer_of(database).withdraw_judgments([judgment])
+    def store(database: Database) -> None:
+        if grade:
+            writer_of(database).set_judgments([judgment])
+        else:
+            writer_of(database).withdraw_judgments([judgment])
 
-    await run_in_threadpool(store)
+    await write(request, store)
     if request.headers.get("accept") == "application/json":
         return Response(status_code=204)
     return RedirectResponse(judging.address(q=judging.question) + f"#chunk-{chunk}", 303)
@@ -218,15 +218,14 @@ async def generate(request: Request) -> Response:
     judging = Judging.read(form)
     count = whole_number("count", form.get("count", ""), 1, _MOST_GENERATED)
 
-    def store() -> None:
-        with workbench_of(request).connections.writing() as database:
-            try:
-                made = known_items.generate(database, count, collection=judging.collection or None)
-            except CollectionError as error:
-                raise InvalidInputError(str(error), remedy=error.remedy) from error
-            writer_of(database).set_judgments(made)
+    def store(database: Database) -> None:
+        try:
+            made = known_items.generate(database, count, collection=judging.collection or None)
+        except CollectionError as error:
+            raise InvalidInputError(str(error), remedy=error.remedy) from error
+        writer_of(database).set_judgments(made)
 
-    await run_in_threadpool(store)
+    await write(request, store)
     return RedirectResponse(judging.address(), 303)
 
 

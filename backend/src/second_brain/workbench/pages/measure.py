@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -22,6 +21,7 @@ from second_brain.evaluation.runs import DEFAULT, Settings
 from second_brain.evaluation.tuning import Tuning
 from second_brain.services.arguments import FUSIONS
 from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 from second_brain.workbench.frame import (
     WEIGHTS,
@@ -31,6 +31,7 @@ from second_brain.workbench.frame import (
     render,
     submitted,
     workbench_of,
+    write,
     writer_of,
 )
 from second_brain.workbench.measuring import Run, Runs, Task
@@ -151,11 +152,10 @@ async def apply(request: Request) -> Response:
             remedy="Judge more questions, or store the best settings knowingly.",
         )
 
-    def store() -> None:
-        with workbench_of(request).connections.writing() as database:
-            tuning.store(writer_of(database), run.collection, chosen, tuned.collection)
+    def store(database: Database) -> None:
+        tuning.store(writer_of(database), run.collection, chosen, tuned.collection)
 
-    await run_in_threadpool(store)
+    await write(request, store)
     return RedirectResponse(link("/measure", collection=run.collection, stored="1"), 303)
 
 
@@ -163,12 +163,7 @@ async def reset(request: Request) -> Response:
     """Remove the stored settings of a collection."""
     form = await submitted(request)
     collection = form.get("collection", "").strip()
-
-    def remove() -> None:
-        with workbench_of(request).connections.writing() as database:
-            writer_of(database).reset_settings(collection)
-
-    await run_in_threadpool(remove)
+    await write(request, lambda database: writer_of(database).reset_settings(collection))
     return RedirectResponse(link("/measure", collection=collection, stored="0"), 303)
 
 
