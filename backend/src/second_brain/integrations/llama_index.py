@@ -273,7 +273,7 @@ class SecondBrainVectorStore(BasePydanticVectorStore):
         elif mode == "text":
             limit = query.sparse_top_k or limit
         embedding, text = questions(mode, query.query_embedding, query.query_str)
-        found = self._store.search(embedding, text, limit, filters=conditions, **kwargs)
+        found = self._store.search(embedding, text, limit, conditions, **kwargs)
         return VectorStoreQueryResult(
             nodes=[_node(one) for one in found],
             similarities=[one.score for one in found],

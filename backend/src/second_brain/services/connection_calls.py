@@ -34,7 +34,7 @@ from second_brain.filters import json_text
 from second_brain.services.blocking import entered, settled
 from second_brain.services.calls import Client, ClientOptions, uncertain
 from second_brain.services.connections import explained, libpq, secrets
-from second_brain.services.functions import functions, packed, statement
+from second_brain.services.functions import Function, functions, packed, statement
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.searches import read_json
 
@@ -159,7 +159,8 @@ class ConnectionCall:
                     await settled(connection.execute(text, prepare=False))
             if is_committed:
                 await settled(connection.commit())
-            return self._function.answer(await settled(cursor.fetchall()))
+            rows = await settled(cursor.fetchall())
+            return rows if self._function.returns == "rows" else _only(self._function, rows)
         except BaseException:
             with suppress(psycopg.Error):
                 if is_committed:
@@ -189,7 +190,7 @@ class ConnectionCall:
                 code = error.sqlstate
                 raise uncertain("during the commit", self._arguments, code) from redacted(error)
             raise
-        return self._function.answer(rows)
+        return rows if self._function.returns == "rows" else _only(self._function, rows)
 
     @contextmanager
     def guarded(self, connection: Any) -> Iterator[None]:
@@ -313,9 +314,16 @@ def ask(database: Database, function: str, **arguments: Any) -> Any:
     try:
         cursor = database.connection.cursor(row_factory=dict_row)
         rows = cursor.execute(call.statement, call.values).fetchall()
-        return functions()[function].answer(rows)
+        return (
+            rows if functions()[function].returns == "rows" else _only(functions()[function], rows)
+        )
     except psycopg.Error as error:
         raise translate(error) from redacted(error)
+
+
+def _only(function: Function, rows: list[dict[str, Any]]) -> object:
+    """Return the only row, or its only value, as the function returns them."""
+    return rows[0] if function.returns == "row" else next(iter(rows[0].values()))
 
 
 def _wrong_embedding(embedding: object) -> InvalidInputError:

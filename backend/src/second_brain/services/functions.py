@@ -30,12 +30,6 @@ class Function:
     returns: Returns
     writes: bool = False
 
-    def answer(self, rows: list[dict[str, Any]]) -> object:
-        """Return the rows, the only one, or its only value, as the function returns them."""
-        if self.returns == "rows":
-            return rows
-        return rows[0] if self.returns == "row" else next(iter(rows[0].values()))
-
 
 @cache
 def functions() -> Mapping[str, Function]:
