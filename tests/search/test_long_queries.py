@@ -63,3 +63,18 @@ def test_a_word_at_the_end_of_sixty_words_counts_in_every_language(
         "select content from public.hybrid_search_knowledge_chunks(query_text => %s)", [asked]
     ).fetchone()
     assert first == ("a text whose language is armenian",)
+
+
+def test_the_rarest_word_of_three_hundred_counts(many_languages: Connection) -> None:
+    common = " ".join(f"filler{number}" for number in range(300))
+    with many_languages.transaction(force_rollback=True):
+        many_languages.execute("delete from public.knowledge_chunks")
+        many_languages.execute(
+            "insert into public.knowledge_chunks (content) values (%s), (%s), ('zebra')",
+            [common, f"{common} again"],
+        )
+        found = many_languages.execute(
+            "select content from public.hybrid_search_knowledge_chunks(query_text => %s)",
+            [f"{common} zebra"],
+        )
+        assert ("zebra",) in found.fetchall()

@@ -118,7 +118,8 @@ def test_a_member_reads_and_lists_but_only_the_owner_deletes(
     assert read(ben, "of staff") == (None,)
     delete = "select public.delete_my_knowledge_document(%s)"
     assert ben.execute(delete, [ids["ana's for editors"]]).fetchone() == (False,)
-    ana = signed_in(connect, ANA)
+    ana = signed_in(connect, ANA, "editors")
+    assert listed(ana, include_groups=True).count("ana's for editors") == 1
     assert read(ana, "ana's for editors")[0]["allowed_groups"] == ["editors"]
     assert ana.execute(delete, [ids["ana's for editors"]]).fetchone() == (True,)
 
