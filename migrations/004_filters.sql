@@ -364,6 +364,7 @@ begin
    cross join lateral (
            select found.place, found.part,
                   case when not (columns || other_names) ? written.keys[1]
+                    and not starts_with(written.keys[1], 'metadata.')
                     then written.keys[:1] end as path,
                   case when other_names ? (written.condition ->> 'field')
                     then knowledge_internal.own_condition(written.condition)

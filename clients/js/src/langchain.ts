@@ -292,7 +292,10 @@ function conditions(filter: Filters | undefined): Filters | undefined {
     if (key === "$not" && value !== null && typeof value === "object") {
       return { not: grouped(value) };
     }
-    if (!/[.]|^[$]/.test(key)) return { field: `metadata.${key}`, op: "eq", value };
+    const path = key.replace(/^metadata[.]/, "");
+    if (path !== key || !/[.]|^[$]/.test(key)) {
+      return { field: `metadata.${path}`, op: "eq", value };
+    }
     if (key.startsWith("$") || value === null || typeof value === "object") {
       throw new InvalidInputError(
         `filters: ${key} is no key with a text, a number or a boolean`,

@@ -157,7 +157,9 @@ describe("the vector store of LangChain.js", () => {
   test("the keys of an object are metadata and a list has conditions", async () => {
     await filled();
     assert.deepEqual(ids(await store.similaritySearch("key", 4, { team: "finance" })), ["invoice"]);
-    assert.deepEqual(ids(await store.similaritySearch("key", 4, { title: "Keys" })), ["keys"]);
+    for (const key of ["title", "metadata.title"]) {
+      assert.deepEqual(ids(await store.similaritySearch("key", 4, { [key]: "Keys" })), ["keys"]);
+    }
     assert.deepEqual(ids(await store.similaritySearch("key", 4, { "a.b": 1 })), ["invoice"]);
     const condition = { field: "metadata.team", op: "ne", value: "platform" };
     const groups = [

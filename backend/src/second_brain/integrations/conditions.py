@@ -75,11 +75,12 @@ def _unknown(name: str) -> InvalidInputError:
 def condition(key: str, operator: Operator, value: Any) -> Part:
     """Return the condition on the value of the metadata under this key.
 
-    A condition reads a key with a dot as a path of keys, so such a key is compared by containment.
-    Raises InvalidInputError where containment is not the same.
+    A key with a dot is a path after `metadata.`, as in other stores. Any other is compared by
+    containment, because a condition reads it as a path, too. Raises InvalidInputError where
+    containment is not the same.
     """
-    if "." not in key:
-        return FilterExpression(f"metadata.{key}", operator, value)
+    if "." not in key or key.startswith("metadata."):
+        return FilterExpression(f"metadata.{key.removeprefix('metadata.')}", operator, value)
     values = [value] if operator in ("eq", "ne") else value
     is_list = operator in ("eq", "ne", "in", "not_in") and isinstance(values, list | tuple)
     if is_list and values and all(isinstance(one, str | int | float) for one in values):
