@@ -19,7 +19,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import tokenize
 from collections import Counter
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tools import throw_away
 from tools.reached import tests_of_function, tests_of_line
 
 ROOT = Path(__file__).parents[1]
@@ -279,7 +279,11 @@ def suite(mutant: Mutant, most: int) -> list[str]:
 
 def tested(root: Path, chosen: list[str], seconds: float) -> tuple[str, str]:
     """Run tests in a checkout: killed, survived, cut or broken, and the test or message."""
-    environment = {**os.environ, "PYTHONPATH": str(root / "backend" / "src")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root / "backend" / "src"),
+        "TMPDIR": str(root.parent),
+    }
     log = root / "mutant.log"
     for command, limit in (
         (("tools.migrations", "baseline"), seconds),
@@ -297,7 +301,12 @@ def tested(root: Path, chosen: list[str], seconds: float) -> tuple[str, str]:
                 code = running.wait(limit)
             except subprocess.TimeoutExpired:
                 running.send_signal(signal.SIGINT)  # the tests stop their server
-                running.wait(120)
+                try:
+                    running.wait(60)
+                except subprocess.TimeoutExpired:
+                    running.kill()
+                    for file in root.parent.rglob("postmaster.pid"):
+                        os.kill(int(file.read_text("utf-8").split()[0]), signal.SIGQUIT)
                 return "cut", f"after {seconds:.0f} s"
         said = log.read_text("utf-8")
         if failed := re.search(r"^(?:FAILED|ERROR) \S+::(\w+)", said, re.MULTILINE):
@@ -317,11 +326,13 @@ def outcome(mutant: Mutant, most: int, seconds: float) -> tuple[str, str, float]
     for place, new in ((mutant.number, mutant.new), mutant.failing()):
         if result != "survived" or place is None:
             break
-        with tempfile.TemporaryDirectory(prefix="second-brain-mutant-") as folder:
-            copy = Path(folder) / "checkout"
+        copy = throw_away.folder() / "checkout"
+        try:
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
             mutant.apply(copy, place, new)
             found = tested(copy, chosen, seconds)
+        finally:
+            shutil.rmtree(copy.parent, ignore_errors=True)
         if new == mutant.new:
             result, shown = found
         elif found[0] == "survived":
