@@ -52,14 +52,14 @@ PRIVILEGES = """
 select format(
          '%s: %s may %s',
          class.relname,
-         grantee.rolname,
+         coalesce(grantee.rolname, 'public'),
          string_agg(lower(granted.privilege_type), ', ' order by granted.privilege_type)
        )
   from pg_class as class
  cross join aclexplode(class.relacl) as granted
-  join pg_roles as grantee on grantee.oid = granted.grantee
+  left join pg_roles as grantee on grantee.oid = granted.grantee
  where class.relnamespace in ('public'::regnamespace, 'knowledge_internal'::regnamespace)
-   and class.relkind = 'r'
+   and class.relkind in ('r', 'v')
    and class.relowner = 'postgres'::regrole
    and granted.grantee <> class.relowner
    and granted.privilege_type in ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
