@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from psycopg.types.json import Jsonb
-from searching import NORTH, chunk, refused
+from searching import NORTH, call, chunk, refused
 
 from conftest import Connection
 from homes import in_its_module
@@ -165,6 +165,37 @@ def test_an_argument_out_of_bounds_is_refused_by_name(knowledge: Connection, fun
     check_refusals(knowledge, function, REFUSED[function])
 
 
+AT_A_BOUND: dict[str, list[dict[str, Any]]] = {
+    SEARCH: [
+        {
+            "match_count": 1,
+            "pool_size": 1,
+            "match_threshold": -1,
+            "min_confidence": 0,
+            "snippets": 1,
+        },
+        {"match_count": 1000, "pool_size": 1000, "match_threshold": 1, "min_confidence": 1},
+        {"snippets": 3, "max_per_document": 1, "match_offset": 1000, "neighbor_window": 5},
+        {"max_per_document": 1000, "query_text": "x" * 4096, "viewer_groups": ["x" * 200] * 1000},
+    ],
+    FACETS: [{"facets": ["language"], "facet_limit": one} for one in (1, 1000)],
+    SETTINGS: [
+        {"collection": "x" * 200, "bm25_k1": 10.0, "bm25_b": 1.0},
+        {"bm25_k1": 0.0, "bm25_b": 0.0, "vector_weight": 0},
+    ],
+    FIELDS: [{"heading_weight": 5, "title_weight": 5, "text_keys": list("abcdefghij")}],
+    "hybrid_search_knowledge_chunks_batch": [{"queries": [{"query_text": "cat"}] * 50}],
+    OF_SERVICE: [{"page_size": one} for one in (1, 200)],
+    "read_knowledge_document": [{"chunk_count": one} for one in (1, 500)],
+}
+
+
+@pytest.mark.parametrize("function", [in_its_module(one) for one in AT_A_BOUND])
+def test_an_argument_at_its_bound_is_taken(knowledge: Connection, function: str) -> None:
+    for given in AT_A_BOUND[function]:
+        call(knowledge, function, **NEEDED.get(function, {}) | given)
+
+
 def test_a_refused_text_is_cut_in_the_message(knowledge: Connection) -> None:
     message = refused(knowledge, SEARCH, query_text="cat", search_mode="x" * 10_000)
     assert len(message) < 300
@@ -224,6 +255,8 @@ def test_a_wrong_boost_order_or_diversity_is_named_with_what_is_allowed(
             ],
             *each("boosts", *map(Jsonb, ({}, "x", [FILTERED] * 11)), said=most),
             *each("order_by", "a" + " " * 1_000_000 + "x", said=long),
+            *each("order_by", f"{'x' * 1000}", said=order),
+            *each("order_by", "metadata" + ".a" * 21, said=order),
             *[
                 ({"order_by": wrong}, order + wrong)
                 for wrong in ("", "title", "metadata", "metadata.", "document_date up", "1")

@@ -124,3 +124,13 @@ def test_a_mark_after_a_letter_or_digit_opens_no_phrase(
 ) -> None:
     store(knowledge, '27" monitor', '24" monitor with stand', "she is 5'10\" tall")
     assert set(numbers(search(knowledge, query_text=query))) == found
+
+
+def test_a_compound_counts_once_as_one_word(knowledge: Connection) -> None:
+    store(knowledge, {"content": "functools/lru_cache 3.11.2", "language": "simple"})
+    counted = knowledge.execute(
+        "select word.lexeme, cardinality(word.positions)"
+        " from public.knowledge_chunks as chunk cross join unnest(chunk.content_tsv) as word"
+        " where word.lexeme in ('functoolslrucache', '3p11p2')"
+    )
+    assert dict(counted.fetchall()) == {"functoolslrucache": 1, "3p11p2": 1}

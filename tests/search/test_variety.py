@@ -125,6 +125,14 @@ def test_pages_make_up_the_list_and_share_its_confidence(
             assert alone == pytest.approx(fits(knowledge, **asked)[by_score["id"]])
 
 
+def test_a_hit_that_fits_as_well_as_demanded_is_kept(knowledge: Connection) -> None:
+    with knowledge.transaction(force_rollback=True):
+        fill(knowledge, 1)
+        for key, confidence in fits(knowledge, **ANYTHING).items():
+            kept = search(knowledge, **ANYTHING, match_count=50, min_confidence=confidence)
+            assert key in {row["id"] for row in kept}
+
+
 def fits(connection: Connection, **arguments: Any) -> dict[UUID, float]:
     """Return how well each hit fits the question, as explain says it."""
     asked = {**arguments, "match_count": 50}

@@ -304,6 +304,8 @@ def test_the_report_counts_spellings_of_one_question_together(database: Connecti
     assert [one.question for one in reported.slow] == ["slow", "opening hours", "parking"]
     assert [one.question for one in reported.without_hits] == ["parking"]
     assert [one.question for one in reported.unsure] == ["slow", "opening hours"]
+    record(database, *2 * [{"question": "zoo", "hits": 0}])
+    assert [one.question for one in report(database).without_hits] == ["zoo", "parking"]
     assert report_since_now(database).searches == 0
 
 

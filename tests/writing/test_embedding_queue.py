@@ -277,11 +277,18 @@ def test_deletion_and_erasure_remove_claims_with_their_reasons(knowledge: Connec
     assert found.fetchone() == (0,)
 
 
-def test_an_idle_claim_removes_the_claims_of_texts_that_are_gone(knowledge: Connection) -> None:
+def test_an_idle_claim_removes_the_claims_of_texts_that_are_gone(
+    knowledge: Connection, connect: Connect
+) -> None:
     add(knowledge, "one")
     claim(knowledge)
     store(knowledge, "one", error="no", is_final=True)
     knowledge.execute("update public.knowledge_chunks set status = 'deleted'")
+    knowledge.execute("set lock_timeout = '60s'")
+    other = connect()
+    with other.transaction():
+        other.execute("select from public.knowledge_embedding_claims for update")
+        assert claim(knowledge) == []  # it waits for nobody
     claim(knowledge)
     found = knowledge.execute("select count(*) from public.knowledge_embedding_claims")
     assert found.fetchone() == (0,)

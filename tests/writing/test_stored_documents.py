@@ -70,6 +70,8 @@ def test_documents_of_a_superseded_model_wait(stored: Database) -> None:
 def test_filters_and_pages(stored: Database) -> None:
     assert keys(stored, collection="files") == ["b/empty"]
     assert keys(stored, knowledge_type="note") == ["d/waiting"]
+    assert keys(stored, state="ready") == ["a/ready"]
+    assert keys(stored, state="empty") == ["b/empty"]
     assert keys(stored, named="STRIPED") == ["a/ready"]
     assert keys(stored, named="%") == []
     assert keys(stored, named="/P") == ["c/pending"]
@@ -101,12 +103,18 @@ def test_a_description_says_why_chunks_wait(stored: Database) -> None:
 
 
 def test_superseded_chunks_follow_the_active_ones(stored: Database, database: Connection) -> None:
-    upsert(database, ["Newer"], "c/pending")
+    for newer in ("Newer", "Newest"):
+        upsert(database, [newer], "c/pending")
     described = describe_document(stored, document_key="c/pending")
     assert described is not None
     assert described.document is not None
-    assert [one.state for one in described.chunks] == ["pending", "inactive", "inactive"]
-    assert described.document.inactive == 2
+    assert [(one.state, one.content) for one in described.chunks] == [
+        ("pending", "Newest"),
+        ("inactive", "Newer"),
+        ("inactive", "Ünded"),
+        ("inactive", "Waiting"),
+    ]
+    assert described.document.inactive == 3
     second = describe_document(stored, document_key="c/pending", chunk_count=1, chunk_offset=1)
     assert second is not None
     assert second.chunks == described.chunks[1:2]
