@@ -16,6 +16,7 @@ from second_brain.services.arguments import FUSIONS
 Refused = tuple[dict[str, Any], str]
 
 SEARCH = "hybrid_search_knowledge_chunks"
+BATCH = "hybrid_search_knowledge_chunks_batch"
 PENDING, COUNT = "count_pending_knowledge_embeddings", "count_matching_knowledge_chunks"
 TEXT_LEG, READ = "search_knowledge_chunks_fulltext", "read_my_knowledge_document"
 SETTINGS, FIELDS = "set_knowledge_settings", "set_knowledge_fields"
@@ -129,6 +130,7 @@ REFUSED: dict[str, list[Refused]] = {
         *each("title_weight", 6),
         *each("text_keys", [f"key{number}" for number in range(11)], ["author", None], [""]),
     ],
+    BATCH: each("queries", [], [{"query_text": "cat"}] * 51, {}),
     "rewrite_knowledge_chunks": each("most", -1, 100_001, None),
     LISTED: each("page_size", 0, 201, None) + each("include_public", None),
     READ: each("document", None) + each("chunk_count", 501) + each("chunk_offset", -1),
@@ -184,7 +186,7 @@ AT_A_BOUND: dict[str, list[dict[str, Any]]] = {
         {"bm25_k1": 0.0, "bm25_b": 0.0, "vector_weight": 0},
     ],
     FIELDS: [{"heading_weight": 5, "title_weight": 5, "text_keys": list("abcdefghij")}],
-    "hybrid_search_knowledge_chunks_batch": [{"queries": [{"query_text": "cat"}] * 50}],
+    BATCH: [{"queries": [{"query_text": "cat"}] * 50}],
     OF_SERVICE: [{"page_size": one} for one in (1, 200)],
     "read_knowledge_document": [{"chunk_count": one} for one in (1, 500)],
 }
@@ -264,6 +266,7 @@ def test_a_wrong_boost_order_or_diversity_is_named_with_what_is_allowed(
             *each("diversity", -0.1, 1.1, math.nan, None),
         ],
     )
+    call(knowledge, SEARCH, query_text="cat", order_by="metadata" + ".a" * 20)
 
 
 @pytest.mark.module("like")
