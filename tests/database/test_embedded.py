@@ -18,7 +18,12 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from second_brain.database import embedded_machine
-from second_brain.database.embedded import EmbeddedPostgres, EmbeddedServerError, apply_prelude
+from second_brain.database.embedded import (
+    EmbeddedPostgres,
+    EmbeddedServerError,
+    apply_prelude,
+    installed_majors,
+)
 from tools import throw_away
 
 # The disk has nothing to lose here: what is killed is a process, never the machine.
@@ -229,6 +234,7 @@ def test_a_major_without_binaries_is_refused_with_those_there_are(place: Path) -
     with pytest.raises(EmbeddedServerError, match="PostgreSQL 9") as refused:
         EmbeddedPostgres(place / "postgres", 9).start()
     assert refused.value.remedy == "Choose 18, 17 or 16."
+    assert installed_majors() == sorted(installed_majors(), reverse=True)
 
 
 def test_data_without_their_password_are_not_overwritten(local: EmbeddedPostgres) -> None:

@@ -6,6 +6,7 @@ The code is a caller's: it imports nothing of this test suite.
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,8 @@ def test_one_report_of_base_hybrid_and_rerank(dsn: str, tmp_path: Path) -> None:
             reranker=longest_first,
         )
     assert tuple(report.modes) == ("vector", "text", "hybrid", "rerank")
+    # The other text is longer, so it comes first.
+    assert report.mean("rerank", "nDCG@10") == pytest.approx(1 / math.log2(3))
     for search in report.modes:
         assert 0 <= report.mean(search, "nDCG@10") <= 1
         assert 0 < report.latency(search, 0.5) <= report.latency(search, 0.95)

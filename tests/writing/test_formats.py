@@ -118,7 +118,7 @@ def workbook(sheets: Mapping[str, Sequence[Sequence[object]]]) -> bytes:
 
 def book(chapter: str = "<p>It began.</p>") -> bytes:
     """Write an EPUB with a chapter that only the contents name, and one with headings."""
-    items = "".join(
+    items = '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>' + "".join(
         f'<item id="{name}" href="{name}.xhtml" media-type="application/xhtml+xml"{more}/>'
         for name, more in (("c2", ""), ("c1", ""), ("nav", ' properties="nav"'))
     )
@@ -131,6 +131,8 @@ def book(chapter: str = "<p>It began.</p>") -> bytes:
             f"<dc:date>2024-02-29</dc:date></metadata><manifest>{items}</manifest><spine>"
             '<itemref idref="c1"/><itemref idref="c2"/></spine></package>',
             "OPS/nav.xhtml": '<nav><ol><li><a href="c1.xhtml#x">Setting out</a></li></ol></nav>',
+            "OPS/toc.ncx": "<ncx><navMap><navPoint><navLabel><text>Of EPUB 2</text></navLabel>"
+            '<content src="c1.xhtml"/></navPoint></navMap></ncx>',
             "OPS/c1.xhtml": f"<!DOCTYPE html><html><body>{chapter}</body></html>",
             "OPS/c2.xhtml": "<html><body><h1>Coming home</h1><h2>Late</h2><p>It ended.",
         }
