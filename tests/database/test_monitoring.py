@@ -196,8 +196,10 @@ def test_a_healthy_database_in_use_has_no_findings(database: Connection) -> None
 def test_service_role_gets_the_same_findings_as_the_owner(
     database: Connection, service_role: Connection
 ) -> None:
-    ingest(database, "a", "m", "n")
-    assert health(service_role)["findings"] == health(database)["findings"] != []
+    ingest(database, "a", "m", "n", "n")
+    reported = health(service_role)
+    assert reported["findings"] == health(database)["findings"] != []
+    assert [one["model"] for one in reported["embedding_models"]] == ["n", "m"]
 
 
 def remedy_of(connection: Connection, check: str) -> str:
