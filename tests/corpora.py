@@ -19,17 +19,12 @@ from second_brain.services.functions import packed
 from second_brain.services.write import KnowledgeWriter
 
 SAVANNA: list[dict[str, object]] = [
-    {
-        "content": "The zebra crossing is striped.",
-        "embedding_model": "m",
-        "embedding": [1.0, 0.0, 0.0],
-    },
-    {
-        "content": "A zebra eats grass on the plain.",
-        "embedding_model": "m",
-        "embedding": [0.8, 0.6, 0.0],
-    },
-    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
+    {"content": content, "embedding_model": "m", "embedding": embedding}
+    for content, embedding in (
+        ("The zebra crossing is striped.", [1.0, 0.0, 0.0]),
+        ("A zebra eats grass on the plain.", [0.8, 0.6, 0.0]),
+        ("The lion sleeps.", [0.0, 0.0, 1.0]),
+    )
 ]
 """Three chunks whose similarities to [1, 0, 0] are 1, 0.8 and 0."""
 
@@ -64,14 +59,10 @@ GROUPS = ("board", "editors", "guests", "staff")
 _SYLLABLES = ("bab", "cec", "did", "fof", "gug", "hah", "jej", "kik", "lol", "mum")
 
 Row = dict[str, Any]
+_JSON = ("filters", "required_filters", "formulations", "boosts", "queries", "search")
 TYPES: dict[str, LiteralString] = {
+    **dict.fromkeys(_JSON, "::jsonb"),
     "query_embedding": "::extensions.vector",
-    "filters": "::jsonb",
-    "required_filters": "::jsonb",
-    "formulations": "::jsonb",
-    "boosts": "::jsonb",
-    "queries": "::jsonb",
-    "search": "::jsonb",
     "document": "::uuid",
 }
 Visibility = Literal["private", "public"]
@@ -84,8 +75,6 @@ def own_word(kind: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """A stored document."""
-
     number: int
     owner: UUID | None
     visibility: Visibility
@@ -94,7 +83,6 @@ class Document:
 
     @property
     def id(self) -> UUID:
-        """Its id in the database."""
         return UUID(int=10_000 + self.number)
 
 
@@ -118,12 +106,10 @@ class Chunk:
 
     @property
     def id(self) -> UUID:
-        """Its id in the database."""
         return UUID(int=20_000 + self.number)
 
     @property
     def word(self) -> str:
-        """The word that it alone has."""
         return own_word("row", self.number)
 
 
@@ -136,7 +122,6 @@ class Viewer:
     groups: frozenset[str] | None = None
 
     def sees(self, row: Document | Chunk) -> bool:
-        """Whether a row may be shown."""
         if isinstance(row, Chunk) and row.status != "active":
             return False
         if row.visibility == "public":
@@ -151,8 +136,6 @@ class Viewer:
 
 @dataclass
 class Corpus:
-    """All that is stored."""
-
     documents: dict[int, Document]
     chunks: dict[int, Chunk]
 
@@ -302,5 +285,4 @@ def call(connection: Connection, function: str, arguments: Row) -> list[Row]:
 
 
 def ask(connection: Connection, function: str, **arguments: Any) -> list[Row]:
-    """Call with the arguments by their names."""
     return call(connection, function, arguments)

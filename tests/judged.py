@@ -23,7 +23,6 @@ COLLECTION = "first"
 
 
 def axis(place: int) -> NDArray[np.float32]:
-    """Return the embedding of a document."""
     vector = np.zeros(DIMENSIONS, np.float32)
     vector[place % len(WORDS)] = 1
     return vector

@@ -18,6 +18,14 @@ create table public.documents (
   embedding extensions.vector(3)
 )
 """
+WORDS = ("harbour", "lighthouse", "ferry", "anchor", "tide", "rope", "sail", "wind", "chart")
+LARGE = (
+    "create or replace function knowledge_internal.small_corpus_limit() returns integer"
+    " language sql immutable as 'select 0'"
+)
+VECTOR_INDEX = (
+    "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
+)
 Row = dict[str, Any]
 IN_PLACE = False
 """Whether adopt() leaves texts and embeddings in a table with one key column."""
@@ -64,7 +72,6 @@ def compare(connection: Connection, name: str = "documents", **options: Any) -> 
 
 
 def reasons(connection: Connection, name: str = "documents") -> dict[str, str]:
-    """Return the reasons of the rows that were not carried over, or in part, by their keys."""
     found = carrying.problems(Database(connection), name)
     return {",".join(map(str, one.key)): one.reason for one in found}
 

@@ -64,12 +64,8 @@ def test_more_columns_than_a_function_takes_are_metadata(database: Connection) -
 @pytest.mark.parametrize(
     "column",
     [
-        "status text",
-        "deleted_at timestamptz",
-        '"deletedAt" timestamptz',
-        "is_archived bool",
-        "expires_at date",
-        "published bool",
+        *("status text", "deleted_at timestamptz", '"deletedAt" timestamptz', "is_archived bool"),
+        *("expires_at date", "published bool"),
     ],
 )
 def test_a_column_that_can_hide_rows_is_asked_about(run: Run, dsn: str, column: str) -> None:
@@ -82,9 +78,7 @@ def test_a_column_that_can_hide_rows_is_asked_about(run: Run, dsn: str, column: 
     assert run("adopt", "public.notes", "--model", "m", "--rows", "all", "--dsn", dsn).code == 0
 
 
-def test_rows_that_are_not_searched_come_and_go_with_their_columns(
-    run: Run, dsn: str, database: Connection
-) -> None:
+def test_rows_come_and_go_with_their_columns(run: Run, dsn: str, database: Connection) -> None:
     create(dsn, "deleted_at timestamptz")
     database.execute(
         "insert into public.notes (id, content, deleted_at) values (1, 'a', null), (2, 'b', now())"
@@ -107,9 +101,7 @@ def test_rows_that_are_not_searched_come_and_go_with_their_columns(
         (("--rows", "all", "--document", "team", "--copy"), "--document"),
     ],
 )
-def test_options_that_cannot_be_followed_are_refused(
-    run: Run, dsn: str, options: tuple[str, ...], reason: str
-) -> None:
+def test_bad_options_are_refused(run: Run, dsn: str, options: tuple[str, ...], reason: str) -> None:
     create(dsn, "deleted_at timestamptz")
     done = run("adopt", "public.notes", "--model", "m", *options, "--dsn", dsn)
     assert (done.code, reason in done.err) == (1, True), done.err

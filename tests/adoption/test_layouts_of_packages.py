@@ -4,7 +4,6 @@ Run by `make test-layouts`, which installs the packages into an environment of t
 SupabaseVectorStore needs a PostgREST too: its binary in POSTGREST_BIN.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from adopted import adopt, backfill, compare, documents, reasons
 
 from conftest import Connection, Server
-from postgrest_server import JWT_SECRET, PostgREST
+from postgrest_server import JWT_SECRET, served
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import source_key
 from tools.stores import MISSING, Row, Stores
@@ -101,7 +100,6 @@ class Package:
         self.settings = dict(layout.settings)
 
     def call(self, action: str, **arguments: Any) -> Any:
-        """Run an action of the store."""
         return self.stores.call(
             self.layout.store, action, self.dsn, settings=self.settings, **arguments
         )
@@ -111,7 +109,6 @@ class Package:
         self.call("add", rows=[self.row(number, text) for number in numbers])
 
     def row(self, number: int, text: str) -> Row:
-        """Return a row for `add`."""
         # No two embeddings have the same direction.
         return {
             "id": self.layout.name(number),
@@ -123,7 +120,6 @@ class Package:
 
 @pytest.fixture(scope="module")
 def stores() -> Iterator[Stores]:
-    """A process with the packages."""
     with Stores() as running:
         yield running
 
@@ -134,23 +130,16 @@ def package(
 ) -> Iterator[Package]:
     """A package whose table has a thousand rows."""
     made = Package(stores, dsn, LAYOUTS[request.param])
-    binary = os.environ.get("POSTGREST_BIN")
-    if made.layout.store == "supabase" and not binary:
-        pytest.skip("POSTGREST_BIN names no PostgREST")
     made.call("create", dimensions=3)
     if made.layout.store != "supabase":
         made.add(range(ROWS))
         yield made
         return
-    rest = PostgREST(str(binary), server.admin_dsn(), dsn, tmp_path)
-    rest.start()
-    try:
+    with served(server.admin_dsn(), dsn, tmp_path) as rest:
         key = jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256")
         made.settings = {"rest": f"http://127.0.0.1:{rest.port}", "key": key}
         made.add(range(ROWS))
         yield made
-    finally:
-        rest.stop()
 
 
 def columns(connection: Connection, table: str) -> list[tuple[Any, ...]]:

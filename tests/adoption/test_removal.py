@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways
 
 @pytest.fixture
 def source(database: Connection) -> Connection:
-    """A database with a table of two rows."""
     database.execute(GUIDE)
     database.execute(
         "insert into public.documents (content, embedding)"

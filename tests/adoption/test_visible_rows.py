@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from adopted import Row, adopt, backfill
+from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
@@ -14,7 +14,6 @@ from second_brain.database import doctor, uninstall
 
 pytestmark = pytest.mark.module("adoption")
 
-WORDS = ("harbour", "lighthouse", "ferry", "anchor", "tide", "rope", "sail", "wind", "chart")
 USERS = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(4)]
 TABLE = """
 create table public.members (team text, user_id uuid);
@@ -116,7 +115,6 @@ def visible(connection: Connection) -> set[int]:
 
 
 def question(generator: random.Random) -> Row:
-    """Return a search that a user may make."""
     given: Row = {
         "query_text": " ".join(generator.sample(WORDS, generator.randint(1, 3))),
         "query_embedding": generator.choice([None, vector(generator)]),
@@ -153,13 +151,8 @@ def test_no_hit_is_a_row_that_select_does_not_show(
     notes: Connection, connect: Connect, is_large: bool, calls: int
 ) -> None:
     if is_large:
-        notes.execute(
-            "create or replace function knowledge_internal.small_corpus_limit() returns integer"
-            " language sql immutable as 'select 0'"
-        )
-        notes.execute(
-            "create index on public.notes using hnsw (embedding extensions.vector_cosine_ops)"
-        )
+        notes.execute(LARGE)
+        notes.execute(VECTOR_INDEX.replace("documents", "notes").encode())
         notes.execute("select knowledge_internal.follow_table('notes')")
     user = connect("authenticated")
     for policy, condition in POLICIES.items():
@@ -222,9 +215,7 @@ def test_a_visitor_finds_what_anon_may_select(notes: Connection, connect: Connec
     assert found
 
 
-def test_a_table_that_a_role_may_not_select_has_no_hits(
-    notes: Connection, connect: Connect
-) -> None:
+def test_a_table_that_roles_may_not_select_is_hidden(notes: Connection, connect: Connect) -> None:
     notes.execute("create policy visible on public.notes to authenticated using (true)")
     user = connect("authenticated")
     claims(user, USERS[0], "a")
@@ -255,9 +246,7 @@ def test_what_would_show_other_rows_is_refused(
         search(user, **{"query_text": "harbour", **arguments})
 
 
-def test_like_ids_of_an_invisible_row_are_refused_as_those_of_none(
-    notes: Connection, connect: Connect
-) -> None:
+def test_like_ids_of_a_hidden_row_are_refused_alike(notes: Connection, connect: Connect) -> None:
     notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
     user = connect("authenticated")
     claims(user, USERS[0], "c")
@@ -286,9 +275,7 @@ def test_nobody_can_call_the_search_of_a_reader(notes: Connection, connect: Conn
 
 
 @pytest.mark.parametrize("role", ["service_role", "postgres", "nobody", None])
-def test_a_role_that_is_not_under_policies_gets_no_reader(
-    notes: Connection, role: str | None
-) -> None:
+def test_a_role_without_policies_gets_no_reader(notes: Connection, role: str | None) -> None:
     with pytest.raises(psycopg.DataError, match="under row level security"):
         notes.execute("select knowledge_internal.let_search(%s)", [role])
 

@@ -188,9 +188,7 @@ async def on_a_loop(trial: Trial, dsn: str, owner: Connection) -> None:
                 check_connection(trial, status, connection.autocommit, timeout)
 
 
-def test_a_small_pool_under_load_loses_no_connection(
-    trial: Trial, dsn: str, connect: Connect
-) -> None:
+def test_a_small_pool_loses_no_connection(trial: Trial, dsn: str, connect: Connect) -> None:
     trial.needs("answered", "cancelled", "ended sessions", "pools without a lost connection")
     fill(connect("service_role"))
     owner = connect()

@@ -224,32 +224,37 @@ def test_any_value_of_a_condition_is_answered_or_refused(hostile: Connection, na
         answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
 
 
+CONDITION = '[{{"field": "language", "op": '
+FORMS = {
+    "filters": [
+        *("{}", "[{}]", '[{{"field": {}, "op": "eq", "value": 1}}]', '{{"a": {}}}'),
+        CONDITION + '{}, "value": "x"}}]',
+        CONDITION + '"eq", "value": "x", "more": {}}}]',
+    ],
+    "formulations": [
+        *("{}", "[{}]", '[{{"query_text": {}}}]', '[{{"query_embedding": {}}}]'),
+        '[{{"more": {}}}]',
+    ],
+    "queries": ["{}", "[{}]", '[{{"query_text": "cat"}}, {}]'],
+}
+TAKING = {"filters": (SEARCH, EXPLAIN), "formulations": (SEARCH,), "queries": (f"{SEARCH}_batch",)}
+
+
 @pytest.mark.parametrize("name", mostly(JSON))
 @pytest.mark.parametrize(
-    "form",
-    [
-        "{}",
-        "[{}]",
-        '[{{"field": {}, "op": "eq", "value": 1}}]',
-        '[{{"field": "language", "op": {}, "value": "x"}}]',
-        '[{{"field": "language", "op": "eq", "value": "x", "more": {}}}]',
-        '{{"a": {}}}',
-    ],
+    ("argument", "form"), [(argument, form) for argument in FORMS for form in FORMS[argument]]
 )
-def test_any_filters_are_answered_or_refused(
-    hostile: Connection, form: str, name: str, modules: tuple[str, ...]
+def test_any_json_is_answered_or_refused(
+    hostile: Connection, argument: str, form: str, name: str, modules: tuple[str, ...]
 ) -> None:
-    for function in present((SEARCH, EXPLAIN), modules):
-        answered(
-            hostile, function, "filters", {"query_text": "cat", "filters": form.format(JSON[name])}
-        )
+    given = {} if argument == "queries" else {"query_text": "cat"}
+    for function in present(TAKING[argument], modules):
+        answered(hostile, function, argument, given | {argument: form.format(JSON[name])})
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", MANY_VALUES)
-def test_many_conditions_with_many_values_are_answered_or_refused(
-    hostile: Connection, name: str
-) -> None:
+def test_many_conditions_on_many_values_are_data(hostile: Connection, name: str) -> None:
     field, op, value = MANY_VALUES[name]
     filters = json.dumps([{"field": field, "op": op, "value": value}] * 100)
     answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
@@ -263,18 +268,6 @@ def test_any_field_name_is_answered_or_refused(hostile: Connection, prefix: str,
         answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
 
 
-@pytest.mark.parametrize("name", mostly(JSON))
-@pytest.mark.parametrize(
-    "form",
-    ["{}", "[{}]", '[{{"query_text": {}}}]', '[{{"query_embedding": {}}}]', '[{{"more": {}}}]'],
-)
-def test_any_formulations_are_answered_or_refused(
-    hostile: Connection, form: str, name: str
-) -> None:
-    given = {"query_text": "cat", "formulations": form.format(JSON[name])}
-    answered(hostile, SEARCH, "formulations", given)
-
-
 BATCH_ARGUMENTS = sorted(TYPES.keys() - {"queries", "search"})
 
 
@@ -285,14 +278,6 @@ def test_any_argument_of_a_batch_is_answered_or_refused(hostile: Connection, nam
         # Of a key that stands twice, JSON takes the last.
         queries = f'[{{"query_text": "dog", "{argument}": {JSON[name]}}}]'
         answered(hostile, f"{SEARCH}_batch", "queries", {"queries": queries})
-
-
-@pytest.mark.module("batch")
-@pytest.mark.parametrize("name", mostly(JSON))
-@pytest.mark.parametrize("form", ["{}", "[{}]", '[{{"query_text": "cat"}}, {}]'])
-def test_any_batch_is_answered_or_refused(hostile: Connection, form: str, name: str) -> None:
-    given = {"queries": form.format(JSON[name])}
-    answered(hostile, f"{SEARCH}_batch", "queries", given)
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
@@ -311,15 +296,8 @@ def test_any_text_for_another_type_is_answered_or_refused(
 def test_extreme_weights_are_answered_or_refused(
     hostile: Connection, weight: str, rrf_k: str, fusion: str
 ) -> None:
-    given = {
-        "query_text": "cat w37",
-        "query_embedding": "[1,0,0]",
-        "vector_weight": weight,
-        "text_weight": weight,
-        "rrf_k": rrf_k,
-        "recency_half_life": "1e-5",
-        "fusion": fusion,
-    }
+    given = {"query_text": "cat w37", "query_embedding": "[1,0,0]", "recency_half_life": "1e-5"}
+    given |= {"vector_weight": weight, "text_weight": weight, "rrf_k": rrf_k, "fusion": fusion}
     answered(hostile, SEARCH, "vector_weight", given)
 
 

@@ -34,7 +34,6 @@ def ids(connection: Connection) -> dict[str, str]:
 
 @pytest.fixture
 def tenants(knowledge: Connection) -> Connection:
-    """Two tenants in one database."""
     for tenant, team, project in (("a", "sales", "crane"), ("b", "merger", "quixotronics")):
         put(
             knowledge,
@@ -81,9 +80,7 @@ def told(connection: Connection, function: str, **arguments: Any) -> str:
     ],
     ids=json.dumps,
 )
-def test_an_empty_answer_names_nothing_that_a_server_leaves_out(
-    tenants: Connection, asked: Row
-) -> None:
+def test_an_empty_answer_names_nothing_outside_the_scope(tenants: Connection, asked: Row) -> None:
     answer = told(tenants, EMPTY, **asked).replace(json.dumps(asked.get("query_text"))[1:-1], "")
     assert "reason" in answer
     for name in ("label-b", "notes-b", "keybquixotronics", "title of plan-b"):
@@ -96,9 +93,7 @@ def test_an_empty_answer_names_nothing_that_a_server_leaves_out(
 @pytest.mark.parametrize(
     "function", [SEARCH, "count_matching_knowledge_chunks", "search_my_knowledge_chunks"]
 )
-def test_the_similarity_to_what_a_server_leaves_out_is_not_told(
-    tenants: Connection, function: str
-) -> None:
+def test_the_similarity_to_a_row_left_out_is_not_told(tenants: Connection, function: str) -> None:
     asked: Row = {"like_ids": [ids(tenants)["plan-b"]], "required_filters": TENANT_A}
     if function == MINE:
         sign_in(tenants)
@@ -107,9 +102,7 @@ def test_the_similarity_to_what_a_server_leaves_out_is_not_told(
 
 @pytest.mark.module("insight")
 @pytest.mark.parametrize("way", ["chunk_id", "id", "external_key", "source_url"])
-def test_a_chunk_that_a_server_leaves_out_is_not_stored_for_why_not(
-    tenants: Connection, way: str
-) -> None:
+def test_a_chunk_that_is_left_out_is_not_stored_for_why_not(tenants: Connection, way: str) -> None:
     of_chunk = "select id::text from public.knowledge_chunks where collection = 'notes-b'"
     ((chunk,),) = tenants.execute(of_chunk).fetchall()
     key = {"id": ids(tenants)["plan-b"], "external_key": "plan-b", "source_url": "https://plan-b"}
@@ -205,40 +198,31 @@ def lexemes(connection: Connection) -> str:
     return " ".join(row[0] for row in rows)
 
 
-HIDING = [
-    ("visibility = 'public'", ""),
-    ("owner_id = gen_random_uuid()", ""),
-    ("allowed_groups = '{staff}'", ""),
-    ("sensitivity = 'low'", ""),
-    ('metadata = \'{"tenant": "a"}\'', ""),
-    ("", "visibility = 'public'"),
+PERMISSIONS = [
+    ("chunks set visibility = 'public'", False),
+    ("chunks set owner_id = gen_random_uuid()", False),
+    ("chunks set allowed_groups = '{staff}'", False),
+    ("chunks set sensitivity = 'low'", False),
+    ('chunks set metadata = \'{"tenant": "a"}\'', False),
+    # The chunk follows its document, with its title.
+    ("documents set visibility = 'public'", True),
 ]
 
 
 @pytest.mark.module("field_weights")
-@pytest.mark.parametrize(("of_chunk", "of_document"), HIDING, ids=repr)
+@pytest.mark.parametrize(("change", "is_searched"), PERMISSIONS)
 def test_the_title_of_a_document_is_searched_only_with_chunks_of_its_permissions(
-    titled: Connection, of_chunk: str, of_document: str
+    titled: Connection, change: str, is_searched: bool
 ) -> None:
     put(titled, "one", "plan", title="quixotronics merger", metadata={"tenant": "b"})
     assert "quixotron" in lexemes(titled)
-    if of_chunk:
-        titled.execute(f"update public.knowledge_chunks set {of_chunk}".encode())
-        assert "quixotron" not in lexemes(titled)
-        titled.execute(
-            "update public.knowledge_documents set author = 'ana', title = 'quixotronic'"
-        )
-        assert "quixotron" not in lexemes(titled)
-    else:
-        # The chunk follows its document, with its title.
-        titled.execute(f"update public.knowledge_documents set {of_document}".encode())
-        assert "quixotron" in lexemes(titled)
+    for one in (change, "documents set author = 'ana', title = 'quixotronic'"):
+        titled.execute(f"update public.knowledge_{one}".encode())
+        assert ("quixotron" in lexemes(titled)) is is_searched
 
 
 @pytest.mark.module("field_weights")
-def test_a_title_is_searched_again_when_its_document_is_as_visible_as_the_chunk(
-    titled: Connection,
-) -> None:
+def test_a_title_is_searched_when_its_document_is_as_visible_as_chunks(titled: Connection) -> None:
     put(titled, "one", "plan", title="quixotronics merger")
     titled.execute("update public.knowledge_chunks set visibility = 'public'")
     assert "quixotron" not in lexemes(titled)
