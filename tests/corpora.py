@@ -41,9 +41,8 @@ def store_document(
         with psycopg.connect(database, autocommit=True) as connection:
             return store_document(connection, key, texts, model, **document)
     chunks: list[dict[str, object]] = [
-        {"content": text, "embedding": embedding, "embedding_model": model}
-        if embedding is not None
-        else {"content": text}
+        {"content": text}
+        | ({} if embedding is None else {"embedding": embedding, "embedding_model": model})
         for text, embedding in texts.items()
     ]
     writer = KnowledgeWriter(database)
@@ -188,25 +187,18 @@ def drawn(draw: random.Random) -> Corpus:
 
 
 def store(owner: Connection, corpus: Corpus) -> None:
+    def access(one: Document | Chunk) -> tuple[object, ...]:
+        return one.owner, one.visibility, one.sensitivity, list(one.groups)
+
     with owner.transaction(), owner.cursor() as cursor:
         cursor.execute("delete from public.knowledge_chunks")
         cursor.execute("delete from public.knowledge_documents")
+        named = [(one, own_word("doc", one.number)) for one in corpus.documents.values()]
         cursor.executemany(
             "insert into public.knowledge_documents (id, external_key, title, source_url, author,"
             " owner_id, visibility, sensitivity, allowed_groups, metadata)"
             " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            [
-                (
-                    one.id,
-                    *[own_word("doc", one.number)] * 4,
-                    one.owner,
-                    one.visibility,
-                    one.sensitivity,
-                    list(one.groups),
-                    Jsonb({"note": own_word("doc", one.number)}),
-                )
-                for one in corpus.documents.values()
-            ],
+            [(one.id, *[word] * 4, *access(one), Jsonb({"note": word})) for one, word in named],
         )
         # A document's columns are copied to its chunks, so what differs is changed afterwards.
         cursor.executemany(
@@ -229,13 +221,7 @@ def store(owner: Connection, corpus: Corpus) -> None:
         cursor.executemany(
             "update public.knowledge_chunks set owner_id = %s, visibility = %s, sensitivity = %s,"
             " allowed_groups = %s, status = %s, document_date = %s where id = %s",
-            [
-                (
-                    *(one.owner, one.visibility, one.sensitivity, list(one.groups)),
-                    *(one.status, one.date, one.id),
-                )
-                for one in corpus.chunks.values()
-            ],
+            [(*access(one), one.status, one.date, one.id) for one in corpus.chunks.values()],
         )
 
 
@@ -252,11 +238,8 @@ def ask_groups_of_token(owner: Connection) -> None:
 
 def sign_in(connection: Connection, user: UUID | None, groups: Iterable[str]) -> None:
     """Make the connection that of this user, with these groups in the token."""
-    claims = {
-        "role": "authenticated",
-        "sub": str(user),
-        "app_metadata": {"groups": sorted(groups)},
-    }
+    groups_of_token = {"groups": sorted(groups)}
+    claims = {"role": "authenticated", "sub": str(user), "app_metadata": groups_of_token}
     connection.execute("select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)])
 
 

@@ -1,26 +1,14 @@
 """What a user of a role cannot read, call or change."""
 
 import random
-from uuid import UUID
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
-from corpora import (
-    USERS,
-    Chunk,
-    Corpus,
-    Document,
-    Row,
-    Viewer,
-    Visibility,
-    drawn,
-    own_word,
-    store,
-    words_of,
-)
+from corpora import USERS, Chunk, Corpus, Document, Row, Viewer, drawn, own_word, store, words_of
 from corpora import ask as call
 from homes import in_its_module
 from support.emptied import dsn as dsn
@@ -28,7 +16,7 @@ from support.emptied import dsn as dsn
 pytestmark = pytest.mark.large
 
 ME, YOU, *_ = USERS
-ACCESS: tuple[UUID, Visibility, None, frozenset[str]] = (YOU, "private", None, frozenset())
+ACCESS: Any = (YOU, "private", None, frozenset())
 YOUR_CHUNK = Chunk(0, 0, *ACCESS, "active", ("alpha",), "red", "one", 0, (1, 0, 0), None)
 MINE = "search_my_knowledge_chunks"
 SEARCHES = [MINE, in_its_module("facet_my_knowledge_chunks")]

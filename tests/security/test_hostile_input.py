@@ -187,32 +187,30 @@ def test_hostile_values_and_names_are_data(hostile: Connection, name: str) -> No
     text = TEXTS[name][:150]
     if not converts(hostile, text, "text"):
         pytest.skip("cannot be stored either")
-    collection = text or "empty"
     ((stored,),) = hostile.execute(
         "insert into public.knowledge_chunks"
         " (content, collection, sensitivity, embedding_model, embedding, metadata)"
         " values ('cat', %s, %s, %s, '[1,0,0]', %s) returning id",
-        [collection, text, text, Jsonb({text: text, "deep": {"value": [text]}})],
+        [text or "empty", text, text, Jsonb({text: text, "deep": {"value": [text]}})],
     ).fetchall()
 
-    def found(**given: Any) -> list[UUID]:
+    def found(filters: object, collections: list[str] | None = None) -> list[UUID]:
         rows = hostile.execute(
             f"select id from public.{SEARCH}(query_embedding => '[1,0,0]', match_threshold => -1,"
             " match_count => 1000, filters => %s::jsonb, collections => %s)".encode(),
-            [Jsonb(given["filters"]) if "filters" in given else None, given.get("collections")],
+            [Jsonb(filters), collections],
         ).fetchall()
         return [row[0] for row in rows]
 
-    assert found(filters={text: text}) == [stored]
+    assert found({text: text}) == [stored]
     for field in ("sensitivity", "embedding_model"):
-        assert found(filters=[{"field": field, "op": "eq", "value": text}]) == [stored]
-        others = found(filters=[{"field": field, "op": "ne", "value": text}])
+        assert found([{"field": field, "op": "eq", "value": text}]) == [stored]
+        others = found([{"field": field, "op": "ne", "value": text}])
         assert len(others) == CHUNKS
         assert stored not in others
-    assert found(filters=[{"field": "metadata.deep.value", "op": "contains", "value": text}]) == [
-        stored
-    ]
-    assert stored in found(collections=[collection])
+    deep = {"field": "metadata.deep.value", "op": "contains", "value": text}
+    assert found([deep]) == [stored]
+    assert stored in found([], [text or "empty"])
     hostile.execute("delete from public.knowledge_chunks where id = %s", [stored])
 
 

@@ -1,5 +1,6 @@
-"""What a signed-in user does with documents: list, read and delete, and never another user's."""
+"""What a signed-in user does with documents, and a backend for a user whom it names."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -7,6 +8,8 @@ import psycopg
 import pytest
 
 from conftest import Connect, Connection
+from second_brain.errors import InvalidInputError
+from second_brain.services.postgres import PostgresProvider
 from support.documents import upsert
 from support.emptied import dsn as dsn
 
@@ -134,3 +137,84 @@ def test_who_is_no_user_is_refused_with_reason(connect: Connect, name: str, argu
             )
         assert no.value.sqlstate == "42501"
         assert hint in (no.value.diag.message_hint or "")
+
+
+@pytest.fixture
+def service(connect: Connect) -> Connection:
+    return connect("service_role")
+
+
+@pytest.fixture
+def three(service: Connection) -> dict[str, UUID]:
+    """A public document, mine and another user's, with two chunks each; mine is a memory."""
+    access: dict[str, dict[str, Any]] = {
+        "public": {"visibility": "public"},
+        "mine": {"owner_id": ME, "collection": "memory"},
+        "yours": {"owner_id": YOU},
+    }
+    return {key: upsert(service, key, f"{key} 0", f"{key} 1", **access[key]) for key in access}
+
+
+def test_a_document_is_read_in_the_scope(service: Connection, three: dict[str, UUID]) -> None:
+    scopes: list[tuple[dict[str, Any], set[str]]] = [
+        ({}, {"public", "mine", "yours"}),
+        ({"viewer_id": ME}, {"public", "mine"}),
+        ({"viewer_id": str(YOU)}, {"public", "yours"}),
+        ({"viewer_id": ME, "public_only": True}, {"public"}),
+        ({"collections": ["memory"]}, {"mine"}),
+        ({"collections": ["knowledge"], "viewer_id": ME}, {"public"}),
+    ]
+    provider = PostgresProvider(service)
+    for scope, keys in scopes:
+        assert {key for key in three if provider.read_document(three[key], **scope)} == keys
+        assert {one.external_key for one in provider.list_documents(**scope)} == keys
+
+
+def test_the_list_has_pages_and_counts(service: Connection, three: dict[str, UUID]) -> None:
+    for key, groups in (("shared", ["staff"]), ("unseen", ["board"])):
+        three[key] = upsert(service, key, "one", "two", owner_id=YOU, allowed_groups=groups)
+    service.execute(
+        "update public.knowledge_chunks set visibility = 'private' where content = 'public 0'"
+    )
+    scope: dict[str, Any] = {"viewer_id": ME, "viewer_groups": ["staff"], "page_size": 2}
+    listed = partial(PostgresProvider(service).list_documents, **scope)
+    first = listed()
+    second = listed(after_key=first[-1].external_key)
+    assert listed(after_key=second[-1].external_key) == []
+    assert [(one.id, one.is_own, one.chunk_count) for one in [*first, *second]] == [
+        (three["mine"], True, 2),
+        (three["public"], False, 1),
+        (three["shared"], False, 2),
+    ]
+
+
+def test_a_document_is_read_chunk_by_chunk(service: Connection, three: dict[str, UUID]) -> None:
+    provider = PostgresProvider(service)
+    found = provider.read_document(three["mine"], viewer_id=ME)
+    assert found is not None
+    assert (found.external_key, found.chunk_count, found.is_own) == ("mine", 2, True)
+    assert [chunk.content for chunk in found.chunks] == ["mine 0", "mine 1"]
+    page = provider.read_document(three["mine"], chunk_count=1, chunk_offset=1)
+    assert page is not None
+    assert [chunk.content for chunk in page.chunks] == ["mine 1"]
+    assert (page.chunk_count, page.is_own) == (2, False)
+
+
+@pytest.mark.usefixtures("three")
+def test_a_multi_tenant_provider_needs_a_viewer(service: Connection) -> None:
+    provider = PostgresProvider(service, multi_tenant=True)
+    with pytest.raises(InvalidInputError, match="viewer_id is missing"):
+        provider.read_document(uuid4())
+    with pytest.raises(InvalidInputError, match="viewer_id is missing"):
+        provider.list_documents()
+    assert provider.read_document(uuid4(), public_only=True) is None
+
+
+def test_a_wrong_argument_is_refused_by_name(service: Connection) -> None:
+    provider = PostgresProvider(service)
+    for named, value in (("chunk_count", 0), ("viewer_id", "ana"), ("collections", "memory")):
+        with pytest.raises(InvalidInputError, match=f"^{named}"):
+            provider.read_document(uuid4(), **{named: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"^document_id must be a UUID, not 'keys'"):
+        provider.read_document("keys")
+    assert provider.read_document(uuid4()) is None

@@ -88,13 +88,13 @@ def test_a_visitors_search_is_bounded(visitor: Connection) -> None:
         ("formulations", [by_vector] * 2, [by_vector] * 3, arrays),
     ):
         check({name: within}, {name: beyond}, f"{name} must be {rule}")
-    formulations = (
-        {"formulations": [FORMULATION, {"query_text": one}]} for one in (long, long + "b")
+    check(
+        {"formulations": [FORMULATION, {"query_text": long}]},
+        {"formulations": [FORMULATION, {"query_text": long + "b"}]},
+        f"formulations[].query_text must be {texts}",
     )
-    check(*formulations, f"formulations[].query_text must be {texts}")
-    rule = "pool_size (at least match_count) times collections times questions must be at most"
-    lists = ({"pool_size": size, **FIVE_LISTS} for size in (75, 76))
-    check(*lists, f"{rule} 750, not 760")
+    lists = "pool_size (at least match_count) times collections times questions must be at most"
+    check({"pool_size": 75, **FIVE_LISTS}, {"pool_size": 76, **FIVE_LISTS}, f"{lists} 750, not 760")
 
 
 @pytest.mark.parametrize("name", ["pool_size", "match_count"])
