@@ -427,9 +427,7 @@ def connections(dsn: str) -> Iterator[Connect]:
     opened: list[Connection] = []
 
     def open_connection(
-        role: Literal["anon", "authenticated", "service_role"] | None = None,
-        *,
-        uid: object = None,
+        role: Literal["anon", "authenticated", "service_role"] | None = None, *, uid: object = None
     ) -> Connection:
         connection = psycopg.connect(dsn, autocommit=True)
         opened.append(connection)

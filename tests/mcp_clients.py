@@ -101,9 +101,7 @@ class Broken(WordLlamaEmbedder):
 def over_stdio(dsn: str, *options: str) -> Client:
     """Return a client that starts the real process and uses its standard input and output."""
     started = StdioServerParameters(
-        command=COMMAND[0],
-        args=[*COMMAND[1:], *options],
-        env=environment(SECOND_BRAIN_DSN=dsn),
+        command=COMMAND[0], args=[*COMMAND[1:], *options], env=environment(SECOND_BRAIN_DSN=dsn)
     )
     return Client(stdio_client(started))
 
@@ -196,10 +194,7 @@ def _answer(result: CallToolResult) -> Answer:
 @contextmanager
 def connected(client: AbstractAsyncContextManager[Client]) -> Iterator[Assistant]:
     """Connect a client in an event loop of another thread."""
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(client) as connection,
-    ):
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(client) as connection:
         yield Assistant(portal, connection)
 
 

@@ -7,6 +7,7 @@ from psycopg.rows import dict_row
 
 from conftest import Connection
 from second_brain.adoption import carrying, migration, proposal
+from second_brain.database import doctor
 from second_brain.services.install import Database
 
 GUIDE = """
@@ -74,6 +75,19 @@ def compare(connection: Connection, name: str = "documents", **options: Any) -> 
 def reasons(connection: Connection, name: str = "documents") -> dict[str, str]:
     found = carrying.problems(Database(connection), name)
     return {",".join(map(str, one.key)): one.reason for one in found}
+
+
+def findings(connection: Connection) -> list[tuple[str, str]]:
+    """Return what doctor reports of adoptions and tables, by its status."""
+    return [
+        (one.status, one.message)
+        for one in doctor.examine(connection)
+        if one.check in ("adoptions", "tables") and one.status != "ok"
+    ]
+
+
+def faults(connection: Connection) -> list[str]:
+    return [message for status, message in findings(connection) if status == "error"]
 
 
 def documents(connection: Connection) -> dict[str, Row]:

@@ -3,11 +3,10 @@
 import adopted
 import psycopg
 import pytest
-from adopted import GUIDE, adopt, backfill, compare, contents, documents, reasons
+from adopted import GUIDE, adopt, backfill, compare, contents, documents, faults, findings, reasons
 
 from conftest import Connect, Connection
 from second_brain.adoption import carrying
-from second_brain.database import doctor
 from second_brain.services.install import Database
 
 pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
@@ -145,24 +144,17 @@ def test_a_view_that_reads_whole_rows_follows_every_column(source: Connection) -
 
 
 def test_a_changed_view_is_reported_until_its_columns_are_followed(source: Connection) -> None:
-    def faults() -> list[str]:
-        return [
-            one.message
-            for one in doctor.examine(source)
-            if one.check == "adoptions" and one.status == "error"
-        ]
-
-    assert faults() == []
+    assert faults(source) == []
     source.execute("drop view knowledge_internal.adopted_documents")
     source.execute(WHOLE_ROWS.encode())
-    (message,) = faults()
+    (message,) = faults(source)
     assert "trigger adopted_documents_change on public.documents does not follow whole" in message
     compare(source, repair=True)
-    assert faults() == []
+    assert faults(source) == []
     source.execute("update public.documents set views = 7 where id = 1")
     assert documents(source)["documents/1"]["metadata"]["views"] == 7
     source.execute("drop trigger adopted_documents_change on public.documents")
-    assert "adopted_documents_change on public.documents does not exist" in faults()[0]
+    assert "adopted_documents_change on public.documents does not exist" in faults(source)[0]
 
 
 def test_a_column_of_the_view_can_be_renamed(source: Connection) -> None:
@@ -268,11 +260,8 @@ def test_the_doctor_reports_writes_that_nobody_carries_over(noting: Connection) 
     noting.execute(
         "update public.knowledge_adoption_changes set noted_at = now() - '1 day'::interval"
     )
-    (found,) = [one for one in doctor.examine(noting) if one.check == "adoptions"]
-    assert (found.status, "3 noted writes are not carried over" in found.message) == (
-        "warning",
-        True,
-    )
+    ((status, message),) = findings(noting)
+    assert (status, "3 noted writes are not carried over" in message) == ("warning", True)
 
 
 def test_a_writer_needs_no_rights_on_the_notes(noting: Connection, connect: Connect) -> None:

@@ -108,11 +108,7 @@ def test_bad_options_are_refused(run: Run, dsn: str, options: tuple[str, ...], r
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [
-        "document_id int, chunk_index int",
-        "doc int references public.files, position int",
-    ],
+    "columns", ["document_id int, chunk_index int", "doc int references public.files, position int"]
 )
 def test_rows_of_a_chunk_table_are_chunks_of_documents(
     run: Run, dsn: str, database: Connection, columns: str

@@ -47,47 +47,35 @@ class Layout:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+def of_store(table: str, **settings: Any) -> dict[str, Any]:
+    return {"table": table, **settings}
+
+
 LAYOUTS = {
     "supabase": Layout("supabase", "documents", "langchain", key=lambda id_: {"id": UUID(id_)}),
     "pgvector": Layout(
-        "pgvector",
-        "langchain_pg_embedding",
-        "pgvector",
+        *("pgvector", "langchain_pg_embedding", "pgvector"),
         name=lambda number: f"file/{number}%",
         key=lambda id_: {"id": id_},
         settings={"collection": "handbook"},
     ),
     "pgvectorstore": Layout(
-        "pgvectorstore", "passages", "pgvectorstore", settings={"table": "passages"}
+        *("pgvectorstore", "passages", "pgvectorstore"), settings=of_store("passages")
     ),
     "pgvectorstore, hybrid": Layout(
-        "pgvectorstore",
-        "passages_hybrid",
-        "pgvectorstore",
+        *("pgvectorstore", "passages_hybrid", "pgvectorstore"),
         name=lambda number: f"t{number}",
         key=lambda id_: {"langchain_id": id_},
-        settings={
-            "table": "passages_hybrid",
-            "columns": ["team"],
-            "id_type": "TEXT",
-            "hybrid": True,
-        },
+        settings=of_store("passages_hybrid", columns=["team"], id_type="TEXT", hybrid=True),
     ),
     "llamaindex": Layout(
-        "llamaindex", "data_passages", "llamaindex", settings={"table": "passages", "dimensions": 3}
+        *("llamaindex", "data_passages", "llamaindex"), settings=of_store("passages", dimensions=3)
     ),
     "llamaindex, hybrid": Layout(
-        "llamaindex",
-        "data_passages_hybrid",
-        "llamaindex",
-        settings={
-            "table": "passages_hybrid",
-            "dimensions": 3,
-            "hybrid": True,
-            "jsonb": True,
-            "halfvec": True,
-            "hnsw": True,
-        },
+        *("llamaindex", "data_passages_hybrid", "llamaindex"),
+        settings=of_store(
+            "passages_hybrid", dimensions=3, hybrid=True, jsonb=True, halfvec=True, hnsw=True
+        ),
     ),
 }
 

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from adopted import adopt, backfill, compare, documents
+from adopted import adopt, backfill, compare, documents, faults
 
 from command_line import Run
 from conftest import Connection
-from second_brain.database import doctor
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -57,13 +56,9 @@ def test_a_document_has_the_fields_of_its_row_in_the_parent(parts: Connection) -
 
 
 def test_doctor_names_a_trigger_that_the_parent_lacks_and_no_other(parts: Connection) -> None:
-    def missing() -> list[str]:
-        found = [one for one in doctor.examine(parts) if one.check == "adoptions"]
-        return [one.message for one in found if one.status == "error"]
-
-    assert missing() == []
+    assert faults(parts) == []
     parts.execute("drop trigger adopted_parts_delete on public.articles")
-    (said,) = missing()
+    (said,) = faults(parts)
     assert "the trigger adopted_parts_delete on public.articles does not exist" in said
 
 

@@ -6,11 +6,11 @@ import subprocess
 import adopted
 import psycopg
 import pytest
-from adopted import GUIDE, adopt, backfill, compare, contents, documents
+from adopted import GUIDE, adopt, backfill, compare, contents, documents, findings
 
 from conftest import Connection
 from second_brain.adoption import carrying
-from second_brain.database import doctor, uninstall
+from second_brain.database import uninstall
 from second_brain.database.embedded import installed_majors, program
 from second_brain.services.install import Database
 
@@ -90,14 +90,6 @@ def test_documents_are_deleted_on_request(source: Connection) -> None:
     assert left == [("documents/9",)]
     adopt(source)
     assert backfill(source).stored == 2
-
-
-def findings(connection: Connection) -> list[tuple[str, str]]:
-    return [
-        (one.status, one.message)
-        for one in doctor.examine(connection)
-        if one.check in ("adoptions", "tables") and one.status != "ok"
-    ]
 
 
 def test_the_doctor_reports_what_does_not_follow(source: Connection) -> None:

@@ -75,10 +75,7 @@ async def search_async(trial: Trial, pool: AsyncConnectionPool[Any], name: str) 
         trial.note("searches on a loop")
         limit = draw.choice([None, None, 0.001, 0.02])
         try:
-            judge(
-                trial,
-                *await asyncio.wait_for(provider.hybrid_search(**arguments(draw)), limit),
-            )
+            judge(trial, *await asyncio.wait_for(provider.hybrid_search(**arguments(draw)), limit))
         except TimeoutError:
             trial.held("cancelled")
         except Exception as error:  # noqa: BLE001

@@ -1,7 +1,6 @@
 """What a user of a role cannot read, call or change."""
 
 import random
-from typing import Any
 
 import psycopg
 import pytest
@@ -16,8 +15,10 @@ from support.emptied import dsn as dsn
 pytestmark = pytest.mark.large
 
 ME, YOU, *_ = USERS
-ACCESS: Any = (YOU, "private", None, frozenset())
-YOUR_CHUNK = Chunk(0, 0, *ACCESS, "active", ("alpha",), "red", "one", 0, (1, 0, 0), None)
+NOBODYS: frozenset[str] = frozenset()
+YOUR_CHUNK = Chunk(
+    0, 0, YOU, "private", None, NOBODYS, "active", ("alpha",), "red", "one", 0, (1, 0, 0), None
+)
 MINE = "search_my_knowledge_chunks"
 SEARCHES = [MINE, in_its_module("facet_my_knowledge_chunks")]
 NOBODY = (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidTextRepresentation)
@@ -95,7 +96,7 @@ def test_a_user_reads_only_own_and_public_rows(
 @pytest.fixture
 def yours(owner: Connection) -> None:
     """A chunk of another user, and no other row."""
-    store(owner, Corpus({0: Document(0, *ACCESS)}, {0: YOUR_CHUNK}))
+    store(owner, Corpus({0: Document(0, YOU, "private", None, NOBODYS)}, {0: YOUR_CHUNK}))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +152,7 @@ def test_a_user_names_no_other_viewer(me: Connection) -> None:
 
 @pytest.mark.usefixtures("yours")
 @pytest.mark.parametrize(
-    "function",
-    [SEARCHES[1], in_its_module("count_my_pending_knowledge_embeddings")],
+    "function", [SEARCHES[1], in_its_module("count_my_pending_knowledge_embeddings")]
 )
 def test_a_user_names_no_other_viewer_in_the_search_argument(me: Connection, function: str) -> None:
     for viewer in ({"viewer_id": YOU}, {"viewer_groups": ["board"]}, {"viewer_id": None}):

@@ -308,10 +308,7 @@ def test_migrations_keep_a_function_that_is_there(plain_dsn: str) -> None:
 
 @pytest.mark.parametrize(
     "returns",
-    [
-        "text language sql return 'a text'",
-        "setof text[] language sql as $$ select '{}'::text[] $$",
-    ],
+    ["text language sql return 'a text'", "setof text[] language sql as $$ select '{}'::text[] $$"],
 )
 def test_migrations_refuse_a_function_that_is_another(plain_dsn: str, returns: str) -> None:
     with psycopg.connect(plain_dsn, autocommit=True) as connection:

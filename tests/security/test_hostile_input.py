@@ -26,7 +26,7 @@ from hostile_values import (
     TYPES,
     mostly,
 )
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.types.json import Jsonb
@@ -35,6 +35,7 @@ from conftest import Connection
 from homes import present
 from second_brain import errors
 from second_brain.services.postgres import PostgresProvider
+from support.properties import tried
 
 CHUNKS = 300
 LANGUAGES = ("english", "german", "simple")
@@ -321,13 +322,10 @@ operators = texts | st.sampled_from(
 conditions = st.fixed_dictionaries(
     {"field": fields, "op": operators}, optional={"value": documents, "operator": documents}
 )
-unhurried = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 
 
 @pytest.mark.large
-@settings(unhurried, max_examples=80)
+@tried(80)
 @given(
     text=texts,
     mode=st.sampled_from(["websearch", "simple", "phrase"]),
@@ -337,17 +335,12 @@ def test_every_text_is_answered(
     hostile: Connection, text: str, mode: str, function: str, modules: tuple[str, ...]
 ) -> None:
     assume(present([function], modules))
-    given_ = {
-        "query_text": text,
-        "search_mode": mode,
-        "query_embedding": "[1,0,0]",
-        "snippet": "true",
-    }
-    assert answered(hostile, function, "query_text", given_)
+    given_ = {"query_text": text, "search_mode": mode, "query_embedding": "[1,0,0]"}
+    assert answered(hostile, function, "query_text", given_ | {"snippet": "true"})
 
 
 @pytest.mark.large
-@settings(unhurried, max_examples=80)
+@tried(80)
 @given(filters=documents | st.lists(conditions | documents, max_size=3))
 def test_every_filter_is_answered_or_refused(hostile: Connection, filters: Any) -> None:
     given_ = {"query_text": "cat", "filters": json.dumps(filters)}
