@@ -139,6 +139,11 @@ def published(source: Connection) -> Connection:
     return source
 
 
+def grant(owner: Connection, right: str, role: str) -> None:
+    table = "public.knowledge_documents"
+    owner.execute(f"grant {right} (source_row) on table {table} to {role}".encode())
+
+
 def found_rows(caller: Connection, function: str) -> list[str | None]:
     query = f"select source_row -> 'key' ->> 'id' from public.{function}(query_text => '{TULIP}')"
     return [key for (key,) in caller.execute(query.encode()).fetchall()]
@@ -151,17 +156,13 @@ def test_hits_of_users_and_visitors_do_not_name_the_row(
 ) -> None:
     caller = connect(role, uid=ANNA)
     assert found_rows(caller, function) == [None]
-    published.execute(
-        f"grant select (source_row) on table public.knowledge_documents to {role}".encode()
-    )
+    grant(published, "select", role)
     assert found_rows(caller, function) == ["1"]
 
 
 @pytest.mark.module("visitors")
 def test_a_grant_for_users_shows_visitors_no_row(published: Connection, connect: Connect) -> None:
-    published.execute(
-        "grant select (source_row) on table public.knowledge_documents to authenticated"
-    )
+    grant(published, "select", "authenticated")
     assert found_rows(connect("anon"), VISITOR) == [None]
 
 
@@ -195,11 +196,7 @@ def test_doctor_accepts_the_grant_that_shows_the_row_and_no_other(published: Con
         }
 
     before = findings()
-    published.execute(
-        "grant select (source_row) on table public.knowledge_documents to authenticated"
-    )
+    grant(published, "select", "authenticated")
     assert findings() == before
-    published.execute(
-        "grant update (source_row) on table public.knowledge_documents to authenticated"
-    )
+    grant(published, "update", "authenticated")
     assert findings() != before

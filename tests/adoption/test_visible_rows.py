@@ -98,6 +98,12 @@ def claims(connection: Connection, user: str, tenant: str) -> None:
     )
 
 
+def user_of(connect: Connect, tenant: str) -> Connection:
+    user = connect("authenticated")
+    claims(user, USERS[0], tenant)
+    return user
+
+
 def search(connection: Connection, **arguments: Any) -> list[Row]:
     rows = connection.execute(
         "select to_jsonb(hit) from public.search_visible_knowledge_chunks(%s) as hit",
@@ -196,8 +202,7 @@ def test_the_owner_and_service_role_find_every_row_and_others_only_what_they_may
     assert len(search(notes, **asked)) == 300
     assert len(search(connect("service_role"), **asked)) == 300
     # Without a policy, a user sees nothing.
-    user = connect("authenticated")
-    claims(user, USERS[0], "a")
+    user = user_of(connect, "a")
     assert search(user, query_text="harbour") == []
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         search(connect("anon"), query_text="harbour")
@@ -217,8 +222,7 @@ def test_a_visitor_finds_what_anon_may_select(notes: Connection, connect: Connec
 
 def test_a_table_that_roles_may_not_select_is_hidden(notes: Connection, connect: Connect) -> None:
     notes.execute("create policy visible on public.notes to authenticated using (true)")
-    user = connect("authenticated")
-    claims(user, USERS[0], "a")
+    user = user_of(connect, "a")
     assert search(user, query_text="harbour")
     notes.execute("revoke select on public.notes from authenticated")
     notes.execute("grant select (id) on public.notes to authenticated")
@@ -240,16 +244,14 @@ def test_a_table_that_roles_may_not_select_is_hidden(notes: Connection, connect:
 def test_what_would_show_other_rows_is_refused(
     notes: Connection, connect: Connect, arguments: Row, refusal: str
 ) -> None:
-    user = connect("authenticated")
-    claims(user, USERS[0], "a")
+    user = user_of(connect, "a")
     with pytest.raises(psycopg.DataError, match=refusal):
         search(user, **{"query_text": "harbour", **arguments})
 
 
 def test_like_ids_of_a_hidden_row_are_refused_alike(notes: Connection, connect: Connect) -> None:
     notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
-    user = connect("authenticated")
-    claims(user, USERS[0], "c")
+    user = user_of(connect, "c")
     hidden = notes.execute(
         "select chunk.id from public.knowledge_chunks as chunk join public.notes as note"
         " on note.id = chunk.place_bigint where note.tenant = 'a' limit 1"
@@ -299,8 +301,7 @@ def two(notes: Connection) -> Connection:
 
 
 def test_each_table_is_under_its_own_policies(two: Connection, connect: Connect) -> None:
-    user = connect("authenticated")
-    claims(user, USERS[0], "c")
+    user = user_of(connect, "c")
     shown = visible(user)
     hits = search(user, query_text="harbour", query_embedding="[1,0,0]", match_count=200)
     ids = [hit["source_row"]["key"]["id"] for hit in hits]
