@@ -61,15 +61,10 @@ def test_the_dump_of_the_source_is_as_before(source: Connection, dsn: str) -> No
     major = source.info.server_version // 10_000
     if major not in installed_majors():
         pytest.skip(f"pg_dump of PostgreSQL {major} is not installed")
-    pg_dump = program(major, "pg_dump")
+    command = [program(major, "pg_dump"), "--schema", "public", "--dbname", dsn]
 
     def dump() -> str:
-        done = subprocess.run(
-            [pg_dump, "--schema", "public", "--dbname", dsn],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         # Each dump has a random key of its own.
         return re.sub(r"\\(un)?restrict \S+", "", done.stdout)
 
@@ -94,18 +89,13 @@ def test_documents_are_deleted_on_request(source: Connection) -> None:
 
 def test_the_doctor_reports_what_does_not_follow(source: Connection) -> None:
     adopt(source)
-    assert findings(source) == [
-        (
-            "warning",
-            "documents (public.documents): 2 of 2 compared rows differ from their documents",
-        )
-    ]
+    rows = "documents (public.documents)"
+    told = f"{rows}: 2 of 2 compared rows differ from their documents"
+    assert findings(source) == [("warning", told)]
     backfill(source)
     assert findings(source) == []
     source.execute("update public.documents set content = null where id = 1")
-    assert findings(source) == [
-        ("warning", "documents (public.documents): 1 row cannot be carried over")
-    ]
+    assert findings(source) == [("warning", f"{rows}: 1 row cannot be carried over")]
     source.execute("alter table public.documents disable trigger adopted_documents_update")
     source.execute("drop trigger adopted_documents_delete on public.documents")
     ((status, message),) = findings(source)

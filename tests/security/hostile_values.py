@@ -129,8 +129,6 @@ def mostly(cases: Mapping[str, str]) -> list[Any]:
     ]
 
 
-# JSON.
-
 FILTER_VALUES = [
     (field, op)
     for field, ops in {
@@ -162,8 +160,6 @@ MANY_VALUES: dict[str, tuple[str, str, list[Any]]] = {
     "times not in": ("created_at", "not_in", [f"2020-01-01T00:00:00.{n:04}Z" for n in THOUSAND]),
 }
 
-
-# Texts that become another type.
 
 DATES = (
     *("soon", "now", "infinity", "-infinity", "2026-02-30", "0000-01-01", "99999999-01-01"),
@@ -199,9 +195,6 @@ TYPED_TEXTS: dict[LiteralString, tuple[str, ...]] = {
     "extensions.vector": VECTORS,
 }
 ALWAYS = ("", " ", "NULL", "\0", "\ud800", "9" * 1_001, "x" * 1_000_000)
-
-
-# Through Python.
 
 
 def circle() -> list[Any]:

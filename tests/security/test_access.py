@@ -17,6 +17,7 @@ from psycopg import sql
 from conftest import Connect, Connection
 from homes import in_its_module, module_of, present
 from second_brain.database import migrations
+from support.documents import upsert
 from support.emptied import dsn as dsn
 
 GOLDEN = Path(__file__).parent / "golden" / "signatures.txt"
@@ -265,13 +266,7 @@ def fill(connection: Connection) -> None:
         ("nobody's", None, "private"),
         ("everybody's", None, "public"),
     ):
-        connection.execute(
-            "select public.upsert_knowledge_document("
-            "   jsonb_build_object('external_key', %(key)s::text, 'owner_id', %(owner)s::text,"
-            "     'visibility', %(visibility)s::text),"
-            "   jsonb_build_array(jsonb_build_object('content', %(key)s::text)))",
-            {"key": key, "owner": owner, "visibility": visibility},
-        )
+        upsert(connection, key, key, owner_id=owner, visibility=visibility)
     connection.execute("insert into public.knowledge_sources (name) values ('wiki')")
 
 

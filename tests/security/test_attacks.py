@@ -1,6 +1,8 @@
 """What a user of a role cannot read, call or change."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -35,8 +37,6 @@ def me(connect: Connect) -> Connection:
     return connect("authenticated", uid=ME)
 
 
-# Without the functions: tables, statistics, errors.
-
 PEEK = """
 create or replace function pg_temp.peek(seen text) returns boolean language plpgsql cost 0.0001 as
 $$ begin raise notice '%', seen; return true; end $$
@@ -55,6 +55,21 @@ READS = (
 )
 
 
+@contextmanager
+def notices(connection: Connection) -> Iterator[list[str]]:
+    """Collect what is raised as a notice within the block."""
+    reported: list[str] = []
+
+    def listen(message: psycopg.errors.Diagnostic) -> None:
+        reported.append(message.message_primary or "")
+
+    connection.add_notice_handler(listen)
+    try:
+        yield reported
+    finally:
+        connection.remove_notice_handler(listen)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_user_reads_only_own_and_public_rows(
     owner: Connection, me: Connection, seed: int
@@ -66,25 +81,16 @@ def test_a_user_reads_only_own_and_public_rows(
         "grant select on public.knowledge_chunks, public.knowledge_documents to authenticated"
     )
     owner.execute("analyze public.knowledge_chunks, public.knowledge_documents")
-    reported: list[str] = []
-
-    def listen(message: psycopg.errors.Diagnostic) -> None:
-        reported.append(message.message_primary or "")
-
     me.execute(PEEK.encode())
-    me.add_notice_handler(listen)
-    try:
+    with notices(me) as reported:
         for statement in READS:
             try:
                 rows: object = me.execute(statement.encode()).fetchall()
             except psycopg.DataError as error:
                 rows = (str(error), error.diag.message_detail, error.diag.context)
             assert words_of(rows) <= corpus.words(viewer), statement
-    finally:
-        me.remove_notice_handler(listen)
-    assert words_of(reported) == {
-        word for word in corpus.words(viewer) if not word.startswith("head")
-    }
+    shown = {word for word in corpus.words(viewer) if not word.startswith("head")}
+    assert words_of(reported) == shown
     ((chunks, documents),) = me.execute(
         "select (select count(*) from public.knowledge_chunks),"
         "       (select count(*) from public.knowledge_documents)"
@@ -125,9 +131,6 @@ def test_a_refusal_tells_nothing_that_is_stored(me: Connection, arguments: Row) 
     told = caught.value.diag
     reported = (str(caught.value), told.message_detail, told.message_hint, told.context)
     assert words_of(reported) == set()
-
-
-# Whose search it is.
 
 
 @pytest.mark.usefixtures("yours")
@@ -193,28 +196,16 @@ def test_a_user_cannot_change_what_a_search_has_read_before(me: Connection, func
         assert call(me, function, query_text="alpha") == expected
 
 
-# Objects of the caller's own that stand in for those of the search.
-
-
 def spied(connection: Connection) -> list[str]:
     """Search as the connection's user; return as whom their own code ran, but for themselves."""
-    reported: list[str] = []
-
-    def listen(message: psycopg.errors.Diagnostic) -> None:
-        reported.append(message.message_primary or "")
-
-    connection.add_notice_handler(listen)
-    rows = call(
-        connection,
-        "search_my_knowledge_chunks",
-        query_text=f"alpha {own_word('row', 0)}",
-        query_embedding=[1, 0, 0],
-        filters=[{"field": "document_date", "op": "exists", "value": False}],
-        collections=["one"],
-        snippet=True,
-        neighbor_window=1,
-    )
-    assert rows == []
+    search: Row = {
+        "query_text": f"alpha {own_word('row', 0)}",
+        "query_embedding": [1, 0, 0],
+        "filters": [{"field": "document_date", "op": "exists", "value": False}],
+        "collections": ["one"],
+    }
+    with notices(connection) as reported:
+        assert call(connection, MINE, **search, snippet=True, neighbor_window=1) == []
     # What they cast before the call, they cast as themselves.
     return [user for user in reported if user != "authenticated"]
 

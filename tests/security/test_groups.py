@@ -288,9 +288,6 @@ def test_a_viewer_of_most_rows_finds_no_hidden_one(connect: Connect) -> None:
     assert min(numbers) >= 100
 
 
-# The project's function and upgrades.
-
-
 FUNCTION = "public.knowledge_viewer_groups()"
 OF_TEXTS = f"create function {FUNCTION} returns text[] language sql as"
 

@@ -141,9 +141,6 @@ def as_search(arguments: Mapping[str, str | None]) -> dict[str, str | None]:
     return {"search": "{" + ", ".join(members) + "}"}
 
 
-# Text.
-
-
 @pytest.mark.large
 @pytest.mark.parametrize("name", TEXTS)
 def test_any_query_text_is_answered(hostile: Connection, name: str) -> None:
@@ -299,8 +296,6 @@ def test_extreme_weights_are_answered_or_refused(
     given |= {"vector_weight": weight, "text_weight": weight, "rrf_k": rrf_k, "fusion": fusion}
     answered(hostile, SEARCH, "vector_weight", given)
 
-
-# Anything at all.
 
 letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0") | st.sampled_from(
     list("\"'\\-&|!()<>:*$%{}[]@?,;.#/+_~`= \n\t\u202e\u200b\u0301\u0316\ufdfa\u3042漢")

@@ -186,9 +186,6 @@ def differences(one: object, other: object) -> object:
     return one, other
 
 
-# What is asked.
-
-
 def typed(draw: random.Random) -> str:
     """Draw a word, mostly with a mistake, cut off, or without its accents."""
     word = draw.choice(WORDS)

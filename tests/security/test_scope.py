@@ -5,7 +5,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from corpora import USERS, call
@@ -15,7 +14,6 @@ SEARCH = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 EMPTY = "explain_empty_knowledge_search"
 TENANT_A = [{"field": "metadata.tenant", "op": "eq", "value": "a"}]
-STORE = "select public.upsert_knowledge_document(%s, %s)"
 
 Row = dict[str, Any]
 
@@ -136,10 +134,8 @@ def test_what_is_required_bounds_neighbours_counts_and_titles(knowledge: Connect
     chunks = [
         {"content": f"plan {tenant}", "metadata": {"tenant": tenant}} for tenant in ("a", "b", "a")
     ]
-    document = {"external_key": "mixed", "title": "shown", "metadata": {"team": "x"}}
-    knowledge.execute(STORE, [Jsonb(document), Jsonb(chunks)])
-    document = {"external_key": "of b", "title": "hidden", "metadata": {"tenant": "b"}}
-    knowledge.execute(STORE, [Jsonb(document), Jsonb([chunks[0]])])
+    documents.upsert(knowledge, "mixed", *chunks, title="shown", metadata={"team": "x"})
+    documents.upsert(knowledge, "of b", chunks[0], title="hidden", metadata={"tenant": "b"})
     asked = {"query_text": "plan", "required_filters": TENANT_A, "neighbor_window": 2}
     rows = call(knowledge, SEARCH, asked)
     assert {row["content"] for row in rows} == {"plan a"}
@@ -154,10 +150,8 @@ def test_what_is_required_bounds_documents(tenants: Connection) -> None:
     assert [row["external_key"] for row in listed] == ["plan-a"]
     for key, is_read in (("plan-a", True), ("plan-b", False)):
         arguments = {"document": ids(tenants)[key], "required_filters": TENANT_A}
-        ((content,),) = [
-            row.values() for row in call(tenants, "read_knowledge_document", arguments)
-        ]
-        assert (content is not None) is is_read
+        (row,) = call(tenants, "read_knowledge_document", arguments)
+        assert (row["read_knowledge_document"] is not None) is is_read
 
 
 @pytest.mark.parametrize(
@@ -182,9 +176,6 @@ def test_a_condition_on_access_applies_to_title_and_address_without_a_viewer(
     for argument in ("filters", "required_filters"):
         (row,) = call(knowledge, SEARCH, {"query_text": "plan", argument: [condition]})
         assert (row["title"], row["source_url"], row["external_key"]) == (None, None, None)
-
-
-# Titles that are searched.
 
 
 @pytest.fixture
@@ -245,9 +236,6 @@ def test_a_visitor_finds_no_letter_of_a_hidden_title(titled: Connection) -> None
             assert call(titled, SEARCH, asked | limits) == []
 
 
-# What is told of columns that only service_role reads.
-
-
 @pytest.mark.module("insight")
 @pytest.mark.parametrize("field", ["source_id", "embedding_model"])
 @pytest.mark.parametrize("op", ["eq", "in"])
@@ -275,9 +263,6 @@ def test_names_of_sources_and_models_are_told_to_service_role_alone(
         answer = json.dumps(call(knowledge, function, asked), default=str)
         assert '"known"' not in answer
         assert '"nearest"' not in answer
-
-
-# How large filters may be.
 
 
 def not_in(conditions: int, values: int, length: int) -> list[Row]:
