@@ -61,7 +61,7 @@ def test_the_dump_of_the_source_is_as_before(source: Connection, dsn: str) -> No
     major = source.info.server_version // 10_000
     if major not in installed_majors():
         pytest.skip(f"pg_dump of PostgreSQL {major} is not installed")
-    command = [program(major, "pg_dump"), "--schema", "public", "--dbname", dsn]
+    command = [str(program(major, "pg_dump")), "--schema", "public", "--dbname", dsn]
 
     def dump() -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
