@@ -6,8 +6,10 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal, TypeAlias
+
+from local_server import Quiet, serving
 
 Part: TypeAlias = str | dict[str, Any] | threading.Event | Literal[None]
 """A piece of the text, a raw event, a pause until the event is set, or a broken connection."""
@@ -41,7 +43,7 @@ def chunk(text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
 def chat_server() -> Iterator[ChatServer]:
     """Serve on a free port of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             served.requests.append({"path": self.path, **json.loads(body)})
@@ -79,16 +81,6 @@ def chat_server() -> Iterator[ChatServer]:
                         return False
             return True
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    served = ChatServer(f"http://127.0.0.1:{server.server_port}/v1")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(Handler) as url:
+        served = ChatServer(f"{url}/v1")
         yield served
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

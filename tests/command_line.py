@@ -15,8 +15,6 @@ from second_brain.models.wordllama import WordLlamaEmbedder
 
 
 class Done(NamedTuple):
-    """How a command ended."""
-
     code: int
     out: str
     err: str
@@ -94,7 +92,6 @@ def write_docs(docs: Path) -> Path:
 
 
 def hits(done: Done) -> list[dict[str, Any]]:
-    """Return the hits of a search with --json."""
     assert done.code == 0, done.err
     found: list[dict[str, Any]] = json.loads(done.out)["results"]
     return found

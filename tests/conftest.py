@@ -42,7 +42,6 @@ _rendering = pytest.StashKey[Rendering]()
 
 
 def _modules(given: str) -> tuple[str, ...]:
-    """Read `--modules`."""
     named = () if given == "none" else tuple(sorted(set(given.split(","))))
     if unknown := set(named) - set(migrations.modules()):
         raise argparse.ArgumentTypeError(
@@ -109,7 +108,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def missing_modules(config: pytest.Config, wanted: Iterable[str]) -> list[str]:
-    """Return the modules that this run does not install."""
     installed = config.getoption("--modules")
     return [one for one in wanted if one not in installed]
 
@@ -147,11 +145,9 @@ class Server:
     modules: tuple[str, ...] = ()
 
     def admin_dsn(self, database: str = "postgres") -> str:
-        """Return the superuser's DSN."""
         return make_conninfo(self.admin, dbname=database)
 
     def owner_dsn(self, database: str = "postgres") -> str:
-        """Return the owner's DSN."""
         return make_conninfo(self.owner, dbname=database)
 
     def _as_admin(self, statement: LiteralString, *names: str) -> None:
@@ -336,7 +332,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def server(pytestconfig: pytest.Config) -> Server:
-    """The server of this run."""
     return _server(pytestconfig)
 
 
@@ -432,9 +427,7 @@ def connections(dsn: str) -> Iterator[Connect]:
     opened: list[Connection] = []
 
     def open_connection(
-        role: Literal["anon", "authenticated", "service_role"] | None = None,
-        *,
-        uid: object = None,
+        role: Literal["anon", "authenticated", "service_role"] | None = None, *, uid: object = None
     ) -> Connection:
         connection = psycopg.connect(dsn, autocommit=True)
         opened.append(connection)

@@ -19,17 +19,12 @@ from second_brain.services.functions import packed
 from second_brain.services.write import KnowledgeWriter
 
 SAVANNA: list[dict[str, object]] = [
-    {
-        "content": "The zebra crossing is striped.",
-        "embedding_model": "m",
-        "embedding": [1.0, 0.0, 0.0],
-    },
-    {
-        "content": "A zebra eats grass on the plain.",
-        "embedding_model": "m",
-        "embedding": [0.8, 0.6, 0.0],
-    },
-    {"content": "The lion sleeps.", "embedding_model": "m", "embedding": [0.0, 0.0, 1.0]},
+    {"content": content, "embedding_model": "m", "embedding": embedding}
+    for content, embedding in (
+        ("The zebra crossing is striped.", [1.0, 0.0, 0.0]),
+        ("A zebra eats grass on the plain.", [0.8, 0.6, 0.0]),
+        ("The lion sleeps.", [0.0, 0.0, 1.0]),
+    )
 ]
 """Three chunks whose similarities to [1, 0, 0] are 1, 0.8 and 0."""
 
@@ -46,9 +41,8 @@ def store_document(
         with psycopg.connect(database, autocommit=True) as connection:
             return store_document(connection, key, texts, model, **document)
     chunks: list[dict[str, object]] = [
-        {"content": text, "embedding": embedding, "embedding_model": model}
-        if embedding is not None
-        else {"content": text}
+        {"content": text}
+        | ({} if embedding is None else {"embedding": embedding, "embedding_model": model})
         for text, embedding in texts.items()
     ]
     writer = KnowledgeWriter(database)
@@ -64,14 +58,10 @@ GROUPS = ("board", "editors", "guests", "staff")
 _SYLLABLES = ("bab", "cec", "did", "fof", "gug", "hah", "jej", "kik", "lol", "mum")
 
 Row = dict[str, Any]
+_JSON = ("filters", "required_filters", "formulations", "boosts", "queries", "search")
 TYPES: dict[str, LiteralString] = {
+    **dict.fromkeys(_JSON, "::jsonb"),
     "query_embedding": "::extensions.vector",
-    "filters": "::jsonb",
-    "required_filters": "::jsonb",
-    "formulations": "::jsonb",
-    "boosts": "::jsonb",
-    "queries": "::jsonb",
-    "search": "::jsonb",
     "document": "::uuid",
 }
 Visibility = Literal["private", "public"]
@@ -84,8 +74,6 @@ def own_word(kind: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """A stored document."""
-
     number: int
     owner: UUID | None
     visibility: Visibility
@@ -94,7 +82,6 @@ class Document:
 
     @property
     def id(self) -> UUID:
-        """Its id in the database."""
         return UUID(int=10_000 + self.number)
 
 
@@ -118,12 +105,10 @@ class Chunk:
 
     @property
     def id(self) -> UUID:
-        """Its id in the database."""
         return UUID(int=20_000 + self.number)
 
     @property
     def word(self) -> str:
-        """The word that it alone has."""
         return own_word("row", self.number)
 
 
@@ -136,7 +121,6 @@ class Viewer:
     groups: frozenset[str] | None = None
 
     def sees(self, row: Document | Chunk) -> bool:
-        """Whether a row may be shown."""
         if isinstance(row, Chunk) and row.status != "active":
             return False
         if row.visibility == "public":
@@ -151,8 +135,6 @@ class Viewer:
 
 @dataclass
 class Corpus:
-    """All that is stored."""
-
     documents: dict[int, Document]
     chunks: dict[int, Chunk]
 
@@ -205,25 +187,18 @@ def drawn(draw: random.Random) -> Corpus:
 
 
 def store(owner: Connection, corpus: Corpus) -> None:
+    def access(one: Document | Chunk) -> tuple[object, ...]:
+        return one.owner, one.visibility, one.sensitivity, list(one.groups)
+
     with owner.transaction(), owner.cursor() as cursor:
         cursor.execute("delete from public.knowledge_chunks")
         cursor.execute("delete from public.knowledge_documents")
+        named = [(one, own_word("doc", one.number)) for one in corpus.documents.values()]
         cursor.executemany(
             "insert into public.knowledge_documents (id, external_key, title, source_url, author,"
             " owner_id, visibility, sensitivity, allowed_groups, metadata)"
             " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            [
-                (
-                    one.id,
-                    *[own_word("doc", one.number)] * 4,
-                    one.owner,
-                    one.visibility,
-                    one.sensitivity,
-                    list(one.groups),
-                    Jsonb({"note": own_word("doc", one.number)}),
-                )
-                for one in corpus.documents.values()
-            ],
+            [(one.id, *[word] * 4, *access(one), Jsonb({"note": word})) for one, word in named],
         )
         # A document's columns are copied to its chunks, so what differs is changed afterwards.
         cursor.executemany(
@@ -246,13 +221,7 @@ def store(owner: Connection, corpus: Corpus) -> None:
         cursor.executemany(
             "update public.knowledge_chunks set owner_id = %s, visibility = %s, sensitivity = %s,"
             " allowed_groups = %s, status = %s, document_date = %s where id = %s",
-            [
-                (
-                    *(one.owner, one.visibility, one.sensitivity, list(one.groups)),
-                    *(one.status, one.date, one.id),
-                )
-                for one in corpus.chunks.values()
-            ],
+            [(*access(one), one.status, one.date, one.id) for one in corpus.chunks.values()],
         )
 
 
@@ -269,11 +238,8 @@ def ask_groups_of_token(owner: Connection) -> None:
 
 def sign_in(connection: Connection, user: UUID | None, groups: Iterable[str]) -> None:
     """Make the connection that of this user, with these groups in the token."""
-    claims = {
-        "role": "authenticated",
-        "sub": str(user),
-        "app_metadata": {"groups": sorted(groups)},
-    }
+    groups_of_token = {"groups": sorted(groups)}
+    claims = {"role": "authenticated", "sub": str(user), "app_metadata": groups_of_token}
     connection.execute("select set_config('request.jwt.claims', %s, false)", [json.dumps(claims)])
 
 
@@ -302,5 +268,4 @@ def call(connection: Connection, function: str, arguments: Row) -> list[Row]:
 
 
 def ask(connection: Connection, function: str, **arguments: Any) -> list[Row]:
-    """Call with the arguments by their names."""
     return call(connection, function, arguments)

@@ -23,7 +23,6 @@ COLLECTION = "first"
 
 
 def axis(place: int) -> NDArray[np.float32]:
-    """Return the embedding of a document."""
     vector = np.zeros(DIMENSIONS, np.float32)
     vector[place % len(WORDS)] = 1
     return vector
@@ -91,8 +90,6 @@ def use_the_worse_leg(writer: KnowledgeWriter) -> None:
 def best_hit(connection: Connection) -> str:
     """Return the document that a search with the stored settings shows first for `apples`."""
     hits, _ = PostgresProvider(connection).find(
-        embedder().embed(["apples"])[0],
-        "apples",
-        collections=[COLLECTION],
+        embedder().embed(["apples"])[0], "apples", collections=[COLLECTION]
     )
     return str(hits[0].metadata["external_key"])

@@ -101,9 +101,7 @@ class Broken(WordLlamaEmbedder):
 def over_stdio(dsn: str, *options: str) -> Client:
     """Return a client that starts the real process and uses its standard input and output."""
     started = StdioServerParameters(
-        command=COMMAND[0],
-        args=[*COMMAND[1:], *options],
-        env=environment(SECOND_BRAIN_DSN=dsn),
+        command=COMMAND[0], args=[*COMMAND[1:], *options], env=environment(SECOND_BRAIN_DSN=dsn)
     )
     return Client(stdio_client(started))
 
@@ -133,7 +131,6 @@ class Answer(NamedTuple):
     links: list[ResourceLink]
 
     def contents(self) -> set[str]:
-        """Return the texts found, by the structured content, which has excerpts of LONG."""
         assert not self.is_error, self.text
         return {unquoted(hit["content"]) for hit in self.content["results"]}
 
@@ -148,7 +145,6 @@ class Assistant:
         self.tools = {tool.name: tool for tool in portal.call(client.list_tools).tools}
 
     def ask(self, tool: str, **arguments: Any) -> Answer:
-        """Call a tool."""
         return _answer(self._portal.call(self._client.call_tool, tool, arguments))
 
     def ask_with_progress(self, tool: str, **arguments: Any) -> list[tuple[float, Any, Any]]:
@@ -169,20 +165,17 @@ class Assistant:
         return self._portal.start_task_soon(self._client.call_tool, tool, arguments)
 
     def read(self, uri: str) -> TextResourceContents:
-        """Read a resource."""
         read = partial(self._client.read_resource, uri, cache_mode="bypass")
         (contents,) = self._portal.call(read).contents
         assert isinstance(contents, TextResourceContents)
         return contents
 
     def resources(self, cursor: str | None = None) -> ListResourcesResult:
-        """Return a page of the list of resources."""
         return self._portal.call(
             partial(self._client.list_resources, cursor=cursor, cache_mode="bypass")
         )
 
     def templates(self) -> list[str]:
-        """Return the templates of resources."""
         listed = self._portal.call(self._client.list_resource_templates)
         return [one.uri_template for one in listed.resource_templates]
 
@@ -201,10 +194,7 @@ def _answer(result: CallToolResult) -> Answer:
 @contextmanager
 def connected(client: AbstractAsyncContextManager[Client]) -> Iterator[Assistant]:
     """Connect a client in an event loop of another thread."""
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(client) as connection,
-    ):
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(client) as connection:
         yield Assistant(portal, connection)
 
 
@@ -250,7 +240,6 @@ def http_server(*options: str, **variables: str) -> Iterator["Served"]:
 
 @asynccontextmanager
 async def with_token(url: str, token: str, *, mode: str = "auto") -> AsyncIterator[Client]:
-    """Connect to a server over HTTP with a token."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         httpx2.AsyncClient(headers=headers) as http,

@@ -72,7 +72,6 @@ def here(corpus: str, embedder: WordLlamaEmbedder) -> Here:
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
     return port

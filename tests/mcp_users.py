@@ -3,10 +3,9 @@
 import base64
 import hmac
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import jwt
@@ -14,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from local_server import Quiet, serving
 from mcp_clients import ANA
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -51,7 +51,6 @@ class Project:
     def token(
         self, key: Any = KEY, kid: str = "first", algorithm: str = "ES256", **changed: Any
     ) -> str:
-        """Return a signed token; without changes, one of Ana's."""
         return jwt.encode(self.claims(**changed), key, algorithm, headers={"kid": kid})
 
 
@@ -76,10 +75,9 @@ def published(kid: str, key: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def project() -> Iterator[Project]:
-    """A project that answers."""
     served = Project()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert self.path == "/auth/v1/.well-known/jwks.json"
             served.downloads += 1
@@ -89,13 +87,5 @@ def project() -> Iterator[Project]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        served.url = f"http://127.0.0.1:{server.server_port}"
+    with serving(Handler) as served.url:
         yield served
-        server.shutdown()
-        thread.join()

@@ -21,40 +21,26 @@ ADDRESS = "http://127.0.0.1:8787"
 WORDS = ("bread", "oven", "river")
 OWNER = "00000000-0000-0000-0000-000000000001"
 SCRIPT = "<script>alert('x')</script>"
+WILD = f'<img src=x onerror=alert(1)> {SCRIPT} zebra & "quotes" <mark>zebra</mark>'
 
-_LIBRARY: tuple[dict[str, Any], ...] = (
-    {
-        "external_key": "keys.md",
-        "title": "Keys",
-        "content": "Rotate the service role key every month.",
-    },
-    {
-        "external_key": "doors.md",
-        "title": "Doors",
-        "content": "Every door of the house has a key of iron.",
-    },
-    {"external_key": "fruit.md", "title": "Fruit", "content": "Bananas are yellow and long."},
-    {
-        "external_key": "cars.md",
-        "title": "Cars",
-        "content": "An automobile has four wheels and an engine.",
-    },
-    {
-        "external_key": "budget.md",
-        "title": "Budget",
-        "content": "The budget for automobiles is secret.",
-        "owner_id": OWNER,
-        "visibility": "private",
-        "knowledge_type": "decision",
-        "document_date": "2026-01-15",
-    },
-    {
-        "external_key": f'"><{SCRIPT}',
-        "title": f"\"'>{SCRIPT}",
-        "content": f'<img src=x onerror=alert(1)> {SCRIPT} zebra & "quotes" <mark>zebra</mark>',
-        "collection": f"wild{SCRIPT}",
-        "metadata": {SCRIPT: SCRIPT},
-    },
+_LIBRARY: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("keys.md", "Keys", "Rotate the service role key every month.", {}),
+    ("doors.md", "Doors", "Every door of the house has a key of iron.", {}),
+    ("fruit.md", "Fruit", "Bananas are yellow and long.", {}),
+    ("cars.md", "Cars", "An automobile has four wheels and an engine.", {}),
+    (
+        *("budget.md", "Budget", "The budget for automobiles is secret."),
+        {
+            "owner_id": OWNER,
+            "visibility": "private",
+            "knowledge_type": "decision",
+            "document_date": "2026-01-15",
+        },
+    ),
+    (
+        *(f'"><{SCRIPT}', f"\"'>{SCRIPT}", WILD),
+        {"collection": f"wild{SCRIPT}", "metadata": {SCRIPT: SCRIPT}},
+    ),
 )
 
 
@@ -84,14 +70,13 @@ def library_dsn(server: Server) -> Iterator[str]:
     for dsn in copy_of(server, server.template(embedder.dimensions)):
         with psycopg.connect(dsn, autocommit=True) as connection:
             writer = KnowledgeWriter(connection)
-            for document in _LIBRARY:
-                given = {name: one for name, one in document.items() if name != "content"}
+            for key, title, content, fields in _LIBRARY:
                 chunk = {
-                    "content": document["content"],
-                    "embedding": embedder.embed([document["content"]])[0],
+                    "content": content,
+                    "embedding": embedder.embed([content])[0],
                     "embedding_model": embedder.model,
                 }
-                given = {"visibility": "public", **given}
+                given = {"external_key": key, "title": title, "visibility": "public", **fields}
                 writer.upsert_document(given, [chunk])
             # As `migrate` does in a new install.
             connection.execute("select public.set_knowledge_settings(fusion => 'auto')")

@@ -46,14 +46,12 @@ class Rendering:
         self._replaced = {name: getattr(psycopg.Cursor, name) for name in _METHODS}
 
     def start(self) -> None:
-        """Render from now on, in this process."""
         for name, original in self._replaced.items():
             setattr(psycopg.Cursor, name, self._rendered(original))
         self._default(self.schema)
         os.environ[_VARIABLE] = self.schema
 
     def stop(self) -> None:
-        """Leave psycopg as it was."""
         for name, original in self._replaced.items():
             setattr(psycopg.Cursor, name, original)
         self._default(naming.SCHEMA)
@@ -70,7 +68,6 @@ class Rendering:
         return send
 
     def statement(self, cursor: Any, query: Any) -> Any:
-        """Render one statement."""
         if self._off:
             return query
         if isinstance(query, sql.Composable):

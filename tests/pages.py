@@ -35,7 +35,6 @@ def blocks(text: str) -> list[Block]:
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands under a heading of the second level."""
     found = re.search(
         rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
     )

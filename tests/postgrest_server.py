@@ -1,6 +1,7 @@
 """A real PostgREST over a test's database, for tests that POSTGREST_BIN gives a binary."""
 
 import json
+import os
 import socket
 import subprocess
 import time
@@ -74,10 +75,23 @@ class PostgREST:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End it, when it was started."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(60)
+
+
+@contextmanager
+def served(admin: str, owner: str, place: Path) -> Iterator[PostgREST]:
+    """Run the PostgREST that POSTGREST_BIN names; skip the test if it names none."""
+    binary = os.environ.get("POSTGREST_BIN")
+    if not binary:
+        pytest.skip("POSTGREST_BIN names no PostgREST")
+    running = PostgREST(binary, admin, owner, place)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
 
 
 @contextmanager
@@ -95,7 +109,6 @@ def provider_of(server: PostgREST, schema: str, **claims: str) -> Iterator[Supab
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

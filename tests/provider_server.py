@@ -2,21 +2,20 @@
 
 import base64
 import json
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import numpy as np
 
+from local_server import Quiet, serving
+
 
 @dataclass
 class Request:
-    """What a client sent."""
-
     path: str
     headers: dict[str, str]
     body: Any
@@ -41,7 +40,6 @@ class ProviderServer:
         self.answer: Callable[[Request], Answer | None] = lambda _: Answer({}, 500)
 
     def bodies(self) -> list[Any]:
-        """Return what was sent, request by request."""
         return [request.body for request in self.requests]
 
 
@@ -49,7 +47,7 @@ class ProviderServer:
 def provider_server() -> Iterator[ProviderServer]:
     """Serve on a free port of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -71,20 +69,9 @@ def provider_server() -> Iterator[ProviderServer]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    served = ProviderServer(f"http://127.0.0.1:{server.server_port}")
-    # Polled often, so that the test ends at once.
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(Handler) as url:
+        served = ProviderServer(url)
         yield served
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def as_openai(vectors: Sequence[Sequence[float]], encoding: str | None = None) -> Answer:

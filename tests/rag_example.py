@@ -47,7 +47,6 @@ def bearer(signed: str) -> dict[str, str]:
 
 
 def application(dsn: str, model: ChatServer, **settings: Any) -> FastAPI:
-    """Return the service with settings for the tests."""
     if "jwks_url" not in settings:
         settings["jwt_secret"] = SECRET
     defaults = {"llm_base_url": model.url, "llm_model": "m", "jwt_groups": "groups"}

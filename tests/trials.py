@@ -81,7 +81,6 @@ class Trial:
             self.violations.append(what)
 
     def skip(self, reason: str) -> None:
-        """Skip the trial."""
         self.skipped = reason
         pytest.skip(reason)
 

@@ -7,6 +7,7 @@ from psycopg.rows import dict_row
 
 from conftest import Connection
 from second_brain.adoption import carrying, migration, proposal
+from second_brain.database import doctor
 from second_brain.services.install import Database
 
 GUIDE = """
@@ -18,6 +19,14 @@ create table public.documents (
   embedding extensions.vector(3)
 )
 """
+WORDS = ("harbour", "lighthouse", "ferry", "anchor", "tide", "rope", "sail", "wind", "chart")
+LARGE = (
+    "create or replace function knowledge_internal.small_corpus_limit() returns integer"
+    " language sql immutable as 'select 0'"
+)
+VECTOR_INDEX = (
+    "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
+)
 Row = dict[str, Any]
 IN_PLACE = False
 """Whether adopt() leaves texts and embeddings in a table with one key column."""
@@ -64,9 +73,21 @@ def compare(connection: Connection, name: str = "documents", **options: Any) -> 
 
 
 def reasons(connection: Connection, name: str = "documents") -> dict[str, str]:
-    """Return the reasons of the rows that were not carried over, or in part, by their keys."""
     found = carrying.problems(Database(connection), name)
     return {",".join(map(str, one.key)): one.reason for one in found}
+
+
+def findings(connection: Connection) -> list[tuple[str, str]]:
+    """Return what doctor reports of adoptions and tables, by its status."""
+    return [
+        (one.status, one.message)
+        for one in doctor.examine(connection)
+        if one.check in ("adoptions", "tables") and one.status != "ok"
+    ]
+
+
+def faults(connection: Connection) -> list[str]:
+    return [message for status, message in findings(connection) if status == "error"]
 
 
 def documents(connection: Connection) -> dict[str, Row]:

@@ -46,7 +46,6 @@ def notes(database: Connection) -> Connection:
 
 
 def kept(source: Connection, security: str = "", where: str = "") -> drop_ins.DropIn:
-    """Adopt the table, replace its function, and return how."""
     source.execute(SEARCH.format(security=security, where=where).encode())
     adopt(source, "public.notes", collection="notes", is_in_place=True)
     backfill(source, "notes")
@@ -66,9 +65,7 @@ def test_a_caller_finds_what_the_policies_show(notes: Connection, connect: Conne
     assert found(connect("service_role")) == [1, 2, 3]
 
 
-def test_a_reader_keeps_its_rights_when_the_old_functions_come_back(
-    notes: Connection, connect: Connect
-) -> None:
+def test_a_reader_keeps_rights_when_calls_come_back(notes: Connection, connect: Connect) -> None:
     kept(notes)
     for statement in replaced.undo(Database(notes), "notes"):
         notes.execute(statement.encode())
@@ -78,9 +75,7 @@ def test_a_reader_keeps_its_rights_when_the_old_functions_come_back(
     assert anna.execute(hits.encode()).fetchall() == [("Note 40",)]
 
 
-def test_a_caller_without_rights_on_the_table_gets_nothing_new(
-    notes: Connection, connect: Connect
-) -> None:
+def test_a_caller_without_rights_on_a_table_gets_none(notes: Connection, connect: Connect) -> None:
     notes.execute("revoke select on public.notes from anon")
     assert kept(notes).undecided == []
     anna = connect("authenticated", uid=ANNA)
@@ -204,9 +199,7 @@ def test_a_drop_in_returns_no_row_that_the_old_function_hides(notes: Connection)
             assert new == old, body
 
 
-def test_a_function_of_any_name_comes_back_and_one_of_another_role_is_left(
-    notes: Connection,
-) -> None:
+def test_functions_of_any_name_come_back_and_those_of_others_are_left(notes: Connection) -> None:
     names = ["é" * 31, "f\n language sql as $", "f\nselect 1/0;"]
     listed = "select oid, pg_get_functiondef(oid) from pg_proc where oid = any (%s::oid[])"
     oids: list[int] = []
@@ -232,9 +225,7 @@ def test_a_function_of_any_name_comes_back_and_one_of_another_role_is_left(
     assert notes.execute(listed, [oids]).fetchall() == before
 
 
-def test_a_table_with_a_quotation_mark_in_its_name_is_found_in_functions(
-    notes: Connection,
-) -> None:
+def test_a_table_with_a_quotation_mark_in_its_name_is_found(notes: Connection) -> None:
     notes.execute('alter table public.notes rename to "no""tes"')
     notes.execute(
         "create function public.nearest(query_embedding extensions.vector) returns int language sql"

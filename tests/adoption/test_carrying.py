@@ -1,9 +1,12 @@
 """An adopted table: its rows become documents, in the transaction that writes them."""
 
+import threading
+
+import psycopg
 import pytest
 from adopted import GUIDE, adopt, backfill, compare, contents, documents, reasons
 
-from conftest import Connection
+from conftest import Connect, Connection
 
 pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
 
@@ -126,13 +129,8 @@ def test_statements_of_every_form_are_carried_over(source: Connection) -> None:
         "with gone as (delete from public.documents where id = 10 returning content)"
         " insert into public.documents (content) select content || '!' from gone"
     )
-    assert sorted(text for (text,) in contents(source).values()) == [
-        "Conflict.",
-        "Copied.",
-        "Empty the bin.",
-        "Inserted.!",
-        "Merged.",
-    ]
+    found = sorted(text for (text,) in contents(source).values())
+    assert found == ["Conflict.", "Copied.", "Empty the bin.", "Inserted.!", "Merged."]
     assert compare(source).differences == 0
 
 
@@ -205,9 +203,7 @@ def rows_read(connection: Connection) -> int:
 
 
 @pytest.mark.parametrize("analysed", [False, True])
-def test_a_write_of_one_row_does_not_read_the_other_documents(
-    source: Connection, analysed: bool
-) -> None:
+def test_a_write_of_one_row_reads_no_other_document(source: Connection, analysed: bool) -> None:
     source.execute(
         "insert into public.documents (content) select 'Row ' || n from generate_series(1, 2) as n"
     )
@@ -228,3 +224,167 @@ def test_a_write_of_one_row_does_not_read_the_other_documents(
         before = rows_read(source)
         source.execute(statement.encode())
         assert rows_read(source) - before < 200
+
+
+@pytest.fixture
+def loose(database: Connection) -> Connection:
+    """A database with an adopted table of any metadata, owner and date."""
+    database.execute(
+        "create table public.documents (id int primary key, content text, metadata jsonb,"
+        " owner_text text, embedding extensions.vector)"
+    )
+    adopt(database, options={"owner": "owner_text"})
+    return database
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("content", None, "content is null"),
+        ("metadata", "[1]", "document.metadata must be a JSON object"),
+        ("metadata", '{"n": 1e400}', "number beyond"),
+        ("owner_text", "nobody", "document.owner_id must be a UUID"),
+        ("embedding", "[1,2]", "dimensions"),
+    ],
+)
+def test_a_wrong_row_is_listed_and_the_others_are_stored(
+    loose: Connection, column: str, value: str | None, reason: str
+) -> None:
+    loose.execute("insert into public.documents (id, content) values (1, 'a'), (2, 'b'), (3, 'c')")
+    assert len(documents(loose)) == 3
+    kind = {"metadata": "jsonb", "embedding": "extensions.vector"}.get(column, "text")
+    assignment = (
+        "content = case id when 2 then %s else content || '!' end"
+        if column == "content"
+        else f"content = content || '!', {column} = (case id when 2 then %s end)::{kind}"
+    )
+    loose.execute(f"update public.documents set {assignment}".encode(), [value])
+    assert contents(loose) == {"documents/1": ["a!"], "documents/3": ["c!"]}
+    assert list(reasons(loose)) == ["2"]
+    assert reason in reasons(loose)["2"]
+    found = compare(loose)
+    assert found.differences == 0
+    assert len(found.problems) == 1
+
+
+def test_a_backfill_lists_wrong_rows_and_ends(database: Connection) -> None:
+    database.execute(GUIDE)
+    database.execute(
+        "insert into public.documents (content) select case when n % 3 > 0 then 'text ' || n end"
+        " from generate_series(1, 30) as n"
+    )
+    adopt(database)
+    done = backfill(database, batch_size=7)
+    assert done.stored == 20
+    assert set(reasons(database).values()) == {"content is null"}
+    assert compare(database).differences == 0
+
+
+@pytest.mark.parametrize("wrong", [1, 17, 40])
+def test_one_wrong_row_of_a_statement_is_found_among_many(loose: Connection, wrong: int) -> None:
+    loose.execute(
+        "insert into public.documents (id, content, metadata)"
+        " select n, 'text ' || n, case n when %s then '[]'::jsonb end"
+        "  from generate_series(1, 40) as n",
+        [wrong],
+    )
+    assert list(reasons(loose)) == [str(wrong)]
+    assert len(documents(loose)) == 39
+    assert compare(loose).differences == 0
+
+
+def test_a_key_that_is_too_long_is_listed(database: Connection) -> None:
+    database.execute("create table public.notes (id text primary key, content text)")
+    adopt(database, "public.notes")
+    database.execute("insert into public.notes values (repeat('k', 5000), 'long'), ('k', 'short')")
+    assert contents(database) == {"notes/k": ["short"]}
+    (reason,) = reasons(database, "notes").values()
+    assert "external_key" in reason
+
+
+def test_a_view_that_fails_breaks_no_write(loose: Connection) -> None:
+    loose.execute("insert into public.documents (id, content) values (1, 'a')")
+    loose.execute("drop view knowledge_internal.adopted_documents")
+    loose.execute("update public.documents set content = 'b' where id = 1")
+    assert documents(loose) == {}
+    assert "does not exist" in reasons(loose)["1"]
+
+
+def test_a_write_that_is_rolled_back_leaves_nothing(loose: Connection) -> None:
+    with loose.transaction(force_rollback=True):
+        loose.execute("insert into public.documents (id, content) values (1, null), (2, 'b')")
+        assert list(documents(loose)) == ["documents/2"]
+    assert documents(loose) == {}
+    assert reasons(loose) == {}
+
+
+def test_a_timeout_ends_the_write_and_lists_nothing(loose: Connection, connect: Connect) -> None:
+    loose.execute("insert into public.documents (id, content) values (1, 'a')")
+    with connect().transaction():
+        loose.execute("select 1")
+    holder = connect()
+    with holder.transaction(force_rollback=True):
+        holder.execute("select from public.knowledge_documents for update")
+        loose.execute("set lock_timeout = '200ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            loose.execute("update public.documents set content = 'b'")
+        loose.execute("set lock_timeout = 0; set statement_timeout = '200ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            loose.execute("update public.documents set content = 'b'")
+    loose.execute("set statement_timeout = 0")
+    assert reasons(loose) == {}
+    assert contents(loose) == {"documents/1": ["a"]}
+
+
+def test_a_serialization_failure_reaches_the_writer(loose: Connection, connect: Connect) -> None:
+    loose.execute("insert into public.documents (id, content) values (1, 'a')")
+    first, second = connect(), connect()
+    for one in (first, second):
+        one.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with first.transaction():
+        first.execute("select from public.documents")
+        second.execute("update public.knowledge_documents set title = 'changed'")
+        with pytest.raises(psycopg.errors.SerializationFailure), first.transaction():
+            first.execute("update public.documents set content = 'b'")
+    assert reasons(loose) == {}
+
+
+def test_a_deadlock_ends_one_write_and_nothing_else(loose: Connection, connect: Connect) -> None:
+    loose.execute("insert into public.documents (id, content) values (1, 'a'), (2, 'b')")
+    first, second = connect(), connect()
+    outcomes: list[str] = []
+
+    def write(connection: Connection, key: int) -> None:
+        try:
+            connection.execute(
+                "update public.documents set content = content || 'x' where id = %s", [key]
+            )
+            connection.commit()
+            outcomes.append("committed")
+        except psycopg.errors.DeadlockDetected:
+            connection.rollback()
+            outcomes.append("deadlock")
+
+    for one, key in ((first, 1), (second, 2)):
+        one.autocommit = False
+        one.execute("update public.documents set content = content || 'y' where id = %s", [key])
+    threads = [threading.Thread(target=write, args=given) for given in ((first, 2), (second, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["committed", "deadlock"]
+    assert reasons(loose) == {}
+    assert compare(loose).differences == 0
+
+
+def test_a_row_is_carried_over_without_an_address_of_another_scheme(database: Connection) -> None:
+    database.execute("create table public.documents (id int primary key, content text, url text)")
+    adopt(database)
+    database.execute("insert into public.documents values (1, 'a', 'javascript:x'), (2, 'b', '/p')")
+    assert {key: one["source_url"] for key, one in documents(database).items()} == {
+        "documents/1": None,
+        "documents/2": "/p",
+    }
+    assert "source_url is no address" in reasons(database)["1"]
+    assert compare(database).differences == 0

@@ -1,11 +1,11 @@
 """`adopt` says what becomes of each column, and asks which rows are searched."""
 
-import psycopg
 import pytest
 from adopted import adopt, backfill, documents
 
 from command_line import Run
 from conftest import Connection
+from support.databases import query
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -23,13 +23,8 @@ create table public.notes (
 """
 
 
-def create(dsn: str, more: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute(TABLE.format(more=more).encode())
-
-
 def test_the_plan_has_a_line_for_each_column(run: Run, dsn: str) -> None:
-    create(dsn, "other_embedding extensions.vector(3)")
+    query(dsn, TABLE.format(more="other_embedding extensions.vector(3)"))
     done = run("adopt", "public.notes", "--model", "m", "--leave-out", "secret", "--dsn", dsn)
     assert done.code == 0, done.err
     lines = dict(line.split(maxsplit=1) for line in done.err.splitlines() if " " in line)
@@ -64,16 +59,12 @@ def test_more_columns_than_a_function_takes_are_metadata(database: Connection) -
 @pytest.mark.parametrize(
     "column",
     [
-        "status text",
-        "deleted_at timestamptz",
-        '"deletedAt" timestamptz',
-        "is_archived bool",
-        "expires_at date",
-        "published bool",
+        *("status text", "deleted_at timestamptz", '"deletedAt" timestamptz', "is_archived bool"),
+        *("expires_at date", "published bool"),
     ],
 )
 def test_a_column_that_can_hide_rows_is_asked_about(run: Run, dsn: str, column: str) -> None:
-    create(dsn, column)
+    query(dsn, TABLE.format(more=column))
     name = column.split()[0].strip('"')
     done = run("adopt", "public.notes", "--model", "m", "--dsn", dsn)
     assert done.code == 1
@@ -82,10 +73,8 @@ def test_a_column_that_can_hide_rows_is_asked_about(run: Run, dsn: str, column: 
     assert run("adopt", "public.notes", "--model", "m", "--rows", "all", "--dsn", dsn).code == 0
 
 
-def test_rows_that_are_not_searched_come_and_go_with_their_columns(
-    run: Run, dsn: str, database: Connection
-) -> None:
-    create(dsn, "deleted_at timestamptz")
+def test_rows_come_and_go_with_their_columns(run: Run, dsn: str, database: Connection) -> None:
+    query(dsn, TABLE.format(more="deleted_at timestamptz"))
     database.execute(
         "insert into public.notes (id, content, deleted_at) values (1, 'a', null), (2, 'b', now())"
     )
@@ -107,20 +96,14 @@ def test_rows_that_are_not_searched_come_and_go_with_their_columns(
         (("--rows", "all", "--document", "team", "--copy"), "--document"),
     ],
 )
-def test_options_that_cannot_be_followed_are_refused(
-    run: Run, dsn: str, options: tuple[str, ...], reason: str
-) -> None:
-    create(dsn, "deleted_at timestamptz")
+def test_bad_options_are_refused(run: Run, dsn: str, options: tuple[str, ...], reason: str) -> None:
+    query(dsn, TABLE.format(more="deleted_at timestamptz"))
     done = run("adopt", "public.notes", "--model", "m", *options, "--dsn", dsn)
     assert (done.code, reason in done.err) == (1, True), done.err
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [
-        "document_id int, chunk_index int",
-        "doc int references public.files, position int",
-    ],
+    "columns", ["document_id int, chunk_index int", "doc int references public.files, position int"]
 )
 def test_rows_of_a_chunk_table_are_chunks_of_documents(
     run: Run, dsn: str, database: Connection, columns: str
@@ -128,7 +111,7 @@ def test_rows_of_a_chunk_table_are_chunks_of_documents(
     document, position = (one.split()[0] for one in columns.split(", "))
     database.execute("create table public.files (id int primary key)")
     database.execute("insert into public.files values (7)")
-    create(dsn, columns)
+    query(dsn, TABLE.format(more=columns))
     done = run("adopt", "public.notes", "--model", "m", "--apply", "--dsn", dsn)
     assert f"document   {document}:" in done.err
     assert f"position   {position}:" in done.err

@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from adopted import GUIDE, Row, adopt, backfill, compare, reasons
+from adopted import GUIDE, LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill, compare, reasons
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
@@ -15,16 +15,17 @@ from second_brain.services.install import Database
 
 pytestmark = pytest.mark.module("adoption")
 
-WORDS = ("harbour", "lighthouse", "ferry", "anchor", "tide", "rope", "sail", "wind", "chart")
-LARGE = (
-    "create or replace function knowledge_internal.small_corpus_limit() returns integer"
-    " language sql immutable as 'select 0'"
-)
+GIVEN_ROW: Row = {"query_embedding": "[0,1,1]", "match_threshold": 0.99}
+
+
+def order_of(connection: Connection) -> object:
+    """Return how the vector index of the adopted table is read, null without one."""
+    ((order,),) = connection.execute("select order_sql from public.knowledge_adoptions").fetchall()
+    return order
 
 
 @pytest.fixture
 def source(database: Connection) -> Connection:
-    """A database with a table of three rows that is searched in place."""
     database.execute(GUIDE)
     database.execute(
         "insert into public.documents (title, content, metadata, embedding) values"
@@ -58,9 +59,7 @@ def stored(connection: Connection) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
-def test_a_row_is_found_with_its_text_and_neither_text_nor_embedding_is_stored_twice(
-    source: Connection,
-) -> None:
+def test_a_row_is_found_and_neither_text_nor_embedding_is_stored_twice(source: Connection) -> None:
     assert stored(source) == [(None, None, True)] * 3
     (hit,) = search(source, query_text="rotate", snippet=True)
     assert hit["content"] == "Rotate the keys."
@@ -72,36 +71,16 @@ def test_a_row_is_found_with_its_text_and_neither_text_nor_embedding_is_stored_t
     assert round(hit["similarity"], 3) == 0.994
 
 
-def test_writes_of_the_table_are_followed(source: Connection) -> None:
-    source.execute("update public.documents set content = 'Rotate the wheels.' where id = 1")
-    source.execute("update public.documents set embedding = '[1,0.1,0]' where id = 2")
-    source.execute("delete from public.documents where id = 3")
-    source.execute("insert into public.documents (content) values ('Rotate crops.')")
-    assert sorted(found(source, query_text="rotate")) == ["Rotate crops.", "Rotate the wheels."]
-    hits = search(source, query_embedding="[1,0.1,0]")
-    assert [hit["content"] for hit in hits] == ["Water the plants.", "Rotate the wheels."]
-    assert compare(source).differences == 0
-    source.execute("truncate public.documents")
-    assert found(source, query_text="rotate", query_embedding="[1,0,0]") == []
-    assert stored(source) == []
-
-
 def test_a_row_whose_text_is_unchanged_is_not_analysed_again(source: Connection) -> None:
-    before = source.execute(
-        "select id, content_tsv, embedding_bits, version from public.knowledge_chunks order by 1"
-    ).fetchall()
+    analysed = "select id, content_tsv, embedding_bits, version from public.knowledge_chunks"
+    before = source.execute(f"{analysed} order by id".encode()).fetchall()
     source.execute("update public.documents set metadata = '{\"seen\": 1}'")
-    after = source.execute(
-        "select id, content_tsv, embedding_bits, version from public.knowledge_chunks order by 1"
-    ).fetchall()
-    assert after == before
+    assert source.execute(f"{analysed} order by id".encode()).fetchall() == before
     hit, *_ = search(source, query_text="rotate")
     assert hit["metadata"] == {"seen": 1}
 
 
-def test_no_setting_of_a_session_keeps_a_write_from_being_carried_over(
-    source: Connection,
-) -> None:
+def test_no_setting_of_a_session_stops_a_write_from_being_carried_over(source: Connection) -> None:
     for number, value in enumerate(("on", "true", "00000000-0000-0000-0000-000000000000")):
         source.execute(f"set knowledge_internal.stores_place = '{value}'".encode())
         source.execute(
@@ -110,9 +89,7 @@ def test_no_setting_of_a_session_keeps_a_write_from_being_carried_over(
         assert found(source, query_text=f"number {number}") == [f"Number {number}."]
 
 
-def test_a_row_that_was_deleted_without_triggers_is_not_shown_and_is_repaired(
-    source: Connection,
-) -> None:
+def test_a_row_deleted_without_triggers_is_not_shown_and_is_repaired(source: Connection) -> None:
     source.execute("alter table public.documents disable trigger user")
     source.execute("delete from public.documents where id = 1")
     assert found(source, query_text="rotate keys") == []
@@ -139,12 +116,6 @@ def two(source: Connection) -> Connection:
     return source
 
 
-def test_several_tables_and_own_chunks_are_one_list(two: Connection) -> None:
-    texts = {"Rotate the keys.", "Rotate notes.", "Rotate own."}
-    assert set(found(two, query_text="rotate")) == texts
-    assert set(found(two, query_embedding="[1,0.2,0.2]", match_threshold=0.5)) == texts
-
-
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_dropped_table_ends_no_search(two: Connection, is_large: bool) -> None:
     if is_large:
@@ -162,6 +133,9 @@ def test_a_dropped_table_ends_no_search(two: Connection, is_large: bool) -> None
 
 
 def test_a_removed_adoption_leaves_the_others(two: Connection) -> None:
+    texts = {"Rotate the keys.", "Rotate notes.", "Rotate own."}
+    assert set(found(two, query_text="rotate")) == texts
+    assert set(found(two, query_embedding="[1,0.2,0.2]", match_threshold=0.5)) == texts
     carrying.remove(Database(two), "documents")
     assert set(found(two, query_text="rotate")) == {"Rotate notes.", "Rotate own."}
     assert two.execute("select count(*) from public.documents").fetchone() == (3,)
@@ -191,9 +165,7 @@ def queue(connection: Connection, embedding: str, model: str = "m") -> int:
 
 
 @pytest.mark.module("embedding_queue")
-def test_a_worker_writes_into_the_table_and_again_after_a_change_of_the_text(
-    source: Connection,
-) -> None:
+def test_a_worker_writes_into_the_table_and_again_for_another_text(source: Connection) -> None:
     source.execute("insert into public.documents (content) values ('Sweep.')")
     assert queue(source, "[1,1,1]") == 1
     (row,) = source.execute("select embedding::text from public.documents where id = 4").fetchall()
@@ -225,25 +197,22 @@ def test_the_embeddings_of_a_table_without_them_are_kept_beside_it(database: Con
 
 @pytest.mark.module("embedding_queue")
 @pytest.mark.parametrize("is_large", [False, True])
-def test_embeddings_of_another_model_are_kept_beside_the_table(
-    source: Connection, is_large: bool
-) -> None:
+def test_embeddings_of_another_model_are_kept_apart(source: Connection, is_large: bool) -> None:
     if is_large:
         source.execute(LARGE)
-        source.execute(
-            "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
-        )
+        source.execute(VECTOR_INDEX)
         compare(source, repair=True)
-    before = source.execute("select embedding from public.documents order by id").fetchall()
+    embeddings = "select embedding from public.documents order by id"
+    before = source.execute(embeddings).fetchall()
     source.execute("select public.set_knowledge_settings(embedding_model => 'other')")
     assert queue(source, "[0,1,1]", "other") == 3
     assert compare(source).differences == 0
-    assert len(found(source, query_embedding="[0,1,1]", match_threshold=0.99)) == 3
+    assert len(found(source, **GIVEN_ROW)) == 3
     source.execute("update public.documents set metadata = '{\"seen\": 1}'")
-    assert len(found(source, query_embedding="[0,1,1]", match_threshold=0.99)) == 3
-    assert source.execute("select embedding from public.documents order by id").fetchall() == before
+    assert len(found(source, **GIVEN_ROW)) == 3
+    assert source.execute(embeddings).fetchall() == before
     source.execute("update public.documents set content = 'Other.' where id = 1")
-    assert len(found(source, query_embedding="[0,1,1]", match_threshold=0.99)) == 2
+    assert len(found(source, **GIVEN_ROW)) == 2
     assert queue(source, "[1,1,0]", "other") == 1
     assert found(source, query_embedding="[1,1,0]", match_threshold=0.99) == ["Other."]
 
@@ -271,7 +240,6 @@ select source.id as key_1, source.content, source.embedding, parent.name as titl
 
 @pytest.fixture
 def parts(database: Connection) -> Connection:
-    """A table of chunks with a table of their documents."""
     database.execute(CHUNKS)
     adopt(database, "public.parts", is_in_place=True)
     database.execute("drop view knowledge_internal.adopted_parts")
@@ -353,36 +321,28 @@ def test_the_nearest_rows_come_from_the_table_s_own_index(
     database.execute(GUIDE)
     database.execute(
         "insert into public.documents (content, metadata, embedding)"
-        " select 'row ' || n, jsonb_build_object('even', n %% 2 = 0),"
+        " select 'row ' || n, jsonb_build_object('even', n % 2 = 0),"
         "        extensions.l2_normalize(array[sin(n), cos(n * 2), sin(n * 3)]"
         "          ::extensions.vector)"
-        "   from generate_series(1, 300) as n".replace("%%", "%")
+        "   from generate_series(1, 300) as n"
     )
     database.execute(f"create index own on public.documents using {index}".encode())
     adopt(database, is_in_place=True)
     backfill(database)
-    (order,) = database.execute("select order_sql from public.knowledge_adoptions").fetchone() or ()
-    assert (order is not None) is is_used
+    assert (order_of(database) is not None) is is_used
     question = "[0.3,0.7,-0.2]"
-    for filters, condition in (([], "true"), ([("even", True)], "metadata @> '{\"even\": true}'")):
-        hits = search(
-            database,
-            query_embedding=question,
-            filters=[
-                {"field": f"metadata.{name}", "op": "eq", "value": value} for name, value in filters
-            ],
-        )
+    even = {"field": "metadata.even", "op": "eq", "value": True}
+    for filters, rows in (([], "true"), ([even], "metadata @> '{\"even\": true}'")):
         nearest = database.execute(
-            f"select content from public.documents where {condition}"
+            f"select content from public.documents where {rows}"
             " order by embedding operator(extensions.<=>) %s::extensions.vector limit 10".encode(),
             [question],
         ).fetchall()
-        assert [(hit["content"],) for hit in hits] == nearest
+        hits = found(database, query_embedding=question, filters=filters)
+        assert [(hit,) for hit in hits] == nearest
 
 
-def test_own_chunks_that_the_index_does_not_reach_are_found_beside_places(
-    database: Connection,
-) -> None:
+def test_own_chunks_that_the_index_does_not_reach_are_found_too(database: Connection) -> None:
     database.execute(LARGE)
     (planning,) = database.execute(
         "select pg_get_functiondef('knowledge_internal.plan_reading'::regproc)"
@@ -407,9 +367,7 @@ def test_own_chunks_that_the_index_does_not_reach_are_found_beside_places(
         "        extensions.l2_normalize(array[1, 1 + n / 400.0, 0]::extensions.vector)"
         "   from generate_series(1, 400) as n"
     )
-    database.execute(
-        "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
-    )
+    database.execute(VECTOR_INDEX)
     adopt(database, is_in_place=True)
     backfill(database)
     hits = found(
@@ -421,27 +379,17 @@ def test_own_chunks_that_the_index_does_not_reach_are_found_beside_places(
 
 
 @pytest.mark.parametrize("operator", ["ip", "l2"])
-def test_an_index_that_does_not_order_by_cosine_is_not_used(
-    database: Connection, operator: str
-) -> None:
+def test_an_index_that_has_another_order_is_not_used(database: Connection, operator: str) -> None:
     database.execute(GUIDE)
     database.execute("insert into public.documents (embedding) values ('[1,0,0]'), ('[9,9,9]')")
-    database.execute(
-        "create index on public.documents using hnsw"
-        f" (embedding extensions.vector_{operator}_ops)".encode()
-    )
+    database.execute(VECTOR_INDEX.replace("cosine", operator).encode())
     adopt(database, is_in_place=True)
-    (order,) = database.execute("select order_sql from public.knowledge_adoptions").fetchone() or ()
-    assert order is None
+    assert order_of(database) is None
 
 
-def test_an_index_that_is_made_later_is_reported_and_used_after_a_repair(
-    source: Connection,
-) -> None:
+def test_an_index_made_later_is_reported_and_used_after_a_repair(source: Connection) -> None:
     assert carrying.faults(Database(source), "documents") == []
-    source.execute(
-        "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
-    )
+    source.execute(VECTOR_INDEX)
     (fault,) = carrying.faults(Database(source), "documents")
     assert "has another vector index" in fault
     compare(source, repair=True)
@@ -452,55 +400,52 @@ def test_an_index_that_is_made_later_is_reported_and_used_after_a_repair(
 def test_a_search_in_place_has_the_hits_of_a_copy(database: Connection, is_large: bool) -> None:
     if is_large:
         database.execute(LARGE)
-    generator = random.Random(5)
+    draw = random.Random(5)
+
+    def vector() -> str:
+        return str([draw.gauss(0, 1) for _ in range(3)])
+
+    rows = [
+        (
+            number,
+            draw.choice([None, *WORDS]),
+            " ".join(draw.choices(WORDS, k=draw.randint(1, 12))) + f" {number}",
+            Jsonb({"n": number % 5}),
+            None if number % 7 == 0 else vector(),
+        )
+        for number in range(200)
+    ]
     for table in ("copied", "placed"):
         database.execute(
             f"create table public.{table} (id int primary key, title text, content text,"
             " metadata jsonb, embedding extensions.vector(3))".encode()
         )
-    rows = [
-        (
-            number,
-            generator.choice([None, *WORDS]),
-            " ".join(generator.choices(WORDS, k=generator.randint(1, 12))) + f" {number}",
-            Jsonb({"n": number % 5}),
-            None if number % 7 == 0 else str([generator.gauss(0, 1) for _ in range(3)]),
-        )
-        for number in range(200)
-    ]
-    for table in ("copied", "placed"):
         with database.cursor() as cursor:
             cursor.executemany(
                 f"insert into public.{table} values (%s, %s, %s, %s, %s)".encode(), rows
             )
         adopt(database, f"public.{table}", collection=table, is_in_place=table == "placed")
         backfill(database, table)
+    told = ("similarity", "snippet", "title", "metadata", "total_count", "answer_confidence")
     for _ in range(40):
         question: Row = {
-            "query_text": " ".join(generator.sample(WORDS, generator.randint(1, 3))),
-            "query_embedding": generator.choice(
-                [None, str([generator.gauss(0, 1) for _ in range(3)])]
-            ),
+            "query_text": " ".join(draw.sample(WORDS, draw.randint(1, 3))),
+            "query_embedding": draw.choice([None, vector()]),
             "match_count": 200,
             "fusion": "auto",
             "pool_size": 200,
             "snippet": True,
         }
-        if generator.random() < 0.4:
-            question["filters"] = [
-                {"field": "metadata.n", "op": "eq", "value": generator.randrange(5)}
-            ]
-        answers = [
+        if draw.random() < 0.4:
+            question["filters"] = {"n": draw.randrange(5)}
+        copied, placed = (
             {
-                hit["content"]: (
-                    round(hit["rrf_score"], 9), hit["similarity"], hit["snippet"], hit["title"],
-                    hit["metadata"], hit["total_count"], hit["answer_confidence"],
-                )
+                hit["content"]: (round(hit["rrf_score"], 9), *(hit[name] for name in told))
                 for hit in search(database, collections=[table], **question)
             }
             for table in ("copied", "placed")
-        ]  # fmt: skip
-        assert answers[0] == answers[1]
+        )
+        assert copied == placed
 
 
 def test_a_key_with_a_collation_of_its_own_is_refused(database: Connection) -> None:

@@ -72,15 +72,12 @@ def test_a_changed_key_moves_the_document(database: Connection) -> None:
     adopt(database, "public.notes")
     database.execute("insert into public.notes values (1, 'one'), (2, 'two'), (3, 'three')")
     database.execute("update public.notes set id = id + 10 where id < 3")
-    assert contents(database) == {
-        "notes/3": ["three"],
-        "notes/11": ["one"],
-        "notes/12": ["two"],
-    }
+    moved = {"notes/3": ["three"], "notes/11": ["one"], "notes/12": ["two"]}
+    assert contents(database) == moved
     # Two rows that swap their keys.
-    database.execute("alter table public.notes drop constraint notes_pkey")
-    database.execute("alter table public.notes add primary key (id) deferrable")
     database.execute(
+        "alter table public.notes drop constraint notes_pkey;"
+        "alter table public.notes add primary key (id) deferrable;"
         "update public.notes set id = case id when 11 then 12 else 11 end where id > 9"
     )
     assert contents(database)["notes/11"] == ["two"]
@@ -90,32 +87,21 @@ def test_a_changed_key_moves_the_document(database: Connection) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "with space",
-        'quote"quote',
-        "it's",
-        "percent%s%(x)s%%",
-        "brace{x}{}",
-        "ünïcödé",
-        "x" * 63,
-        "line\nbreak; drop table x --",
-        "$$dollar$$",
-        "select",
-        "Upper",
-        "back\\slash",
+        *("with space", 'quote"quote', "it's", "percent%s%(x)s%%", "brace{x}{}", "ünïcödé"),
+        *("x" * 63, "line\nbreak; drop table x --", "$$dollar$$", "select", "Upper", "back\\slash"),
     ],
 )
 def test_tables_and_columns_may_have_any_name(database: Connection, name: str) -> None:
-    table = sql.Identifier("public", name)
-    create = sql.SQL("create table {} ({} text primary key, content text, {} text)").format(
-        table, sql.Identifier(name), sql.Identifier("t" + name[:62])
-    )
-    database.execute(create)
-    title = "t" + name[:62]
+    table, title = sql.Identifier("public", name), "t" + name[:62]
+    create = sql.SQL("create table {} ({} text primary key, content text, {} text)")
+    database.execute(create.format(table, sql.Identifier(name), sql.Identifier(title)))
     adopted = adopt(database, table.as_string(None), options={"title": title}, name="odd")
-    insert = sql.SQL("insert into {} values ('1', 'Old.', 'Title'), ('2', 'Gone.', null)")
-    database.execute(insert.format(table))
-    database.execute(sql.SQL("update {} set content = 'New.' where content = 'Old.'").format(table))
-    database.execute(sql.SQL("delete from {} where content = 'Gone.'").format(table))
+    for statement in (
+        "insert into {} values ('1', 'Old.', 'Title'), ('2', 'Gone.', null)",
+        "update {} set content = 'New.' where content = 'Old.'",
+        "delete from {} where content = 'Gone.'",
+    ):
+        database.execute(sql.SQL(statement).format(table))
     (row,) = documents(database).values()
     assert (row["title"], row["chunks"][0]["content"]) == ("Title", "New.")
     assert source_key(row["source_row"]) == {name: "1"}

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 from adopted import adopt, backfill, compare, contents, documents, reasons
-from test_layouts_of_systems import SYSTEMS
 
+from command_line import Run
 from conftest import Connection
 from second_brain.adoption.layouts import LAYOUTS
 from second_brain.services.postgres import PostgresProvider
@@ -16,73 +16,68 @@ pytestmark = pytest.mark.module("adoption")
 
 FIRST = UUID("10000000-0000-0000-0000-000000000001")
 SECOND = UUID("10000000-0000-0000-0000-000000000002")
-COLLECTION = UUID("20000000-0000-0000-0000-000000000001")
-OTHER_COLLECTION = UUID("20000000-0000-0000-0000-000000000002")
 
 NODE = """{
   "team": "security", "doc_id": "handbook", "document_id": "handbook", "ref_doc_id": "handbook",
   "_node_type": "TextNode", "_node_content": "{\\"id_\\": \\"n1\\", \\"text\\": \\"\\"}"
 }"""
-ROWS = {
-    "guide": "insert into public.guide (content, embedding)"
-    " values ('Rotate the keys.', '[1,0,0]'), ('Water the plants.', null)",
-    "documents": f"insert into public.documents values"
-    f" ('{FIRST}', 'Rotate the keys.', '{{\"team\": \"security\"}}', '[1,0,0]'),"
-    f" ('{SECOND}', 'Water the plants.', null, null)",
-    "documents_js": "insert into public.documents_js (content, metadata, embedding) values"
-    " ('Rotate the keys.', '{\"team\": \"security\"}', '[1,0,0]'),"
-    " ('Water the plants.', null, null)",
-    "langchain_pg_embedding": f"insert into public.langchain_pg_collection values"
-    f" ('{COLLECTION}', 'handbook', null), ('{OTHER_COLLECTION}', 'diary', null);"
-    f" insert into public.langchain_pg_embedding values"
-    f" ('a/1', '{COLLECTION}', '[1,0,0]', 'Rotate the keys.', '{{\"team\": \"security\"}}'),"
-    f" ('a%2', '{OTHER_COLLECTION}', null, 'Water the plants.', null)",
-    "passages": f"insert into public.passages values"
-    f" ('{FIRST}', 'Rotate the keys.', '[1,0,0]', '{{\"team\": \"security\"}}'),"
-    f" ('{SECOND}', 'Water the plants.', '[0,1,0]', null)",
-    "passages_hybrid": "insert into public.passages_hybrid values"
-    " ('t1', 'Rotate the keys.', '[1,0,0]', to_tsvector('Rotate the keys.'), 'security', '{}'),"
-    " ('t2', 'Water the plants.', '[0,1,0]', to_tsvector('Water'), null, null)",
-    "data_passages": "insert into public.data_passages (text, metadata_, node_id, embedding)"
-    f" values ('Rotate the keys.', '{NODE}', 'n1', '[1,0,0]'),"
-    " ('Water the plants.', null, null, null)",
-    "data_passages_hybrid": "insert into public.data_passages_hybrid"
-    " (text, metadata_, node_id, embedding)"
-    f" values ('Rotate the keys.', '{NODE}', 'n1', '[1,0,0]'),"
-    " ('Water the plants.', null, null, null)",
+PLANTS = "'Water the plants.'"
+KEYS = "'Rotate the keys.'"
+JSON = '\'{"team": "security"}\''
+NODES = f"""(text, metadata_, node_id, embedding) values
+ ({KEYS}, '{NODE}', 'n1', '[1,0,0]'), ({PLANTS}, null, null, null)"""
+# The layout of a table, the key of its first row, and its rows.
+TABLES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "guide": (
+        "supabase-guide",
+        {"id": 1},
+        f"(content, embedding) values ({KEYS}, '[1,0,0]'), ({PLANTS}, null)",
+    ),
+    "documents": (
+        "langchain",
+        {"id": FIRST},
+        f"values ('{FIRST}', {KEYS}, {JSON}, '[1,0,0]'), ('{SECOND}', {PLANTS}, null, null)",
+    ),
+    "documents_js": (
+        "langchain",
+        {"id": 1},
+        f"(content, metadata, embedding) values ({KEYS}, {JSON}, '[1,0,0]'),"
+        f" ({PLANTS}, null, null)",
+    ),
+    "langchain_pg_embedding": (
+        "pgvector",
+        {"id": "a/1"},
+        f"values ('a/1', '{FIRST}', '[1,0,0]', {KEYS}, {JSON}),"
+        f" ('a%2', '{SECOND}', null, {PLANTS}, null)",
+    ),
+    "passages": (
+        "pgvectorstore",
+        {"langchain_id": FIRST},
+        f"values ('{FIRST}', {KEYS}, '[1,0,0]', {JSON}), ('{SECOND}', {PLANTS}, '[0,1,0]', null)",
+    ),
+    "passages_hybrid": (
+        "pgvectorstore",
+        {"langchain_id": "t1"},
+        f"values ('t1', {KEYS}, '[1,0,0]', to_tsvector({KEYS}), 'security', '{{}}'),"
+        f" ('t2', {PLANTS}, '[0,1,0]', to_tsvector('Water'), null, null)",
+    ),
+    "data_passages": ("llamaindex", {"id": 1}, NODES),
+    "data_passages_hybrid": ("llamaindex", {"id": 1}, NODES),
 }
-LAYOUT = {
-    "guide": "supabase-guide",
-    "documents": "langchain",
-    "documents_js": "langchain",
-    "langchain_pg_embedding": "pgvector",
-    "passages": "pgvectorstore",
-    "passages_hybrid": "pgvectorstore",
-    "data_passages": "llamaindex",
-    "data_passages_hybrid": "llamaindex",
-}
+COLLECTIONS = (
+    "insert into public.langchain_pg_collection values"
+    f" ('{FIRST}', 'handbook', null), ('{SECOND}', 'diary', null)"
+)
 # The key of the first row, with its type, and the metadata of both.
-KEYS: dict[str, dict[str, Any]] = {
-    "guide": {"id": 1},
-    "documents": {"id": FIRST},
-    "documents_js": {"id": 1},
-    "langchain_pg_embedding": {"id": "a/1"},
-    "passages": {"langchain_id": FIRST},
-    "passages_hybrid": {"langchain_id": "t1"},
-    "data_passages": {"id": 1},
-    "data_passages_hybrid": {"id": 1},
-}
 TEAM = {"team": "security"}
-OF_NODE = {**TEAM, "doc_id": "handbook", "document_id": "handbook", "ref_doc_id": "handbook"}
-METADATA: dict[str, list[dict[str, Any]]] = {
-    "guide": [{}, {}],
-    "documents": [TEAM, {}],
-    "documents_js": [TEAM, {}],
-    "langchain_pg_embedding": [TEAM, {}],
-    "passages": [TEAM, {}],
-    "passages_hybrid": [TEAM, {}],
-    "data_passages": [{**OF_NODE, "node_id": "n1"}, {}],
-    "data_passages_hybrid": [{**OF_NODE, "node_id": "n1"}, {}],
+METADATA: dict[str, dict[str, Any]] = {
+    "supabase-guide": {},
+    **dict.fromkeys(("langchain", "pgvector", "pgvectorstore"), TEAM),
+    "llamaindex": {
+        **TEAM,
+        **dict.fromkeys(("doc_id", "document_id", "ref_doc_id"), "handbook"),
+        "node_id": "n1",
+    },
 }
 
 
@@ -90,66 +85,54 @@ METADATA: dict[str, list[dict[str, Any]]] = {
 def tables(database: Connection) -> Connection:
     """A database with the tables of all layouts, without a row."""
     database.execute(Path(__file__).with_name("layouts.sql").read_bytes())
+    database.execute(COLLECTIONS.encode())
     return database
 
 
-@pytest.mark.parametrize("table", LAYOUT)
-def test_rows_become_documents_with_their_keys(tables: Connection, dsn: str, table: str) -> None:
-    tables.execute(ROWS[table].encode())
-    adopt(tables, f"public.{table}", layout=LAYOUT[table], name="adopted")
-    assert backfill(tables, "adopted").stored == 2
+def adopt_rows(tables: Connection, table: str, rows: str | None = None) -> None:
+    layout, _, of_table = TABLES[table]
+    tables.execute(f"insert into public.{table} {rows or of_table}".encode())
+    adopt(tables, f"public.{table}", layout=layout, name="adopted")
+    assert backfill(tables, "adopted").stored == (1 if rows else 2)
     assert reasons(tables, "adopted") == {}
     assert compare(tables, "adopted").differences == 0
-    found = sorted(documents(tables).values(), key=lambda one: str(one["chunks"][0]["content"]))
-    assert [one["chunks"][0]["content"] for one in found] == [
-        "Rotate the keys.",
-        "Water the plants.",
-    ]
-    assert found[0]["chunks"][0]["embedding"] == "[1,0,0]"
-    assert [one["metadata"] for one in found] == METADATA[table]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_become_documents_with_their_keys(tables: Connection, dsn: str, table: str) -> None:
+    adopt_rows(tables, table)
+    layout, key, _ = TABLES[table]
+    first, second = sorted(documents(tables).values(), key=lambda one: str(one["chunks"]))
+    texts = [one["chunks"][0]["content"] for one in (first, second)]
+    assert texts == ["Rotate the keys.", "Water the plants."]
+    assert first["chunks"][0]["embedding"] == "[1,0,0]"
+    assert [first["metadata"], second["metadata"]] == [METADATA[layout], {}]
     hits, _ = PostgresProvider(dsn).find([1, 0, 0], "keys", top_k=1)
-    assert hits[0].source_key == KEYS[table]
+    assert hits[0].source_key == key
 
 
 def test_each_layout_is_tested() -> None:
-    assert {*LAYOUT.values(), *SYSTEMS} == LAYOUTS.keys()
+    assert {*METADATA, *SYSTEMS} == LAYOUTS.keys()
 
 
-def test_collections_of_pgvector_stay_collections(tables: Connection, dsn: str) -> None:
-    tables.execute(ROWS["langchain_pg_embedding"].encode())
-    adopt(tables, "public.langchain_pg_embedding", layout="pgvector", name="adopted")
-    backfill(tables, "adopted")
+def test_collections_of_pgvector_stay_and_are_deleted(tables: Connection, dsn: str) -> None:
+    adopt_rows(tables, "langchain_pg_embedding")
     hits, _ = PostgresProvider(dsn).find(None, "keys plants", collections=["diary"])
     assert [hit.content for hit in hits] == ["Water the plants."]
-
-
-def test_deleting_a_collection_deletes_its_documents(tables: Connection) -> None:
-    tables.execute(ROWS["langchain_pg_embedding"].encode())
-    adopt(tables, "public.langchain_pg_embedding", layout="pgvector", name="adopted")
-    backfill(tables, "adopted")
     tables.execute("delete from public.langchain_pg_collection where name = 'handbook'")
     assert list(contents(tables).values()) == [["Water the plants."]]
     assert compare(tables, "adopted").differences == 0
 
 
 @pytest.mark.parametrize(
-    ("table", "statement"),
+    ("table", "rows"),
     [
-        (
-            "data_passages",
-            "insert into public.data_passages (text, metadata_) values ('a', 'null')",
-        ),
-        (
-            "passages_hybrid",
-            "insert into public.passages_hybrid values ('t1', 'a', '[1,0,0]', '', null, 'null')",
-        ),
+        ("data_passages", "(text, metadata_) values ('a', 'null')"),
+        ("passages_hybrid", "values ('t1', 'a', '[1,0,0]', '', null, 'null')"),
     ],
 )
-def test_metadata_can_be_null_in_json(tables: Connection, table: str, statement: str) -> None:
-    tables.execute(statement.encode())
-    adopt(tables, f"public.{table}", layout=LAYOUT[table], name="adopted")
-    backfill(tables, "adopted")
-    assert reasons(tables, "adopted") == {}
+def test_metadata_can_be_null_in_json(tables: Connection, table: str, rows: str) -> None:
+    adopt_rows(tables, table, rows)
     assert [one["metadata"] for one in documents(tables).values()] == [{}]
 
 
@@ -159,13 +142,89 @@ def test_an_option_replaces_a_column_of_the_layout(tables: Connection) -> None:
     tables.execute(
         "insert into public.langchain_pg_embedding (uuid, document) values ('a', 'Keys')"
     )
-    options: dict[str, str | None] = {"key": "uuid"}
-    adopt(
-        tables,
-        "public.langchain_pg_embedding",
-        layout="pgvector",
-        name="adopted",
-        options=options,
-    )
+    table, options = "public.langchain_pg_embedding", {"key": "uuid"}
+    adopt(tables, table, layout="pgvector", name="adopted", options={**options})
     backfill(tables, "adopted")
     assert contents(tables) == {"adopted/a": ["Keys"]}
+
+
+FILE = "10000000-0000-0000-0000-000000000001"
+USER = "20000000-0000-0000-0000-000000000001"
+VECTOR = "extensions.vector(3)"
+SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "n8n": (
+        f"id uuid primary key, text text, metadata jsonb, embedding {VECTOR}",
+        f"('{FILE}', 'Rotate the keys.', '{{\"source\": \"blob\"}}', '[1,0,0]')",
+        {"metadata": {"source": "blob"}},
+    ),
+    "vecs": (
+        f"id varchar primary key, vec {VECTOR} not null, metadata jsonb not null default '{{}}'",
+        '(\'a\', \'[1,0,0]\', \'{"text": "Rotate the keys.", "title": "Keys"}\')',
+        {"title": "Keys"},
+    ),
+    "hybrid-rpc": (
+        "id uuid primary key default gen_random_uuid(), document_id uuid, chunk_index int,"
+        " content text not null, knowledge_type text, source_origin text, status text not null,"
+        f" metadata jsonb, embedding {VECTOR}",
+        f"(default, '{FILE}', 0, 'Rotate the keys.', 'policy', 'zoom', 'active', null, '[1,0,0]'),"
+        f" (default, '{FILE}', 1, 'Old keys.', 'policy', 'zoom', 'archived', null, '[1,0,0]')",
+        {"metadata": {}, "document": FILE},
+    ),
+    "pipeline": (
+        "id bigserial primary key, source_id text, document_id uuid, document_type text,"
+        f" url text, title text, chunk_index int, content text, metadata jsonb, embedding {VECTOR}",
+        f"(default, 'handbook', '{FILE}', 'md', 'https://example.com/k', 'Keys', 0,"
+        " 'Rotate the keys.', '{}', '[1,0,0]')",
+        {"title": "Keys", "source_url": "https://example.com/k", "document": FILE},
+    ),
+    "collections": (
+        "id uuid primary key default gen_random_uuid(), artifact_id uuid, chunk_index int,"
+        " title text, source_url text, artifact_type text, sensitivity text, content text,"
+        f" created_at timestamptz, embedding {VECTOR}",
+        f"(default, '{FILE}', 0, 'Keys', null, 'doc', 'normal', 'Rotate the keys.', '2026-03-04',"
+        " '[1,0,0]')",
+        {"title": "Keys", "document": FILE},
+    ),
+    "search-api": (
+        "id int primary key, document_id int, chunk_index int, chunk_text text,"
+        " context_header text, chunk_token_count int, category text, tags text[],"
+        f" source_file text, document_date date, embedding {VECTOR}",
+        "(1, 7, 0, 'Rotate the keys.', 'Handbook > Keys', 4, 'product_docs', '{a}', 'k.md',"
+        " '2026-03-04', '[1,0,0]')",
+        {"title": "Handbook > Keys", "document": "7"},
+    ),
+    "insights": (
+        "id uuid primary key default gen_random_uuid(), document_id uuid, chunk_index int,"
+        f" user_id uuid, is_public bool, title text, content text, embedding {VECTOR}",
+        f"(default, '{FILE}', 0, '{USER}', true, 'Keys', 'Rotate the keys.', '[1,0,0]')",
+        {"title": "Keys", "visibility": "public", "owner_id": USER, "document": FILE},
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", SYSTEMS)
+def test_each_systems_table_is_found(database: Connection, run: Run, dsn: str, layout: str) -> None:
+    columns, rows, expected = SYSTEMS[layout]
+    database.execute(f"create table public.kept ({columns})".encode())
+    database.execute(f"insert into public.kept values {rows}".encode())
+    chosen = ["--rows", "status = 'active'"] if layout == "hybrid-rpc" else []
+    asked = ("adopt", "public.kept", "--from", layout, "--model", "m", "--dsn", dsn, "--apply")
+    assert chosen == [] or "status, which can hide rows" in run(*asked).err
+    done = run(*asked, *chosen)
+    assert done.code == 0, done.err
+    backfill(database, "kept")
+    assert compare(database, "kept").differences == 0
+    assert list(contents(database).values()) == [["Rotate the keys."]]
+    (document,) = documents(database).values()
+    named = {key: str(document[key]) for key in expected if key not in ("metadata", "document")}
+    assert named == {key: expected[key] for key in named}
+    if "document" in expected:
+        assert document["source_row"]["document"] == expected["document"]
+    else:
+        assert expected.get("metadata", {}).items() <= document["metadata"].items()
+    keys = database.execute(
+        "select jsonb_object_keys(metadata) from public.knowledge_chunks"
+    ).fetchall()
+    # Every column is a field or a key of the metadata.
+    others = {"knowledge_type", "status", "document_type", "artifact_type", "source_file", "tags"}
+    assert {(one,) for one in others if f" {one} " in f" {columns}"} <= {*keys}

@@ -4,7 +4,6 @@ Run by `make test-layouts`, which installs the packages into an environment of t
 SupabaseVectorStore needs a PostgREST too: its binary in POSTGREST_BIN.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from adopted import adopt, backfill, compare, documents, reasons
 
 from conftest import Connection, Server
-from postgrest_server import JWT_SECRET, PostgREST
+from postgrest_server import JWT_SECRET, served
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.results import source_key
 from tools.stores import MISSING, Row, Stores
@@ -48,47 +47,35 @@ class Layout:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+def of_store(table: str, **settings: Any) -> dict[str, Any]:
+    return {"table": table, **settings}
+
+
 LAYOUTS = {
     "supabase": Layout("supabase", "documents", "langchain", key=lambda id_: {"id": UUID(id_)}),
     "pgvector": Layout(
-        "pgvector",
-        "langchain_pg_embedding",
-        "pgvector",
+        *("pgvector", "langchain_pg_embedding", "pgvector"),
         name=lambda number: f"file/{number}%",
         key=lambda id_: {"id": id_},
         settings={"collection": "handbook"},
     ),
     "pgvectorstore": Layout(
-        "pgvectorstore", "passages", "pgvectorstore", settings={"table": "passages"}
+        *("pgvectorstore", "passages", "pgvectorstore"), settings=of_store("passages")
     ),
     "pgvectorstore, hybrid": Layout(
-        "pgvectorstore",
-        "passages_hybrid",
-        "pgvectorstore",
+        *("pgvectorstore", "passages_hybrid", "pgvectorstore"),
         name=lambda number: f"t{number}",
         key=lambda id_: {"langchain_id": id_},
-        settings={
-            "table": "passages_hybrid",
-            "columns": ["team"],
-            "id_type": "TEXT",
-            "hybrid": True,
-        },
+        settings=of_store("passages_hybrid", columns=["team"], id_type="TEXT", hybrid=True),
     ),
     "llamaindex": Layout(
-        "llamaindex", "data_passages", "llamaindex", settings={"table": "passages", "dimensions": 3}
+        *("llamaindex", "data_passages", "llamaindex"), settings=of_store("passages", dimensions=3)
     ),
     "llamaindex, hybrid": Layout(
-        "llamaindex",
-        "data_passages_hybrid",
-        "llamaindex",
-        settings={
-            "table": "passages_hybrid",
-            "dimensions": 3,
-            "hybrid": True,
-            "jsonb": True,
-            "halfvec": True,
-            "hnsw": True,
-        },
+        *("llamaindex", "data_passages_hybrid", "llamaindex"),
+        settings=of_store(
+            "passages_hybrid", dimensions=3, hybrid=True, jsonb=True, halfvec=True, hnsw=True
+        ),
     ),
 }
 
@@ -101,7 +88,6 @@ class Package:
         self.settings = dict(layout.settings)
 
     def call(self, action: str, **arguments: Any) -> Any:
-        """Run an action of the store."""
         return self.stores.call(
             self.layout.store, action, self.dsn, settings=self.settings, **arguments
         )
@@ -111,7 +97,6 @@ class Package:
         self.call("add", rows=[self.row(number, text) for number in numbers])
 
     def row(self, number: int, text: str) -> Row:
-        """Return a row for `add`."""
         # No two embeddings have the same direction.
         return {
             "id": self.layout.name(number),
@@ -123,7 +108,6 @@ class Package:
 
 @pytest.fixture(scope="module")
 def stores() -> Iterator[Stores]:
-    """A process with the packages."""
     with Stores() as running:
         yield running
 
@@ -134,23 +118,16 @@ def package(
 ) -> Iterator[Package]:
     """A package whose table has a thousand rows."""
     made = Package(stores, dsn, LAYOUTS[request.param])
-    binary = os.environ.get("POSTGREST_BIN")
-    if made.layout.store == "supabase" and not binary:
-        pytest.skip("POSTGREST_BIN names no PostgREST")
     made.call("create", dimensions=3)
     if made.layout.store != "supabase":
         made.add(range(ROWS))
         yield made
         return
-    rest = PostgREST(str(binary), server.admin_dsn(), dsn, tmp_path)
-    rest.start()
-    try:
+    with served(server.admin_dsn(), dsn, tmp_path) as rest:
         key = jwt.encode({"role": "service_role"}, JWT_SECRET, algorithm="HS256")
         made.settings = {"rest": f"http://127.0.0.1:{rest.port}", "key": key}
         made.add(range(ROWS))
         yield made
-    finally:
-        rest.stop()
 
 
 def columns(connection: Connection, table: str) -> list[tuple[Any, ...]]:

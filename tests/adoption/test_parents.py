@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from adopted import adopt, backfill, compare, documents
+from adopted import adopt, backfill, compare, documents, faults
 
 from command_line import Run
 from conftest import Connection
-from second_brain.database import doctor
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -57,13 +56,9 @@ def test_a_document_has_the_fields_of_its_row_in_the_parent(parts: Connection) -
 
 
 def test_doctor_names_a_trigger_that_the_parent_lacks_and_no_other(parts: Connection) -> None:
-    def missing() -> list[str]:
-        found = [one for one in doctor.examine(parts) if one.check == "adoptions"]
-        return [one.message for one in found if one.status == "error"]
-
-    assert missing() == []
+    assert faults(parts) == []
     parts.execute("drop trigger adopted_parts_delete on public.articles")
-    (said,) = missing()
+    (said,) = faults(parts)
     assert "the trigger adopted_parts_delete on public.articles does not exist" in said
 
 
@@ -83,11 +78,10 @@ def test_a_change_of_the_parent_is_carried_over_in_its_transaction(parts: Connec
 
 
 def test_a_change_of_other_columns_of_the_parent_carries_nothing_over(parts: Connection) -> None:
-    before = parts.execute("select id, xmin from public.knowledge_documents order by id")
-    rows = before.fetchall()
+    versions = "select id, xmin from public.knowledge_documents order by id"
+    before = parts.execute(versions).fetchall()
     parts.execute("update public.articles set views = views + 1")
-    after = parts.execute("select id, xmin from public.knowledge_documents order by id")
-    assert after.fetchall() == rows
+    assert parts.execute(versions).fetchall() == before
 
 
 def test_a_document_of_more_rows_than_a_batch_changes_who_sees_it(parts: Connection) -> None:
@@ -110,14 +104,15 @@ def test_rows_are_noted_for_later(database: Connection) -> None:
     assert [row[0] for row in shown(database)] == ["Harbour", "Quay"]
 
 
-def test_the_command_takes_a_parent_and_leaves_nothing_behind(
-    database: Connection, run: Run, dsn: str
-) -> None:
+ASKED = ("adopt", "public.parts", "--parent", "public.articles", "--model", "m", "--dsn")
+ALL_ROWS = ("--rows", "all", "--apply")
+
+
+def test_the_command_takes_and_removes_a_parent(database: Connection, run: Run, dsn: str) -> None:
     database.execute(TABLES)
-    asked = ("adopt", "public.parts", "--parent", "public.articles", "--model", "m", "--dsn", dsn)
-    refused = run(*asked, "--apply")
+    refused = run(*ASKED, dsn, "--apply")
     assert (refused.code, "parent.deleted_at, which can hide rows" in refused.err) == (1, True)
-    done = run(*asked, "--rows", "parent.deleted_at is null", "--apply")
+    done = run(*ASKED, dsn, "--rows", "parent.deleted_at is null", "--apply")
     assert done.code == 0, done.err
     for line in ("title      parent.title", "parent.views left out", "visibility parent.is_public"):
         assert line in done.err
@@ -134,36 +129,33 @@ def test_the_command_takes_a_parent_and_leaves_nothing_behind(
     database.execute("update public.articles set title = 'Pier'")
 
 
+def parts_found(database: Connection) -> list[int]:
+    return [len(row["chunks"]) for row in documents(database).values()]
+
+
 def test_rows_of_a_document_that_disagree_about_the_owner_are_all_found(
     database: Connection, run: Run, dsn: str
 ) -> None:
     database.execute(TABLES + ";alter table public.parts add author_id uuid")
     database.execute("update public.parts set author_id = gen_random_uuid() where chunk_index < 2")
-    asked = ["adopt", "public.parts", "--parent", "public.articles", "--rows", "all"]
-    asked += ["--model", "m", "--apply", "--dsn", dsn]
-    refused = run(*asked, "--owner", "author_id")
+    refused = run(*ASKED, dsn, *ALL_ROWS, "--owner", "author_id")
     assert (refused.code, "Use --owner none" in refused.err) == (1, True)
-    done = run(*asked)
+    done = run(*ASKED, dsn, *ALL_ROWS)
     assert "warning: --owner is not mapped" in done.err
     assert "Then: second-brain adopt --backfill parts" in done.err
     backfill(database, "parts")
-    assert [len(row["chunks"]) for row in documents(database).values()] == [3, 3]
+    assert parts_found(database) == [3, 3]
 
 
-def test_a_repair_carries_over_what_another_mapping_makes_right(
-    database: Connection, run: Run, dsn: str
-) -> None:
+def test_a_repair_carries_over_by_another_mapping(database: Connection, run: Run, dsn: str) -> None:
     database.execute(TABLES + ";alter table public.parts add author_id uuid")
-    asked = ["adopt", "public.parts", "--parent", "public.articles", "--rows", "all"]
-    asked += ["--model", "m", "--apply", "--dsn", dsn]
-    assert run(*asked, "--owner", "author_id").code == 0
+    assert run(*ASKED, dsn, *ALL_ROWS, "--owner", "author_id").code == 0
     backfill(database, "parts")
     database.execute("update public.parts set author_id = gen_random_uuid() where chunk_index > 0")
-    assert [len(row["chunks"]) for row in documents(database).values()] == [1, 1]
-    done = run(*asked)
-    assert "Then: second-brain adopt --check parts --repair" in done.err
+    assert parts_found(database) == [1, 1]
+    assert "Then: second-brain adopt --check parts --repair" in run(*ASKED, dsn, *ALL_ROWS).err
     assert run("adopt", "--check", "parts", "--repair", "--dsn", dsn).code == 0
-    assert [len(row["chunks"]) for row in documents(database).values()] == [3, 3]
+    assert parts_found(database) == [3, 3]
 
 
 def test_a_column_of_both_tables_and_a_title_that_policies_hide_are_said(
@@ -171,10 +163,9 @@ def test_a_column_of_both_tables_and_a_title_that_policies_hide_are_said(
 ) -> None:
     database.execute(TABLES + ";alter table public.parts add deleted_at timestamptz")
     database.execute("alter table public.articles enable row level security")
-    asked = ("adopt", "public.parts", "--parent", "public.articles", "--model", "m", "--dsn", dsn)
-    done = run(*asked, "--rows", "deleted_at is null")
+    done = run(*ASKED, dsn, "--rows", "deleted_at is null")
     assert (done.code, "write source.COLUMN or parent.COLUMN" in done.err) == (1, True)
-    done = run(*asked, "--rows", "source.deleted_at is null")
+    done = run(*ASKED, dsn, "--rows", "source.deleted_at is null")
     assert "sees title and url and updated of its row of public.articles" in done.err
 
 

@@ -6,11 +6,11 @@ import subprocess
 import adopted
 import psycopg
 import pytest
-from adopted import GUIDE, adopt, backfill, compare, contents, documents
+from adopted import GUIDE, adopt, backfill, compare, contents, documents, findings
 
 from conftest import Connection
 from second_brain.adoption import carrying
-from second_brain.database import doctor, uninstall
+from second_brain.database import uninstall
 from second_brain.database.embedded import installed_majors, program
 from second_brain.services.install import Database
 
@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways
 
 @pytest.fixture
 def source(database: Connection) -> Connection:
-    """A database with a table of two rows."""
     database.execute(GUIDE)
     database.execute(
         "insert into public.documents (content, embedding)"
@@ -62,15 +61,10 @@ def test_the_dump_of_the_source_is_as_before(source: Connection, dsn: str) -> No
     major = source.info.server_version // 10_000
     if major not in installed_majors():
         pytest.skip(f"pg_dump of PostgreSQL {major} is not installed")
-    pg_dump = program(major, "pg_dump")
+    command = [str(program(major, "pg_dump")), "--schema", "public", "--dbname", dsn]
 
     def dump() -> str:
-        done = subprocess.run(
-            [pg_dump, "--schema", "public", "--dbname", dsn],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         # Each dump has a random key of its own.
         return re.sub(r"\\(un)?restrict \S+", "", done.stdout)
 
@@ -93,28 +87,15 @@ def test_documents_are_deleted_on_request(source: Connection) -> None:
     assert backfill(source).stored == 2
 
 
-def findings(connection: Connection) -> list[tuple[str, str]]:
-    return [
-        (one.status, one.message)
-        for one in doctor.examine(connection)
-        if one.check in ("adoptions", "tables") and one.status != "ok"
-    ]
-
-
 def test_the_doctor_reports_what_does_not_follow(source: Connection) -> None:
     adopt(source)
-    assert findings(source) == [
-        (
-            "warning",
-            "documents (public.documents): 2 of 2 compared rows differ from their documents",
-        )
-    ]
+    rows = "documents (public.documents)"
+    told = f"{rows}: 2 of 2 compared rows differ from their documents"
+    assert findings(source) == [("warning", told)]
     backfill(source)
     assert findings(source) == []
     source.execute("update public.documents set content = null where id = 1")
-    assert findings(source) == [
-        ("warning", "documents (public.documents): 1 row cannot be carried over")
-    ]
+    assert findings(source) == [("warning", f"{rows}: 1 row cannot be carried over")]
     source.execute("alter table public.documents disable trigger adopted_documents_update")
     source.execute("drop trigger adopted_documents_delete on public.documents")
     ((status, message),) = findings(source)

@@ -30,9 +30,7 @@ def source(database: Connection) -> Connection:
     return database
 
 
-def test_a_user_writes_the_table_without_rights_on_the_corpus(
-    source: Connection, connect: Connect
-) -> None:
+def test_a_user_writes_without_rights_on_the_corpus(source: Connection, connect: Connect) -> None:
     anna = connect("authenticated", uid=ANNA)
     anna.execute("insert into public.notes (content) values ('Mine.'), ('Mine too.')")
     anna.execute("update public.notes set content = 'Changed.' where content = 'Mine too.'")
@@ -78,18 +76,6 @@ def test_an_embedding_that_a_user_writes_stays_in_the_documents_of_its_row(
     assert connect("service_role").execute(missing.encode()).fetchone() == (1,)
 
 
-@pytest.mark.parametrize("role", ["anon", "authenticated", "service_role"])
-def test_no_function_of_adoption_can_be_called_over_the_api(connect: Connect, role: str) -> None:
-    connection = connect(role)
-    for call in (
-        "knowledge_internal.adopt_table('x', 'public.knowledge_documents', '{id}')",
-        "knowledge_internal.carry_over_again('documents', '[]', false)",
-        "knowledge_internal.adoption_left_over('documents')",
-    ):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(f"select {call}".encode())
-
-
 def test_nobody_else_can_put_the_trigger_on_a_table(source: Connection, connect: Connect) -> None:
     source.execute("grant create on schema public to authenticated")
     mallory = connect("authenticated", uid=BERT)
@@ -115,9 +101,7 @@ def test_the_trigger_of_an_adoption_works_on_its_source_only(source: Connection)
         source.execute("insert into public.copied values (1, 'x')")
 
 
-def test_settings_and_objects_of_a_writer_change_nothing(
-    source: Connection, connect: Connect
-) -> None:
+def test_settings_and_objects_of_writers_do_nothing(source: Connection, connect: Connect) -> None:
     source.execute("grant create on schema public to authenticated")
     anna = connect("authenticated", uid=ANNA)
     anna.execute(
@@ -132,9 +116,7 @@ def test_settings_and_objects_of_a_writer_change_nothing(
     assert compare(source, "notes").differences == 0
 
 
-def test_a_role_that_does_not_see_all_rows_cannot_adopt(
-    source: Connection, connect: Connect
-) -> None:
+def test_a_role_that_does_not_see_rows_cannot_adopt(source: Connection, connect: Connect) -> None:
     source.execute(
         "grant usage on schema knowledge_internal to authenticated;"
         " grant execute on all functions in schema knowledge_internal to authenticated"
@@ -157,8 +139,12 @@ def published(source: Connection) -> Connection:
     return source
 
 
+def grant(owner: Connection, right: str, role: str) -> None:
+    table = "public.knowledge_documents"
+    owner.execute(f"grant {right} (source_row) on table {table} to {role}".encode())
+
+
 def found_rows(caller: Connection, function: str) -> list[str | None]:
-    """Return the keys of the rows that the hits name."""
     query = f"select source_row -> 'key' ->> 'id' from public.{function}(query_text => '{TULIP}')"
     return [key for (key,) in caller.execute(query.encode()).fetchall()]
 
@@ -170,26 +156,18 @@ def test_hits_of_users_and_visitors_do_not_name_the_row(
 ) -> None:
     caller = connect(role, uid=ANNA)
     assert found_rows(caller, function) == [None]
-    published.execute(
-        f"grant select (source_row) on table public.knowledge_documents to {role}".encode()
-    )
+    grant(published, "select", role)
     assert found_rows(caller, function) == ["1"]
 
 
 @pytest.mark.module("visitors")
-def test_a_grant_for_users_shows_the_row_to_no_visitor(
-    published: Connection, connect: Connect
-) -> None:
-    published.execute(
-        "grant select (source_row) on table public.knowledge_documents to authenticated"
-    )
+def test_a_grant_for_users_shows_visitors_no_row(published: Connection, connect: Connect) -> None:
+    grant(published, "select", "authenticated")
     assert found_rows(connect("anon"), VISITOR) == [None]
 
 
 @pytest.mark.module("visitors")
-def test_hits_without_the_row_are_otherwise_those_of_the_service(
-    published: Connection, connect: Connect
-) -> None:
+def test_hits_without_the_row_are_as_a_service_s(published: Connection, connect: Connect) -> None:
     published.execute("insert into public.notes (content) values ('a tulip and a rose')")
     hits = "select to_jsonb(hit) - 'source_row' from public.{}(query_text => 'tulip') as hit"
     user = connect("authenticated", uid=ANNA).execute(hits.format(USER).encode()).fetchall()
@@ -199,9 +177,7 @@ def test_hits_without_the_row_are_otherwise_those_of_the_service(
 
 
 @pytest.mark.parametrize("viewer", ["", f", viewer_id => '{ANNA}'"])
-def test_a_search_of_the_service_names_the_row(
-    published: Connection, connect: Connect, viewer: str
-) -> None:
+def test_a_service_is_told_which_row(published: Connection, connect: Connect, viewer: str) -> None:
     service = connect("service_role")
     query = (
         "select source_row -> 'key' ->> 'id' from public.hybrid_search_knowledge_chunks("
@@ -220,11 +196,7 @@ def test_doctor_accepts_the_grant_that_shows_the_row_and_no_other(published: Con
         }
 
     before = findings()
-    published.execute(
-        "grant select (source_row) on table public.knowledge_documents to authenticated"
-    )
+    grant(published, "select", "authenticated")
     assert findings() == before
-    published.execute(
-        "grant update (source_row) on table public.knowledge_documents to authenticated"
-    )
+    grant(published, "update", "authenticated")
     assert findings() != before

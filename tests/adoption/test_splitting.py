@@ -2,10 +2,11 @@
 
 import pytest
 from adopted import GUIDE, adopt, compare, documents
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Connection
+from support.properties import tried
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -22,9 +23,7 @@ def split(connection: Connection, text: str, size: int, overlap: int = 0) -> lis
 
 
 @given(text=TEXTS, size=st.integers(100, 400))
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@tried(60)
 def test_the_parts_together_are_the_text(knowledge: Connection, text: str, size: int) -> None:
     parts = split(knowledge, text, size)
     assert "".join(parts) == text
@@ -32,9 +31,7 @@ def test_the_parts_together_are_the_text(knowledge: Connection, text: str, size:
 
 
 @given(text=TEXTS, size=st.integers(100, 400), share=st.floats(0, 0.5))
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@tried(60)
 def test_with_an_overlap_each_part_continues_within_the_one_before(
     knowledge: Connection, text: str, size: int, share: float
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from adopted import Row, adopt, backfill
+from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
@@ -14,7 +14,6 @@ from second_brain.database import doctor, uninstall
 
 pytestmark = pytest.mark.module("adoption")
 
-WORDS = ("harbour", "lighthouse", "ferry", "anchor", "tide", "rope", "sail", "wind", "chart")
 USERS = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(4)]
 TABLE = """
 create table public.members (team text, user_id uuid);
@@ -99,6 +98,12 @@ def claims(connection: Connection, user: str, tenant: str) -> None:
     )
 
 
+def user_of(connect: Connect, tenant: str) -> Connection:
+    user = connect("authenticated")
+    claims(user, USERS[0], tenant)
+    return user
+
+
 def search(connection: Connection, **arguments: Any) -> list[Row]:
     rows = connection.execute(
         "select to_jsonb(hit) from public.search_visible_knowledge_chunks(%s) as hit",
@@ -116,7 +121,6 @@ def visible(connection: Connection) -> set[int]:
 
 
 def question(generator: random.Random) -> Row:
-    """Return a search that a user may make."""
     given: Row = {
         "query_text": " ".join(generator.sample(WORDS, generator.randint(1, 3))),
         "query_embedding": generator.choice([None, vector(generator)]),
@@ -153,13 +157,8 @@ def test_no_hit_is_a_row_that_select_does_not_show(
     notes: Connection, connect: Connect, is_large: bool, calls: int
 ) -> None:
     if is_large:
-        notes.execute(
-            "create or replace function knowledge_internal.small_corpus_limit() returns integer"
-            " language sql immutable as 'select 0'"
-        )
-        notes.execute(
-            "create index on public.notes using hnsw (embedding extensions.vector_cosine_ops)"
-        )
+        notes.execute(LARGE)
+        notes.execute(VECTOR_INDEX.replace("documents", "notes").encode())
         notes.execute("select knowledge_internal.follow_table('notes')")
     user = connect("authenticated")
     for policy, condition in POLICIES.items():
@@ -203,8 +202,7 @@ def test_the_owner_and_service_role_find_every_row_and_others_only_what_they_may
     assert len(search(notes, **asked)) == 300
     assert len(search(connect("service_role"), **asked)) == 300
     # Without a policy, a user sees nothing.
-    user = connect("authenticated")
-    claims(user, USERS[0], "a")
+    user = user_of(connect, "a")
     assert search(user, query_text="harbour") == []
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         search(connect("anon"), query_text="harbour")
@@ -222,12 +220,9 @@ def test_a_visitor_finds_what_anon_may_select(notes: Connection, connect: Connec
     assert found
 
 
-def test_a_table_that_a_role_may_not_select_has_no_hits(
-    notes: Connection, connect: Connect
-) -> None:
+def test_a_table_that_roles_may_not_select_is_hidden(notes: Connection, connect: Connect) -> None:
     notes.execute("create policy visible on public.notes to authenticated using (true)")
-    user = connect("authenticated")
-    claims(user, USERS[0], "a")
+    user = user_of(connect, "a")
     assert search(user, query_text="harbour")
     notes.execute("revoke select on public.notes from authenticated")
     notes.execute("grant select (id) on public.notes to authenticated")
@@ -249,18 +244,14 @@ def test_a_table_that_a_role_may_not_select_has_no_hits(
 def test_what_would_show_other_rows_is_refused(
     notes: Connection, connect: Connect, arguments: Row, refusal: str
 ) -> None:
-    user = connect("authenticated")
-    claims(user, USERS[0], "a")
+    user = user_of(connect, "a")
     with pytest.raises(psycopg.DataError, match=refusal):
         search(user, **{"query_text": "harbour", **arguments})
 
 
-def test_like_ids_of_an_invisible_row_are_refused_as_those_of_none(
-    notes: Connection, connect: Connect
-) -> None:
+def test_like_ids_of_a_hidden_row_are_refused_alike(notes: Connection, connect: Connect) -> None:
     notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
-    user = connect("authenticated")
-    claims(user, USERS[0], "c")
+    user = user_of(connect, "c")
     hidden = notes.execute(
         "select chunk.id from public.knowledge_chunks as chunk join public.notes as note"
         " on note.id = chunk.place_bigint where note.tenant = 'a' limit 1"
@@ -286,9 +277,7 @@ def test_nobody_can_call_the_search_of_a_reader(notes: Connection, connect: Conn
 
 
 @pytest.mark.parametrize("role", ["service_role", "postgres", "nobody", None])
-def test_a_role_that_is_not_under_policies_gets_no_reader(
-    notes: Connection, role: str | None
-) -> None:
+def test_a_role_without_policies_gets_no_reader(notes: Connection, role: str | None) -> None:
     with pytest.raises(psycopg.DataError, match="under row level security"):
         notes.execute("select knowledge_internal.let_search(%s)", [role])
 
@@ -312,8 +301,7 @@ def two(notes: Connection) -> Connection:
 
 
 def test_each_table_is_under_its_own_policies(two: Connection, connect: Connect) -> None:
-    user = connect("authenticated")
-    claims(user, USERS[0], "c")
+    user = user_of(connect, "c")
     shown = visible(user)
     hits = search(user, query_text="harbour", query_embedding="[1,0,0]", match_count=200)
     ids = [hit["source_row"]["key"]["id"] for hit in hits]

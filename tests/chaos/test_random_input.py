@@ -53,22 +53,9 @@ CHARACTERS = (
 )
 Attempts = list[tuple[str, Callable[[], Any]]]
 KEYS = (
-    "query_text",
-    "query_embedding",
-    "field",
-    "op",
-    "value",
-    "external_key",
-    "title",
-    "content",
-    "heading",
-    "embedding",
-    "metadata",
-    "owner_id",
-    "visibility",
-    "match_count",
-    "document_date",
-    "collection",
+    *("query_text", "query_embedding", "field", "op", "value", "external_key", "title"),
+    *("content", "heading", "embedding", "metadata", "owner_id", "visibility", "match_count"),
+    *("document_date", "collection"),
 )
 
 

@@ -33,14 +33,12 @@ class Cluster:
     ports: tuple[int, ...]
 
     def dsn(self, port: int) -> str:
-        """Return the DSN of a node."""
         return make_conninfo(
             host="127.0.0.1", port=str(port), user="supabase_admin", dbname="postgres"
         )
 
     @property
     def coordinator(self) -> str:
-        """The DSN of the coordinator."""
         return self.dsn(self.ports[0])
 
     def run(self, program: str, *arguments: str) -> None:

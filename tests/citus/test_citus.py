@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from nodes import Cluster, needs_citus, running
-from under_load import CHUNKS, DIMENSIONS, WORDS, document, under_load, vector
+from under_load import CHUNKS, DIMENSIONS, WORDS, columns, document, under_load, vector
 
 from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
 from second_brain.database import migrations
@@ -65,19 +65,12 @@ def copy_rows(source: str, target: str) -> None:
     """Copy documents and chunks with their ids: equal ranks are ordered by id."""
     with psycopg.connect(source) as plain, psycopg.connect(target) as tenant:
         for table in ("knowledge_documents", "knowledge_chunks"):
-            columns = ", ".join(
-                name
-                for (name,) in plain.execute(
-                    "select column_name from information_schema.columns where table_name = %s"
-                    " and table_schema = 'plain' and is_generated = 'NEVER'",
-                    [table],
-                )
-            )
+            copied = columns(plain, table)
             rows = plain.execute(
                 f"select jsonb_agg(to_jsonb(stored))::text from plain.{table} as stored".encode()
             ).fetchone()
             tenant.execute(
-                f"insert into tenant_a.{table} ({columns}) select {columns}"
+                f"insert into tenant_a.{table} ({copied}) select {copied}"
                 f" from jsonb_populate_recordset(null::tenant_a.{table}, %s::jsonb)".encode(),
                 rows,
             )

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from nodes import Cluster, needs_citus, running
-from under_load import CHUNKS, DIMENSIONS, WORDS, document, vector
+from under_load import CHUNKS, DIMENSIONS, WORDS, columns, document, vector
 
 from command_line import Run
 from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
@@ -55,17 +55,6 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def columns(connection: psycopg.Connection[Any], table: str) -> str:
-    return ", ".join(
-        name
-        for (name,) in connection.execute(
-            "select column_name from information_schema.columns where table_name = %s"
-            " and table_schema = 'plain' and is_generated = 'NEVER'",
-            [table],
-        )
-    )
-
-
 def ids(hits: list[MemorySearchResult]) -> list[str]:
     return [hit.id for hit in hits]
 
@@ -88,9 +77,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda one: "-".join(one) or "plain")
-def test_a_search_over_all_shards_answers_as_one_database(
-    cluster: Cluster, options: dict[str, Any]
-) -> None:
+def test_all_shards_answer_as_one_database(cluster: Cluster, options: dict[str, Any]) -> None:
     spread = PostgresProvider(cluster.coordinator)
     plain = PostgresProvider(cluster.coordinator, schema="plain")
     draw = random.Random(2)

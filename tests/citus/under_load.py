@@ -22,7 +22,6 @@ def vector(draw: random.Random) -> list[float]:
 
 
 def document(draw: random.Random, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Draw a document with its chunks."""
     chunks = [
         {
             "content": " ".join(draw.choices(WORDS, k=draw.randint(5, 25))),
@@ -32,6 +31,16 @@ def document(draw: random.Random, key: str) -> tuple[dict[str, Any], list[dict[s
         for _ in range(CHUNKS)
     ]
     return {"external_key": key, "title": f"Title of {key}"}, chunks
+
+
+def columns(connection: psycopg.Connection[Any], table: str) -> str:
+    """Return the columns of a table of schema plain that can be written."""
+    rows = connection.execute(
+        "select column_name from information_schema.columns where table_name = %s"
+        " and table_schema = 'plain' and is_generated = 'NEVER'",
+        [table],
+    )
+    return ", ".join(name for (name,) in rows)
 
 
 @dataclass
@@ -46,13 +55,11 @@ class Load:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def search(self, connection: psycopg.Connection[Any]) -> None:
-        """Search once."""
         function = f"{self.schema}.hybrid_search_knowledge_chunks"
         found = connection.execute(f"select from {function}(query_text => 'alna bero')".encode())
         self.hits.append(len(found.fetchall()))
 
     def write(self, connection: psycopg.Connection[Any]) -> None:
-        """Store a document."""
         key = f"under load {len(self.written) + len(self.refused)}"
         writer = KnowledgeWriter(connection, schema=self.schema)
         writer.upsert_document(*document(random.Random(key), key))

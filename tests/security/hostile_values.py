@@ -129,8 +129,6 @@ def mostly(cases: Mapping[str, str]) -> list[Any]:
     ]
 
 
-# JSON.
-
 FILTER_VALUES = [
     (field, op)
     for field, ops in {
@@ -148,25 +146,20 @@ FILTER_VALUES = [
 ]
 
 
+THOUSAND = range(1_000)
 MANY_VALUES: dict[str, tuple[str, str, list[Any]]] = {
-    "numbers in": ("metadata.a", "in", list(range(1_000))),
-    "numbers not in": ("metadata.a", "not_in", list(range(1_000))),
-    "objects in": ("metadata.b", "in", [{"c": [number, "x"]} for number in range(1_000)]),
-    "arrays not in": ("metadata.b.c", "not_in", [[number, "x"] for number in range(1_000)]),
-    "contained": ("metadata.b.c", "contains", [[number] for number in range(1_000)]),
-    "labels not in": ("sensitivity", "not_in", [f"l{number}" for number in range(1_000)]),
-    "languages not in": ("language", "not_in", [f"l{number}" for number in range(1_000)]),
-    "owners not in": ("owner_id", "not_in", [str(UUID(int=number)) for number in range(1_000)]),
+    "numbers in": ("metadata.a", "in", [*THOUSAND]),
+    "numbers not in": ("metadata.a", "not_in", [*THOUSAND]),
+    "objects in": ("metadata.b", "in", [{"c": [number, "x"]} for number in THOUSAND]),
+    "arrays not in": ("metadata.b.c", "not_in", [[number, "x"] for number in THOUSAND]),
+    "contained": ("metadata.b.c", "contains", [[number] for number in THOUSAND]),
+    "labels not in": ("sensitivity", "not_in", [f"l{number}" for number in THOUSAND]),
+    "languages not in": ("language", "not_in", [f"l{number}" for number in THOUSAND]),
+    "owners not in": ("owner_id", "not_in", [str(UUID(int=number)) for number in THOUSAND]),
     "places not in": ("chunk_index", "not_in", list(range(10, 2_010, 2))),
-    "times not in": (
-        "created_at",
-        "not_in",
-        [f"2020-01-01T00:00:00.{n:04}Z" for n in range(1_000)],
-    ),
+    "times not in": ("created_at", "not_in", [f"2020-01-01T00:00:00.{n:04}Z" for n in THOUSAND]),
 }
 
-
-# Texts that become another type.
 
 DATES = (
     *("soon", "now", "infinity", "-infinity", "2026-02-30", "0000-01-01", "99999999-01-01"),
@@ -202,9 +195,6 @@ TYPED_TEXTS: dict[LiteralString, tuple[str, ...]] = {
     "extensions.vector": VECTORS,
 }
 ALWAYS = ("", " ", "NULL", "\0", "\ud800", "9" * 1_001, "x" * 1_000_000)
-
-
-# Through Python.
 
 
 def circle() -> list[Any]:

@@ -1,49 +1,29 @@
 """What a user of a role cannot read, call or change."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
-from corpora import (
-    USERS,
-    Chunk,
-    Corpus,
-    Document,
-    Row,
-    Viewer,
-    drawn,
-    own_word,
-    store,
-    words_of,
-)
-from corpora import (
-    ask as call,
-)
+from corpora import USERS, Chunk, Corpus, Document, Row, Viewer, drawn, own_word, store, words_of
+from corpora import ask as call
 from homes import in_its_module
 from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.large
 
-
 ME, YOU, *_ = USERS
+NOBODYS: frozenset[str] = frozenset()
 YOUR_CHUNK = Chunk(
-    number=0,
-    document=0,
-    owner=YOU,
-    visibility="private",
-    sensitivity=None,
-    groups=frozenset(),
-    status="active",
-    words=("alpha",),
-    tag="red",
-    collection="one",
-    place=0,
-    embedding=(1, 0, 0),
-    date=None,
+    0, 0, YOU, "private", None, NOBODYS, "active", ("alpha",), "red", "one", 0, (1, 0, 0), None
 )
+MINE = "search_my_knowledge_chunks"
+SEARCHES = [MINE, in_its_module("facet_my_knowledge_chunks")]
+NOBODY = (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidTextRepresentation)
 
 
 @pytest.fixture
@@ -54,11 +34,8 @@ def owner(connect: Connect) -> Connection:
 
 @pytest.fixture
 def me(connect: Connect) -> Connection:
-    """A signed-in user's connection."""
     return connect("authenticated", uid=ME)
 
-
-# Without the functions: tables, statistics, errors.
 
 PEEK = """
 create or replace function pg_temp.peek(seen text) returns boolean language plpgsql cost 0.0001 as
@@ -78,8 +55,23 @@ READS = (
 )
 
 
+@contextmanager
+def notices(connection: Connection) -> Iterator[list[str]]:
+    """Collect what is raised as a notice within the block."""
+    reported: list[str] = []
+
+    def listen(message: psycopg.errors.Diagnostic) -> None:
+        reported.append(message.message_primary or "")
+
+    connection.add_notice_handler(listen)
+    try:
+        yield reported
+    finally:
+        connection.remove_notice_handler(listen)
+
+
 @pytest.mark.parametrize("seed", range(12))
-def test_a_user_reads_only_their_own_and_public_rows(
+def test_a_user_reads_only_own_and_public_rows(
     owner: Connection, me: Connection, seed: int
 ) -> None:
     corpus, viewer = drawn(random.Random(seed)), Viewer(ME)
@@ -89,25 +81,16 @@ def test_a_user_reads_only_their_own_and_public_rows(
         "grant select on public.knowledge_chunks, public.knowledge_documents to authenticated"
     )
     owner.execute("analyze public.knowledge_chunks, public.knowledge_documents")
-    reported: list[str] = []
-
-    def listen(message: psycopg.errors.Diagnostic) -> None:
-        reported.append(message.message_primary or "")
-
     me.execute(PEEK.encode())
-    me.add_notice_handler(listen)
-    try:
+    with notices(me) as reported:
         for statement in READS:
             try:
                 rows: object = me.execute(statement.encode()).fetchall()
             except psycopg.DataError as error:
                 rows = (str(error), error.diag.message_detail, error.diag.context)
             assert words_of(rows) <= corpus.words(viewer), statement
-    finally:
-        me.remove_notice_handler(listen)
-    assert words_of(reported) == {
-        word for word in corpus.words(viewer) if not word.startswith("head")
-    }
+    shown = {word for word in corpus.words(viewer) if not word.startswith("head")}
+    assert words_of(reported) == shown
     ((chunks, documents),) = me.execute(
         "select (select count(*) from public.knowledge_chunks),"
         "       (select count(*) from public.knowledge_documents)"
@@ -116,17 +99,10 @@ def test_a_user_reads_only_their_own_and_public_rows(
     assert documents == sum(viewer.sees(one) for one in corpus.documents.values())
 
 
-def only_yours(owner: Connection) -> None:
-    document = Document(0, YOU, "private", None, frozenset())
-    store(owner, Corpus({0: document}, {0: YOUR_CHUNK}))
-
-
-@pytest.mark.parametrize("table", ["knowledge_chunks", "knowledge_documents", "knowledge_sources"])
-def test_a_visitor_reads_no_table(connect: Connect, owner: Connection, table: str) -> None:
-    only_yours(owner)
-    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=table) as caught:
-        connect("anon").execute(f"select * from public.{table}".encode())
-    assert words_of(str(caught.value)) == set()
+@pytest.fixture
+def yours(owner: Connection) -> None:
+    """A chunk of another user, and no other row."""
+    store(owner, Corpus({0: Document(0, YOU, "private", None, NOBODYS)}, {0: YOUR_CHUNK}))
 
 
 @pytest.mark.parametrize(
@@ -147,145 +123,94 @@ def test_a_visitor_reads_no_table(connect: Connect, owner: Connection, table: st
     ],
     ids=str,
 )
-def test_a_refusal_tells_nothing_that_is_stored(
-    owner: Connection, me: Connection, arguments: Row
-) -> None:
-    only_yours(owner)
+@pytest.mark.usefixtures("yours")
+def test_a_refusal_tells_nothing_that_is_stored(me: Connection, arguments: Row) -> None:
     question = {"query_text": "alpha"} if arguments else {}
     with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
-        call(me, "search_my_knowledge_chunks", **question | arguments)
-    diagnosis = caught.value.diag
-    reported = (
-        str(caught.value),
-        diagnosis.message_detail,
-        diagnosis.message_hint,
-        diagnosis.context,
-    )
+        call(me, MINE, **question | arguments)
+    told = caught.value.diag
+    reported = (str(caught.value), told.message_detail, told.message_hint, told.context)
     assert words_of(reported) == set()
 
 
-# Whose search it is.
-
-
+@pytest.mark.usefixtures("yours")
 @pytest.mark.parametrize("claims", ["", "{}", '{"role": "authenticated"}', '{"sub": ""}'])
-def test_without_a_user_there_is_no_search_of_ones_own(
-    connect: Connect, owner: Connection, claims: str
-) -> None:
-    only_yours(owner)
+def test_without_a_user_there_is_no_search_of_ones_own(connect: Connect, claims: str) -> None:
     nobody = connect("authenticated")
     nobody.execute("select set_config('request.jwt.claims', %s, false)", [claims])
     # An empty subject is no UUID, depending on whose auth.uid() it is.
-    with pytest.raises(
-        (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidTextRepresentation)
-    ):
-        call(nobody, "search_my_knowledge_chunks", query_text="alpha")
+    with pytest.raises(NOBODY):
+        call(nobody, MINE, query_text="alpha")
 
 
-def test_a_user_names_no_other_viewer(me: Connection, owner: Connection) -> None:
-    only_yours(owner)
+@pytest.mark.usefixtures("yours")
+def test_a_user_names_no_other_viewer(me: Connection) -> None:
     with pytest.raises(psycopg.errors.UndefinedFunction, match="viewer_id"):
-        call(me, "search_my_knowledge_chunks", query_text="alpha", viewer_id=YOU)
+        call(me, MINE, query_text="alpha", viewer_id=YOU)
+    formulations = [{"query_text": "alpha", "viewer_id": str(YOU)}]
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"formulations\[0\]"):
-        call(
-            me,
-            "search_my_knowledge_chunks",
-            query_text="alpha",
-            formulations=[{"query_text": "alpha", "viewer_id": str(YOU)}],
-        )
-    assert call(me, "search_my_knowledge_chunks", query_text="alpha") == []
+        call(me, MINE, query_text="alpha", formulations=formulations)
+    assert call(me, MINE, query_text="alpha") == []
 
 
+@pytest.mark.usefixtures("yours")
 @pytest.mark.parametrize(
-    "function",
-    [
-        in_its_module("facet_my_knowledge_chunks"),
-        in_its_module("count_my_pending_knowledge_embeddings"),
-    ],
+    "function", [SEARCHES[1], in_its_module("count_my_pending_knowledge_embeddings")]
 )
-def test_a_user_names_no_other_viewer_among_the_arguments_of_a_search(
-    me: Connection, owner: Connection, function: str
-) -> None:
-    only_yours(owner)
+def test_a_user_names_no_other_viewer_in_the_search_argument(me: Connection, function: str) -> None:
     for viewer in ({"viewer_id": YOU}, {"viewer_groups": ["board"]}, {"viewer_id": None}):
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="viewer_"):
             call(me, function, **viewer)
 
 
-def test_a_user_cannot_give_the_lists_that_a_search_fuses(
-    me: Connection, owner: Connection
-) -> None:
-    only_yours(owner)
+def test_a_user_cannot_give_the_lists_that_a_search_fuses(me: Connection) -> None:
     lists = Jsonb({"lists": [], "chunks": {}})
     with pytest.raises(psycopg.errors.UndefinedFunction, match="ranked_lists"):
-        call(me, "search_my_knowledge_chunks", query_text="alpha", ranked_lists=lists)
+        call(me, MINE, query_text="alpha", ranked_lists=lists)
 
 
 @pytest.mark.module("facets")
-def test_a_user_cannot_give_the_lists_whose_facets_are_counted(
-    me: Connection, owner: Connection
-) -> None:
-    only_yours(owner)
+def test_a_user_cannot_give_the_lists_whose_facets_are_counted(me: Connection) -> None:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="ranked_lists"):
         call(me, "facet_my_knowledge_chunks", search={"query_text": "alpha", "ranked_lists": []})
 
 
-@pytest.mark.parametrize(
-    "function", ["search_my_knowledge_chunks", in_its_module("facet_my_knowledge_chunks")]
-)
-def test_a_user_cannot_have_the_chunks_of_words_told(
-    me: Connection, owner: Connection, function: str
-) -> None:
-    only_yours(owner)
+@pytest.mark.usefixtures("yours")
+@pytest.mark.parametrize("function", SEARCHES)
+def test_a_user_cannot_have_the_chunks_of_words_told(me: Connection, function: str) -> None:
     nothing = '{"listed": {}, "counted": {}, "expansions": [], "unknown": {}}'
     with me.transaction():
         me.execute("set local knowledge_internal.recording = 'on'")
         me.execute("select set_config('knowledge_internal.recorded', %s, true)", [nothing])
         call(me, function, query_text="alpha")
-        ((reported,),) = me.execute(
-            "select current_setting('knowledge_internal.recorded')"
-        ).fetchall()
-    assert reported == nothing
+        recorded = me.execute("select current_setting('knowledge_internal.recorded')")
+        assert recorded.fetchall() == [(nothing,)]
 
 
-@pytest.mark.parametrize(
-    "function", ["search_my_knowledge_chunks", in_its_module("facet_my_knowledge_chunks")]
-)
-def test_a_user_cannot_change_what_a_search_reads_of_the_corpus(
-    me: Connection, owner: Connection, function: str
-) -> None:
-    only_yours(owner)
+@pytest.mark.usefixtures("yours")
+@pytest.mark.parametrize("function", SEARCHES)
+def test_a_user_cannot_change_what_a_search_has_read_before(me: Connection, function: str) -> None:
     expected = call(me, function, query_text="alpha")
     with me.transaction():
         me.execute("set local knowledge_internal.readings = '[{}]'")
         assert call(me, function, query_text="alpha") == expected
 
 
-# Objects of the caller's own that stand in for those of the search.
-
-
 def spied(connection: Connection) -> list[str]:
     """Search as the connection's user; return as whom their own code ran, but for themselves."""
-    reported: list[str] = []
-
-    def listen(message: psycopg.errors.Diagnostic) -> None:
-        reported.append(message.message_primary or "")
-
-    connection.add_notice_handler(listen)
-    rows = call(
-        connection,
-        "search_my_knowledge_chunks",
-        query_text=f"alpha {own_word('row', 0)}",
-        query_embedding=[1, 0, 0],
-        filters=[{"field": "document_date", "op": "exists", "value": False}],
-        collections=["one"],
-        snippet=True,
-        neighbor_window=1,
-    )
-    assert rows == []
+    search: Row = {
+        "query_text": f"alpha {own_word('row', 0)}",
+        "query_embedding": [1, 0, 0],
+        "filters": [{"field": "document_date", "op": "exists", "value": False}],
+        "collections": ["one"],
+    }
+    with notices(connection) as reported:
+        assert call(connection, MINE, **search, snippet=True, neighbor_window=1) == []
     # What they cast before the call, they cast as themselves.
     return [user for user in reported if user != "authenticated"]
 
 
+@pytest.mark.usefixtures("yours")
 @pytest.mark.parametrize(
     "name",
     [
@@ -293,12 +218,8 @@ def spied(connection: Connection) -> list[str]:
         *("float8", "regproc", "int4multirange"),
     ],
 )
-def test_a_temporary_type_is_not_taken_for_a_built_in_one(
-    connect: Connect, owner: Connection, name: str
-) -> None:
+def test_a_temporary_type_is_not_taken_for_a_built_in_one(me: Connection, name: str) -> None:
     # A check of a domain runs as whoever casts to it: here, as the owner of all rows.
-    only_yours(owner)
-    me = connect("authenticated", uid=ME)
     for statement in (
         f"create function pg_temp.spy(pg_catalog.{name}) returns boolean language plpgsql as"
         " $$ begin raise notice '%', current_user; return true; end $$",
@@ -309,33 +230,32 @@ def test_a_temporary_type_is_not_taken_for_a_built_in_one(
     assert spied(me) == []
 
 
-def test_a_temporary_table_is_not_taken_for_a_real_one(connect: Connect, owner: Connection) -> None:
-    only_yours(owner)
-    me = connect("authenticated", uid=ME)
+@pytest.mark.usefixtures("yours")
+def test_a_temporary_table_is_not_taken_for_a_real_one(me: Connection) -> None:
     for name in ("knowledge_chunks", "knowledge_documents", "pg_class", "pg_attribute", "pg_proc"):
         me.execute(f"create temp table {name} (id int)".encode())
     me.execute("create type pg_temp.knowledge_search_hit as (id int)")
     assert spied(me) == []
 
 
-def test_a_function_or_operator_of_the_callers_is_not_run(
-    connect: Connect, owner: Connection
-) -> None:
-    only_yours(owner)
+@pytest.mark.usefixtures("yours")
+def test_a_function_or_operator_of_a_caller_is_not_run(me: Connection, owner: Connection) -> None:
     owner.execute("create schema attacker")
     try:
         owner.execute("grant all on schema attacker to authenticated")
-        me = connect("authenticated", uid=ME)
         spy = "language plpgsql as $$ begin raise notice '%', current_user; return null; end $$"
         for statement in (
-            f"create function attacker.uid() returns uuid {spy}",
-            f"create function attacker.lower(text) returns text {spy}",
-            f"create function attacker.jsonb_typeof(jsonb) returns text {spy}",
-            f"create function attacker.hybrid_search_knowledge_chunks() returns int {spy}",
-            f"create function attacker.same(text, text) returns boolean {spy}",
-            f"create function attacker.near(extensions.vector, extensions.vector) returns float8"
-            f" {spy}",
-            f"create function attacker.matches(tsvector, tsquery) returns boolean {spy}",
+            *(
+                f"create function attacker.{signature} {spy}"
+                for signature in (
+                    *("uid() returns uuid", "lower(text) returns text"),
+                    "jsonb_typeof(jsonb) returns text",
+                    "hybrid_search_knowledge_chunks() returns int",
+                    "same(text, text) returns boolean",
+                    "near(extensions.vector, extensions.vector) returns float8",
+                    "matches(tsvector, tsquery) returns boolean",
+                )
+            ),
             "create operator attacker.= (function = attacker.same, leftarg = text,"
             " rightarg = text)",
             "create operator attacker.<=> (function = attacker.near,"

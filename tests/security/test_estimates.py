@@ -5,8 +5,8 @@ whoever may plan a query over a table learns counts, words and prefixes of every
 """
 
 import json
-import os
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote
@@ -19,7 +19,8 @@ from psycopg import sql
 
 from conftest import Connect, Connection, Server
 from homes import present
-from postgrest_server import JWT_SECRET, PostgREST
+from postgrest_server import JWT_SECRET, PostgREST, served
+from support.documents import upsert
 
 ME, YOU = UUID(int=1), UUID(int=2)
 RELATIONS = """
@@ -44,21 +45,9 @@ FUNCTIONS = {
 
 def fill(owner: Connection, rows: int) -> None:
     """Store private documents of another user, and let the planner know of them."""
+    given = {"title": "Merger", "collection": "board", "owner_id": YOU}
     for number in range(rows):
-        owner.execute(
-            "select public.upsert_knowledge_document(%s, %s)",
-            [
-                json.dumps(
-                    {
-                        "external_key": f"yours/{number}",
-                        "title": "Merger",
-                        "collection": "board",
-                        "owner_id": str(YOU),
-                    }
-                ),
-                json.dumps([{"content": f"secretword {number}"}]),
-            ],
-        )
+        upsert(owner, f"yours/{number}", f"secretword {number}", **given)
     owner.execute("analyze public.knowledge_documents, public.knowledge_chunks")
 
 
@@ -80,11 +69,8 @@ def test_no_estimate_over_any_column_is_told(connect: Connect) -> None:
 
 def test_the_statistics_of_the_columns_are_not_shown(connect: Connect) -> None:
     fill(connect(), 20)
-    me = connect("authenticated", uid=ME)
-    shown = me.execute(
-        "select count(*) from pg_catalog.pg_stats where tablename like 'knowledge_%'"
-    ).fetchone()
-    assert shown == (0,)
+    statistics = "select from pg_catalog.pg_stats where tablename like 'knowledge_%'"
+    assert connect("authenticated", uid=ME).execute(statistics).fetchall() == []
 
 
 def plans(connection: Connection, functions: list[str]) -> list[str]:
@@ -117,42 +103,23 @@ def test_the_plan_of_a_users_function_does_not_depend_on_what_others_store(
 
 @pytest.fixture
 def postgrest(server: Server, dsn: str, tmp_path: Path) -> Iterator[PostgREST]:
-    """A real PostgREST over this test's database."""
-    binary = os.environ.get("POSTGREST_BIN")
-    if not binary:
-        pytest.skip("POSTGREST_BIN names no PostgREST")
-    running = PostgREST(binary, server.admin_dsn(), dsn, tmp_path)
-    running.start()
-    try:
+    with served(server.admin_dsn(), dsn, tmp_path) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def planned(port: int, method: str, path: str, body: str | None = None) -> tuple[int, str | None]:
     """Ask for a planned count as a signed-in user; return the status and what it tells."""
-    token = jwt.encode(
-        {"role": "authenticated", "sub": str(ME), "exp": 4_000_000_000},
-        JWT_SECRET,
-        algorithm="HS256",
-    )
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request(
-            method,
-            path,
-            body,
-            {
-                "Authorization": f"Bearer {token}",
-                "Content-Type": "application/json",
-                "Prefer": "count=planned",
-            },
-        )
+    claims = {"role": "authenticated", "sub": str(ME), "exp": 4_000_000_000}
+    headers = {
+        "Authorization": f"Bearer {jwt.encode(claims, JWT_SECRET, algorithm='HS256')}",
+        "Content-Type": "application/json",
+        "Prefer": "count=planned",
+    }
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         answer.read()
         return answer.status, answer.headers.get("Content-Range")
-    finally:
-        connection.close()
 
 
 @pytest.mark.module("own_documents")

@@ -1,18 +1,19 @@
 """Documents of groups: who reads them, and which function of the project says who is a member."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from conftest import Connect, Connection, Server
 from corpora import ask_groups_of_token, sign_in
+from homes import in_its_module
 from second_brain.database import doctor, migrations
 from support import documents
+from support.databases import admin_dsn
 from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.large
@@ -28,7 +29,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def owner(connect: Connect) -> Iterator[Connection]:
+def owner(connect: Connect, service: Connection) -> Iterator[Connection]:
     """The owner's connection; the groups of a signed-in user are those of the token."""
     connection = connect()
     ask_groups_of_token(connection)
@@ -37,7 +38,6 @@ def owner(connect: Connect) -> Iterator[Connection]:
 
 
 def answer_with(owner: Connection, result: str) -> None:
-    """Make the project's function return this."""
     owner.execute(
         "create or replace function public.knowledge_viewer_groups() returns text[]"
         f" language sql stable set search_path = pg_catalog, pg_temp return {result}".encode()
@@ -48,9 +48,13 @@ def upsert(connection: Connection, key: str, **fields: Any) -> None:
     documents.upsert(connection, key, documents.embedded(f"word of {key}"), title=key, **fields)
 
 
-def fill(connection: Connection) -> None:
+@pytest.fixture
+def service(connect: Connect) -> Connection:
+    """The service's connection, which has stored DOCUMENTS."""
+    connection = connect("service_role")
     for key, fields in DOCUMENTS.items():
         upsert(connection, key, **fields)
+    return connection
 
 
 def titles(connection: Connection, function: str = "hybrid_search", **arguments: Any) -> list[str]:
@@ -65,9 +69,7 @@ def signed_in(connect: Connect, user: UUID, *groups: str) -> Connection:
     return connection
 
 
-def test_members_of_a_group_find_its_documents(connect: Connect) -> None:
-    service = connect("service_role")
-    fill(service)
+def test_members_of_a_group_find_its_documents(service: Connection) -> None:
     viewers: list[tuple[dict[str, Any], list[str]]] = [
         ({}, sorted(DOCUMENTS)),
         ({"viewer_id": ANA}, ["ana's", "ana's for editors", "public"]),
@@ -81,8 +83,8 @@ def test_members_of_a_group_find_its_documents(connect: Connect) -> None:
     assert [(viewer, titles(service, **viewer)) for viewer, _ in viewers] == viewers
 
 
-def test_a_user_cannot_name_groups(connect: Connect, owner: Connection) -> None:
-    fill(owner)
+@pytest.mark.usefixtures("owner")
+def test_a_user_cannot_name_groups(connect: Connect) -> None:
     ben = signed_in(connect, BEN)
     with pytest.raises(psycopg.errors.UndefinedFunction):
         titles(ben, "search_my", viewer_groups=["editors"])
@@ -93,35 +95,31 @@ def test_a_user_cannot_name_groups(connect: Connect, owner: Connection) -> None:
 
 
 @pytest.mark.module("own_documents")
-def test_a_member_reads_and_lists_but_only_the_owner_deletes(
-    connect: Connect, owner: Connection
-) -> None:
-    fill(owner)
+def test_members_read_and_list_but_only_owners_delete(connect: Connect, owner: Connection) -> None:
     rows = owner.execute("select external_key, id from public.knowledge_documents")
     ids: dict[str, UUID] = dict(rows.fetchall())
-    ben = signed_in(connect, BEN, "editors")
+    ben, ana = (signed_in(connect, user, "editors") for user in (BEN, ANA))
 
-    def listed(connection: Connection, **options: bool) -> list[str]:
-        given = ", ".join(f"{name} => {value}" for name, value in options.items())
+    def listed(connection: Connection, *options: str) -> list[str]:
+        given = ", ".join(f"include_{name} => true" for name in options)
         statement = f"select external_key from public.list_my_knowledge_documents({given})"
         return [key for (key,) in connection.execute(statement.encode())]
 
-    def read(connection: Connection, key: str) -> Any:
-        statement = "select public.read_my_knowledge_document(%s)"
-        return connection.execute(statement, [ids[key]]).fetchone()
+    def done(connection: Connection, verb: str, key: str = "ana's for editors") -> Any:
+        statement = f"select public.{verb}_my_knowledge_document(%s)"
+        ((answer,),) = connection.execute(statement.encode(), [ids[key]]).fetchall()
+        return answer
 
     assert listed(ben) == []
-    assert listed(ben, include_groups=True) == ["ana's for editors"]
-    assert listed(ben, include_groups=True, include_public=True) == ["ana's for editors", "public"]
-    ((found,),) = [read(ben, "ana's for editors")]
+    assert listed(ben, "groups") == ["ana's for editors"]
+    assert listed(ben, "groups", "public") == ["ana's for editors", "public"]
+    found = done(ben, "read")
     assert (found["is_own"], found["allowed_groups"], found["chunk_count"]) == (False, None, 1)
-    assert read(ben, "of staff") == (None,)
-    delete = "select public.delete_my_knowledge_document(%s)"
-    assert ben.execute(delete, [ids["ana's for editors"]]).fetchone() == (False,)
-    ana = signed_in(connect, ANA, "editors")
-    assert listed(ana, include_groups=True).count("ana's for editors") == 1
-    assert read(ana, "ana's for editors")[0]["allowed_groups"] == ["editors"]
-    assert ana.execute(delete, [ids["ana's for editors"]]).fetchone() == (True,)
+    assert done(ben, "read", "of staff") is None
+    assert done(ben, "delete") is False
+    assert listed(ana, "groups").count("ana's for editors") == 1
+    assert done(ana, "read")["allowed_groups"] == ["editors"]
+    assert done(ana, "delete") is True
 
 
 @pytest.mark.module("visitors")
@@ -129,24 +127,18 @@ def test_a_member_reads_and_lists_but_only_the_owner_deletes(
 def test_a_visitor_finds_no_row_of_a_group(
     connect: Connect, owner: Connection, groups: list[str]
 ) -> None:
-    fill(owner)
     owner.execute("grant execute on function public.search_public_knowledge_chunks to anon")
     visitor = connect("anon")
-    visitor.execute(
-        "select set_config('request.jwt.claims', %s, false)",
-        [json.dumps({"role": "anon", "app_metadata": {"groups": groups}})],
-    )
+    claims = json.dumps({"role": "anon", "app_metadata": {"groups": groups}})
+    visitor.execute("select set_config('request.jwt.claims', %s, false)", [claims])
     assert titles(visitor, "search_public") == ["public"]
     owner.execute("revoke execute on function public.search_public_knowledge_chunks from anon")
 
 
-def test_a_change_of_the_groups_holds_for_the_chunks_at_once(connect: Connect) -> None:
-    service = connect("service_role")
-    fill(service)
+def test_a_change_of_the_groups_holds_for_the_chunks_at_once(service: Connection) -> None:
     upsert(service, "of staff", allowed_groups=["staff", "guests", "guests"])
     stored = service.execute(
-        "select chunk.allowed_groups from public.knowledge_chunks as chunk"
-        " where chunk.content = 'word of of staff'"
+        "select allowed_groups from public.knowledge_chunks where content = 'word of of staff'"
     ).fetchall()
     assert stored == [(["guests", "staff"],)]
     assert titles(service, viewer_groups=["board"]) == ["public"]
@@ -160,27 +152,23 @@ def test_a_change_of_the_groups_holds_for_the_chunks_at_once(connect: Connect) -
         assert titles(service, viewer_groups=["staff"]) == ["public"]
 
 
-def test_a_restored_chunk_has_the_groups_of_its_document(connect: Connect) -> None:
-    service = connect("service_role")
-    fill(service)
+def test_a_restored_chunk_has_the_groups_of_its_document(service: Connection) -> None:
     service.execute("update public.knowledge_chunks set status = 'archived'")
     upsert(service, "of nobody", allowed_groups=["guests"])
     service.execute("update public.knowledge_documents set allowed_groups = '{guests}'")
     service.execute("update public.knowledge_chunks set status = 'active'")
-    assert titles(service, viewer_groups=["guests"]) == sorted([*DOCUMENTS, "of nobody"])[: 6 + 1]
+    assert titles(service, viewer_groups=["guests"]) == sorted([*DOCUMENTS, "of nobody"])
 
 
-def test_a_document_with_the_same_groups_is_not_written_again(connect: Connect) -> None:
-    service = connect("service_role")
-    upsert(service, "of staff", allowed_groups=["staff", "board"])
-    updated = "select updated_at, xmin::text from public.knowledge_documents"
+def test_a_document_with_the_same_groups_is_not_written_again(service: Connection) -> None:
+    updated = "select updated_at, xmin::text from public.knowledge_documents order by id"
     before = service.execute(updated).fetchall()
+    upsert(service, "of staff", **DOCUMENTS["of staff"])
     upsert(service, "of staff", allowed_groups=["board", "staff", "board"])
     assert service.execute(updated).fetchall() == before
 
 
-def test_wrong_groups_of_a_document_are_refused_by_name(connect: Connect) -> None:
-    service = connect("service_role")
+def test_wrong_groups_of_a_document_are_refused_by_name(service: Connection) -> None:
     no_texts, too_many = "must be an array of texts", "must be at most 100 groups"
     for groups, message in (
         (["staff", None], no_texts),
@@ -194,7 +182,6 @@ def test_wrong_groups_of_a_document_are_refused_by_name(connect: Connect) -> Non
         with pytest.raises(psycopg.Error, match=rf"document\.allowed_groups {message}") as refused:
             upsert(service, "wrong", allowed_groups=groups)
         assert refused.value.sqlstate == "22023"
-    fill(service)
     for table in ("knowledge_documents", "knowledge_chunks"):
         for wrong in ([None], [""], [["staff"]]):
             with pytest.raises(psycopg.Error, match="allowed_groups must be at most 100"):
@@ -202,42 +189,37 @@ def test_wrong_groups_of_a_document_are_refused_by_name(connect: Connect) -> Non
 
 
 @pytest.mark.parametrize(
-    "result",
-    ["array[null]::text[]", "array_fill('g'::text, '{1001}')"],
-    ids=["a null in it", "too many"],
+    "result", ["array[null]::text[]", "array_fill('g'::text, '{1001}')"], ids=["null", "too many"]
 )
 def test_wrong_groups_of_the_projects_function_are_refused(
     connect: Connect, owner: Connection, result: str
 ) -> None:
-    fill(owner)
     answer_with(owner, result)
     with pytest.raises(psycopg.Error, match=r"the result of knowledge_viewer_groups\(\) must"):
         titles(signed_in(connect, BEN, "editors"), "search_my")
 
 
 def test_null_of_the_projects_function_is_no_group(connect: Connect, owner: Connection) -> None:
-    fill(owner)
     answer_with(owner, "null::text[]")
     assert titles(signed_in(connect, BEN, "editors"), "search_my") == ["public"]
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "argument"),
     [
-        "search_my_knowledge_chunks(query_text => 'word')",
-        pytest.param("list_my_knowledge_documents()", marks=pytest.mark.module("own_documents")),
+        ("search_my_knowledge_chunks", "query_text => 'word'"),
+        in_its_module("list_my_knowledge_documents", ""),
     ],
 )
 def test_a_failing_function_of_the_project_shows_nothing(
-    connect: Connect, owner: Connection, function: str
+    connect: Connect, owner: Connection, function: str, argument: str
 ) -> None:
-    fill(owner)
     ben = signed_in(connect, BEN, "editors")
     owner.execute("alter function public.knowledge_viewer_groups() rename to gone")
     try:
         # Not of the function that is called.
         with pytest.raises(psycopg.errors.UndefinedFunction, match="knowledge_viewer_groups"):
-            ben.execute(f"select * from public.{function}".encode())
+            ben.execute(f"select * from public.{function}({argument})".encode())
     finally:
         owner.execute("alter function public.gone() rename to knowledge_viewer_groups")
 
@@ -251,19 +233,14 @@ def test_a_policy_has_no_sub_select_which_citus_refuses(owner: Connection) -> No
     assert [name for name, condition in policies if "select" in condition.lower()] == []
 
 
-def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
-    owner = connect()
+def fill(owner: Connection, place: Callable[[int], int], groups: Callable[[int], Any]) -> None:
+    """Store 3,000 chunks with embeddings at `place` and these groups, and count them."""
     with owner.transaction(), owner.cursor() as cursor:
         cursor.executemany(
             "insert into public.knowledge_chunks (content, embedding, allowed_groups)"
             " values (%s, %s, %s)",
             [
-                (
-                    f"word {number}",
-                    # The rows of the small groups are the farthest ones.
-                    str([1, number / 3000, 0] if number % 500 else [-1, number / 3000, 0]),
-                    ["few"] if number % 500 == 0 else ["many"] if number % 3 else None,
-                )
+                (f"word {number}", str([place(number), number / 3000, 0]), groups(number))
                 for number in range(3000)
             ],
         )
@@ -272,6 +249,14 @@ def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
     )
     owner.execute("analyze public.knowledge_chunks")
     owner.execute("select public.refresh_knowledge_statistics()")
+
+
+def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
+    def groups(number: int) -> list[str] | None:
+        return ["few"] if number % 500 == 0 else ["many"] if number % 3 else None
+
+    # The rows of the small groups are the farthest ones.
+    fill(connect(), lambda number: 1 if number % 500 else -1, groups)
     service = connect("service_role")
 
     def found(**arguments: Any) -> int:
@@ -292,36 +277,25 @@ def test_a_narrow_viewer_finds_all_rows(connect: Connect) -> None:
 @pytest.mark.slow
 def test_a_viewer_of_most_rows_finds_no_hidden_one(connect: Connect) -> None:
     """So many rows pass that the vector index is searched and not all of them are compared."""
-    owner = connect()
-    with owner.transaction(), owner.cursor() as cursor:
-        cursor.executemany(
-            "insert into public.knowledge_chunks (content, embedding, allowed_groups)"
-            " values (%s, %s, %s)",
-            [
-                # The hidden rows are the nearest ones.
-                (f"word {number}", str([1, number / 3000, 0]), ["few" if number < 100 else "many"])
-                for number in range(3000)
-            ],
-        )
-    owner.execute("analyze public.knowledge_chunks")
-    owner.execute("select public.refresh_knowledge_statistics()")
-    found = owner.execute(
+    # The hidden rows are the nearest ones.
+    fill(connect(), lambda _: 1, lambda number: ["few" if number < 100 else "many"])
+    found = connect().execute(
         "select content from public.hybrid_search_knowledge_chunks("
         " query_embedding => '[1,0,0]', match_count => 20, viewer_groups => '{many}')"
-    ).fetchall()
-    numbers = [int(content.removeprefix("word ")) for (content,) in found]
+    )
+    numbers = [int(content.removeprefix("word ")) for (content,) in found.fetchall()]
     assert len(numbers) == 20
     assert min(numbers) >= 100
 
 
-# The project's function and upgrades.
+FUNCTION = "public.knowledge_viewer_groups()"
+OF_TEXTS = f"create function {FUNCTION} returns text[] language sql as"
 
 
 def test_migrations_keep_a_function_that_is_there(plain_dsn: str) -> None:
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         connection.execute(
-            "create function public.knowledge_viewer_groups() returns text[]"
-            " language sql stable set search_path = '' as $$ select '{mine}'::text[] $$"
+            f"{OF_TEXTS} $$ select '{{mine}}'::text[] $$ stable set search_path = ''".encode()
         )
         migrations.apply(plain_dsn, dimensions=3, modules=migrations.modules())
         found = connection.execute("select public.knowledge_viewer_groups()").fetchone()
@@ -330,30 +304,20 @@ def test_migrations_keep_a_function_that_is_there(plain_dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
-    [
-        "create function public.knowledge_viewer_groups() returns text language sql"
-        " return 'a text'",
-        "create function public.knowledge_viewer_groups() returns setof text[] language sql"
-        " as $$ select '{}'::text[] $$",
-    ],
-    ids=["another type", "a set"],
+    "returns",
+    ["text language sql return 'a text'", "setof text[] language sql as $$ select '{}'::text[] $$"],
 )
-def test_migrations_refuse_a_function_that_is_another(plain_dsn: str, statement: str) -> None:
+def test_migrations_refuse_a_function_that_is_another(plain_dsn: str, returns: str) -> None:
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
-        connection.execute(statement.encode())
+        connection.execute(f"create function {FUNCTION} returns {returns}".encode())
     refused(plain_dsn)
 
 
 def test_migrations_refuse_a_function_of_somebody_else(plain_dsn: str, server: Server) -> None:
-    database = conninfo_to_dict(plain_dsn)["dbname"]
-    with psycopg.connect(server.admin_dsn(str(database)), autocommit=True) as admin:
+    with psycopg.connect(admin_dsn(server, plain_dsn), autocommit=True) as admin:
         admin.execute("grant create on schema public to authenticated")
         admin.execute("set role authenticated")
-        admin.execute(
-            "create function public.knowledge_viewer_groups() returns text[]"
-            " language sql as $$ select '{board}'::text[] $$"
-        )
+        admin.execute(f"{OF_TEXTS} $$ select '{{board}}'::text[] $$".encode())
     refused(plain_dsn)
 
 

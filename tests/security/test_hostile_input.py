@@ -26,7 +26,7 @@ from hostile_values import (
     TYPES,
     mostly,
 )
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.types.json import Jsonb
@@ -35,6 +35,7 @@ from conftest import Connection
 from homes import present
 from second_brain import errors
 from second_brain.services.postgres import PostgresProvider
+from support.properties import tried
 
 CHUNKS = 300
 LANGUAGES = ("english", "german", "simple")
@@ -140,9 +141,6 @@ def as_search(arguments: Mapping[str, str | None]) -> dict[str, str | None]:
     return {"search": "{" + ", ".join(members) + "}"}
 
 
-# Text.
-
-
 @pytest.mark.large
 @pytest.mark.parametrize("name", TEXTS)
 def test_any_query_text_is_answered(hostile: Connection, name: str) -> None:
@@ -187,32 +185,30 @@ def test_hostile_values_and_names_are_data(hostile: Connection, name: str) -> No
     text = TEXTS[name][:150]
     if not converts(hostile, text, "text"):
         pytest.skip("cannot be stored either")
-    collection = text or "empty"
     ((stored,),) = hostile.execute(
         "insert into public.knowledge_chunks"
         " (content, collection, sensitivity, embedding_model, embedding, metadata)"
         " values ('cat', %s, %s, %s, '[1,0,0]', %s) returning id",
-        [collection, text, text, Jsonb({text: text, "deep": {"value": [text]}})],
+        [text or "empty", text, text, Jsonb({text: text, "deep": {"value": [text]}})],
     ).fetchall()
 
-    def found(**given: Any) -> list[UUID]:
+    def found(filters: object, collections: list[str] | None = None) -> list[UUID]:
         rows = hostile.execute(
             f"select id from public.{SEARCH}(query_embedding => '[1,0,0]', match_threshold => -1,"
             " match_count => 1000, filters => %s::jsonb, collections => %s)".encode(),
-            [Jsonb(given["filters"]) if "filters" in given else None, given.get("collections")],
+            [Jsonb(filters), collections],
         ).fetchall()
         return [row[0] for row in rows]
 
-    assert found(filters={text: text}) == [stored]
+    assert found({text: text}) == [stored]
     for field in ("sensitivity", "embedding_model"):
-        assert found(filters=[{"field": field, "op": "eq", "value": text}]) == [stored]
-        others = found(filters=[{"field": field, "op": "ne", "value": text}])
+        assert found([{"field": field, "op": "eq", "value": text}]) == [stored]
+        others = found([{"field": field, "op": "ne", "value": text}])
         assert len(others) == CHUNKS
         assert stored not in others
-    assert found(filters=[{"field": "metadata.deep.value", "op": "contains", "value": text}]) == [
-        stored
-    ]
-    assert stored in found(collections=[collection])
+    deep = {"field": "metadata.deep.value", "op": "contains", "value": text}
+    assert found([deep]) == [stored]
+    assert stored in found([], [text or "empty"])
     hostile.execute("delete from public.knowledge_chunks where id = %s", [stored])
 
 
@@ -224,32 +220,37 @@ def test_any_value_of_a_condition_is_answered_or_refused(hostile: Connection, na
         answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
 
 
+CONDITION = '[{{"field": "language", "op": '
+FORMS = {
+    "filters": [
+        *("{}", "[{}]", '[{{"field": {}, "op": "eq", "value": 1}}]', '{{"a": {}}}'),
+        CONDITION + '{}, "value": "x"}}]',
+        CONDITION + '"eq", "value": "x", "more": {}}}]',
+    ],
+    "formulations": [
+        *("{}", "[{}]", '[{{"query_text": {}}}]', '[{{"query_embedding": {}}}]'),
+        '[{{"more": {}}}]',
+    ],
+    "queries": ["{}", "[{}]", '[{{"query_text": "cat"}}, {}]'],
+}
+TAKING = {"filters": (SEARCH, EXPLAIN), "formulations": (SEARCH,), "queries": (f"{SEARCH}_batch",)}
+
+
 @pytest.mark.parametrize("name", mostly(JSON))
 @pytest.mark.parametrize(
-    "form",
-    [
-        "{}",
-        "[{}]",
-        '[{{"field": {}, "op": "eq", "value": 1}}]',
-        '[{{"field": "language", "op": {}, "value": "x"}}]',
-        '[{{"field": "language", "op": "eq", "value": "x", "more": {}}}]',
-        '{{"a": {}}}',
-    ],
+    ("argument", "form"), [(argument, form) for argument in FORMS for form in FORMS[argument]]
 )
-def test_any_filters_are_answered_or_refused(
-    hostile: Connection, form: str, name: str, modules: tuple[str, ...]
+def test_any_json_is_answered_or_refused(
+    hostile: Connection, argument: str, form: str, name: str, modules: tuple[str, ...]
 ) -> None:
-    for function in present((SEARCH, EXPLAIN), modules):
-        answered(
-            hostile, function, "filters", {"query_text": "cat", "filters": form.format(JSON[name])}
-        )
+    given = {} if argument == "queries" else {"query_text": "cat"}
+    for function in present(TAKING[argument], modules):
+        answered(hostile, function, argument, given | {argument: form.format(JSON[name])})
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", MANY_VALUES)
-def test_many_conditions_with_many_values_are_answered_or_refused(
-    hostile: Connection, name: str
-) -> None:
+def test_many_conditions_on_many_values_are_data(hostile: Connection, name: str) -> None:
     field, op, value = MANY_VALUES[name]
     filters = json.dumps([{"field": field, "op": op, "value": value}] * 100)
     answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
@@ -263,18 +264,6 @@ def test_any_field_name_is_answered_or_refused(hostile: Connection, prefix: str,
         answered(hostile, SEARCH, "filters", {"query_text": "cat", "filters": filters})
 
 
-@pytest.mark.parametrize("name", mostly(JSON))
-@pytest.mark.parametrize(
-    "form",
-    ["{}", "[{}]", '[{{"query_text": {}}}]', '[{{"query_embedding": {}}}]', '[{{"more": {}}}]'],
-)
-def test_any_formulations_are_answered_or_refused(
-    hostile: Connection, form: str, name: str
-) -> None:
-    given = {"query_text": "cat", "formulations": form.format(JSON[name])}
-    answered(hostile, SEARCH, "formulations", given)
-
-
 BATCH_ARGUMENTS = sorted(TYPES.keys() - {"queries", "search"})
 
 
@@ -285,14 +274,6 @@ def test_any_argument_of_a_batch_is_answered_or_refused(hostile: Connection, nam
         # Of a key that stands twice, JSON takes the last.
         queries = f'[{{"query_text": "dog", "{argument}": {JSON[name]}}}]'
         answered(hostile, f"{SEARCH}_batch", "queries", {"queries": queries})
-
-
-@pytest.mark.module("batch")
-@pytest.mark.parametrize("name", mostly(JSON))
-@pytest.mark.parametrize("form", ["{}", "[{}]", '[{{"query_text": "cat"}}, {}]'])
-def test_any_batch_is_answered_or_refused(hostile: Connection, form: str, name: str) -> None:
-    given = {"queries": form.format(JSON[name])}
-    answered(hostile, f"{SEARCH}_batch", "queries", given)
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
@@ -311,19 +292,10 @@ def test_any_text_for_another_type_is_answered_or_refused(
 def test_extreme_weights_are_answered_or_refused(
     hostile: Connection, weight: str, rrf_k: str, fusion: str
 ) -> None:
-    given = {
-        "query_text": "cat w37",
-        "query_embedding": "[1,0,0]",
-        "vector_weight": weight,
-        "text_weight": weight,
-        "rrf_k": rrf_k,
-        "recency_half_life": "1e-5",
-        "fusion": fusion,
-    }
+    given = {"query_text": "cat w37", "query_embedding": "[1,0,0]", "recency_half_life": "1e-5"}
+    given |= {"vector_weight": weight, "text_weight": weight, "rrf_k": rrf_k, "fusion": fusion}
     answered(hostile, SEARCH, "vector_weight", given)
 
-
-# Anything at all.
 
 letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0") | st.sampled_from(
     list("\"'\\-&|!()<>:*$%{}[]@?,;.#/+_~`= \n\t\u202e\u200b\u0301\u0316\ufdfa\u3042漢")
@@ -345,13 +317,10 @@ operators = texts | st.sampled_from(
 conditions = st.fixed_dictionaries(
     {"field": fields, "op": operators}, optional={"value": documents, "operator": documents}
 )
-unhurried = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 
 
 @pytest.mark.large
-@settings(unhurried, max_examples=80)
+@tried(80)
 @given(
     text=texts,
     mode=st.sampled_from(["websearch", "simple", "phrase"]),
@@ -361,17 +330,12 @@ def test_every_text_is_answered(
     hostile: Connection, text: str, mode: str, function: str, modules: tuple[str, ...]
 ) -> None:
     assume(present([function], modules))
-    given_ = {
-        "query_text": text,
-        "search_mode": mode,
-        "query_embedding": "[1,0,0]",
-        "snippet": "true",
-    }
-    assert answered(hostile, function, "query_text", given_)
+    given_ = {"query_text": text, "search_mode": mode, "query_embedding": "[1,0,0]"}
+    assert answered(hostile, function, "query_text", given_ | {"snippet": "true"})
 
 
 @pytest.mark.large
-@settings(unhurried, max_examples=80)
+@tried(80)
 @given(filters=documents | st.lists(conditions | documents, max_size=3))
 def test_every_filter_is_answered_or_refused(hostile: Connection, filters: Any) -> None:
     given_ = {"query_text": "cat", "filters": json.dumps(filters)}

@@ -15,12 +15,10 @@ from homes import present
 ME = UUID(int=1)
 # They take part in no search: a text and its hash, or rows that row level security hides.
 HARMLESS = {
-    "delete_knowledge_judgments",
-    "knowledge_content_hash",
-    "list_knowledge_judgments",
-    "reset_knowledge_settings",
-    "set_knowledge_fields",
+    *("delete_knowledge_judgments", "knowledge_content_hash", "list_knowledge_judgments"),
+    *("reset_knowledge_settings", "set_knowledge_fields"),
 }
+SEARCH = "select count(*) from public.hybrid_search_knowledge_chunks(query_text => 'mine')"
 
 
 @pytest.fixture
@@ -60,9 +58,7 @@ def test_a_function_for_backends_refuses_users_and_visitors(
 
 
 @pytest.mark.usefixtures("opened")
-def test_nobody_who_is_not_signed_in_reads_a_row(
-    connect: Connect, modules: tuple[str, ...]
-) -> None:
+def test_who_is_not_signed_in_reads_no_row(connect: Connect, modules: tuple[str, ...]) -> None:
     visitor = connect("anon")
     statements = calls(connect())
     for name in (*present(USERS_OWN, modules), "hybrid_search_knowledge_chunks"):
@@ -91,9 +87,8 @@ def test_internal_functions_read_with_the_rights_of_the_caller(connect: Connect)
 
 @pytest.mark.usefixtures("opened")
 def test_the_service_and_the_owner_go_on(connect: Connect) -> None:
-    statement = "select count(*) from public.hybrid_search_knowledge_chunks(query_text => 'mine')"
     for connection in (connect(), connect("service_role")):
-        assert column(connection, statement) == [1]
+        assert column(connection, SEARCH) == [1]
 
 
 @pytest.fixture
@@ -112,12 +107,9 @@ def backend(connect: Connect, dsn: str) -> Iterator[Connection]:
     owner.execute("drop role knowledge_backend")
 
 
-def test_a_role_of_the_project_searches_what_it_was_granted(
-    connect: Connect, backend: Connection
-) -> None:
+def test_a_role_of_the_project_searches_if_granted(connect: Connect, backend: Connection) -> None:
     fill(connect("service_role"))
-    statement = "select count(*) from public.hybrid_search_knowledge_chunks(query_text => 'mine')"
-    assert column(backend, statement) == [1]
+    assert column(backend, SEARCH) == [1]
 
 
 def test_a_users_call_of_a_projects_own_function_reaches_the_search(connect: Connect) -> None:

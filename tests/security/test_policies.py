@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from conftest import Connect, Connection
+from support.documents import upsert
 
 ANA, BEN, EVA = (UUID(int=number) for number in (1, 2, 3))
 TENANTS = {ANA: "acme", BEN: "acme", EVA: "other"}
@@ -74,16 +75,13 @@ def test_a_user_finds_the_rows_that_the_policy_shows(connect: Connect, shape: st
         " from public.notes as note where note.id < 4".encode()
     )
     answers = []
+    search = "select external_key from public.search_my_knowledge_chunks(query_text => 'note')"
     for user, tenant in TENANTS.items():
         connection = connect("authenticated", uid=user)
         claims = json.dumps({"sub": str(user), "app_metadata": {"tenant": tenant}})
         connection.execute("select set_config('request.jwt.claims', %s, false)", [claims])
         shown = keys(connection, "select id::text from public.notes")
-        found = keys(
-            connection,
-            "select external_key from public.search_my_knowledge_chunks(query_text => 'note')",
-        )
-        assert found == shown, user
+        assert keys(connection, search) == shown, user
         answers.append(frozenset(shown))
     assert len({*answers}) > 1
 
@@ -91,10 +89,7 @@ def test_a_user_finds_the_rows_that_the_policy_shows(connect: Connect, shape: st
 def test_a_backend_binds_the_tenant_that_it_names(connect: Connect) -> None:
     service = connect("service_role")
     for key, tenant in (("1", "acme"), ("2", "other")):
-        service.execute(
-            'select public.upsert_knowledge_document(%s, \'[{"content": "note"}]\')',
-            [json.dumps({"external_key": key, "metadata": {"tenant": tenant}})],
-        )
+        upsert(service, key, "note", metadata={"tenant": tenant})
     found = keys(
         service,
         "select external_key from public.hybrid_search_knowledge_chunks(query_text => 'note',"

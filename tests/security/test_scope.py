@@ -5,7 +5,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from corpora import USERS, call
@@ -15,7 +14,6 @@ SEARCH = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 EMPTY = "explain_empty_knowledge_search"
 TENANT_A = [{"field": "metadata.tenant", "op": "eq", "value": "a"}]
-STORE = "select public.upsert_knowledge_document(%s, %s)"
 
 Row = dict[str, Any]
 
@@ -34,7 +32,6 @@ def ids(connection: Connection) -> dict[str, str]:
 
 @pytest.fixture
 def tenants(knowledge: Connection) -> Connection:
-    """Two tenants in one database."""
     for tenant, team, project in (("a", "sales", "crane"), ("b", "merger", "quixotronics")):
         put(
             knowledge,
@@ -81,9 +78,7 @@ def told(connection: Connection, function: str, **arguments: Any) -> str:
     ],
     ids=json.dumps,
 )
-def test_an_empty_answer_names_nothing_that_a_server_leaves_out(
-    tenants: Connection, asked: Row
-) -> None:
+def test_an_empty_answer_names_nothing_outside_the_scope(tenants: Connection, asked: Row) -> None:
     answer = told(tenants, EMPTY, **asked).replace(json.dumps(asked.get("query_text"))[1:-1], "")
     assert "reason" in answer
     for name in ("label-b", "notes-b", "keybquixotronics", "title of plan-b"):
@@ -96,9 +91,7 @@ def test_an_empty_answer_names_nothing_that_a_server_leaves_out(
 @pytest.mark.parametrize(
     "function", [SEARCH, "count_matching_knowledge_chunks", "search_my_knowledge_chunks"]
 )
-def test_the_similarity_to_what_a_server_leaves_out_is_not_told(
-    tenants: Connection, function: str
-) -> None:
+def test_the_similarity_to_a_row_left_out_is_not_told(tenants: Connection, function: str) -> None:
     asked: Row = {"like_ids": [ids(tenants)["plan-b"]], "required_filters": TENANT_A}
     if function == MINE:
         sign_in(tenants)
@@ -107,9 +100,7 @@ def test_the_similarity_to_what_a_server_leaves_out_is_not_told(
 
 @pytest.mark.module("insight")
 @pytest.mark.parametrize("way", ["chunk_id", "id", "external_key", "source_url"])
-def test_a_chunk_that_a_server_leaves_out_is_not_stored_for_why_not(
-    tenants: Connection, way: str
-) -> None:
+def test_a_chunk_that_is_left_out_is_not_stored_for_why_not(tenants: Connection, way: str) -> None:
     of_chunk = "select id::text from public.knowledge_chunks where collection = 'notes-b'"
     ((chunk,),) = tenants.execute(of_chunk).fetchall()
     key = {"id": ids(tenants)["plan-b"], "external_key": "plan-b", "source_url": "https://plan-b"}
@@ -143,10 +134,8 @@ def test_what_is_required_bounds_neighbours_counts_and_titles(knowledge: Connect
     chunks = [
         {"content": f"plan {tenant}", "metadata": {"tenant": tenant}} for tenant in ("a", "b", "a")
     ]
-    document = {"external_key": "mixed", "title": "shown", "metadata": {"team": "x"}}
-    knowledge.execute(STORE, [Jsonb(document), Jsonb(chunks)])
-    document = {"external_key": "of b", "title": "hidden", "metadata": {"tenant": "b"}}
-    knowledge.execute(STORE, [Jsonb(document), Jsonb([chunks[0]])])
+    documents.upsert(knowledge, "mixed", *chunks, title="shown", metadata={"team": "x"})
+    documents.upsert(knowledge, "of b", chunks[0], title="hidden", metadata={"tenant": "b"})
     asked = {"query_text": "plan", "required_filters": TENANT_A, "neighbor_window": 2}
     rows = call(knowledge, SEARCH, asked)
     assert {row["content"] for row in rows} == {"plan a"}
@@ -161,10 +150,8 @@ def test_what_is_required_bounds_documents(tenants: Connection) -> None:
     assert [row["external_key"] for row in listed] == ["plan-a"]
     for key, is_read in (("plan-a", True), ("plan-b", False)):
         arguments = {"document": ids(tenants)[key], "required_filters": TENANT_A}
-        ((content,),) = [
-            row.values() for row in call(tenants, "read_knowledge_document", arguments)
-        ]
-        assert (content is not None) is is_read
+        (row,) = call(tenants, "read_knowledge_document", arguments)
+        assert (row["read_knowledge_document"] is not None) is is_read
 
 
 @pytest.mark.parametrize(
@@ -191,9 +178,6 @@ def test_a_condition_on_access_applies_to_title_and_address_without_a_viewer(
         assert (row["title"], row["source_url"], row["external_key"]) == (None, None, None)
 
 
-# Titles that are searched.
-
-
 @pytest.fixture
 def titled(knowledge: Connection) -> Connection:
     knowledge.execute("select public.set_knowledge_fields(title_weight => 2)")
@@ -205,40 +189,31 @@ def lexemes(connection: Connection) -> str:
     return " ".join(row[0] for row in rows)
 
 
-HIDING = [
-    ("visibility = 'public'", ""),
-    ("owner_id = gen_random_uuid()", ""),
-    ("allowed_groups = '{staff}'", ""),
-    ("sensitivity = 'low'", ""),
-    ('metadata = \'{"tenant": "a"}\'', ""),
-    ("", "visibility = 'public'"),
+PERMISSIONS = [
+    ("chunks set visibility = 'public'", False),
+    ("chunks set owner_id = gen_random_uuid()", False),
+    ("chunks set allowed_groups = '{staff}'", False),
+    ("chunks set sensitivity = 'low'", False),
+    ('chunks set metadata = \'{"tenant": "a"}\'', False),
+    # The chunk follows its document, with its title.
+    ("documents set visibility = 'public'", True),
 ]
 
 
 @pytest.mark.module("field_weights")
-@pytest.mark.parametrize(("of_chunk", "of_document"), HIDING, ids=repr)
+@pytest.mark.parametrize(("change", "is_searched"), PERMISSIONS)
 def test_the_title_of_a_document_is_searched_only_with_chunks_of_its_permissions(
-    titled: Connection, of_chunk: str, of_document: str
+    titled: Connection, change: str, is_searched: bool
 ) -> None:
     put(titled, "one", "plan", title="quixotronics merger", metadata={"tenant": "b"})
     assert "quixotron" in lexemes(titled)
-    if of_chunk:
-        titled.execute(f"update public.knowledge_chunks set {of_chunk}".encode())
-        assert "quixotron" not in lexemes(titled)
-        titled.execute(
-            "update public.knowledge_documents set author = 'ana', title = 'quixotronic'"
-        )
-        assert "quixotron" not in lexemes(titled)
-    else:
-        # The chunk follows its document, with its title.
-        titled.execute(f"update public.knowledge_documents set {of_document}".encode())
-        assert "quixotron" in lexemes(titled)
+    for one in (change, "documents set author = 'ana', title = 'quixotronic'"):
+        titled.execute(f"update public.knowledge_{one}".encode())
+        assert ("quixotron" in lexemes(titled)) is is_searched
 
 
 @pytest.mark.module("field_weights")
-def test_a_title_is_searched_again_when_its_document_is_as_visible_as_the_chunk(
-    titled: Connection,
-) -> None:
+def test_a_title_is_searched_when_its_document_is_as_visible_as_chunks(titled: Connection) -> None:
     put(titled, "one", "plan", title="quixotronics merger")
     titled.execute("update public.knowledge_chunks set visibility = 'public'")
     assert "quixotron" not in lexemes(titled)
@@ -259,9 +234,6 @@ def test_a_visitor_finds_no_letter_of_a_hidden_title(titled: Connection) -> None
         asked = {"query_text": prefix, "prefix_last": True}
         for limits in ({"public_only": True}, {"viewer_id": USERS[0]}):
             assert call(titled, SEARCH, asked | limits) == []
-
-
-# What is told of columns that only service_role reads.
 
 
 @pytest.mark.module("insight")
@@ -291,9 +263,6 @@ def test_names_of_sources_and_models_are_told_to_service_role_alone(
         answer = json.dumps(call(knowledge, function, asked), default=str)
         assert '"known"' not in answer
         assert '"nearest"' not in answer
-
-
-# How large filters may be.
 
 
 def not_in(conditions: int, values: int, length: int) -> list[Row]:

@@ -28,5 +28,4 @@ def examine(dsn: str, schema: str = "public") -> list[doctor.Finding]:
 
 
 def admin_dsn(server: Server, dsn: str) -> str:
-    """Return the superuser's DSN of a database."""
     return server.admin_dsn(str(conninfo_to_dict(dsn)["dbname"]))

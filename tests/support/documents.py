@@ -23,5 +23,4 @@ def upsert(
 
 
 def embedded(content: str, model: str = "m", embedding: tuple[float, ...] = (1, 0, 0)) -> Any:
-    """Return a chunk with an embedding."""
     return {"content": content, "embedding": list(embedding), "embedding_model": model}
