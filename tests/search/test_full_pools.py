@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import psycopg
 import pytest
-from searching import numbers, search, store
+from psycopg.types.json import Jsonb
+from searching import answer, numbers, search, store
 
 from conftest import Connection, Server, copy_of
 
@@ -91,3 +92,45 @@ def test_the_text_leg_always_fills_its_pool(knowledge: Connection, pool: int) ->
     store(knowledge, *({"content": "a kettle", "knowledge_type": kind} for kind in kinds))
     rows = search(knowledge, query_text="kettle", filter_type="note", match_count=pool)
     assert numbers(rows) == list(range(1, 41, 4))[:pool]
+
+
+# Queries whose first candidates do not match: the text leg draws again until it has the rows.
+
+
+@pytest.mark.module("insight")
+def test_candidates_without_a_match_are_followed_by_more(shared: Connection) -> None:
+    # Many short chunks with both words, and one long chunk with them in the order asked for.
+    shared.execute(
+        """
+        insert into public.knowledge_chunks (content)
+        select 'alpha beta ' || number from generate_series(1, 4000) as number
+        union all
+        select 'beta alpha ' || string_agg('filler' || number, ' ')
+          from generate_series(1, 300) as number;
+        analyze public.knowledge_chunks;
+        select public.refresh_knowledge_statistics()
+        """
+    )
+    explained = answer(shared, "explain_hybrid_search", query_text='"beta alpha"')
+    assert explained["text"]["strategy"] != "candidates"
+    assert [hit["matched_terms"] for hit in explained["hits"]] == [["beta", "alpha"]]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "with_word", "drawn"),
+    [
+        (200_000, 40_000, "'a' & 'b' & 'c' & ( 'a^2' | 'b^2' | 'c^2' )"),
+        (1_000_000, 300_000, "'a^1' & 'b^1' & 'c'"),
+    ],
+)
+def test_four_common_words_are_drawn_by_the_three_rarest(
+    shared: Connection, chunks: int, with_word: int, drawn: str
+) -> None:
+    words = {"lexemes": list("abcd"), "weights": [1] * 4}
+    words |= {"document_frequencies": [with_word] * 4, "document_count": chunks}
+    query = shared.execute(
+        "select knowledge_internal.candidate_query("
+        "jsonb_populate_record(null::knowledge_internal.query_weights, %s), null, 1)::text",
+        [Jsonb(words)],
+    )
+    assert query.fetchall() == [(drawn,)]
