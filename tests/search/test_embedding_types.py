@@ -4,7 +4,6 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-import psycopg
 import pytest
 from pgvector import HalfVector, Vector
 from searching import EAST, NORTH, NORTH_EAST, call, numbers, store
@@ -75,11 +74,3 @@ def test_python_takes_each_form(corpus: Connection, embedding: Any) -> None:
     for found in (hits, provider.hybrid_search_batch(asked)[0][0]):
         given = [(UUID(hit.id).int, hit.metadata["similarity"]) for hit in found]
         assert given == expected(corpus)
-
-
-def test_pgvector_casts_a_halfvec_when_it_is_told_to(corpus: Connection) -> None:
-    """The documentation says to write `::vector`: once pgvector casts by itself, it can go."""
-    with pytest.raises(psycopg.errors.UndefinedFunction), corpus.transaction():
-        corpus.execute(
-            "select public.match_knowledge_chunks(query_embedding => '[1,0,0]'::extensions.halfvec)"
-        )

@@ -21,22 +21,14 @@ YESTERDAY, TOMORROW = TODAY - timedelta(days=1), TODAY + timedelta(days=1)
 
 def test_every_field_is_a_column_of_the_rows_that_a_sample_reads(knowledge: Connection) -> None:
     missing = knowledge.execute(
-        """
-        select listed.name
-          from jsonb_object_keys(knowledge_internal.filter_columns()) as listed (name)
-        except
-        select attribute.attname
-          from pg_catalog.pg_attribute as attribute
-         where attribute.attrelid = 'knowledge_internal.chunk_rows'::regclass
-        """
+        "select jsonb_object_keys(knowledge_internal.filter_columns()) except select attname"
+        " from pg_attribute where attrelid = 'knowledge_internal.chunk_rows'::regclass"
     ).fetchall()
     # Read through the document's id, and by the words.
     assert {name for (name,) in missing} == {"external_key", "text"}
-    knowledge.execute("insert into public.knowledge_chunks (content) values ('alpha')")
-    dated = {"date_to": "2026-01-31", "query_text": "alpha"}
+    store_alphas(knowledge, {})
     for name in ("created_at", "updated_at"):
-        condition = [{"field": name, "op": "is_null"}]
-        assert search(knowledge, filters=condition, **dated) == []
+        assert passing(knowledge, one(name, "is_null"), date_to="2026-01-31") == set()
 
 
 def test_excluded_collections_are_compared_only_where_they_have_chunks(
@@ -107,15 +99,13 @@ def corpus(knowledge: Connection) -> Connection:
 
 
 def test_groups_days_and_keys_keep_the_rows_that_they_say(corpus: Connection) -> None:
-    expires = one("metadata.expires", "is_null") + one("metadata.expires", "gt", "today")
-    not_expired = {"any": expires}
+    not_expired = one("metadata.expires", "is_null") + one("metadata.expires", "gt", "today")
     check_filters(
         corpus,
         [
-            (not_expired, {1, 3, 4, 5}),
-            ({"team": "b", **not_expired}, {3}),
+            ({"any": not_expired}, {1, 3, 4, 5}),
+            ({"team": "b", "any": not_expired}, {3}),
             ({"any": [{"team": "a"}, {"team": "b", "path": "src/a.py"}]}, {1, 3}),
-            ({"not": {"any": [{"team": "a"}, {"team": "b"}]}}, {4, 5}),
             (one("metadata.path", "starts_with", "%"), set()),
             (one("metadata.path", "contains_text", ".*"), set()),
             (one("document_date", "gt", "today"), {3}),
@@ -251,11 +241,7 @@ def test_a_missing_chunk_is_explained_by_the_part_that_leaves_it_out(rows: Conne
     parts: list[tuple[Any, str, str]] = [
         ({"document_type": "pdf"}, ".document_type", 'its document_type is not "pdf"'),
         ([{"team": "x"}], "[0].team", 'its team is not "x"'),
-        (
-            {"time_range": {"from": "2027-01-01"}},
-            ".time_range.from",
-            'is not {"from": "2027-01-01"}',
-        ),
+        ({"chunk_index": {"from": 9}}, ".chunk_index.from", 'is not {"from": 9}'),
         (one("artifact_type", "eq", "task"), "[0]", unmet),
         ({"chunk_index": {"gt": 3}}, ".chunk_index.gt", 'its chunk_index is not {"gt": 3}'),
     ]

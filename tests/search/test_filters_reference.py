@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from filtering import ME, YOU
+from filtering import ME, YOU, one, value_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
@@ -49,8 +49,8 @@ COLUMN_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "visibility": st.sampled_from(["private", "public"]),
     "sensitivity": st.sampled_from(["secret", "sensitivity", "=", ""]),
     "embedding_model": st.sampled_from(["small", "large"]),
-    "document_id": st.sampled_from([str(one) for one in DOCUMENTS]),
-    "source_id": st.sampled_from([str(one) for one in SOURCES]),
+    "document_id": st.sampled_from([*map(str, DOCUMENTS)]),
+    "source_id": st.sampled_from([*map(str, SOURCES)]),
     "owner_id": st.sampled_from([str(ME), str(YOU)]),
     "chunk_index": st.sampled_from([0, 1, 2, 3, 2147483646, 2147483647]),
     "document_date": days,
@@ -200,13 +200,6 @@ def read(field: str, value: Any) -> Any:
     return value
 
 
-def value_of(row: dict[str, Any], path: list[str]) -> Any:
-    value: Any = row
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
 def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
     if "field" not in condition:
         groups: dict[str, Callable[[Iterable[bool]], bool]]
@@ -301,11 +294,11 @@ def is_let_through(row: dict[str, Any], filters: Any) -> bool:
     )
 
 
+Rows = list[dict[str, Any]]
+
+
 def check_against_the_reference(
-    connection: Connection,
-    corpus: tuple[tuple[dict[str, Any], ...], list[dict[str, Any]]],
-    filters: list[Any],
-    arguments: dict[str, Any],
+    connection: Connection, corpus: tuple[Rows, Rows], filters: list[Any], arguments: dict[str, Any]
 ) -> None:
     documents, chunks = corpus
     with connection.transaction(force_rollback=True), connection.cursor() as cursor:
@@ -315,17 +308,13 @@ def check_against_the_reference(
         cursor.execute(STORE_CHUNKS, [Jsonb(drawn)])
         # A chunk has much of its document, so what is stored counts and not what was drawn.
         rows = [dict(zip(RETURNED, row, strict=True)) for row in cursor.fetchall()]
-        asked = [
-            {"field": field, "op": op, "value": arguments[name]}
-            for name, field, op in (
-                ("filter_type", "knowledge_type", "eq"),
-                ("date_from", "document_date", "gte"),
-                ("date_to", "document_date", "lte"),
-            )
-            if arguments[name] is not None
-        ]
-        if arguments["public_only"]:
-            asked.append({"field": "visibility", "op": "eq", "value": "public"})
+        conditions = {
+            "filter_type": one("knowledge_type", "eq", arguments["filter_type"]),
+            "date_from": one("document_date", "gte", arguments["date_from"]),
+            "date_to": one("document_date", "lte", arguments["date_to"]),
+            "public_only": one("visibility", "eq", "public"),
+        }
+        asked = [part for name, parts in conditions.items() if arguments[name] for part in parts]
         for one_filter in filters:
             expected = [
                 row

@@ -6,7 +6,7 @@ from itertools import pairwise
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from searching import answer, numbers, search, store
+from searching import answer, search
 
 from conftest import Connection, Server, copy_of
 
@@ -84,14 +84,6 @@ def test_the_index_finds_the_nearest_rows_of_each_collection(crowd: Connection) 
     for collection in COLLECTIONS:
         found = [row["vector_rank"] for row in rows if row["collection"] == collection]
         assert found == [*range(1, 21)]
-
-
-@pytest.mark.parametrize("pool", [1, 7, 20])
-def test_the_text_leg_always_fills_its_pool(knowledge: Connection, pool: int) -> None:
-    kinds = ["note", "task", "task", "task"] * 10
-    store(knowledge, *({"content": "a kettle", "knowledge_type": kind} for kind in kinds))
-    rows = search(knowledge, query_text="kettle", filter_type="note", match_count=pool)
-    assert numbers(rows) == list(range(1, 41, 4))[:pool]
 
 
 # Queries whose first candidates do not match: the text leg draws again until it has the rows.

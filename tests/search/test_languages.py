@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from searching import MODES, chunk, numbers, search, searched, store
+from searching import MODES, numbers, search, searched, store
 
 from conftest import Connection
 from second_brain.ingest import Labels, detect_language, find_files, ingest
@@ -132,10 +132,8 @@ def test_c_is_neither_c_plus_plus_nor_c_sharp(knowledge: Connection) -> None:
 
 
 def test_a_word_of_the_heading_counts_more_than_one_of_the_content(knowledge: Connection) -> None:
-    for number, heading, content in ((1, "Tea", "coffee"), (2, "Coffee", "tea")):
-        store(
-            knowledge, {"id": chunk(number), "heading": heading, "content": f"{content} and milk"}
-        )
+    headings = [{"heading": "Tea", "content": "coffee"}, {"heading": "Coffee", "content": "tea"}]
+    store(knowledge, *headings)
     assert [answers(knowledge, query) for query in ("coffee", "tea")] == [[2, 1], [1, 2]]
 
 
