@@ -119,7 +119,8 @@ def drawn_boost(draw: random.Random) -> dict[str, Any]:
             "weight": draw.choice([0.2, -0.2, 3, 1e6]),
         }
     field = draw.choice(["metadata.likes", "chunk_index"])
-    origin, scale = draw.choice([0, 4.5]), 3
+    origin: Any = draw.choice([0, 4.5])
+    scale = 3
     if form == "date":
         field = draw.choice(["document_date", "metadata.deep.posted"])
         origin = draw.choice(["now", "2026-01-31", "2026-01-31T12:00:00Z"])

@@ -134,8 +134,8 @@ def test_a_group_on_access_alone_binds_the_context_too(corpus: Connection) -> No
     labels = {"any": one("sensitivity", "is_null") + one("sensitivity", "eq", "open")}
     asked = {"query_text": "alpha", "neighbor_window": 1}
     whole, bound = (
-        {row["id"]: row["context"] for row in search(corpus, **asked, filters=filters)}
-        for filters in ([], labels)
+        {row["id"]: row["context"] for row in search(corpus, **asked, **filtered)}
+        for filtered in ({}, {"filters": labels})
     )
     assert len(whole[chunk(1)]) > len(bound[chunk(1)])
 

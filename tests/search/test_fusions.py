@@ -119,8 +119,8 @@ def test_min_confidence_compares_words_where_a_collection_has_no_embeddings(
     knowledge: Connection,
 ) -> None:
     store(knowledge, *MOTIONS, *TRANSCRIPTS)
-    asked = {"query_embedding": [-1, 0, 0], "query_text": QUESTION, "fusion": "auto"}
-    asked |= {"match_threshold": -1, "min_confidence": 0.9}
+    asked: dict[str, Any] = {"query_embedding": [-1, 0, 0], "query_text": QUESTION}
+    asked |= {"fusion": "auto", "match_threshold": -1, "min_confidence": 0.9}
     rows = call(knowledge, RPC, **asked, collections=["motions", "transcripts"])
     assert {*numbers(rows)} == {61, 62, 63}
     assert rows[0]["answer_confidence"] > 0.9
