@@ -1,6 +1,6 @@
 """Chunks that differ in their columns, and which of them pass a filter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -32,3 +32,11 @@ def store_alphas(connection: Connection, *columns: dict[str, Any]) -> None:
 
 def one(field: str, op: str, *value: Any) -> list[dict[str, Any]]:
     return [{"field": field, "op": op} | ({"value": value[0]} if value else {})]
+
+
+def value_of(row: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return the value that a path of keys leads to, None where there is none."""
+    value: Any = row
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

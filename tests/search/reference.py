@@ -28,18 +28,8 @@ TODAY = datetime.now(UTC).date()
 WORDS = ("alpha", "beta", "gamma", "delta", "sigma", "omega")
 # The arithmetic of pgvector is float4. Of small integers it is exact, and ties are ties here too.
 VECTORS: tuple[Vector, ...] = (
-    (1, 0, 0),
-    (2, 0, 0),
-    (0, 1, 0),
-    (0, 0, 3),
-    (-1, 0, 0),
-    (1, 1, 0),
-    (2, 1, 0),
-    (3, 1, 1),
-    (1, 2, 2),
-    (1, -1, 2),
-    (-2, 1, 0),
-    (-1, -1, -1),
+    *((1, 0, 0), (2, 0, 0), (0, 1, 0), (0, 0, 3), (-1, 0, 0), (1, 1, 0)),
+    *((2, 1, 0), (3, 1, 1), (1, 2, 2), (1, -1, 2), (-2, 1, 0), (-1, -1, -1)),
 )
 
 
@@ -277,11 +267,10 @@ def ranked_list(
         for number in candidates
         if embedding and weights[0] and (direction := active[number].embedding)
     }
+    worded_rows = bm25(active, text, arguments.get("search_mode"), corpus.stored_b)
     bm25s = {
         number: score
-        for number, score in bm25(
-            active, text, arguments.get("search_mode"), corpus.stored_b
-        ).items()
+        for number, score in worded_rows.items()
         if text and weights[1] and number in candidates
     }
 
@@ -353,22 +342,17 @@ def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
     """Search: a list for each way to ask in each collection, all fused."""
     found = defaultdict(list)
     named = set(arguments.get("collections") or [None])
-    for asked in (arguments, *arguments.get("formulations", ())):
-        lists = [
-            ranked_list(
-                corpus,
-                [
-                    number
-                    for number, one in corpus.active().items()
-                    if collection in (None, one.collection)
-                    or (collection == "" and one.collection not in named)
-                    if passes(one, arguments)
-                ],
-                asked,
-                arguments,
-            )
-            for collection in named
+    passing = {number: one for number, one in corpus.active().items() if passes(one, arguments)}
+    in_lists = [
+        [
+            number
+            for number, one in passing.items()
+            if name in (None, one.collection) or (name == "" and one.collection not in named)
         ]
+        for name in named
+    ]
+    for asked in (arguments, *arguments.get("formulations", ())):
+        lists = [ranked_list(corpus, candidates, asked, arguments) for candidates in in_lists]
         if arguments.get("fusion") == "auto":
             add_scores(lists, corpus, arguments)
         for number, hit in chain.from_iterable(hits.items() for hits in lists):
@@ -402,16 +386,11 @@ def as_json(value: object) -> Jsonb:
 
 def stored(connection: Connection, chunks: Sequence[Chunk]) -> Corpus:
     """Store chunks under the ids 1, 2, 3, ..., instead of all others."""
-    rows = [
-        asdict(one)
-        | {
-            "id": UUID(int=number),
-            "content": one.content,
-            "embedding": one.embedding and str(list(one.embedding)),
-            "document_id": one.document and UUID(int=one.document),
-        }
-        for number, one in enumerate(chunks, 1)
-    ]
+    rows = []
+    for number, one in enumerate(chunks, 1):
+        embedding = one.embedding and str(list(one.embedding))
+        ids = {"id": UUID(int=number), "document_id": one.document and UUID(int=one.document)}
+        rows.append({**asdict(one), **ids, "content": one.content, "embedding": embedding})
     connection.execute(
         """
         insert into public.knowledge_chunks

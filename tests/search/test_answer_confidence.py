@@ -1,15 +1,14 @@
 """answer_confidence: one number for a whole answer, by the first hit's cosine and its words."""
 
-import json
 import math
 from typing import Any
 
 import pytest
-from searching import FUSIONS, Row, numbers, search, store
+from searching import FUSIONS, Row, answer, call, numbers, search, store
 
 from conftest import Connection
 
-EAST, NORTH, NORTH_EAST = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.6, 0.8, 0.0]
+EAST, NORTH, NORTH_EAST = [1, 0, 0], [0, 1, 0], [0.6, 0.8, 0]
 CORPUS: tuple[dict[str, Any], ...] = (
     {"content": "alpha beta", "embedding": EAST},
     {"content": "alpha gamma", "embedding": NORTH},
@@ -56,9 +55,9 @@ def test_it_is_the_formula_over_the_first_hit(corpus: Connection) -> None:
 
 
 def test_without_a_leg_it_is_the_formula_of_the_other(corpus: Connection) -> None:
-    nearest = search(corpus, query_embedding=[0.8, 0.6, 0.0])
+    nearest = search(corpus, query_embedding=[0.3, 0.4, 0.75**0.5])
     assert numbers(nearest)[0] == 3
-    assert of_answer(nearest) == pytest.approx(logistic(30 * 0.96 - 12.5))
+    assert of_answer(nearest) == pytest.approx(logistic(30 * 0.5 - 12.5))
     worded = search(corpus, query_text="gamma unheard")
     covered = coverage("alpha gamma", "gamma unheard")
     assert of_answer(worded) == pytest.approx(logistic(15 * covered - 6))
@@ -69,21 +68,19 @@ def test_without_a_leg_it_is_the_formula_of_the_other(corpus: Connection) -> Non
     unembedded = search(corpus, query_embedding=EAST, query_text="epsilon", text_weight=9)
     assert numbers(unembedded)[0] == 4
     assert of_answer(unembedded) == pytest.approx(logistic(15 - 6))
-    assert of_answer(search(corpus, query_embedding=EAST, query_text="the")) == pytest.approx(
-        logistic(30 - 12.5)
-    )
+    wordless = search(corpus, query_embedding=EAST, query_text="the")
+    assert of_answer(wordless) == pytest.approx(logistic(30 - 12.5))
 
 
 def test_a_first_hit_of_the_text_leg_alone_has_its_cosine(corpus: Connection) -> None:
-    rows = search(
-        corpus, query_embedding=EAST, query_text="delta", match_threshold=0.9, text_weight=9
-    )
+    asked = {"query_embedding": EAST, "query_text": "delta", "match_threshold": 0.9}
+    rows = search(corpus, **asked, text_weight=9)
     assert (numbers(rows)[0], rows[0]["similarity"]) == (3, None)
     assert of_answer(rows) == pytest.approx(logistic(15 * 0.6 + 8.7 - 9.2))
 
 
 def test_of_several_formulations_the_one_that_fits_best_counts(corpus: Connection) -> None:
-    ways = json.dumps([{"query_text": "beta"}, {"query_embedding": NORTH}])
+    ways = [{"query_text": "beta"}, {"query_embedding": NORTH}]
     rows = search(corpus, query_text="beta unheard", formulations=ways, text_weight=9)
     assert numbers(rows)[0] == 1
     assert of_answer(rows) == pytest.approx(logistic(15 - 6))
@@ -93,12 +90,7 @@ def test_of_several_formulations_the_one_that_fits_best_counts(corpus: Connectio
 def test_explain_and_a_batch_say_the_same(corpus: Connection) -> None:
     asked = {"query_embedding": EAST, "query_text": "beta unheard"}
     expected = of_answer(search(corpus, **asked))
-    (explained,) = corpus.execute(
-        "select public.explain_hybrid_search(%s)", [json.dumps(asked)]
-    ).fetchone()  # type: ignore[misc]
+    explained = answer(corpus, "explain_hybrid_search", **asked)
     assert of_answer(explained["hits"]) == pytest.approx(expected)
-    rows = corpus.execute(
-        "select answer_confidence from public.hybrid_search_knowledge_chunks_batch(%s)",
-        [json.dumps([asked])],
-    ).fetchall()
-    assert {one for (one,) in rows} == {expected}
+    batch = call(corpus, "hybrid_search_knowledge_chunks_batch", queries=[asked])
+    assert of_answer(batch) == expected

@@ -4,20 +4,19 @@ The corpus has two subjects. The words of the questions are in chunks about cats
 without these words is found by its embedding.
 """
 
-import json
+import math
 from typing import Any
 
 import pytest
-from searching import chunk, numbers, search, store
+from searching import EAST, NORTH, UP, answer, chunk, insert, numbers, search, store
 
 from conftest import Connection
 
-CATS, STONES, UP = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
 CORPUS: tuple[dict[str, Any], ...] = (
     {"content": "a cat sleeps", "embedding": [0.9, 0.1, 0.0]},
     {"content": "a cat eats", "embedding": [0.9, 0.0, 0.1]},
-    {"content": "purring pets", "embedding": CATS},
-    {"content": "granite and marble", "embedding": STONES},
+    {"content": "purring pets", "embedding": NORTH},
+    {"content": "granite and marble", "embedding": EAST},
 )
 
 
@@ -49,24 +48,20 @@ def test_similarity_is_that_to_the_mean_of_the_hits_weighted_by_squared_scores(
     store(corpus, {"id": chunk(5), "content": "cat cat", "embedding": UP})
     hits = search(corpus, query_text="cat")
     weights = [(row["text_score"] / hits[0]["text_score"]) ** 2 for row in hits]
-    embeddings = [[float(x) for x in one["embedding"]] for one in CORPUS] + [UP]
-    directions = [embeddings[row["id"].int - 1] for row in hits]
     assert len({*weights}) > 1
-    lengths = [sum(x * x for x in one) ** 0.5 for one in directions]
-    mean = [
-        sum(
-            weight * one[axis] / length
-            for weight, one, length in zip(weights, directions, lengths, strict=True)
-        )
-        for axis in range(3)
-    ]
+    embeddings = [*(one["embedding"] for one in CORPUS), UP]
+    mean = [0.0, 0.0, 0.0]
+    for row, weight in zip(hits, weights, strict=True):
+        direction = embeddings[row["id"].int - 1]
+        length = math.hypot(*direction)
+        mean = [sum_ + weight * x / length for sum_, x in zip(mean, direction, strict=True)]
     expected = search(corpus, query_embedding=mean)
     found = {row["id"]: row["similarity"] for row in from_text(corpus)}
     assert found == {row["id"]: pytest.approx(row["similarity"], abs=1e-6) for row in expected}
 
 
 @pytest.mark.parametrize(
-    "further", [{"vector_weight": 0}, {"query_embedding": STONES}, {"text": "unheard"}]
+    "further", [{"vector_weight": 0}, {"query_embedding": EAST}, {"text": "unheard"}]
 )
 def test_nothing_is_inferred_where_it_is_not_needed_or_nothing_is_found(
     corpus: Connection, further: dict[str, Any]
@@ -89,9 +84,8 @@ def test_hits_without_an_embedding_leave_the_text_leg(corpus: Connection) -> Non
 def test_an_embedding_of_a_wrong_size_is_replaced_where_the_caller_wants_it(
     corpus: Connection,
 ) -> None:
-    rows = search(
-        corpus, query_embedding=[1.0, 0.0], query_text="cat", on_bad_embedding="from_text"
-    )
+    asked = {"query_embedding": [1, 0], "query_text": "cat", "on_bad_embedding": "from_text"}
+    rows = search(corpus, **asked)
     assert numbers(rows) == [1, 2, 3, 4]
     note = rows[0]["notes"]["embedding"]
     assert note.startswith("ignored: query_embedding has 2 dimensions")
@@ -99,26 +93,22 @@ def test_an_embedding_of_a_wrong_size_is_replaced_where_the_caller_wants_it(
 
 
 def test_each_formulation_has_its_own(corpus: Connection) -> None:
-    ways = json.dumps([{"query_text": "granite"}, {"query_embedding": CATS}])
+    ways = [{"query_text": "granite"}, {"query_embedding": NORTH}]
     both = from_text(corpus, formulations=ways)
     assert {row["id"].int: row["vector_rank"] for row in both} == {1: 1, 2: 2, 3: 1, 4: 1}
 
 
 def test_a_stored_weight_of_0_leaves_out_no_text_that_is_all_there_is(corpus: Connection) -> None:
-    corpus.execute(
-        "insert into public.knowledge_settings (collection, fusion, vector_weight, text_weight)"
-        " values ('knowledge', 'rrf', 1, 0)"
-    )
+    settings = {"collection": "knowledge", "fusion": "rrf", "vector_weight": 1, "text_weight": 0}
+    insert(corpus, "knowledge_settings", settings)
     assert numbers(search(corpus, query_text="cat", collections=["knowledge"])) == [1, 2]
     assert numbers(from_text(corpus, collections=["knowledge"])) == [1, 2, 3, 4]
 
 
 @pytest.mark.module("insight")
 def test_explain_tells_of_it(corpus: Connection) -> None:
-    (found,) = corpus.execute(
-        "select public.explain_hybrid_search(%s)",
-        [json.dumps({"query_text": "cat", "embedding_from_text": True})],
-    ).fetchone()  # type: ignore[misc]
+    asked = {"query_text": "cat", "embedding_from_text": True}
+    found = answer(corpus, "explain_hybrid_search", **asked)
     assert found["vector"]["strategy"] == "from the best text hits: compared: few rows"
     assert found["vector"]["rows"] == 4
     assert found["hits"][0]["notes"] == {"embedding": "from the best text hits"}

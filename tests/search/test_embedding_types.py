@@ -4,7 +4,6 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-import psycopg
 import pytest
 from pgvector import HalfVector, Vector
 from searching import EAST, NORTH, NORTH_EAST, call, numbers, store
@@ -56,30 +55,18 @@ def test_an_embedding_has_each_form_of_a_vector(
 )
 def test_an_embedding_in_json_has_each_form(corpus: Connection, kind: str) -> None:
     source = "{0.75,0.5,0.0625}" if kind == "real[]" else str(ASKED)
-    embedding = f"to_jsonb(%(source)s::{kind})"
-    found = corpus.execute(
-        "select id, similarity from public.hybrid_search_knowledge_chunks_batch("
-        f"jsonb_build_array(jsonb_build_object('query_embedding', {embedding},"
-        " 'match_threshold', -1)))".encode(),
-        {"source": source},
-    ).fetchall()
+    query = f"jsonb_build_object('query_embedding', to_jsonb(%s::{kind}), 'match_threshold', -1)"
+    batch = f"public.hybrid_search_knowledge_chunks_batch(jsonb_build_array({query}))"
+    found = corpus.execute(f"select id, similarity from {batch}".encode(), [source]).fetchall()
     assert [(one.int, similarity) for one, similarity in found] == expected(corpus)
 
 
+PYTHON: list[Any] = [ASKED, tuple(ASKED), np.array(ASKED, dtype=np.float16), np.array(ASKED)]
+PYTHON += [Vector(ASKED), HalfVector(ASKED), str(ASKED)]
+
+
 @pytest.mark.module("batch")
-@pytest.mark.parametrize(
-    "embedding",
-    [
-        ASKED,
-        tuple(ASKED),
-        np.array(ASKED, dtype=np.float16),
-        np.array(ASKED),
-        Vector(ASKED),
-        HalfVector(ASKED),
-        str(ASKED),
-    ],
-    ids=lambda given: type(given).__name__,
-)
+@pytest.mark.parametrize("embedding", PYTHON, ids=lambda given: type(given).__name__)
 def test_python_takes_each_form(corpus: Connection, embedding: Any) -> None:
     provider = PostgresProvider(corpus)
     hits, _ = provider.hybrid_search(embedding, None, threshold=-1)
@@ -87,11 +74,3 @@ def test_python_takes_each_form(corpus: Connection, embedding: Any) -> None:
     for found in (hits, provider.hybrid_search_batch(asked)[0][0]):
         given = [(UUID(hit.id).int, hit.metadata["similarity"]) for hit in found]
         assert given == expected(corpus)
-
-
-def test_pgvector_casts_a_halfvec_when_it_is_told_to(corpus: Connection) -> None:
-    """The documentation says to write `::vector`: once pgvector casts by itself, it can go."""
-    with pytest.raises(psycopg.errors.UndefinedFunction), corpus.transaction():
-        corpus.execute(
-            "select public.match_knowledge_chunks(query_embedding => '[1,0,0]'::extensions.halfvec)"
-        )

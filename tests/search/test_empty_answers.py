@@ -2,37 +2,37 @@
 
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg.types.json import Jsonb
-from searching import answer
+from filtering import one
+from searching import answer, refused, store
 
 from conftest import Connect, Connection
 
 pytestmark = pytest.mark.module("insight")
 
 ME, OTHER = ("00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b")
-INSERT = """
-insert into public.knowledge_chunks
-  (content, embedding, collection, knowledge_type, language, document_date, owner_id, visibility,
-   metadata)
-values (%s, %s::extensions.vector, %s, %s, %s, %s, %s, %s, %s)
-"""
-ROWS = [
-    ("alpha beta", "[1,0,0]", "guides", "note", "english", "2026-01-10", ME, "private", "search"),
-    ("gamma", "[0,1,0]", "guides", "decision", "english", "2026-02-20", None, "public", "billing"),
-    ("secret", "[0,0,1]", "payroll", "task", "german", "2030-03-03", OTHER, "private", "salaries"),
+ROWS: list[dict[str, Any]] = [
+    {
+        **{"content": "alpha beta", "embedding": [1, 0, 0], "collection": "guides"},
+        **{"knowledge_type": "note", "document_date": "2026-01-10", "owner_id": ME},
+        "metadata": {"team": "search", "year": 2024},
+    },
+    {
+        **{"content": "gamma", "embedding": [0, 1, 0], "collection": "guides"},
+        **{"knowledge_type": "decision", "document_date": "2026-02-20", "visibility": "public"},
+        "metadata": {"team": "billing", "year": 2024},
+    },
+    {
+        **{"content": "secret", "embedding": [0, 0, 1], "collection": "payroll"},
+        **{"knowledge_type": "task", "document_date": "2030-03-03", "owner_id": OTHER},
+        **{"language": "german", "metadata": {"team": "salaries", "year": 2024, "clearance": 9}},
+    },
 ]
 
 
 @pytest.fixture
 def corpus(knowledge: Connection) -> Connection:
-    for *columns, team in ROWS:
-        knowledge.execute(INSERT, [*columns, Jsonb({"team": team, "year": 2024})])
-    knowledge.execute(
-        "update public.knowledge_chunks set metadata = metadata || '{\"clearance\": 9}'"
-        " where content = 'secret'"
-    )
+    store(knowledge, *ROWS)
     return knowledge
 
 
@@ -46,24 +46,18 @@ def test_an_empty_database_says_that_nothing_is_stored(knowledge: Connection) ->
     assert "second-brain ingest" in reason["message"]
 
 
+NO_TEM = 'filters.tem: no visible row has metadata.tem; did you mean "team"?'
+FAR = {"query_text": None, "query_embedding": "[1,1,0]"}
 REASONS: list[tuple[dict[str, Any], str, str]] = [
     ({"collections": ["guide"]}, "collection", 'did you mean "guides"?'),
     ({"collections": ["x"]}, "collection", 'they have "guides", "payroll"'),
     ({"filter_type": "transcript"}, "filter", "knowledge_type"),
-    (
-        {"filters": {"tem": "search"}},
-        "filter",
-        'filters.tem: no visible row has metadata.tem; did you mean "team"?',
-    ),
+    ({"filters": {"tem": "search"}}, "filter", NO_TEM),
     ({"filters": {"xyz": 1}}, "filter", 'has metadata.xyz; known are "'),
     ({"filters": {"langauge": "german"}}, "filter", 'did you mean "language"?'),
     ({"filters": {"team": "serch"}}, "filter", 'did you mean "search"?'),
     ({"filters": {"year": "2024"}}, "filter", "did you mean 2024?"),
-    (
-        {"filters": [{"field": "metadata.tem", "op": "exists", "value": True}]},
-        "filter",
-        'did you mean "team"?',
-    ),
+    ({"filters": one("metadata.tem", "exists", True)}, "filter", 'did you mean "team"?'),
     ({"filters": {"language": "germn"}}, "filter", 'did you mean "german"?'),
     ({"filters": {"source_id": "no such"}}, "filter", "source_id"),
     ({"date_from": "2031-01-01"}, "filter", '"2026-01-10" to "2030-03-03"'),
@@ -73,11 +67,7 @@ REASONS: list[tuple[dict[str, Any], str, str]] = [
     ({"query_text": "-alpha"}, "no_searchable_words", "excluded words"),
     ({"query_text": "alpha gamma", "search_mode": "simple"}, "words_not_together", "websearch"),
     ({"match_offset": 5}, "offset", "total_count is 1"),
-    (
-        {"query_text": None, "query_embedding": "[1,1,0]", "match_threshold": 0.9},
-        "threshold",
-        "0.7071",
-    ),
+    ({**FAR, "match_threshold": 0.9}, "threshold", "0.7071"),
 ]
 
 
@@ -90,7 +80,7 @@ def test_the_reason_and_the_remedy(corpus: Connection) -> None:
 
 
 def test_rows_without_an_embedding(knowledge: Connection) -> None:
-    knowledge.execute("insert into public.knowledge_chunks (content) values ('alpha')")
+    store(knowledge, "alpha")
     assert why(knowledge, query_embedding="[1,0,0]")["reason"] == "no_embedding"
 
 
@@ -123,7 +113,7 @@ def test_hidden_documents_are_counted_for_operators_only(
     knowledge: Connection, viewer: dict[str, Any]
 ) -> None:
     before = why(knowledge, query_text="alpha", **viewer)
-    knowledge.execute(INSERT, [*ROWS[2][:-1], Jsonb({})])
+    store(knowledge, ROWS[2])
     assert why(knowledge, query_text="alpha", **viewer) == before
     assert before["reason"] == "not_visible"
     assert before.keys() == {"reason", "message"}
@@ -133,26 +123,17 @@ def test_hidden_documents_are_counted_for_operators_only(
 
 
 def test_an_owner_filter_bounds_what_is_named(corpus: Connection) -> None:
-    owner = {"field": "owner_id", "op": "eq", "value": ME}
-    typo = {"field": "metadata.team", "op": "eq", "value": "salaries"}
-    found = why(corpus, query_text="alpha", filters=[owner, typo])
+    filters = one("owner_id", "eq", ME) + one("metadata.team", "eq", "salaries")
+    found = why(corpus, query_text="alpha", filters=filters)
     assert (found["reason"], found["known"]) == ("filter", ['"search"'])
 
 
 def test_users_and_visitors_ask_for_themselves(connect: Connect) -> None:
     owner = connect()
-    for *columns, team in ROWS:
-        owner.execute(INSERT, [*columns, Jsonb({"team": team})])
+    store(owner, *ROWS)
     owner.execute("grant execute on function public.explain_public_empty_knowledge_search to anon")
-    ask = 'select public.explain_{}_empty_knowledge_search(\'{{"query_text": "secret"}}\')'
+    mine, public = (f"explain_{whose}_empty_knowledge_search" for whose in ("my", "public"))
     user = connect("authenticated", uid=ME)
-    row = user.execute(ask.format("my").encode()).fetchone()
-    assert row is not None
-    assert row[0]["reason"] == "no_words"
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="viewer_id"):
-        user.execute(
-            "select public.explain_my_empty_knowledge_search(%s)", [Jsonb({"viewer_id": OTHER})]
-        )
-    row = connect("anon").execute(ask.format("public").encode()).fetchone()
-    assert row is not None
-    assert row[0]["reason"] == "no_words"
+    for connection, function in ((user, mine), (connect("anon"), public)):
+        assert answer(connection, function, query_text="secret")["reason"] == "no_words"
+    assert "viewer_id" in refused(user, mine, viewer_id=OTHER)

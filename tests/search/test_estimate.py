@@ -1,40 +1,32 @@
 """estimate_hybrid_search: how a search would find its rows, and how many, without a search."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
+from conftest import Connection
 from second_brain.services.postgres import PostgresProvider
 
 pytestmark = pytest.mark.module("insight")
 
-Connection = psycopg.Connection[Any]
-CHUNKS = 1200
-"""More than a small corpus has."""
-
-RARE = 24
-"""One chunk in 50 has the word and is a note."""
-
+CHUNKS, RARE = 1200, 24
+"""More chunks than a small corpus has; one in 50 has the rare word and is a note."""
 FILL = f"""
+select setseed(0.3);
 insert into public.knowledge_chunks (content, embedding, knowledge_type)
-select 'common ' || case when row.number % 50 = 0 then 'rare' else 'usual' end,
+select case when is_rare then 'common rare' else 'common usual' end,
        array[random() - 0.5, random() - 0.5, random() - 0.5]::extensions.vector,
-       case when row.number % 50 = 0 then 'note' else 'document' end
-  from generate_series(1, {CHUNKS}) as row (number)
+       case when is_rare then 'note' else 'document' end
+  from generate_series(1, {CHUNKS}) as number, lateral (select number % 50 = 0) as row (is_rare)
 """
 
 
 @pytest.fixture(scope="module")
-def corpus(shared_dsn: str) -> Iterator[Connection]:
-    """A connection to a corpus with statistics."""
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        connection.execute("select setseed(0.3)")
-        connection.execute(FILL.encode())
-        connection.execute("vacuum analyze public.knowledge_chunks")
-        connection.execute("select public.refresh_knowledge_statistics()")
-        yield connection
+def corpus(shared: Connection) -> Connection:
+    shared.execute(FILL.encode())
+    shared.execute("vacuum analyze public.knowledge_chunks")
+    shared.execute("select public.refresh_knowledge_statistics()")
+    return shared
 
 
 def estimate(connection: Connection, *question: Any, **options: Any) -> dict[str, Any]:
@@ -49,12 +41,11 @@ def test_the_rows_of_a_word_are_those_of_the_statistics(corpus: Connection) -> N
 
 
 def test_it_names_the_strategies_that_the_search_has(corpus: Connection) -> None:
-    provider = PostgresProvider(corpus)
     given: Any = ([1, 0, 0], "rare common")
     ways: list[dict[str, Any]] = [{}, {"filter_type": "note"}]
     for options in ways:
-        estimated = provider.estimate_hybrid_search(*given, **options)
-        explained = provider.explain_hybrid_search(*given, **options)
+        estimated = estimate(corpus, *given, **options)
+        explained = PostgresProvider(corpus).explain_hybrid_search(*given, **options)
         for leg in ("vector", "text"):
             assert estimated[leg]["strategy"] == explained[leg]["strategy"], (leg, options)
 

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from filtering import one
 from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
@@ -25,6 +26,11 @@ ROW = st.fixed_dictionaries(
         "knowledge_type": st.sampled_from(["note", "task"]),
     }
 )
+FILTERS: list[Any] = [
+    {"team": "x"},
+    one("owner_id", "exists"),
+    one("metadata.team", "ne", "x"),
+]
 QUERY = st.fixed_dictionaries(
     {
         "query_text": st.sampled_from(["zebra", "lion grass", "zebra -grass", '"lion plain"']),
@@ -37,13 +43,7 @@ QUERY = st.fixed_dictionaries(
         "public_only": st.just(True),
         "filter_type": st.just("note"),
         "collections": st.sampled_from([["a"], ["a", "b"], ["", "a"]]),
-        "filters": st.sampled_from(
-            [
-                {"team": "x"},
-                [{"field": "owner_id", "op": "exists"}],
-                [{"field": "metadata.team", "op": "ne", "value": "x"}],
-            ]
-        ).map(Jsonb),
+        "filters": st.sampled_from(FILTERS).map(Jsonb),
         "search_mode": st.sampled_from(["websearch", "simple"]),
         "formulations": st.just([{"query_text": "plain"}]).map(Jsonb),
     },

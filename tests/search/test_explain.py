@@ -4,24 +4,23 @@ from typing import Any
 
 import pytest
 from psycopg.types.json import Jsonb
-from searching import answer
+from searching import FUSIONS, answer, store
 
 from conftest import Connection
 from support.documents import embedded, upsert
 
 pytestmark = pytest.mark.module("insight")
 
-ROWS = [("alpha beta", "[1,0,0]"), ("alpha gamma", "[0,1,0]"), ("delta", "[0,0,1]")]
+CORPUS = [
+    {"content": "alpha beta", "embedding": [1, 0, 0]},
+    {"content": "alpha gamma", "embedding": [0, 1, 0]},
+    {"content": "delta", "embedding": [0, 0, 1]},
+]
 
 
 @pytest.fixture
 def corpus(knowledge: Connection) -> Connection:
-    with knowledge.cursor() as cursor:
-        cursor.executemany(
-            "insert into public.knowledge_chunks (content, embedding)"
-            " values (%s, %s::extensions.vector)",
-            ROWS,
-        )
+    store(knowledge, *CORPUS)
     return knowledge
 
 
@@ -48,11 +47,8 @@ def test_a_leg_that_is_not_run_says_so(corpus: Connection) -> None:
 
 def test_lexemes_come_with_their_document_frequencies(corpus: Connection) -> None:
     lexemes = explain(corpus, query_text="alpha delta omega")["text"]["lexemes"]
-    assert {one["lexeme"]: one["document_frequency"] for one in lexemes} == {
-        "alpha": 2,
-        "delta": 1,
-        "omega": 0,
-    }
+    frequencies = {one["lexeme"]: one["document_frequency"] for one in lexemes}
+    assert frequencies == {"alpha": 2, "delta": 1, "omega": 0}
     weights = {one["lexeme"]: one["weight"] for one in lexemes}
     assert weights["omega"] > weights["delta"] > weights["alpha"] > 0
 
@@ -62,12 +58,8 @@ def test_the_weights_are_those_used(corpus: Connection) -> None:
     given = {"vector_weight": 2.0, "text_weight": 0.5}
     explained = explain(corpus, **asked, **given, fusion="rrf")
     weights = {"vector": 2, "text": 0.5}
-    assert explained["fusion"] == {
-        "policy": "rrf",
-        "is_stored": False,
-        "weights": weights,
-        "cosine_scale": None,
-    }
+    fusion = {"policy": "rrf", "is_stored": False, "cosine_scale": None}
+    assert explained["fusion"] == fusion | {"weights": weights}
     assert [one["weights"] for one in explained["lists"]] == [weights]
 
 
@@ -90,61 +82,48 @@ SEARCHES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def varied(knowledge: Connection) -> Connection:
     """Two documents of two chunks each, of different dates and collections."""
-    for key, date, more in (
-        ("old", "2001-01-01", {"collection": "memory"}),
-        ("new", "2026-01-01", {}),
+    for key, date, collection in (
+        ("old", "2001-01-01", "memory"),
+        ("new", "2026-01-01", "knowledge"),
     ):
-        chunks = (
-            embedded(f"alpha beta {key}", "m", (1, 0.1, 0)),
-            embedded(f"alpha delta delta {key}", "m", (1, 0.5, 0.2)),
-        )
-        upsert(knowledge, key, *chunks, document_date=date, **more)
+        first = embedded(f"alpha beta {key}", "m", (1, 0.1, 0))
+        second = embedded(f"alpha delta delta {key}", "m", (1, 0.5, 0.2))
+        upsert(knowledge, key, first, second, document_date=date, collection=collection)
     return knowledge
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
-def test_the_hits_are_those_of_the_search(varied: Connection, fusion: str) -> None:
-    for name in SEARCHES:
-        check_hits(varied, name, fusion)
+def asked_for(name: str) -> dict[str, Any]:
+    return {"query_embedding": [1, 0, 0], "query_text": "alpha beta", **SEARCHES[name]}
 
 
-def check_hits(varied: Connection, name: str, fusion: str) -> None:
-    given = {
-        "query_embedding": [1, 0, 0],
-        "query_text": "alpha beta",
-        "fusion": fusion,
-        **SEARCHES[name],
-    }
-    row = varied.execute(
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_hits_are_those_of_the_search(varied: Connection, fusion: str, name: str) -> None:
+    given = {"fusion": fusion, **asked_for(name)}
+    ((hits,),) = varied.execute(
         "select coalesce(jsonb_agg(to_jsonb(hit) - '{metadata,context}'::text[]), '[]')"
         "  from knowledge_internal.search(knowledge_internal.given_arguments(%s)) as hit",
         [Jsonb(given)],
-    ).fetchone()
+    ).fetchall()
     explained = explain(varied, **given)
-    assert row
     shares = [
         (hit.pop("vector_share"), hit.pop("text_share"), hit.pop("neighbour_share") or 0)
         for hit in explained["hits"]
     ]
     factors = [hit.pop("factors") for hit in explained["hits"]]
     assert [one and len(one) for one in factors] == [1 if name == "age" else None] * len(factors)
-    assert explained["hits"] == row[0] != []
+    assert explained["hits"] == hits != []
     # A document has the score of its best chunk, which need not be the one that it shows.
     if name not in ("age", "documents", "documents of collections"):
         scores = [hit["rrf_score"] for hit in explained["hits"]]
         assert [sum(all_three) for all_three in shares] == pytest.approx(scores)
 
 
-def test_the_lists_have_the_ranks_of_the_hits(varied: Connection) -> None:
-    for name in SEARCHES:
-        check_lists(varied, name)
-
-
-def check_lists(varied: Connection, name: str) -> None:
-    given = {"query_embedding": [1, 0, 0], "query_text": "alpha beta", **SEARCHES[name]}
-    whole = explain(
-        varied, **given | {"match_offset": 0, "match_count": 10, "one_per_document": False}
-    )
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_lists_have_the_ranks_of_the_hits(varied: Connection, name: str) -> None:
+    given = asked_for(name)
+    all_hits = {"match_offset": 0, "match_count": 10, "one_per_document": False}
+    whole = explain(varied, **given | all_hits)
     formulations = 1 + len(given.get("formulations") or ())
     assert [(one["formulation"], one["collection"]) for one in whole["lists"]] == [
         (formulation, collection)

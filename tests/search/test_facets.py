@@ -9,7 +9,6 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from psycopg.types.json import Jsonb
 from searching import Row, call, search, store, store_document
 from test_exact_total import QUERY, ROW
 
@@ -24,16 +23,11 @@ pytestmark = pytest.mark.module("facets")
 FACETS = ["knowledge_type", "collection", "language", "metadata.team", "metadata.tags"]
 OWNER, STRANGER = UUID(int=1), UUID(int=3)
 
+TAGS = [{}, {"tags": ["red", "blue", "red"]}, {"tags": "red"}, {"tags": [1, True, None, {"a": 1}]}]
 TAGGED_ROW = st.builds(
-    lambda row, tags, language: {
-        **row,
-        "metadata": {**row["metadata"], **tags},
-        "language": language,
-    },
+    lambda row, tags, language: row | {"metadata": row["metadata"] | tags, "language": language},
     ROW,
-    st.sampled_from(
-        [{}, {"tags": ["red", "blue", "red"]}, {"tags": "red"}, {"tags": [1, True, None, {"a": 1}]}]
-    ),
+    st.sampled_from(TAGS),
     st.sampled_from(["english", "german"]),
 )
 
@@ -78,15 +72,13 @@ def test_without_a_question_facets_count_all_rows_that_the_filters_let_through(
 ) -> None:
     with knowledge.transaction(force_rollback=True):
         store(knowledge, *rows)
-        visible = [
+        allowed = [
             row
             for row in rows
             if viewer is None or row["visibility"] == "public" or row["owner_id"] == viewer
+            if row["metadata"].get("team") == "x"
         ]
-        allowed = [row for row in visible if row["metadata"].get("team") == "x"]
-        counted = facet_counts(
-            knowledge, viewer_id=viewer, filters=Jsonb({"team": "x"}), facets=FACETS
-        )
+        counted = facet_counts(knowledge, viewer_id=viewer, filters={"team": "x"}, facets=FACETS)
         assert counted == counted_by_hand(allowed)
 
 
@@ -113,9 +105,8 @@ def test_the_most_frequent_values_come_first_and_facet_limit_cuts_the_rest(
     knowledge: Connection,
 ) -> None:
     store(knowledge, *[{"metadata": {"team": team}} for team in ("b", "a", "c", "c")])
-    rows = call(
-        knowledge, "facet_knowledge_chunks", facets=["metadata.team", "collection"], facet_limit=2
-    )
+    facets = ["metadata.team", "collection"]
+    rows = call(knowledge, "facet_knowledge_chunks", facets=facets, facet_limit=2)
     assert [(row["facet"], row["value"], row["count"]) for row in rows] == [
         ("metadata.team", "c", 2),
         ("metadata.team", "a", 1),
@@ -126,33 +117,32 @@ def test_the_most_frequent_values_come_first_and_facet_limit_cuts_the_rest(
 def test_a_signed_in_user_gets_counts_of_visible_rows_only(
     database: Connection, connect: Connect
 ) -> None:
-    store(
-        database,
-        {"owner_id": OWNER, "metadata": {"team": "own"}},
-        {"owner_id": UUID(int=2), "metadata": {"team": "secret"}},
-        {"owner_id": UUID(int=2), "visibility": "public", "metadata": {"team": "public"}},
-    )
-    rows = call(
-        connect("authenticated", uid=OWNER), "facet_my_knowledge_chunks", facets=["metadata.team"]
-    )
+    others = {"owner_id": UUID(int=2), "metadata": {"team": "secret"}}
+    public = others | {"visibility": "public", "metadata": {"team": "public"}}
+    store(database, {"owner_id": OWNER, "metadata": {"team": "own"}}, others, public)
+    mine, user = "facet_my_knowledge_chunks", connect("authenticated", uid=OWNER)
+    rows = call(user, mine, facets=["metadata.team"])
     assert [(row["value"], row["count"]) for row in rows] == [("own", 1), ("public", 1)]
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        call(connect("authenticated"), "facet_my_knowledge_chunks")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        call(connect("authenticated", uid=OWNER), "facet_knowledge_chunks")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        call(connect("anon"), "facet_my_knowledge_chunks")
+    for connection, function in (
+        (connect("authenticated"), mine),
+        (user, "facet_knowledge_chunks"),
+        (connect("anon"), mine),
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            call(connection, function)
 
 
 def test_the_provider_returns_counts_and_refuses_what_it_must(knowledge: Connection) -> None:
     store(knowledge, {"metadata": {"size": 2}}, {"content": "other", "metadata": {"size": 3}})
     provider = PostgresProvider(knowledge)
-    assert provider.count_facets(None, "text", ["metadata.size"]) == [
-        FacetCount("metadata.size", 2, 1)
+    counts = provider.count_facets(None, "text", ["metadata.size"])
+    assert counts == [FacetCount("metadata.size", 2, 1)]
+    of_users: Any = PostgresProvider(knowledge, multi_tenant=True)
+    refusals: list[tuple[str, Any, Any, dict[str, int]]] = [
+        ("facets", provider, "metadata.size", {}),
+        ("facet_limit", provider, ["language"], {"facet_limit": 0}),
+        ("viewer_id", of_users, ["language"], {}),
     ]
-    with pytest.raises(InvalidInputError, match="facets"):
-        provider.count_facets(None, "text", "metadata.size")
-    with pytest.raises(InvalidInputError, match="facet_limit"):
-        provider.count_facets(None, "text", ["language"], facet_limit=0)
-    with pytest.raises(InvalidInputError, match="viewer_id"):
-        PostgresProvider(knowledge, multi_tenant=True).count_facets(None, "text", ["language"])
+    for argument, asked, facets, options in refusals:
+        with pytest.raises(InvalidInputError, match=argument):
+            asked.count_facets(None, "text", facets, **options)

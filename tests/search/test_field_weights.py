@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from searching import call
+from searching import answer, call
 
 from conftest import Connect, Connection
 from support import documents
@@ -21,7 +21,9 @@ select coalesce(sum(cardinality(word.positions)), 0)
   from public.knowledge_chunks as chunk, unnest(chunk.content_tsv) as word
  where chunk.content = %s and chunk.status = 'active' and word.lexeme = %s
 """
+SEARCH = "hybrid_search_knowledge_chunks"
 EMBEDDING = {"embedding": [1, 0, 0], "embedding_model": "one"}
+NAMES = ("alpha", "beta", "gamma")
 CHUNKS = (
     {"content": "alpha", **EMBEDDING},
     {"content": "beta", "heading": "gravel", **EMBEDDING},
@@ -39,25 +41,17 @@ def upsert(connection: Connection, *chunks: dict[str, Any], **document: Any) -> 
 
 
 def rewrite(connection: Connection, most: int = 1000) -> int:
-    row = connection.execute("select public.rewrite_knowledge_chunks(%s)", [most]).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(answer(connection, "rewrite_knowledge_chunks", most=most))
 
 
 def counts(connection: Connection, word: str) -> list[int]:
     """Return how often a word counts in alpha, beta and gamma."""
-    asked = [(content, word) for content in ("alpha", "beta", "gamma")]
-    return [int(connection.execute(OCCURRENCES, one).fetchone()[0]) for one in asked]  # type: ignore[index]
+    asked = [(content, word) for content in NAMES]
+    return [connection.execute(OCCURRENCES, one).fetchall()[0][0] for one in asked]
 
 
 def found(connection: Connection, question: str, **arguments: Any) -> list[str]:
-    rows = call(
-        connection,
-        "hybrid_search_knowledge_chunks",
-        query_text=question,
-        filter_type=None,
-        **arguments,
-    )
+    rows = call(connection, SEARCH, query_text=question, **arguments)
     return sorted(row["content"] for row in rows)
 
 
@@ -74,13 +68,27 @@ def corpus(knowledge: Connection) -> Connection:
     return knowledge
 
 
-def test_at_first_the_heading_counts_twice_and_the_title_only_as_heading(
-    corpus: Connection,
+@pytest.mark.parametrize(
+    ("fields", "title", "heading"),
+    [
+        ({}, [2, 0, 2], [0, 2, 2]),
+        ({"heading_weight": 1, "title_weight": 3}, [1, 3, 1], [0, 1, 1]),
+        ({"heading_weight": 0}, [0, 0, 0], [0, 0, 0]),
+    ],
+    ids=["at first", "the title where the heading does not begin with it", "without the heading"],
+)
+def test_heading_and_title_count_as_often_as_their_weights(
+    corpus: Connection, fields: dict[str, int], title: list[int], heading: list[int]
 ) -> None:
-    assert (counts(corpus, "kettl"), counts(corpus, "gravel")) == ([2, 0, 2], [0, 2, 2])
-    assert corpus.execute(
-        "select distinct field_stamp from public.knowledge_chunks"
-    ).fetchall() == [(None,)]
+    if fields:
+        keep(corpus, **fields)
+    assert rewrite(corpus) == 0
+    assert (counts(corpus, "kettl"), counts(corpus, "gravel")) == (title, heading)
+    assert found(corpus, "gravel") == [
+        name for name, count in zip(NAMES, heading, strict=True) if count
+    ]
+    stamps = corpus.execute("select distinct field_stamp is null from public.knowledge_chunks")
+    assert stamps.fetchall() == [(not fields,)]
 
 
 def test_the_default_values_given_by_name_change_nothing(corpus: Connection) -> None:
@@ -91,23 +99,10 @@ def test_the_default_values_given_by_name_change_nothing(corpus: Connection) -> 
     assert corpus.execute(READ).fetchall() == before
 
 
-def test_a_title_counts_where_the_heading_does_not_begin_with_it(corpus: Connection) -> None:
-    keep(corpus, heading_weight=1, title_weight=3)
-    assert rewrite(corpus) == 0
-    assert (counts(corpus, "kettl"), counts(corpus, "gravel")) == ([1, 3, 1], [0, 1, 1])
-
-
 def test_a_title_that_only_begins_like_the_heading_counts(knowledge: Connection) -> None:
     keep(knowledge, title_weight=1)
     upsert(knowledge, {"content": "alpha", "heading": "kettle lids"})
     assert counts(knowledge, "kettl")[0] == 3
-
-
-def test_a_heading_of_weight_0_is_not_searched(corpus: Connection) -> None:
-    keep(corpus, heading_weight=0)
-    rewrite(corpus)
-    assert counts(corpus, "gravel") == [0, 0, 0]
-    assert found(corpus, "gravel") == []
 
 
 def test_no_phrase_matches_across_fields(knowledge: Connection) -> None:
@@ -124,28 +119,24 @@ def test_metadata_texts_and_lists_of_texts_are_searched_once(knowledge: Connecti
     keep(knowledge, text_keys=["author", "tags", "year"])
     metadata = {"author": "ada", "tags": ["pier", 3, None], "year": 1843, "other": "harbour"}
     upsert(knowledge, {"content": "alpha"}, metadata=metadata)
-    words = ("ada", "pier", "1843", "3", "harbour")
-    assert [counts(knowledge, word)[0] for word in words] == [1, 1, 0, 0, 0]
+    words = {"ada": 1, "pier": 1, "1843": 0, "3": 0, "harbour": 0}
+    assert {word: counts(knowledge, word)[0] for word in words} == words
 
 
 def test_a_name_of_a_key_is_no_sql_and_no_path(knowledge: Connection) -> None:
-    hostile = ["a.b", "$.c", "'); drop table x; --", '"d"']
-    keep(knowledge, text_keys=hostile)
-    metadata = {key: f"word{place}" for place, key in enumerate(hostile)}
-    upsert(
-        knowledge, {"content": "alpha"}, metadata={**metadata, "a": {"b": "nested"}, "c": "path"}
-    )
-    words = ("word0", "word1", "word2", "word3", "nested", "path")
-    assert [counts(knowledge, word)[0] for word in words] == [1, 1, 1, 1, 0, 0]
+    hostile = {"a.b": "dotted", "$.c": "dollar", "'); drop table x; --": "sql", '"d"': "quoted"}
+    keep(knowledge, text_keys=[*hostile])
+    nested = {"a": {"b": "nested"}, "c": "path"}
+    upsert(knowledge, {"content": "alpha"}, metadata=hostile | nested)
+    words = {"dot": 1, "dollar": 1, "sql": 1, "quot": 1, "nest": 0, "path": 0}
+    assert {word: counts(knowledge, word)[0] for word in words} == words
 
 
 def test_a_collection_has_fields_of_its_own_over_those_of_all(knowledge: Connection) -> None:
     keep(knowledge, title_weight=1, text_keys=["author"])
     keep(knowledge, collection="own", title_weight=3)
     keep(knowledge, collection="bare", text_keys=[])
-    for content, collection in zip(
-        ("alpha", "beta", "gamma"), ("other", "own", "bare"), strict=True
-    ):
+    for content, collection in zip(NAMES, ("other", "own", "bare"), strict=True):
         chunk = {"content": content, "heading": "gravel", "metadata": {"author": "ada"}}
         upsert(knowledge, chunk, external_key=content, collection=collection)
     assert (counts(knowledge, "kettl"), counts(knowledge, "ada")) == ([1, 3, 1], [1, 1, 0])
@@ -163,8 +154,7 @@ def test_a_changed_title_rewrites_the_words_and_keeps_the_embeddings(corpus: Con
     rewrite(corpus)
     corpus.execute("update public.knowledge_documents set title = 'saucer'")
     assert (counts(corpus, "saucer"), counts(corpus, "kettl")) == ([1, 1, 1], [2, 0, 2])
-    rows = corpus.execute(READ).fetchall()
-    assert [row[-1] for row in rows] == ["one"] * 3
+    assert [row[-1] for row in corpus.execute(READ)] == ["one"] * 3
 
 
 def test_a_changed_title_that_is_not_searched_writes_no_chunk(corpus: Connection) -> None:
@@ -178,8 +168,8 @@ def test_changed_metadata_rewrites_the_words_only_where_it_is_searched(corpus: C
     keep(corpus, text_keys=["author"])
     corpus.execute("""update public.knowledge_documents set metadata = '{"author": "ada"}'""")
     assert counts(corpus, "ada") == [1, 1, 1]
-    changed = """update public.knowledge_chunks set metadata = metadata || '{"page": "seven"}'"""
-    corpus.execute(changed)
+    page = """update public.knowledge_chunks set metadata = metadata || '{"page": "seven"}'"""
+    corpus.execute(page)
     assert (counts(corpus, "ada"), counts(corpus, "seven")) == ([1, 1, 1], [0, 0, 0])
 
 
@@ -201,8 +191,7 @@ def test_rewriting_goes_in_batches_and_keeps_hashes_and_embeddings(corpus: Conne
     call(corpus, "reset_knowledge_settings")
     assert rewrite(corpus, 0) == 3
     rewrite(corpus)
-    again = corpus.execute(READ).fetchall()
-    assert [row[1] for row in again] == [row[1] for row in before]
+    assert [row[1] for row in corpus.execute(READ)] == [row[1] for row in before]
 
 
 def test_a_batch_leaves_what_another_transaction_has_locked(
@@ -260,19 +249,17 @@ def test_a_word_of_the_title_alone_is_matched_and_the_snippet_shows_the_beginnin
 ) -> None:
     keep(knowledge, title_weight=1)
     upsert(knowledge, {"content": "alpha beta", "heading": "gravel"})
-    (row,) = call(knowledge, "hybrid_search_knowledge_chunks", query_text="kettle", snippet=True)
+    (row,) = call(knowledge, SEARCH, query_text="kettle", snippet=True)
     assert (row["matched_terms"], row["snippet"]) == (["kettle"], "alpha beta")
 
 
 def test_stored_fields_leave_the_fusion_and_the_weights_as_they_were(corpus: Connection) -> None:
-    call(
-        corpus, "set_knowledge_settings", fusion="auto", vector_weight=3, measured_on="9 questions"
-    )
+    settings = {"fusion": "auto", "vector_weight": 3, "measured_on": "9 questions"}
+    call(corpus, "set_knowledge_settings", **settings)
     keep(corpus, title_weight=1)
     keep(corpus, collection="knowledge", heading_weight=1)
-    own, others = sorted(
-        call(corpus, "list_knowledge_settings"), key=lambda row: row["collection"], reverse=True
-    )
+    listed = {row["collection"]: row for row in call(corpus, "list_knowledge_settings")}
+    own, others = listed["knowledge"], listed[""]
     assert (own["vector_weight"], own["heading_weight"], own["title_weight"]) == (3, 1, None)
     assert (others["fusion"], others["title_weight"]) == ("auto", 1)
     assert others["changes"] == ["the weights of heading, title and metadata are others"]

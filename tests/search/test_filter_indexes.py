@@ -1,55 +1,49 @@
 """Filters on a corpus that is large enough for indexes."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 from filtering import one
 from psycopg.types.json import Jsonb
 from searching import NORTH, search
 
-from conftest import Connection, Server, copy_of
+from conftest import Connection
 
 
 @pytest.fixture(scope="module")
-def many(server: Server) -> Iterator[Connection]:
-    """1,500 chunks of which a fiftieth is alike, in a database of their own."""
-    for dsn in copy_of(server, server.template(3)):
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(
-                "insert into public.knowledge_sources (id, name)"
-                " select lpad(number::text, 32, '0')::uuid, number::text"
-                " from generate_series(0, 49) as number"
-            )
-            connection.execute(
-                "insert into public.knowledge_documents (id, external_key)"
-                " values (lpad('7', 32, '0')::uuid, 'seven')"
-            )
-            connection.execute(
-                "insert into public.knowledge_chunks"
-                " (content, embedding, metadata, knowledge_type, source_origin, collection,"
-                "  language, visibility, document_date, owner_id, source_id, document_id)"
-                " select 'alpha', '[1,0,0]',"
-                "        jsonb_build_object("
-                "          'number', number, 'tags', jsonb_build_array('t' || group_of),"
-                "          'team', jsonb_build_object('id', group_of)"
-                "        ),"
-                "        case group_of when 7 then 'task' else 'note' end,"
-                "        case group_of when 7 then 'web' else 'manual' end,"
-                "        'c' || group_of,"
-                "        case group_of when 7 then 'german' else 'english' end,"
-                "        case group_of when 7 then 'public' else 'private' end,"
-                "        date '2026-01-01' + number % 300,"
-                "        lpad(group_of::text, 32, '0')::uuid,"
-                "        lpad(group_of::text, 32, '0')::uuid,"
-                "        case when number = 7 then lpad('7', 32, '0')::uuid end"
-                "   from (select number, number % 50 as group_of"
-                "           from generate_series(0, 1499) as number) as numbered"
-            )
-            connection.execute("analyze public.knowledge_chunks")
-            yield connection
+def many(shared: Connection) -> Connection:
+    """1,500 chunks of which a fiftieth is alike."""
+    shared.execute(
+        """
+        insert into public.knowledge_sources (id, name)
+        select lpad(number::text, 32, '0')::uuid, number::text
+          from generate_series(0, 49) as number;
+        insert into public.knowledge_documents (id, external_key)
+        values (lpad('7', 32, '0')::uuid, 'seven');
+        insert into public.knowledge_chunks (
+          content, embedding, metadata, knowledge_type, source_origin, collection, language,
+          visibility, document_date, owner_id, source_id, document_id
+        )
+        select 'alpha', '[1,0,0]',
+               jsonb_build_object(
+                 'number', number, 'tags', array['t' || group_of],
+                 'team', jsonb_build_object('id', group_of)
+               ),
+               case group_of when 7 then 'task' else 'note' end,
+               case group_of when 7 then 'web' else 'manual' end,
+               'c' || group_of,
+               case group_of when 7 then 'german' else 'english' end,
+               case group_of when 7 then 'public' else 'private' end,
+               date '2026-01-01' + number % 300, group_id, group_id,
+               case when number = 7 then group_id end
+          from generate_series(0, 1499) as number,
+               lateral (select number % 50) as row (group_of),
+               lateral (select lpad(group_of::text, 32, '0')::uuid) as named (group_id);
+        analyze public.knowledge_chunks
+        """
+    )
+    return shared
 
 
 def scans(connection: Connection) -> dict[str, int]:

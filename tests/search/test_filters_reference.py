@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from filtering import ME, YOU
+from filtering import ME, YOU, one, value_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
@@ -14,8 +14,6 @@ from searching import NORTH, chunk, numbers, search
 
 from conftest import Connection
 from support.properties import tried
-
-# Against a reference.
 
 KEYS = ("a", "b", "0", "o'\"\\$%")
 PATHS = [[first] for first in KEYS] + [["a", second] for second in KEYS] + [["a", "b", "0"]]
@@ -51,35 +49,20 @@ COLUMN_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "visibility": st.sampled_from(["private", "public"]),
     "sensitivity": st.sampled_from(["secret", "sensitivity", "=", ""]),
     "embedding_model": st.sampled_from(["small", "large"]),
-    "document_id": st.sampled_from([str(one) for one in DOCUMENTS]),
-    "source_id": st.sampled_from([str(one) for one in SOURCES]),
+    "document_id": st.sampled_from([*map(str, DOCUMENTS)]),
+    "source_id": st.sampled_from([*map(str, SOURCES)]),
     "owner_id": st.sampled_from([str(ME), str(YOU)]),
     "chunk_index": st.sampled_from([0, 1, 2, 3, 2147483646, 2147483647]),
     "document_date": days,
     "created_at": moments,
     "updated_at": moments,
 }
-TEXT_COLUMNS = {
-    *("knowledge_type", "source_origin", "collection", "language", "visibility", "sensitivity"),
-    "embedding_model",
-}
-NULLABLE = {
-    "sensitivity",
-    "embedding_model",
-    "document_id",
-    "source_id",
-    "owner_id",
-    "chunk_index",
-    "document_date",
-}
+TEXT_COLUMNS = {*list(COLUMN_VALUES)[:7]}
+NULLABLE = {"sensitivity", "embedding_model", "document_id", "source_id", "owner_id"}
+NULLABLE |= {"chunk_index", "document_date"}
 ORDERED = {"chunk_index", "document_date", "created_at", "updated_at"}
-OF_DOCUMENTS = COLUMN_VALUES.keys() - {
-    "document_id",
-    "chunk_index",
-    "embedding_model",
-    "created_at",
-    "updated_at",
-}
+OF_CHUNKS = {"document_id", "chunk_index", "embedding_model", "created_at", "updated_at"}
+OF_DOCUMENTS = COLUMN_VALUES.keys() - OF_CHUNKS
 
 row_values = {
     field: st.none() | drawn if field in NULLABLE else drawn
@@ -130,9 +113,8 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             condition["value"] = draw(st.booleans())
     elif op in ("starts_with", "contains_text"):
-        condition["value"] = draw(
-            st.sampled_from(["", "x", "20", "s", "e", "it's", "=", "\U0001f408"])
-        )
+        pieces = st.sampled_from(["", "x", "20", "s", "e", "it's", "=", "\U0001f408"])
+        condition["value"] = draw(pieces)
     elif op == "has_any":
         condition["value"] = draw(st.lists(texts | st.sampled_from(KEYS), max_size=4))
     elif op in ("in", "not_in"):
@@ -145,7 +127,8 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
     elif field == "metadata":
         condition["value"] = draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=2))
     else:
-        condition["value"] = draw(drawn if op != "contains" else drawn.filter(is_value))
+        has_value = drawn.filter(lambda value: value is not None)
+        condition["value"] = draw(has_value if op == "contains" else drawn)
     return condition
 
 
@@ -170,10 +153,6 @@ shorthands = st.builds(
 )
 
 
-def is_value(value: Any) -> bool:
-    return value is not None
-
-
 def kind(value: Any) -> str:
     """Return the JSON type of a value; in Python, True is equal to 1."""
     if isinstance(value, bool):
@@ -185,9 +164,8 @@ def same(stored: Any, wanted: Any) -> bool:
     if kind(stored) != kind(wanted):
         return False
     if isinstance(stored, dict):
-        return stored.keys() == wanted.keys() and all(
-            same(stored[key], wanted[key]) for key in stored
-        )
+        keys = stored.keys()
+        return keys == wanted.keys() and all(same(stored[key], wanted[key]) for key in keys)
     if isinstance(stored, list):
         return len(stored) == len(wanted) and all(map(same, stored, wanted))
     return bool(stored == wanted)
@@ -219,13 +197,6 @@ def read(field: str, value: Any) -> Any:
     if field in ORDERED and field != "chunk_index":
         moment = datetime.fromisoformat(value)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return value
-
-
-def value_of(row: dict[str, Any], path: list[str]) -> Any:
-    value: Any = row
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
@@ -272,39 +243,25 @@ def holds(row: dict[str, Any], condition: dict[str, Any]) -> bool:
         low, high = (read(field, bound) for bound in wanted)
         return bool(ordered(low, stored) and ordered(stored, high))
     bound = read(field, wanted)
-    return {
-        "gte": ordered(bound, stored) is True,
-        "lte": ordered(stored, bound) is True,
-        "gt": ordered(stored, bound) is False,
-        "lt": ordered(bound, stored) is False,
-    }[op]
+    pair = (bound, stored) if op in ("gte", "lt") else (stored, bound)
+    return ordered(*pair) is (op in ("gte", "lte"))
 
 
-STORE_DOCUMENTS = """
-insert into public.knowledge_documents (
-  id, external_key, knowledge_type, source_origin, collection, language, visibility, sensitivity,
-  source_id, owner_id, document_date, metadata
-)
-select document.id, document.id::text, document.knowledge_type, document.source_origin,
-       document.collection, document.language, document.visibility, document.sensitivity,
-       document.source_id, document.owner_id, document.document_date, document.metadata
-  from jsonb_populate_recordset(null::public.knowledge_documents, %s) as document
-"""
-STORE_CHUNKS = """
-insert into public.knowledge_chunks (
-  id, content, embedding, knowledge_type, source_origin, collection, language, visibility,
-  sensitivity, embedding_model, document_id, source_id, owner_id, chunk_index, document_date,
-  created_at, updated_at, metadata
-)
-select chunk.id, chunk.content, '[1,0,0]', chunk.knowledge_type, chunk.source_origin,
-       chunk.collection, chunk.language, chunk.visibility, chunk.sensitivity, chunk.embedding_model,
-       chunk.document_id, chunk.source_id, chunk.owner_id, chunk.chunk_index,
-       chunk.document_date, chunk.created_at, chunk.updated_at, chunk.metadata
-  from jsonb_populate_recordset(null::public.knowledge_chunks, %s) as chunk
-returning id, knowledge_type, source_origin, collection, language, visibility, sensitivity,
-          embedding_model, document_id, source_id, owner_id, chunk_index, document_date,
-          created_at, updated_at, metadata, content
-"""
+def storing(table: str, columns: Iterable[str], **values: str) -> bytes:
+    """Return the statement that stores rows given as JSON, with the same values in all."""
+    columns = ", ".join(columns)
+    return (
+        f"insert into public.{table} ({', '.join(values)}, {columns})"
+        f" select {', '.join(values.values())}, {columns}"
+        f"   from jsonb_populate_recordset(null::public.{table}, %s)"
+    ).encode()
+
+
+OF_BOTH = [*sorted(OF_DOCUMENTS), "id", "metadata"]
+STORE_DOCUMENTS = storing("knowledge_documents", OF_BOTH, external_key="id::text")
+RETURNED = ["content", *OF_BOTH, *OF_CHUNKS]
+STORE_CHUNKS = storing("knowledge_chunks", RETURNED, embedding="'[1,0,0]'")
+STORE_CHUNKS += f" returning {', '.join(RETURNED)}".encode()
 
 # What a search of a large corpus does where few rows pass.
 FOUND_BY_FILTER = """
@@ -326,58 +283,44 @@ select compared.near_ids
 """
 
 
+def is_let_through(row: dict[str, Any], filters: Any) -> bool:
+    if isinstance(filters, list):
+        return all(holds(row, condition) for condition in filters)
+    return all(
+        same(row[key], read(key, wanted))
+        if key in COLUMN_VALUES
+        else same(row["metadata"].get(key), wanted)
+        for key, wanted in filters.items()
+    )
+
+
+Rows = list[dict[str, Any]]
+
+
 def check_against_the_reference(
-    connection: Connection,
-    corpus: tuple[tuple[dict[str, Any], ...], list[dict[str, Any]]],
-    filters: list[Any],
-    arguments: dict[str, Any],
+    connection: Connection, corpus: tuple[Rows, Rows], filters: list[Any], arguments: dict[str, Any]
 ) -> None:
     documents, chunks = corpus
     with connection.transaction(force_rollback=True), connection.cursor() as cursor:
-        cursor.execute(
-            STORE_DOCUMENTS,
-            [
-                Jsonb(
-                    [{"id": str(key)} | row for key, row in zip(DOCUMENTS, documents, strict=True)]
-                )
-            ],
-        )
-        cursor.execute(
-            STORE_CHUNKS,
-            [Jsonb([{"id": str(chunk(number))} | row for number, row in enumerate(chunks, 1)])],
-        )
-        names = [column.name for column in cursor.description or ()]
+        stored = [{"id": str(key), **row} for key, row in zip(DOCUMENTS, documents, strict=True)]
+        cursor.execute(STORE_DOCUMENTS, [Jsonb(stored)])
+        drawn = [{"id": str(chunk(number)), **row} for number, row in enumerate(chunks, 1)]
+        cursor.execute(STORE_CHUNKS, [Jsonb(drawn)])
         # A chunk has much of its document, so what is stored counts and not what was drawn.
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        asked = [
-            {"field": field, "op": op, "value": arguments[name]}
-            for name, field, op in (
-                ("filter_type", "knowledge_type", "eq"),
-                ("date_from", "document_date", "gte"),
-                ("date_to", "document_date", "lte"),
-            )
-            if arguments[name] is not None
-        ]
-        if arguments["public_only"]:
-            asked.append({"field": "visibility", "op": "eq", "value": "public"})
+        rows = [dict(zip(RETURNED, row, strict=True)) for row in cursor.fetchall()]
+        conditions = {
+            "filter_type": one("knowledge_type", "eq", arguments["filter_type"]),
+            "date_from": one("document_date", "gte", arguments["date_from"]),
+            "date_to": one("document_date", "lte", arguments["date_to"]),
+            "public_only": one("visibility", "eq", "public"),
+        }
+        asked = [part for name, parts in conditions.items() if arguments[name] for part in parts]
         for one_filter in filters:
-            if isinstance(one_filter, dict):
-                expected = [
-                    row
-                    for row in rows
-                    if all(
-                        same(row[key], read(key, one_filter[key]))
-                        if key in COLUMN_VALUES
-                        else same(row["metadata"].get(key), one_filter[key])
-                        for key in one_filter
-                    )
-                ]
-            else:
-                expected = [
-                    row for row in rows if all(holds(row, condition) for condition in one_filter)
-                ]
             expected = [
-                row for row in expected if all(holds(row, condition) for condition in asked)
+                row
+                for row in rows
+                if is_let_through(row, one_filter)
+                if all(holds(row, condition) for condition in asked)
             ]
             ids = sorted(row["id"].int for row in expected)
             asked_for = arguments | {"match_count": 1000, "filters": Jsonb(one_filter)}

@@ -1,56 +1,58 @@
 """Each leg fills its pool, however few rows a filter leaves."""
 
-import random
 from collections.abc import Iterator
 from itertools import pairwise
 
 import psycopg
 import pytest
-from searching import numbers, search, store
+from psycopg.types.json import Jsonb
+from searching import answer, search
 
 from conftest import Connection, Server, copy_of
 
-KINDS = {"note": 0.9, "task": 0.09, "decision": 0.009, "transcript": 0.001}
+KINDS = ["note", "task", "decision", "transcript"]
+QUERY = [1, -1, 0.5, 0, 0, 0.25, -0.5, 1]
 COLLECTIONS = ["archive", "knowledge"]
+
+
+FILL = """
+-- Their text does not matter, so nothing analyses it.
+alter table public.knowledge_chunks disable trigger user;
+select setseed(0.7);
+insert into public.knowledge_chunks (
+  content, content_hash, content_tsv, text_length, collection, embedding, embedding_bits,
+  knowledge_type, status
+)
+select 'x', 'x', '', 0, (array['archive', 'knowledge'])[1 + number % 2], embedding,
+       knowledge_internal.embedding_bits(embedding),
+       case when kind < 0.9 then 'note' when kind < 0.99 then 'task'
+            when kind < 0.999 then 'decision' else 'transcript' end,
+       case when number % 6 = 0 then 'superseded' else 'active' end
+  from generate_series(1, 16000) as number,
+       lateral (
+         select random() + 0 * number,
+                case when number % 10 <> 3 then (
+                  select array_agg(random_normal())::extensions.vector
+                    from generate_series(1, 8 + 0 * number)
+                ) end
+       ) as drawn (kind, embedding);
+alter table public.knowledge_chunks enable trigger user;
+delete from public.knowledge_chunks where hashtext(id::text) % 20 = 0;
+analyze public.knowledge_chunks;
+"""
 
 
 @pytest.fixture(scope="module")
 def crowd(server: Server) -> Iterator[Connection]:
     """16,000 chunks: superseded ones, deleted ones, some without embedding, some types rare."""
-    generator = random.Random(7)
     for dsn in copy_of(server, server.template(8)):
         with psycopg.connect(dsn, autocommit=True) as connection:
-            # Their text does not matter, so nothing analyses it; the index is built once.
-            connection.execute("alter table public.knowledge_chunks disable trigger user")
             ((index,),) = connection.execute(
                 "select pg_get_indexdef('public.knowledge_chunks_embedding'::regclass)"
             ).fetchall()
             connection.execute("drop index public.knowledge_chunks_embedding")
-            with (
-                connection.cursor() as cursor,
-                cursor.copy(
-                    "copy public.knowledge_chunks (content, content_hash, content_tsv, text_length,"
-                    " collection, embedding, knowledge_type, status) from stdin"
-                ) as copy,
-            ):
-                for number in range(16_000):
-                    vector = [round(generator.gauss(0, 1), 4) for _ in range(8)]
-                    kind = generator.choices(list(KINDS), list(KINDS.values()))[0]
-                    status = "superseded" if number % 6 == 0 else "active"
-                    embedding = None if number % 10 == 3 else str(vector)
-                    copy.write_row(
-                        ("x", "x", "", 0, COLLECTIONS[number % 2], embedding, kind, status)
-                    )
-            connection.execute(
-                "update public.knowledge_chunks"
-                " set embedding_bits = knowledge_internal.embedding_bits(embedding)"
-            )
+            connection.execute(FILL)
             connection.execute(index)
-            connection.execute("alter table public.knowledge_chunks enable trigger user")
-            connection.execute(
-                "delete from public.knowledge_chunks where hashtext(id::text) % 20 = 0"
-            )
-            connection.execute("analyze public.knowledge_chunks")
             yield connection
 
 
@@ -59,46 +61,68 @@ def crowd(server: Server) -> Iterator[Connection]:
 def test_the_vector_leg_always_fills_its_pool(
     crowd: Connection, kind: str | None, pool: int
 ) -> None:
-    query = [1, -1, 0.5, 0, 0, 0.25, -0.5, 1]
     with crowd.transaction(force_rollback=True):
         crowd.execute("set local enable_indexscan = off")
-        nearest = [
-            row[0]
-            for row in crowd.execute(
-                "select id from public.knowledge_chunks"
-                " where status = 'active' and embedding is not null"
-                " and knowledge_type = coalesce(%s, knowledge_type)"
-                " order by embedding operator(extensions.<=>) %s::extensions.vector limit %s",
-                [kind, str(query), pool],
-            )
-        ]
-    rows = search(
-        crowd,
-        query_embedding=query,
-        filter_type=kind,
-        match_count=pool,
-        match_threshold=-1,
-        pool_size=1,
-    )
-    assert len(rows) == len(nearest)
+        nearest = crowd.execute(
+            "select id from public.knowledge_chunks"
+            " where status = 'active' and embedding is not null"
+            " and knowledge_type = coalesce(%s, knowledge_type)"
+            " order by embedding operator(extensions.<=>) %s::extensions.vector limit %s",
+            [kind, str(QUERY), pool],
+        ).fetchall()
+    asked = {"match_count": pool, "match_threshold": -1, "pool_size": 1}
+    rows = search(crowd, query_embedding=QUERY, filter_type=kind, **asked)
     found = {row["id"] for row in rows}
-    assert len(found) == len(rows)
-    assert len(found & set(nearest)) >= 0.95 * len(nearest)
+    assert len(rows) == len(nearest) == len(found)
+    assert len(found & {id_ for (id_,) in nearest}) >= 0.95 * len(nearest)
     assert all(one["similarity"] >= other["similarity"] for one, other in pairwise(rows))
 
 
 def test_the_index_finds_the_nearest_rows_of_each_collection(crowd: Connection) -> None:
-    query = [1, -1, 0.5, 0, 0, 0.25, -0.5, 1]
-    rows = search(crowd, query_embedding=query, collections=COLLECTIONS, match_count=40)
+    rows = search(crowd, query_embedding=QUERY, collections=COLLECTIONS, match_count=40)
     assert len(rows) == 40
     for collection in COLLECTIONS:
         found = [row["vector_rank"] for row in rows if row["collection"] == collection]
         assert found == [*range(1, 21)]
 
 
-@pytest.mark.parametrize("pool", [1, 7, 20])
-def test_the_text_leg_always_fills_its_pool(knowledge: Connection, pool: int) -> None:
-    kinds = ["note", "task", "task", "task"] * 10
-    store(knowledge, *({"content": "a kettle", "knowledge_type": kind} for kind in kinds))
-    rows = search(knowledge, query_text="kettle", filter_type="note", match_count=pool)
-    assert numbers(rows) == list(range(1, 41, 4))[:pool]
+# Queries whose first candidates do not match: the text leg draws again until it has the rows.
+
+
+@pytest.mark.module("insight")
+def test_candidates_without_a_match_are_followed_by_more(shared: Connection) -> None:
+    # Many short chunks with both words, and one long chunk with them in the order asked for.
+    shared.execute(
+        """
+        insert into public.knowledge_chunks (content)
+        select 'alpha beta ' || number from generate_series(1, 4000) as number
+        union all
+        select 'beta alpha ' || string_agg('filler' || number, ' ')
+          from generate_series(1, 300) as number;
+        analyze public.knowledge_chunks;
+        select public.refresh_knowledge_statistics()
+        """
+    )
+    explained = answer(shared, "explain_hybrid_search", query_text='"beta alpha"')
+    assert explained["text"]["strategy"] != "candidates"
+    assert [hit["matched_terms"] for hit in explained["hits"]] == [["beta", "alpha"]]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "with_word", "drawn"),
+    [
+        (200_000, 40_000, "'a' & 'b' & 'c' & ( 'a^2' | 'b^2' | 'c^2' )"),
+        (1_000_000, 300_000, "'a^1' & 'b^1' & 'c'"),
+    ],
+)
+def test_four_common_words_are_drawn_by_the_three_rarest(
+    shared: Connection, chunks: int, with_word: int, drawn: str
+) -> None:
+    words = {"lexemes": list("abcd"), "weights": [1] * 4}
+    words |= {"document_frequencies": [with_word] * 4, "document_count": chunks}
+    query = shared.execute(
+        "select knowledge_internal.candidate_query("
+        "jsonb_populate_record(null::knowledge_internal.query_weights, %s), null, 1)::text",
+        [Jsonb(words)],
+    )
+    assert query.fetchall() == [(drawn,)]

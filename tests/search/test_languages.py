@@ -61,9 +61,8 @@ def test_chinese_that_shares_more_with_the_query_ranks_higher(knowledge: Connect
 
 
 def test_words_of_other_scripts_inside_a_run_are_words(knowledge: Connection) -> None:
-    store(
-        knowledge, "新しいiPhone15の使い方", "在PostgreSQL数据库中使用DS-7604", "the iPhone manual"
-    )
+    chinese = "在PostgreSQL数据库中使用DS-7604"
+    store(knowledge, "新しいiPhone15の使い方", chinese, "the iPhone manual")
     assert set(answers(knowledge, "iphone15")) == {1}
     assert set(answers(knowledge, "iPhone")) == {3}
     assert answers(knowledge, "postgresql 数据库", "simple") == [2]
@@ -75,14 +74,10 @@ ARABIC = "المنازل القديمة في المدينة جميلة"
 
 
 def test_arabic_is_stemmed_when_it_is_stored_as_arabic(knowledge: Connection) -> None:
-    store(
-        knowledge,
-        {"content": ARABIC, "language": "ar"},
-        {"content": "الطقس اليوم مشمس", "language": "arabic"},
-    )
-    # "City" without the article that the text has.
-    assert answers(knowledge, "مدينة") == [1]
-    assert answers(knowledge, "المدينة") == [1]
+    weather = {"content": "الطقس اليوم مشمس", "language": "arabic"}
+    store(knowledge, {"content": ARABIC, "language": "ar"}, weather)
+    # "City" without and with the article that the text has.
+    assert answers(knowledge, "مدينة") == answers(knowledge, "المدينة") == [1]
 
 
 def test_german_and_english_are_read_each_in_its_own_way(knowledge: Connection) -> None:
@@ -137,22 +132,15 @@ def test_c_is_neither_c_plus_plus_nor_c_sharp(knowledge: Connection) -> None:
 
 
 def test_a_word_of_the_heading_counts_more_than_one_of_the_content(knowledge: Connection) -> None:
-    store(
-        knowledge,
-        {"heading": "Tea", "content": "coffee with milk"},
-        {"heading": "Coffee", "content": "tea with milk"},
-    )
-    assert answers(knowledge, "coffee") == [2, 1]
-    assert answers(knowledge, "tea") == [1, 2]
+    headings = [{"heading": "Tea", "content": "coffee"}, {"heading": "Coffee", "content": "tea"}]
+    store(knowledge, *headings)
+    assert [answers(knowledge, query) for query in ("coffee", "tea")] == [[2, 1], [1, 2]]
 
 
 def test_a_heading_is_no_phrase_with_itself(knowledge: Connection) -> None:
     store(knowledge, {"heading": "green lake", "content": "a deep one"})
     assert answers(knowledge, '"green lake"') == [1]
     assert answers(knowledge, "lake green", "phrase") == []
-
-
-# Telling languages apart.
 
 
 @pytest.mark.parametrize(
@@ -166,9 +154,7 @@ def test_a_heading_is_no_phrase_with_itself(knowledge: Connection) -> None:
         ("ภาษาไทยเป็นภาษาราชการ", "th"),
         ("학교에서 한국어를 배웁니다", "ko"),
         (ARABIC, "ar"),
-        ("", "english"),
-        ("1.2.3", "english"),
-        ("def f(x): return x", "english"),
+        *((undecided, "english") for undecided in ("", "1.2.3", "def f(x): return x")),
     ],
 )
 def test_a_language_is_detected_from_the_text(text: str, language: str) -> None:
@@ -187,19 +173,20 @@ class Constant:
 
 
 @pytest.mark.parametrize(
-    ("labels", "languages"),
+    ("language", "languages"),
     [
-        (Labels(), ["english", "english"]),
-        (Labels(language="german"), ["german", "german"]),
-        (Labels(language="auto"), ["de", "english"]),
+        (None, ["english", "english"]),
+        ("german", ["german", "german"]),
+        ("auto", ["de", "english"]),
     ],
 )
 def test_documents_are_ingested_in_the_language_asked_for(
-    database: Connection, tmp_path: Path, labels: Labels, languages: list[str]
+    database: Connection, tmp_path: Path, language: str | None, languages: list[str]
 ) -> None:
     (tmp_path / "a.md").write_text("# Häuser\n\nDie Häuser der Stadt sind alt und grau.")
     (tmp_path / "b.md").write_text("# Houses\n\nThe houses of the town are old and grey.")
     found = find_files([tmp_path]).documents
+    labels = Labels(language=language) if language else Labels()
     reports: list[Any] = list(ingest(found, database, Constant(), labels))
     assert [report.outcome for report in reports] == ["stored", "stored"]
     stored = database.execute(

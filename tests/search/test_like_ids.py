@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import ANY
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
-from psycopg.types.json import Jsonb
 from searching import (
     EAST,
     FUSIONS,
@@ -14,7 +12,6 @@ from searching import (
     UP,
     Row,
     answer,
-    call,
     chunk,
     numbers,
     search,
@@ -27,7 +24,6 @@ from conftest import Connection
 
 pytestmark = pytest.mark.module("like")
 
-MINE, OTHER = uuid4(), uuid4()
 CATS, STONES = UUID(int=1001), UUID(int=1002)
 CORPUS: tuple[dict[str, Any], ...] = (
     {"content": "a cat sleeps on velvet", "embedding": [0.9, 0.1, 0], "document_id": CATS},
@@ -86,8 +82,7 @@ def test_the_rows_and_the_documents_that_they_are_in_are_left_out(
     arguments = {"query_embedding": str(NORTH), "query_text": "velvet cat", "match_threshold": -1}
     rows = like(corpus, known, **arguments)
     assert {*numbers(rows)} == {3, 4, 5, 6}
-    (counted,) = call(corpus, "count_matching_knowledge_chunks", like_ids=[str(known)], **arguments)
-    assert [*counted.values()] == [4]
+    assert answer(corpus, COUNT, like_ids=[known], **arguments) == 4
     assert numbers(like(corpus, known, pool_size=1, match_count=1, **arguments)) == [3]
 
 
@@ -105,10 +100,9 @@ def test_words_of_the_known_rows_help_and_the_question_still_has_to_match(
 
 
 def test_what_a_question_requires_and_excludes_holds(corpus: Connection) -> None:
-    rows = like(corpus, chunk(3), query_text='"cat of marble"', vector_weight=0)
-    assert numbers(rows) == [6]
-    rows = like(corpus, chunk(3), query_text="marble -velvet", vector_weight=0)
-    assert {*numbers(rows)} == {4, 6}
+    for query, kept in (('"cat of marble"', {6}), ("marble -velvet", {4, 6})):
+        rows = like(corpus, chunk(3), query_text=query, vector_weight=0)
+        assert {*numbers(rows)} == kept
 
 
 def test_without_a_question_and_an_embedder_related_rows_are_found(corpus: Connection) -> None:
@@ -123,20 +117,15 @@ def test_without_a_question_and_an_embedder_related_rows_are_found(corpus: Conne
 
 
 def test_like_ids_belong_to_the_first_question(corpus: Connection) -> None:
-    arguments = {
-        "like_ids": [chunk(4)],
-        "query_embedding": UP,
-        "formulations": Jsonb([{"query_embedding": str(NORTH)}]),
-        "match_threshold": 0.99,
-    }
+    asked = {"query_embedding": UP, "formulations": [{"query_embedding": str(NORTH)}]}
     # Nothing lies at UP + EAST, and the formulation stays at NORTH.
-    assert numbers(search(corpus, **arguments | {"text_weight": 0})) == [3, 1, 2]
+    rows = like(corpus, chunk(4), **asked, match_threshold=0.99, text_weight=0)
+    assert numbers(rows) == [3, 1, 2]
 
 
 def test_an_ignored_embedding_leaves_that_of_the_known_rows(corpus: Connection) -> None:
-    rows = like(
-        corpus, chunk(1), query_text="velvet", query_embedding=[1, 0], on_bad_embedding="from_text"
-    )
+    asked = {"query_text": "velvet", "query_embedding": [1, 0], "on_bad_embedding": "from_text"}
+    rows = like(corpus, chunk(1), **asked)
     assert rows[0]["id"] == chunk(3)
     assert rows[0]["similarity"] > 0.9
     assert rows[0]["notes"]["embedding"].startswith("ignored: query_embedding has 2 dimensions")
@@ -155,10 +144,8 @@ def test_confidences_are_those_of_the_question_as_asked(
     near = said(explain, like_ids=given)
     if question:
         plain = said(explain)
-        alone = {
-            hit["id"]: confidence
-            for hit, confidence in zip(plain["hits"], plain["hit_confidences"], strict=True)
-        }
+        ids = [hit["id"] for hit in plain["hits"]]
+        alone = dict(zip(ids, plain["hit_confidences"], strict=True))
         for hit, confidence in zip(near["hits"], near["hit_confidences"], strict=True):
             assert confidence == pytest.approx(alone.get(hit["id"], confidence))
     else:  # nothing is compared
@@ -167,34 +154,24 @@ def test_confidences_are_those_of_the_question_as_asked(
     assert said(COUNT, like_ids=given, min_confidence=0.9) == kept
     assert len(like(corpus, chunk(3), **question, match_count=50, min_confidence=0.9)) == kept
     empty = said(explain, like_ids=given, min_confidence=1)["empty"]
-    assert empty == (None if not question else ANY)
-    if question:
-        assert empty["best_confidence"] == max(near["hit_confidences"])
+    best = max(near["hit_confidences"]) if question else None
+    assert (empty and empty["best_confidence"]) == best
 
 
 @pytest.mark.module("insight")
 def test_explain_shows_the_words_of_the_known_rows(corpus: Connection) -> None:
-    (row,) = call(corpus, "explain_hybrid_search", like_ids=[str(chunk(3))], query_text="marble")
-    words = {
-        one["lexeme"]: one["is_from_like_ids"]
-        for one in row["explain_hybrid_search"]["text"]["lexemes"]
-    }
+    asked = {"like_ids": [str(chunk(3))], "query_text": "marble"}
+    lexemes = answer(corpus, "explain_hybrid_search", **asked)["text"]["lexemes"]
+    words = {one["lexeme"]: one["is_from_like_ids"] for one in lexemes}
     # No other chunk has "purring".
     assert words == {"marbl": False, "velvet": True}
 
 
 @pytest.mark.module("insight")
 def test_why_not_says_that_a_row_is_given(corpus: Connection) -> None:
-    def missing(number: int, **further: Any) -> dict[str, Any]:
-        (row,) = call(
-            corpus,
-            "explain_missing_knowledge_chunk",
-            like_ids=[str(CATS)],
-            chunk_id=chunk(number),
-            **further,
-        )
-        answer: dict[str, Any] = row["explain_missing_knowledge_chunk"]
-        return answer
+    def missing(number: int, **further: Any) -> Any:
+        asked = {"like_ids": [str(CATS)], "chunk_id": chunk(number), **further}
+        return answer(corpus, "explain_missing_knowledge_chunk", **asked)
 
     (cause,) = missing(2)["causes"]
     assert (cause["cause"], cause["argument"]) == ("like", "like_ids")
@@ -209,9 +186,8 @@ def test_why_not_says_that_a_row_is_given(corpus: Connection) -> None:
 
 @pytest.mark.module("insight")
 def test_an_empty_answer_says_that_only_known_rows_are_left(corpus: Connection) -> None:
-    corpus.execute(
-        "delete from public.knowledge_chunks where document_id is distinct from %s", [CATS]
-    )
+    others = "delete from public.knowledge_chunks where document_id is distinct from %s"
+    corpus.execute(others, [CATS])
     assert like(corpus, CATS) == []
-    (row,) = call(corpus, "explain_empty_knowledge_search", like_ids=[str(CATS)])
-    assert row["explain_empty_knowledge_search"]["reason"] == "only_like_ids"
+    why = answer(corpus, "explain_empty_knowledge_search", like_ids=[str(CATS)])
+    assert why["reason"] == "only_like_ids"

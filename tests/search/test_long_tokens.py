@@ -1,4 +1,4 @@
-"""Texts of one long token, or of one character again and again, take no longer than others."""
+"""Texts of one long token or one character, and long queries, take no longer than others."""
 
 import base64
 import random
@@ -6,55 +6,45 @@ from itertools import islice, repeat
 
 import psycopg
 import pytest
-from searching import search
+from searching import MODES, chunk, numbers, search, store
 
 from conftest import Connection
 
-pytestmark = pytest.mark.module("words")
-
-LENGTH = 100_000
 # The slowest shape takes 0.1 s of CPU. The limit is for a machine under load; with time that is
 # quadratic in the length, these shapes take minutes.
-LIMIT = "set statement_timeout = '5s'"
+LIMIT = "set local statement_timeout = '5s'"
 
+# Texts.
+
+LENGTH = 100_000
 UNITS = (
     *("a_", "ab_", "1_", "a_b-", "snake_case_name_", "a.", "a.b-c_", "1.", "1.2-", "a-", "a1_"),
     *("a@", "a@b.c_", "joe.doe@example.com,", "http://example.com/a/b?c=d&e=f#", "a://", "www."),
     *("/a", "/usr/local/share_x", "C:\\Users\\a_b\\", "a:", "std::vector_", "~/a_b", "a%20"),
     *("c++", "a#", "<a", "<a href=x_y>", "<!--a_", "a&b", "a[0]_", '{"a_b":"c-d",', "a_b=c&"),
     *("a'b", "l\u2019a", "a", "A", "getUserName", "1", "0xdeadbeef", "-1", "1,000", "_", ".", "-"),
-    *(
-        "a ",
-        "a_\t",
-        "漢字",
-        "かな",
-        "น้ำดื่ม",
-        "한글",
-        "👩‍👩‍👧",
-        "😀",
-        "a\u0301",
-        "\u0301",
-        "مَكْتَبَة",
-        "שָׁלוֹם",
-    ),
-    *("a\u200cb", "é_", "ж_", "\uff41\uff3f\uff42", "ﬁ_", "हिन्दी", "a\u2013b_", "2½", "a™"),
+    *("a ", "a_\t", "漢字", "かな", "น้ำดื่ม", "한글", "👩‍👩‍👧", "😀", "a\u0301", "\u0301"),
+    *("مَكْتَبَة", "שָׁלוֹם", "a\u200cb", "é_", "ж_", "\uff41\uff3f\uff42", "ﬁ_", "हिन्दी"),
+    *("a\u2013b_", "2½", "a™"),
 )
+RANDOM = random.Random(1).randbytes(LENGTH)
 
 
-def drawn(letters: str) -> str:
-    return "".join(random.Random(1).choices(letters, k=LENGTH))
+def drawn(letters: str, length: int = LENGTH) -> str:
+    return "".join(random.Random(1).choices(letters, k=length))
 
 
 SHAPES = {
     **{unit: "".join(islice(repeat(unit), LENGTH // len(unit))) for unit in UNITS},
-    "base64": base64.b64encode(random.Random(1).randbytes(LENGTH)).decode()[:LENGTH],
-    "base64 of addresses": base64.urlsafe_b64encode(random.Random(1).randbytes(LENGTH)).decode(),
+    "base64": base64.b64encode(RANDOM).decode()[:LENGTH],
+    "base64 of addresses": base64.urlsafe_b64encode(RANDOM).decode(),
     "letters": drawn("abcdefghijklmnopqrstuvwxyz"),
     "signs": drawn("ab1._-@:/"),
     "scripts": drawn("äбγ漢 _-.1a"),
 }
 
 
+@pytest.mark.module("words")
 def test_the_words_of_a_text_of_any_shape_are_found_in_a_moment(shared: Connection) -> None:
     slow = []
     with shared.transaction(force_rollback=True):
@@ -70,35 +60,82 @@ def test_the_words_of_a_text_of_any_shape_are_found_in_a_moment(shared: Connecti
     assert len(SHAPES) > 60
 
 
+@pytest.mark.module("words")
 @pytest.mark.parametrize("unit", ["a_", "ab_ab_", "1_", "a_b-", "snake_case_name_", "漢字", "a.b_"])
 def test_a_long_token_is_stored_and_searched_beside_a_misspelt_word(
     knowledge: Connection, unit: str
 ) -> None:
     knowledge.execute(LIMIT)
-    knowledge.execute(
-        "insert into public.knowledge_chunks (content) select left(repeat(%s, 100000), 40000)"
-        " || ' quixotronics quixotronic' from generate_series(1, 3)",
-        [unit],
-    )
-    ((content, notes),) = [
-        (row["content"], row["notes"])
-        for row in search(knowledge, query_text="quixotronisc", match_count=1)
-    ]
-    assert content.endswith(" quixotronics quixotronic")
-    assert notes["replaced"] == {"quixotronisc": "quixotronic"}
+    content = (unit * 40_000)[:40_000] + " quixotronics quixotronic"
+    store(knowledge, *[content] * 3)
+    (row,) = search(knowledge, query_text="quixotronisc", match_count=1)
+    assert row["content"] == content
+    assert row["notes"]["replaced"] == {"quixotronisc": "quixotronic"}
 
 
+@pytest.mark.module("words")
 @pytest.mark.parametrize("content", ["my_flies", "flies.csv", "x/flies/y", "flies-eat", "Flies"])
 def test_a_word_within_a_compound_is_kept_while_a_chunk_has_it(
-    database: Connection, content: str
+    knowledge: Connection, content: str
 ) -> None:
-    insert = "insert into public.knowledge_chunks (content) values (%s) returning id"
-    ((first,),) = database.execute(insert, ["Time flies"]).fetchall()
-    ((second,),) = database.execute(insert, [content]).fetchall()
+    store(knowledge, "Time flies", content)
     known = "select count(*) from public.knowledge_words where word = 'flies'"
     delete = "delete from public.knowledge_chunks where id = %s"
-    database.execute(delete, [first])
-    assert database.execute(known).fetchall() == [(1,)]
-    assert search(database, query_text="fliees")[0]["notes"]["replaced"] == {"fliees": "flies"}
-    database.execute(delete, [second])
-    assert database.execute(known).fetchall() == [(0,)]
+    knowledge.execute(delete, [chunk(1)])
+    assert knowledge.execute(known).fetchall() == [(1,)]
+    assert search(knowledge, query_text="fliees")[0]["notes"]["replaced"] == {"fliees": "flies"}
+    knowledge.execute(delete, [chunk(2)])
+    assert knowledge.execute(known).fetchall() == [(0,)]
+
+
+# Queries of 4,096 characters in a corpus of many languages.
+
+MOST = 4096
+WORDS = [drawn("abcdefghij", 512 * 7)[place : place + 7] for place in range(0, 512 * 7, 7)]
+QUERIES = {
+    "Han": "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9FA5), k=MOST))),
+    "Thai": "".join(map(chr, random.Random(1).choices(range(0x0E01, 0x0E2E), k=MOST))),
+    "words": " ".join(WORDS),
+    "letters": " ".join(drawn("abcdefghijklmnopqrstuvwxyz", 2048)),
+    "one compound": "-".join(WORDS),
+    "phrases": " ".join(f'"{one} {one}"' for one in WORDS),
+    "alternatives": " or ".join(WORDS),
+    "one phrase": '"' + " ".join(WORDS)[: MOST - 2] + '"',
+    "excluded": " ".join(f"-{one}" for one in WORDS),
+}
+
+
+@pytest.fixture
+def many_languages(knowledge: Connection) -> Connection:
+    knowledge.execute(
+        "insert into public.knowledge_chunks (content, language)"
+        " select 'a text whose language is ' || cfgname, cfgname from pg_catalog.pg_ts_config"
+        " where cfgname <> 'simple'"
+    )
+    return knowledge
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", QUERIES)
+def test_a_long_query_is_read_in_bounded_time(
+    many_languages: Connection, kind: str, mode: str
+) -> None:
+    # About 50 ms on one core; before the words were bounded, Han text took over 12 s.
+    many_languages.execute("set local statement_timeout = '10s'")
+    many_languages.execute(
+        "select knowledge_internal.analyse_query(%s, %s)", [QUERIES[kind][:MOST], mode]
+    )
+
+
+def test_a_word_at_the_end_of_sixty_words_counts_in_every_language(
+    many_languages: Connection,
+) -> None:
+    asked = " ".join(f"filler{number}" for number in range(60)) + " armenian"
+    first, *_ = search(many_languages, query_text=asked)
+    assert first["content"] == "a text whose language is armenian"
+
+
+def test_the_rarest_word_of_three_hundred_counts(knowledge: Connection) -> None:
+    common = " ".join(f"filler{number}" for number in range(300))
+    store(knowledge, common, f"{common} again", "zebra")
+    assert 3 in numbers(search(knowledge, query_text=f"{common} zebra"))
