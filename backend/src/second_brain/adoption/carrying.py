@@ -4,7 +4,6 @@ The work on rows is SQL (`supabase/schemas/modules/adoption/`); here are its bat
 transactions.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -72,7 +71,7 @@ _LEFT_OVER = """
 select key, external_key from knowledge_internal.adoption_left_over(adoption_name => %(name)s)
 """
 _PROBLEMS = """
-select key, is_carried_over, reason, recorded_at
+select key, is_carried_over, reason
   from public.knowledge_adoption_problems
  where adoption_name = %(name)s
  order by recorded_at, key::text
@@ -133,17 +132,16 @@ class Problem:
 
 @dataclass
 class Backfill:
-    """What a backfill did: rows stored, and waited for because a writer held them."""
+    """What a backfill did: how many rows it stored."""
 
     stored: int = 0
-    waited_for: int = 0
 
 
 @dataclass
 class Comparison:
     """The differences between a source and its documents.
 
-    `examples` has some of the differing keys with their fields; `differing` counts by field.
+    `examples` has some of the differing keys with their fields.
     `noted` are writes that wait to be carried over; their rows are not compared.
     """
 
@@ -152,7 +150,6 @@ class Comparison:
     missing: int = 0
     different: int = 0
     left_over: int = 0
-    differing: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[Key, list[str]]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     noted: int = 0
@@ -218,7 +215,7 @@ def backfill(
         if skipped:
             left += keys
         on_progress(Progress(f"Backfill of {name}", min(read / max(total, 1), 1)))
-    done.waited_for = _wait_for(database, name, left)
+    _wait_for(database, name, left)
     if done.stored > total / 10:
         for statement in _STATISTICS:
             database.execute(statement)
@@ -301,7 +298,6 @@ def compare(
                 found.missing += 1
             else:
                 found.different += 1
-                found.differing.update(fields)
             if len(found.examples) < _EXAMPLES:
                 found.examples.append((key, fields))
         if repair and differences:
@@ -329,7 +325,7 @@ def compare(
 def problems(database: Database, name: str) -> list[Problem]:
     """List the rows that could not be carried over, oldest first."""
     rows = database.execute(_PROBLEMS, {"name": name}).fetchall()
-    return [Problem(key, is_carried_over, reason) for key, is_carried_over, reason, _ in rows]
+    return [Problem(*row) for row in rows]
 
 
 def faults(database: Database, name: str) -> list[str]:
@@ -376,11 +372,10 @@ def _carry_over(
     return stored, left
 
 
-def _wait_for(database: Database, name: str, keys: Sequence[Key]) -> int:
+def _wait_for(database: Database, name: str, keys: Sequence[Key]) -> None:
     """Carry rows over one by one: with one lock at a time, waiting cannot end in a deadlock."""
     for key in keys:
         _carry_over(database, name, [key], waits=True)
-    return len(keys)
 
 
 def _repair(database: Database, name: str, keys: Sequence[Key]) -> None:
