@@ -4,6 +4,7 @@ The work on rows is SQL (`supabase/schemas/modules/adoption/`); here are its bat
 transactions.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -132,16 +133,17 @@ class Problem:
 
 @dataclass
 class Backfill:
-    """What a backfill did: how many rows it stored."""
+    """What a backfill did: rows stored, and waited for because a writer held them."""
 
     stored: int = 0
+    waited_for: int = 0
 
 
 @dataclass
 class Comparison:
     """The differences between a source and its documents.
 
-    `examples` has some of the differing keys with their fields.
+    `examples` has some of the differing keys with their fields; `differing` counts by field.
     `noted` are writes that wait to be carried over; their rows are not compared.
     """
 
@@ -150,6 +152,7 @@ class Comparison:
     missing: int = 0
     different: int = 0
     left_over: int = 0
+    differing: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[Key, list[str]]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     noted: int = 0
@@ -216,6 +219,7 @@ def backfill(
             left += keys
         on_progress(Progress(f"Backfill of {name}", min(read / max(total, 1), 1)))
     _wait_for(database, name, left)
+    done.waited_for = len(left)
     if done.stored > total / 10:
         for statement in _STATISTICS:
             database.execute(statement)
@@ -298,6 +302,7 @@ def compare(
                 found.missing += 1
             else:
                 found.different += 1
+                found.differing.update(fields)
             if len(found.examples) < _EXAMPLES:
                 found.examples.append((key, fields))
         if repair and differences:
