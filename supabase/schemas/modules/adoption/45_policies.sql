@@ -130,40 +130,37 @@ begin
             );
   end;
 
+  execute format('grant usage on schema knowledge_internal, extensions, public to %I', reader);
+  execute format('grant execute on all functions in schema knowledge_internal to %I', reader);
+  execute format('grant select on all tables in schema knowledge_internal to %I', reader);
+  execute format('grant execute on function public.knowledge_content_hash to %I', reader);
+  -- What is created later: the views of adopted tables, and the functions of an upgrade.
   execute format(
-    $grants$
-      grant usage on schema knowledge_internal, extensions, public to %1$I;
-      grant execute on all functions in schema knowledge_internal to %1$I;
-      grant select on all tables in schema knowledge_internal to %1$I;
-      grant execute on function public.knowledge_content_hash to %1$I;
-      -- What is created later: the views of adopted tables, and the functions of an upgrade.
-      alter default privileges in schema knowledge_internal grant select on tables to %1$I;
-      alter default privileges in schema knowledge_internal grant execute on functions to %1$I;
-    $grants$,
-    reader
+    'alter default privileges in schema knowledge_internal grant select on tables to %I', reader
+  );
+  execute format(
+    'alter default privileges in schema knowledge_internal grant execute on functions to %I', reader
   );
   foreach read in array read_tables loop
-    execute format(
-      'grant select on %1$s to %2$I; drop policy if exists %2$I on %1$s;'
-      ' create policy %2$I on %1$s for select to %2$I using (true)',
-      read, reader
-    );
+    execute format('grant select on %s to %I', read, reader);
+    execute format('drop policy if exists %I on %s', reader, read);
+    execute format('create policy %I on %s for select to %1$I using (true)', reader, read);
   end loop;
 
   execute format(
-    $search$
-      create or replace function knowledge_internal.%1$I(given knowledge_internal.search_arguments)
-      returns setof public.knowledge_search_hit
-      language sql stable security definer set search_path = pg_catalog, pg_temp as
-      'select hit.* from knowledge_internal.search(given) as hit';
-      revoke all on function knowledge_internal.%1$I from public;
-      grant create on schema knowledge_internal to %2$I;
-      alter function knowledge_internal.%1$I owner to %2$I;
-      revoke create on schema knowledge_internal from %2$I;
-      grant execute on function knowledge_internal.%1$I to current_user;
-      grant execute on function public.search_visible_knowledge_chunks to %3$I;
-    $search$,
-    search, reader, api_role
+    'create or replace function knowledge_internal.%I(given knowledge_internal.search_arguments)'
+    ' returns setof public.knowledge_search_hit'
+    ' language sql stable security definer set search_path = pg_catalog, pg_temp'
+    ' as ''select hit.* from knowledge_internal.search(given) as hit''',
+    search
+  );
+  execute format('revoke all on function knowledge_internal.%I from public', search);
+  execute format('grant create on schema knowledge_internal to %I', reader);
+  execute format('alter function knowledge_internal.%I owner to %I', search, reader);
+  execute format('revoke create on schema knowledge_internal from %I', reader);
+  execute format('grant execute on function knowledge_internal.%I to current_user', search);
+  execute format(
+    'grant execute on function public.search_visible_knowledge_chunks to %I', api_role
   );
 end
 $$;
