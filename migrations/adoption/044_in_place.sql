@@ -269,10 +269,14 @@ begin
   if current_setting('knowledge_internal.stores_place', true)
        is distinct from place.write_token::text
   then
-    if knowledge_internal.embed_place_row(place, new) then
+    if knowledge_internal.embed_place_rows(
+      place, array[coalesce(new.place_bigint::text, new.place_uuid::text, new.place_text)],
+      new.embedding, true
+    ) then
       new.place_embedded := true;
     else
-      -- The row is held by a writer: this chunk waits for an embedding as before.
+      -- The row is held by a writer, and waiting for it with the chunk locked could end in a
+      -- deadlock: this chunk waits for an embedding as before.
       new.embedding_bits := old.embedding_bits;
       new.embedding_model := old.embedding_model;
     end if;
@@ -282,10 +286,10 @@ begin
 end
 $$;
 
--- Writes the embedding of a chunk into the row of its place; false if another transaction holds the
--- row: waiting for it with the chunk locked could end in a deadlock.
-create function knowledge_internal.embed_place_row(
-  place public.knowledge_adoptions, chunk public.knowledge_chunks
+-- Writes an embedding, or null, into the rows of a place with these keys; returns whether any was
+-- written. skips_held: not into rows that another transaction holds.
+create function knowledge_internal.embed_place_rows(
+  place public.knowledge_adoptions, keys text[], embedding extensions.vector, skips_held boolean
 ) returns boolean
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -296,12 +300,13 @@ begin
   execute format(
     'update %1$s as source set %2$I = $1'
     ' where source.%3$I = any (array('
-    '         select held.%3$I from %1$s as held where held.%3$I = $2::%4$s for update skip locked'
+    '         select held.%3$I from %1$s as held where held.%3$I = any ($2::%4$s[])'
+    '            for update %5$s'
     '       ))',
-    place.source, place.embedding_column, place.key_columns[1], place.key_types[1]
+    place.source, place.embedding_column, place.key_columns[1], place.key_types[1],
+    case when skips_held then 'skip locked' else '' end
   )
-  using chunk.embedding,
-        coalesce(chunk.place_bigint::text, chunk.place_uuid::text, chunk.place_text);
+  using embedding, keys;
   get diagnostics written = row_count;
   perform set_config('knowledge_internal.stores_place', '', true);
   return written > 0;
@@ -550,13 +555,7 @@ declare
   );
 begin
   if old_keys <> '{}' then
-    perform set_config('knowledge_internal.stores_place', adoption.write_token::text, true);
-    execute format(
-      'update %s as source set %I = null where source.%I = any ($1::%s[])',
-      adoption.source, adoption.embedding_column, adoption.key_columns[1], adoption.key_types[1]
-    )
-    using old_keys;
-    perform set_config('knowledge_internal.stores_place', '', true);
+    perform knowledge_internal.embed_place_rows(adoption, old_keys, null, false);
   end if;
   return old_keys;
 end
@@ -625,18 +624,14 @@ $$;
 -- if no index serves cosine distance. That of inner product and of L2 does where the vectors have
 -- the length 1, which a sample shows. A partial index serves if it leaves out null only.
 create function knowledge_internal.place_order(source regclass, embedding_column name) returns text
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Names are those that the catalogue has.
 set quote_all_identifiers = off
-set standard_conforming_strings = on
--- The plan has the index if the index can be used.
-set enable_seqscan = off
-set enable_sort = off as $$
+set standard_conforming_strings = on as $$
 declare
   sampled constant integer := 1000; -- rows
+  column_name constant text := quote_ident(embedding_column);
   are_units boolean;
-  index record;
-  plan json;
 begin
   execute format(
     'select bool_and(abs(extensions.vector_norm(source.embedding) - 1) < 0.01)'
@@ -647,14 +642,12 @@ begin
     embedding_column, source, sampled
   )
     into are_units;
-  for index in
-    select class.relname as name, rule.operator,
-           regexp_replace(
-             pg_get_indexdef(stored.indexrelid, 1, true),
-             format('(?<![\w".])"?%s"?(?![\w".])', embedding_column),
-             format('source.%I', embedding_column), 'g'
-           ) as expression,
-           pg_catalog.format_type(attribute.atttypid, attribute.atttypmod) as type
+  return (
+    select format(
+             '%s operator(extensions.%s) $3::%s',
+             regexp_replace(indexed.expression, '^\(?', '\&source.'), rule.operator,
+             pg_catalog.format_type(attribute.atttypid, attribute.atttypmod)
+           )
       from pg_catalog.pg_index as stored
       join pg_catalog.pg_class as class on class.oid = stored.indexrelid
       join pg_catalog.pg_am as method on method.oid = class.relam and method.amname = 'hnsw'
@@ -668,33 +661,21 @@ begin
              format('vector_%s_ops', rule.name), format('halfvec_%s_ops', rule.name)
            )
        and (are_units or not rule.needs_units)
+     cross join pg_catalog.pg_get_indexdef(stored.indexrelid, 1, true) as indexed (expression)
      where stored.indrelid = source
        and stored.indisvalid
        and (
          stored.indpred is null
          or pg_get_expr(stored.indpred, stored.indrelid)
-              = format('(%I IS NOT NULL)', embedding_column)
+              = format('(%s IS NOT NULL)', column_name)
        )
+       -- The column, or casts of it.
+       and starts_with(ltrim(indexed.expression, '('), column_name)
+       and substr(ltrim(indexed.expression, '('), length(column_name) + 1)
+             ~ '^(::[^ ()]+(\(\d+\))?)*\)?$'
      order by rule.needs_units, class.relname
-  loop
-    begin
-      -- Only the planner can say whether the expression is that of the index.
-      execute format(
-        'explain (format json) select from %s as source where source.%I is not null'
-        ' order by %s operator(extensions.%s) (select null::%s) limit 1',
-        source, embedding_column, index.expression, index.operator, index.type
-      )
-        into plan;
-      if plan::text like '%"Order By"%' then
-        return format(
-          '%s operator(extensions.%s) $3::%s', index.expression, index.operator, index.type
-        );
-      end if;
-    exception when others then
-      null; -- an expression that cannot be used so
-    end;
-  end loop;
-  return null;
+     limit 1
+  );
 end
 $$;
 

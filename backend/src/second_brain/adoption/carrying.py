@@ -72,7 +72,7 @@ _LEFT_OVER = """
 select key, external_key from knowledge_internal.adoption_left_over(adoption_name => %(name)s)
 """
 _PROBLEMS = """
-select key, is_carried_over, reason, recorded_at
+select key, is_carried_over, reason
   from public.knowledge_adoption_problems
  where adoption_name = %(name)s
  order by recorded_at, key::text
@@ -218,7 +218,8 @@ def backfill(
         if skipped:
             left += keys
         on_progress(Progress(f"Backfill of {name}", min(read / max(total, 1), 1)))
-    done.waited_for = _wait_for(database, name, left)
+    _wait_for(database, name, left)
+    done.waited_for = len(left)
     if done.stored > total / 10:
         for statement in _STATISTICS:
             database.execute(statement)
@@ -329,7 +330,7 @@ def compare(
 def problems(database: Database, name: str) -> list[Problem]:
     """List the rows that could not be carried over, oldest first."""
     rows = database.execute(_PROBLEMS, {"name": name}).fetchall()
-    return [Problem(key, is_carried_over, reason) for key, is_carried_over, reason, _ in rows]
+    return [Problem(*row) for row in rows]
 
 
 def faults(database: Database, name: str) -> list[str]:
@@ -376,11 +377,10 @@ def _carry_over(
     return stored, left
 
 
-def _wait_for(database: Database, name: str, keys: Sequence[Key]) -> int:
+def _wait_for(database: Database, name: str, keys: Sequence[Key]) -> None:
     """Carry rows over one by one: with one lock at a time, waiting cannot end in a deadlock."""
     for key in keys:
         _carry_over(database, name, [key], waits=True)
-    return len(keys)
 
 
 def _repair(database: Database, name: str, keys: Sequence[Key]) -> None:

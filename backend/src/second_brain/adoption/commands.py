@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,10 +22,17 @@ from second_brain.services.install import SCHEMA, Database
 
 _LAYOUTS = StrEnum("_LAYOUTS", {name: name for name in LAYOUTS})  # type: ignore[misc]
 _SHOWN = 60  # characters of a part of a key
-_MAPPED = "COLUMN|SQL|none"
-
-
 app = typer.Typer(rich_markup_mode=None)
+
+
+def _flag(name: str, text: str) -> Any:
+    """Return an option that is set or not."""
+    return typer.Option(name, help=text)
+
+
+def _mapped(text: str, metavar: str = "COLUMN|SQL|none") -> Any:
+    """Return an option that names a column or an expression."""
+    return typer.Option(metavar=metavar, help=text)
 
 
 @app.command(
@@ -43,6 +50,7 @@ Examples:
 """
 )
 def adopt(
+    context: typer.Context,
     table: Annotated[
         str | None,
         typer.Argument(
@@ -51,83 +59,55 @@ def adopt(
             "--calls and --remove the name of an adoption (default: all).",
         ),
     ] = None,
-    backfill: Annotated[
-        bool, typer.Option("--backfill", help="Carry over the rows that exist.")
-    ] = False,
+    backfill: Annotated[bool, _flag("--backfill", "Carry over the rows that exist.")] = False,
     carry_over: Annotated[
-        bool, typer.Option("--carry-over", help="Carry over the rows that --later has noted.")
+        bool, _flag("--carry-over", "Carry over the rows that --later has noted.")
     ] = False,
     watch: Annotated[
         float | None,
         typer.Option(help="With --carry-over: look again after this many seconds.", min=0.1),
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare the source with its documents.")
-    ] = False,
+    check: Annotated[bool, _flag("--check", "Compare the source with its documents.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="With --check: carry differing rows over again.")
+        bool, _flag("--repair", "With --check: carry differing rows over again.")
     ] = False,
     replace_calls: Annotated[
-        bool,
-        typer.Option(
-            "--calls", help="Write functions that search the table again over this search."
-        ),
+        bool, _flag("--calls", "Write functions that search the table again over this search.")
     ] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="With --calls: bring the old functions back.")
-    ] = False,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Print the SQL that removes an adoption.")
-    ] = False,
+    undo: Annotated[bool, _flag("--undo", "With --calls: bring the old functions back.")] = False,
+    remove: Annotated[bool, _flag("--remove", "Print the SQL that removes an adoption.")] = False,
     delete_documents: Annotated[
-        bool, typer.Option("--delete-documents", help="With --remove: also delete its documents.")
+        bool, _flag("--delete-documents", "With --remove: also delete its documents.")
     ] = False,
     layout: Annotated[
         _LAYOUTS | None, typer.Option("--from", help="A layout that is known.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Key columns, with commas between them.")] = None,
     content: Annotated[
-        str | None,
-        typer.Option(metavar=_MAPPED, help="The text. SQL: an expression over the columns."),
+        str | None, _mapped("The text. SQL: an expression over the columns.")
     ] = None,
-    embedding: Annotated[str | None, typer.Option(metavar=_MAPPED, help="Its embedding.")] = None,
-    metadata: Annotated[str | None, typer.Option(metavar=_MAPPED, help="A JSON object.")] = None,
-    title: Annotated[str | None, typer.Option(metavar=_MAPPED, help="The title.")] = None,
-    url: Annotated[str | None, typer.Option(metavar=_MAPPED, help="The address.")] = None,
-    owner: Annotated[str | None, typer.Option(metavar=_MAPPED, help="The owner's UUID.")] = None,
-    groups: Annotated[
-        str | None, typer.Option(metavar=_MAPPED, help="Groups that may see it, text[].")
-    ] = None,
-    updated: Annotated[
-        str | None, typer.Option(metavar=_MAPPED, help="The document's date.")
-    ] = None,
-    document: Annotated[
-        str | None, typer.Option(metavar=_MAPPED, help="The same for the chunks of a document.")
-    ] = None,
-    position: Annotated[
-        str | None, typer.Option(metavar=_MAPPED, help="The order of chunks in their document.")
-    ] = None,
+    embedding: Annotated[str | None, _mapped("Its embedding.")] = None,
+    metadata: Annotated[str | None, _mapped("A JSON object.")] = None,
+    title: Annotated[str | None, _mapped("The title.")] = None,
+    url: Annotated[str | None, _mapped("The address.")] = None,
+    owner: Annotated[str | None, _mapped("The owner's UUID.")] = None,
+    groups: Annotated[str | None, _mapped("Groups that may see it, text[].")] = None,
+    updated: Annotated[str | None, _mapped("The document's date.")] = None,
+    document: Annotated[str | None, _mapped("The same for the chunks of a document.")] = None,
+    position: Annotated[str | None, _mapped("The order of chunks in their document.")] = None,
     parent: Annotated[
         str | None,
-        typer.Option(
-            metavar="TABLE", help="The table of the documents whose chunks are the table's rows."
-        ),
+        _mapped("The table of the documents whose chunks are the table's rows.", "TABLE"),
     ] = None,
-    rows: Annotated[
-        str | None, typer.Option(metavar="SQL|all", help="The rows that are searched.")
-    ] = None,
+    rows: Annotated[str | None, _mapped("The rows that are searched.", "SQL|all")] = None,
     leave_out: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMNS", help="Columns that are not carried over, with commas."),
+        str | None, _mapped("Columns that are not carried over, with commas.", "COLUMNS")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model of the embeddings in the table.")] = None,
     embed: Annotated[
-        bool,
-        typer.Option("--embed", help="Do not use the table's embeddings: workers embed the texts."),
+        bool, _flag("--embed", "Do not use the table's embeddings: workers embed the texts.")
     ] = False,
-    split: Annotated[
-        bool, typer.Option("--split", help="Split contents longer than --chunk-size.")
-    ] = False,
+    split: Annotated[bool, _flag("--split", "Split contents longer than --chunk-size.")] = False,
     chunk_size: Annotated[
         int, typer.Option(help="With --split: characters of a chunk.", min=100, max=100_000)
     ] = 1200,
@@ -135,14 +115,10 @@ def adopt(
         int, typer.Option(help="With --split: characters repeated from the chunk before.", min=0)
     ] = 0,
     later: Annotated[
-        bool,
-        typer.Option("--later", help="Writes only note their rows; see --carry-over."),
+        bool, _flag("--later", "Writes only note their rows; see --carry-over.")
     ] = False,
     copy: Annotated[
-        bool,
-        typer.Option(
-            "--copy", help="Copy texts and embeddings instead of searching the table in place."
-        ),
+        bool, _flag("--copy", "Copy texts and embeddings instead of searching the table in place.")
     ] = False,
     name: Annotated[
         str | None, typer.Option(help="Name of the adoption; default: of the table.")
@@ -160,9 +136,7 @@ def adopt(
     into: Annotated[
         Path, typer.Option(help="Folder of the project's migrations.", file_okay=False)
     ] = Path("supabase/migrations"),
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Run the SQL instead of writing a migration.")
-    ] = False,
+    apply: Annotated[bool, _flag("--apply", "Run the SQL instead of writing a migration.")] = False,
     batch_size: Annotated[
         int,
         typer.Option(
@@ -204,20 +178,9 @@ def adopt(
                 raise typer.BadParameter(
                     "name the table, or use --backfill, --carry-over, --check, --calls or --remove"
                 )
-            given = {
-                "key": key,
-                "content": content,
-                "embedding": embedding,
-                "metadata": metadata,
-                "title": title,
-                "url": url,
-                "owner": owner,
-                "groups": groups,
-                "updated": updated,
-                "document": document,
-                "position": position,
-                "collection": None if collection is None else proposal.NOT_MAPPED,
-            }
+            given = {field: context.params[field] for field in ("key", *proposal.OPTIONS)}
+            # All documents are in the collection that is named.
+            given["collection"] = None if collection is None else proposal.NOT_MAPPED
             proposed = proposal.propose(
                 database,
                 table,
@@ -462,16 +425,15 @@ def _check(database: Database, name: str, *, repair: bool) -> bool:
 
 
 def _print_problems(name: str, problems: Sequence[carrying.Problem]) -> None:
-    lost = [one for one in problems if not one.is_carried_over]
-    if lost:
-        typer.echo(f"{name}: {number(len(lost), 'row')} cannot be carried over:")
-    for one in lost[:20]:
-        typer.echo(f"  {_shown(one.key)}: {printable(one.reason)}")
-    noted = [one for one in problems if one.is_carried_over]
-    if noted:
-        typer.echo(f"{name}: {number(len(noted), 'row')} carried over in part:")
-    for one in noted[:20]:
-        typer.echo(f"  {_shown(one.key)}: {printable(one.reason)}")
+    for is_carried_over, what in (
+        (False, "cannot be carried over"),
+        (True, "carried over in part"),
+    ):
+        listed = [one for one in problems if one.is_carried_over == is_carried_over]
+        if listed:
+            typer.echo(f"{name}: {number(len(listed), 'row')} {what}:")
+        for one in listed[:20]:
+            typer.echo(f"  {_shown(one.key)}: {printable(one.reason)}")
 
 
 def _shown(key: carrying.Key) -> str:

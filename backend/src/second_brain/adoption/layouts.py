@@ -20,10 +20,13 @@ class Layout:
     optional: Mapping[str, str] = field(default_factory=dict)
 
 
+_COLUMNS = {"key": "id", "content": "content", "embedding": "embedding"}
+_OF_CHUNKS = {"metadata": "metadata", "document": "document_id", "position": "chunk_index"}
+
 LAYOUTS = {
     "supabase-guide": Layout(
         "documents of Supabase's guides to AI and hybrid search",
-        {"key": "id", "content": "content", "embedding": "embedding"},
+        _COLUMNS,
         {"title": "title", "metadata": "metadata"},
     ),
     "langchain": Layout(
@@ -77,53 +80,34 @@ LAYOUTS = {
         },
     ),
     # The tables of the five systems of docs/compatibility.md. What these do not name is metadata.
-    "hybrid-rpc": Layout(
-        "the chunks of the hybrid search RPC",
-        {"key": "id", "content": "content", "embedding": "embedding"},
-        {"metadata": "metadata", "document": "document_id", "position": "chunk_index"},
-    ),
+    "hybrid-rpc": Layout("the chunks of the hybrid search RPC", _COLUMNS, _OF_CHUNKS),
     "pipeline": Layout(
         "the chunks of the retrieval pipeline",
-        {"key": "id", "content": "content", "embedding": "embedding"},
-        {
-            "metadata": "metadata",
-            "title": "title",
-            "url": "url",
-            "document": "document_id",
-            "position": "chunk_index",
-        },
+        _COLUMNS,
+        {**_OF_CHUNKS, "title": "title", "url": "url"},
     ),
     "collections": Layout(
         "the chunks of artifacts, of the search across collections",
-        {"key": "id", "content": "content", "embedding": "embedding"},
+        _COLUMNS,
         {
-            "metadata": "metadata",
+            **_OF_CHUNKS,
             "title": "title",
             "url": "source_url",
             "document": "artifact_id",
-            "position": "chunk_index",
             "updated": "created_at",
         },
     ),
     "search-api": Layout(
         "the chunks of the typed search API",
-        {"key": "id", "content": "chunk_text", "embedding": "embedding"},
-        {
-            "metadata": "metadata",
-            "title": "context_header",
-            "document": "document_id",
-            "position": "chunk_index",
-            "updated": "document_date",
-        },
+        {**_COLUMNS, "content": "chunk_text"},
+        {**_OF_CHUNKS, "title": "context_header", "updated": "document_date"},
     ),
     "insights": Layout(
         "the chunks of the insights search, of users",
-        {"key": "id", "content": "content", "embedding": "embedding", "owner": "user_id"},
+        {**_COLUMNS, "owner": "user_id"},
         {
-            "metadata": "metadata",
+            **_OF_CHUNKS,
             "title": "title",
-            "document": "document_id",
-            "position": "chunk_index",
             "visibility": "case when is_public then 'public' else 'private' end",
         },
     ),

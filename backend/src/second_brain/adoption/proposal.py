@@ -12,6 +12,7 @@ from psycopg import sql
 
 from second_brain.adoption.layouts import LAYOUTS, USUAL_NAMES
 from second_brain.adoption.tables import (
+    DOCUMENT_FIELDS,
     TEXTS,
     VECTORS,
     Mapped,
@@ -24,24 +25,6 @@ from second_brain.adoption.tables import (
 from second_brain.database import migrations
 from second_brain.errors import ConfigurationError, MigrationMissingError
 from second_brain.services.install import Database
-
-FIELDS = (
-    "key",
-    "content",
-    "embedding",
-    "metadata",
-    "title",
-    "url",
-    "owner",
-    "groups",
-    "updated",
-    "collection",
-    "visibility",
-    "document",
-    "position",
-)
-"""What can be mapped, by the names of the options; collection and visibility only by layouts, and
-the visibility by a parent."""
 
 _SAMPLE = "select {columns} from {table} as source{join} limit 20"
 _DIMENSIONS = """
@@ -81,8 +64,11 @@ _TYPES = {
     "document": ("int2", "int4", "int8", "uuid", *TEXTS),
     "position": ("int2", "int4", "int8"),
 }
+OPTIONS = tuple(_TYPES)
+"""The fields that have an option; collection and visibility are mapped by layouts and parents."""
 _SHOWN = ("title", "url", "updated")
-_KEPT_AS_METADATA = ("owner", "groups", "updated", "document", "position")
+_OF_CHUNKS = ("document", "position")
+_KEPT_AS_METADATA = ("owner", "groups", "updated", *_OF_CHUNKS)
 _PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
 ALL_ROWS = "all"
 """The value of --rows for all of them."""
@@ -155,7 +141,7 @@ def propose(
     if parent:
         chosen["document"] = (parent.column, f"the key of {parent.table}")
     key, key_reason = _key(table, chosen.pop("key", None))
-    names = FIELDS[1:] if finds_documents else FIELDS[1:-2]
+    names = [one for one in DOCUMENT_FIELDS if finds_documents or one not in _OF_CHUNKS]
     mapped = [one for name in names if (one := _field(table, name, chosen, key, layout))]
     if parent:
         of_parent = {one.field: one for one in _fields_of_parent(parent) if one.field not in chosen}

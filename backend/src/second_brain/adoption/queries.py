@@ -48,6 +48,7 @@ _COMPARED: dict[type[exp.Expr], str] = {
     exp.LT: "lt",
     exp.LTE: "lte",
 }
+_NOT_KEPT = (exp.Except, exp.Intersect, exp.Having, exp.Insert, exp.Update, exp.Delete)
 # The types whose values a filter compares as the condition does, each with the type of its value.
 # Not so: citext, char(n), float4, arrays, and the order of texts and enums.
 _VALUES = {
@@ -328,21 +329,10 @@ class Query:
                 and isinstance(one, exp.Column)
             ]
             found.undecided += [
-                f"its {name} is not kept"
-                for name, kind in (
-                    ("except", exp.Except),
-                    ("intersect", exp.Intersect),
-                    ("having", exp.Having),
-                    ("distinct on", exp.Distinct),
-                    ("insert", exp.Insert),
-                    ("update", exp.Update),
-                    ("delete", exp.Delete),
-                )
-                if any(
-                    kind is not exp.Distinct or one.args.get("on")
-                    for one in self.tree.find_all(kind)
-                )
+                f"its {kind.key} is not kept" for kind in _NOT_KEPT if self.tree.find(kind)
             ]
+            if any(one.args.get("on") for one in self.tree.find_all(exp.Distinct)):
+                found.undecided.append("its distinct on is not kept")
         return found
 
     def _selects(self) -> Iterator[exp.Select]:

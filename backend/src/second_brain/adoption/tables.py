@@ -77,20 +77,21 @@ select string_agg(format('%%I.%%I', namespace.nspname, class.relname), ' or ')
 """
 TEXTS = ("text", "varchar", "bpchar", "citext")
 VECTORS = ("vector", "halfvec")
-_DOCUMENT_FIELDS = {
+DOCUMENT_FIELDS = {
+    "content": "content",
+    "embedding": "embedding",
+    "metadata": "metadata",
     "title": "title",
     "url": "source_url",
     "owner": "owner_id",
     "groups": "allowed_groups",
     "updated": "document_date",
-    "metadata": "metadata",
-    "content": "content",
-    "embedding": "embedding",
     "collection": "collection",
     "visibility": "visibility",
     "document": "document_key",
     "position": "chunk_index",
 }
+"""What can be mapped, each with its name in a document."""
 _HIDES_ROWS = re.compile(
     r"(is_|row_|record_)?(status|state|(soft_)?deleted(_at|_on)?|archived(_at|_on)?|draft|hidden"
     r"|expire[sd](_at|_on)?|expiry(_date)?|expiration(_date)?|published(_at|_on)?|active|enabled"
@@ -173,7 +174,7 @@ class Mapped:
     @property
     def name(self) -> str:
         """The name of the field in a document."""
-        return _DOCUMENT_FIELDS[self.field]
+        return DOCUMENT_FIELDS[self.field]
 
 
 @dataclass(frozen=True)
@@ -223,16 +224,8 @@ def read_table(database: Database, name: str) -> Table:
         )
     columns = database.connection.execute(_COLUMNS, [oid]).fetchall()
     keys = database.connection.execute(_UNIQUE_KEYS, [oid]).fetchall()
-    return Table(
-        oid,
-        schema,
-        relation,
-        [Column(*one) for one in columns],
-        keys,
-        has_row_security,
-        owner,
-        elsewhere,
-    )
+    read = [Column(*one) for one in columns]
+    return Table(oid, schema, relation, read, keys, has_row_security, owner, elsewhere)
 
 
 def read_parent(database: Database, table: Table, name: str, column: str | None) -> Parent:

@@ -1133,8 +1133,7 @@ declare
 begin
   return query
   select given.row_key,
-         case when parent.id is null or not is_copy and given.has_text and stored.hashes is null
-           then array['missing'] else differing.fields end
+         case when found.is_missing then array['missing'] else differing.fields end
     from knowledge_internal.adopted_rows(adoption, keys) as given
     left join public.knowledge_documents as parent
       on parent.external_key = (given.document).external_key
@@ -1184,6 +1183,9 @@ begin
                   )
          ) as stored
    cross join lateral (
+           select parent.id is null or not is_copy and given.has_text and stored.hashes is null
+         ) as found (is_missing)
+   cross join lateral (
            select array(
              select field.key
                from jsonb_each(
@@ -1202,9 +1204,7 @@ begin
               where listed.is_so
            )
          ) as differing (fields)
-   where parent.id is null
-      or not is_copy and given.has_text and stored.hashes is null
-      or differing.fields <> '{}';
+   where found.is_missing or differing.fields <> '{}';
 end
 $$;
 
