@@ -16,8 +16,8 @@ def _modules() -> dict[str, str | None]:
 
 
 def module_of(name: str) -> str | None:
-    """Return the module that creates an object, by default of schema public; None for core."""
-    return _modules()[name if "." in name else f"public.{name}"]
+    """Return the module that creates a table, type or function of schema public; None for core."""
+    return _modules()[f"public.{name}"]
 
 
 def in_its_module(name: str, *values: Any) -> Any:
