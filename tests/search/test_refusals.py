@@ -109,6 +109,7 @@ REFUSED: dict[str, list[Refused]] = {
         *each("public_only", None),
     ],
     FACETS: [
+        *each("facets", ["metadata" + ".a" * 21], ["language", None]),
         *each("facets", [], None, ["content"], ["owner_id"], ["metadata."], ["language"] * 21),
         *each("facet_limit", 0, 1001),
         *each("search_mode", "fuzzy"),
@@ -180,7 +181,7 @@ AT_A_BOUND: dict[str, list[dict[str, Any]]] = {
         {"snippets": 3, "max_per_document": 1, "match_offset": 1000, "neighbor_window": 5},
         {"max_per_document": 1000, "query_text": "x" * 4096, "viewer_groups": ["x" * 200] * 1000},
     ],
-    FACETS: [{"facets": ["language"], "facet_limit": one} for one in (1, 1000)],
+    FACETS: [{"facets": ["metadata" + ".a" * 20], "facet_limit": one} for one in (1, 1000)],
     SETTINGS: [
         {"collection": "x" * 200, "bm25_k1": 10.0, "bm25_b": 1.0},
         {"bm25_k1": 0.0, "bm25_b": 0.0, "vector_weight": 0},

@@ -336,6 +336,20 @@ def test_claims_do_not_wait_for_a_claim_that_is_not_committed(
         assert not set(first) & set(second)
 
 
+def test_a_claim_leaves_chunks_of_another_model_that_a_writer_holds(
+    two: tuple[Connection, Connection],
+) -> None:
+    one, writer = two
+    add(one, "one", "two")
+    for text in ("one", "two"):
+        embed(one, text, "old")
+    set_model(one, "m")
+    one.execute("set lock_timeout = '60s'")
+    with writer.transaction():
+        writer.execute("select from public.knowledge_chunks where content = 'one' for update")
+        assert claim(one) == ["two"]
+
+
 def test_a_chunk_that_a_writer_holds_is_stored_later(two: tuple[Connection, Connection]) -> None:
     one, writer = two
     add(one, "one", "two")
