@@ -277,23 +277,6 @@ def test_deletion_and_erasure_remove_claims_with_their_reasons(knowledge: Connec
     assert found.fetchone() == (0,)
 
 
-def test_an_idle_claim_removes_the_claims_of_texts_that_are_gone(
-    knowledge: Connection, connect: Connect
-) -> None:
-    add(knowledge, "one")
-    claim(knowledge)
-    store(knowledge, "one", error="no", is_final=True)
-    knowledge.execute("update public.knowledge_chunks set status = 'deleted'")
-    knowledge.execute("set lock_timeout = '60s'")
-    other = connect()
-    with other.transaction():
-        other.execute("select from public.knowledge_embedding_claims for update")
-        assert claim(knowledge) == []  # it waits for nobody
-    claim(knowledge)
-    found = knowledge.execute("select count(*) from public.knowledge_embedding_claims")
-    assert found.fetchone() == (0,)
-
-
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
@@ -321,6 +304,23 @@ def test_a_wrong_argument_is_refused_by_name(
 def two(connect: Connect) -> tuple[Connection, Connection]:
     """Two connections in transactions of their own."""
     return connect(), connect()
+
+
+def test_an_idle_claim_removes_the_claims_of_texts_that_are_gone(
+    two: tuple[Connection, Connection],
+) -> None:
+    one, other = two
+    add(one, "one")
+    claim(one)
+    store(one, "one", error="no", is_final=True)
+    one.execute("update public.knowledge_chunks set status = 'deleted'")
+    one.execute("set lock_timeout = '60s'")
+    with other.transaction():
+        other.execute("select from public.knowledge_embedding_claims for update")
+        assert claim(one) == []  # it waits for nobody
+    claim(one)
+    found = one.execute("select count(*) from public.knowledge_embedding_claims")
+    assert found.fetchone() == (0,)
 
 
 def test_claims_do_not_wait_for_a_claim_that_is_not_committed(
