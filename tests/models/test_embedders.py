@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from second_brain.errors import ConfigurationError, MissingExtraError, UnexpectedAnswerError
-from second_brain.models import (
-    CallableEmbedder,
-    OpenAIEmbedder,
-    VoyageEmbedder,
-    load_embedder,
-)
+from second_brain.models import CallableEmbedder, OpenAIEmbedder, VoyageEmbedder, load_embedder
 
 KEY = "a-secret-of-the-account"
 
@@ -115,10 +110,7 @@ def test_a_blank_text_is_not_given_to_the_function_and_has_a_zero_row() -> None:
     assert vectors.tolist() == [[0, 0], [1, 0], [0, 0]]
 
 
-@pytest.mark.parametrize(
-    "given_vectors",
-    [[[1.0, 2.0]], [1.0, 2.0], None, [["a", "b"]] * 2],
-)
+@pytest.mark.parametrize("given_vectors", [[[1.0, 2.0]], [1.0, 2.0], None, [["a", "b"]] * 2])
 def test_another_number_of_texts_or_dimensions_is_refused(given_vectors: Any) -> None:
     with pytest.raises(UnexpectedAnswerError, match="mine"):
         CallableEmbedder(lambda _: given_vectors, "mine", 2).embed(["a", "b"])

@@ -7,9 +7,7 @@ from second_brain.models import RateLimit
 
 
 @settings(max_examples=200)
-@given(
-    calls=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 150)), min_size=1, max_size=20),
-)
+@given(calls=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 150)), min_size=1, max_size=20))
 def test_no_minute_has_more_requests_or_tokens_than_the_limit(calls: list[tuple[int, int]]) -> None:
     now = 0.0
     limit = RateLimit(requests_per_minute=3, tokens_per_minute=100, clock=lambda: now)

@@ -144,10 +144,7 @@ def test_migrate_says_what_it_applies_and_then_that_nothing_is_left(
     assert "Applying 010_hybrid_search.sql" in first.err
     assert first.out == f"Applied {CORE} migrations.\n"
     second = run("migrate", "--dsn", plain_dsn)
-    assert (second.code, second.out) == (
-        0,
-        "Nothing to apply: the database is up to date.\n",
-    )
+    assert (second.code, second.out) == (0, "Nothing to apply: the database is up to date.\n")
 
 
 def test_a_new_database_gets_the_size_of_the_embedder(
@@ -280,13 +277,7 @@ def test_doctor_fails_when_something_is_wrong_and_says_what(run: Run, dsn: str) 
     assert [one["check"] for one in findings if one["status"] == "error"] == ["row level security"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("migrate", "--no-such-option"),
-        ("init",),
-    ],
-)
+@pytest.mark.parametrize("arguments", [("migrate", "--no-such-option"), ("init",)])
 def test_wrong_usage_ends_with_code_2_and_the_usage(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.code == 2

@@ -55,10 +55,7 @@ def test_an_explanation_tells_of_both_legs(brain: Run) -> None:
 
 @pytest.mark.parametrize(
     ("question", "told"),
-    [
-        ("unicorn", "text leg .* 0 rows for a pool of 50"),
-        ('"---"', "text leg +not run"),
-    ],
+    [("unicorn", "text leg .* 0 rows for a pool of 50"), ('"---"', "text leg +not run")],
 )
 def test_an_explanation_of_nothing_says_so(zoo: Run, question: str, told: str) -> None:
     done = zoo("search", question, "--mode", "text", "--explain")

@@ -126,10 +126,7 @@ def zoo(brain: Run, database: Connection) -> Run:
     ("options", "expected"),
     [
         ([], ["Farm", "Past", "Savanna", "Savanna"]),
-        (
-            ["--filters", '[{"field": "chunk_index", "op": "gt", "value": 0}]'],
-            ["Savanna"],
-        ),
+        (["--filters", '[{"field": "chunk_index", "op": "gt", "value": 0}]'], ["Savanna"]),
         (
             ["--collection", "archive", "--collection", "knowledge"],
             ["Farm", "Past", "Savanna", "Savanna"],
@@ -229,10 +226,7 @@ def test_a_search_by_words_needs_no_embedder(brain: Run, database: Connection) -
 @pytest.mark.parametrize("dimensions", [3])
 @pytest.mark.parametrize("options", [["--embedder", "none"], []], ids=["none", "not installed"])
 def test_a_search_without_an_embedder_finds_what_is_like_its_text_hits(
-    brain: Run,
-    database: Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
+    brain: Run, database: Connection, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     texts = {"a zebra": [1.0, 0.1, 0.0], "striped horses": [1.0, 0.0, 0.0]}
     store_document(database, "a", texts, "other-3")
