@@ -3,7 +3,6 @@
 A local server replaces the paid APIs; the client code is the real one.
 """
 
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hosted_models import KEY, opened, refuse, waits
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from provider_server import (
-    Answer,
-    ProviderServer,
-    Request,
-    as_embeddings,
-    provider_server,
-    texts_of,
-)
+from provider_server import Answer, ProviderServer, as_embeddings, provider_server, texts_of
 from second_brain import errors
 from second_brain.models import (
     CohereEmbedder,
@@ -38,16 +33,11 @@ from second_brain.models import (
 )
 from waiting import until
 
-KEY = "a-secret-of-the-account"
-
-
-def numbers(texts: Sequence[str]) -> list[list[float]]:
-    """Return for "text 7" a vector whose direction encodes 7."""
-    return [[float(text.split()[-1]), 1.0, 0.0] for text in texts]
+__all__ = ["opened", "waits"]  # fixtures
 
 
 def told(vectors: NDArray[np.float32]) -> list[int]:
-    """Return the numbers that these vectors encode."""
+    """Return the numbers that these vectors encode by their directions."""
     return [round(float(vector[0] / vector[1])) for vector in vectors]
 
 
@@ -55,55 +45,45 @@ def told(vectors: NDArray[np.float32]) -> list[int]:
 def api() -> Iterator[ProviderServer]:
     """The API of a provider, which embeds "text 7" by its number."""
     with provider_server() as served:
-        served.answer = lambda request: as_embeddings(request, numbers(texts_of(request)))
+        served.answer = lambda request: as_embeddings(
+            request, [[float(text.split()[-1]), 1.0, 0.0] for text in texts_of(request)]
+        )
         yield served
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits that were requested, in seconds; no test sleeps."""
-    waited: list[float] = []
-    monkeypatch.setattr("second_brain.models.hosted.sleep", waited.append)
-    return waited
+def always(api: ProviderServer, vector: Sequence[float]) -> None:
+    """Embed every text as this vector from now on."""
+    api.answer = lambda request: as_embeddings(request, [vector] * len(texts_of(request)))
 
 
 Hosted = CohereEmbedder | GoogleEmbedder | OpenAIEmbedder | VoyageEmbedder
 Make = Callable[..., Hosted]
 
 # OpenAI's requests go out as Voyage's do; `test_openai_servers` has what is its own.
-KINDS: dict[str, type[Hosted]] = {
-    "voyage": VoyageEmbedder,
-    "cohere": CohereEmbedder,
-    "google": GoogleEmbedder,
-}
+KINDS = {"voyage": VoyageEmbedder, "cohere": CohereEmbedder, "google": GoogleEmbedder}
+# A model that is not known by name has any dimensions.
+SMALL: dict[str, Any] = {"dimensions": 3, "api_key": KEY}
 
 
 @pytest.fixture(params=KINDS)
-def make(request: pytest.FixtureRequest, api: ProviderServer, waits: list[float]) -> Iterator[Make]:
-    """Make the embedder of a provider, with three dimensions, which is closed at the end."""
-    made: list[Hosted] = []
-
-    def make_one(**options: Any) -> Hosted:
-        # A model that is not known by name has any dimensions.
-        given = {"model": "small", "api_key": KEY, "base_url": api.url, "dimensions": 3, **options}
-        made.append(KINDS[request.param](**given))
-        return made[-1]
-
-    yield make_one
-    for one in made:
-        one.close()
+def make(request: pytest.FixtureRequest, opened: Callable[..., Any]) -> Make:
+    """Make the embedder of a provider, with three dimensions."""
+    return lambda **options: opened(KINDS[request.param], **SMALL | options)
 
 
-def test_texts_go_out_in_batches_and_come_back_in_order(make: Make, api: ProviderServer) -> None:
-    texts = [f"text {number}" for number in range(1, 12)]
-    assert told(make(batch_size=4).embed(texts)) == list(range(1, 12))
-    assert [len(texts_of(request)) for request in api.requests] == [4, 4, 3]
-
-
-def test_a_batch_has_at_most_so_many_tokens(make: Make, api: ProviderServer) -> None:
-    texts = ["x" * 300 + f" {number}" for number in range(1, 6)]
-    assert told(make(batch_tokens=210).embed(texts)) == [1, 2, 3, 4, 5]
-    assert [len(texts_of(request)) for request in api.requests] == [2, 2, 1]
+@pytest.mark.parametrize(
+    ("options", "texts", "sizes"),
+    [
+        ({"batch_size": 4}, [f"text {number}" for number in range(1, 12)], [4, 4, 3]),
+        ({"batch_tokens": 210}, ["x" * 300 + f" {number}" for number in range(1, 6)], [2, 2, 1]),
+    ],
+    ids=["texts", "tokens"],
+)
+def test_texts_go_out_in_batches_of_texts_and_tokens_and_come_back_in_order(
+    make: Make, api: ProviderServer, options: dict[str, int], texts: list[str], sizes: list[int]
+) -> None:
+    assert told(make(**options).embed(texts)) == [*range(1, len(texts) + 1)]
+    assert [len(texts_of(request)) for request in api.requests] == sizes
 
 
 def test_blank_texts_are_not_sent(make: Make, api: ProviderServer) -> None:
@@ -129,7 +109,7 @@ def test_model_key_and_dimensions_are_sent(make: Make, api: ProviderServer) -> N
 def test_the_size_of_an_unknown_model_is_found_once_and_never_asked_for(
     make: Make, api: ProviderServer
 ) -> None:
-    api.answer = lambda request: as_embeddings(request, [[1, 2, 2]] * len(texts_of(request)))
+    always(api, [1, 2, 2])
     embedder = make(dimensions=None)
     assert (embedder.dimensions, embedder.dimensions, len(api.requests)) == (3, 3, 1)
     assert embedder.embed(["text 5"]).shape == (1, 3)
@@ -145,12 +125,12 @@ def test_the_size_of_an_unknown_model_is_found_once_and_never_asked_for(
     ],
 )
 def test_documents_and_queries_are_marked(
-    api: ProviderServer, kind: type[Hosted], role: str, document: str, query: str
+    opened: Make, api: ProviderServer, kind: type[Hosted], role: str, document: str, query: str
 ) -> None:
-    with kind("small", dimensions=3, api_key=KEY, base_url=api.url) as embedder:
-        assert told(embedder.embed(["text 1"])) == [1]
-        assert told(np.array([embed_query(embedder, "text 2")])) == [2]
-        assert told(embed_queries(embedder, ["text 3", "text 4"])) == [3, 4]
+    embedder = opened(kind, **SMALL)
+    assert told(embedder.embed(["text 1"])) == [1]
+    assert told(np.array([embed_query(embedder, "text 2")])) == [2]
+    assert told(embed_queries(embedder, ["text 3", "text 4"])) == [3, 4]
     sent = [body["requests"][0] if "requests" in body else body for body in api.bodies()]
     assert [one[role] for one in sent] == [document, query, query]
     assert [len(texts_of(request)) for request in api.requests] == [1, 1, 2]
@@ -171,57 +151,44 @@ def test_a_client_of_the_callers_own_is_used_and_left_open(api: ProviderServer) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "option"),
+    ("kind", "options", "message", "remedy"),
     [
-        (VoyageEmbedder, {"client": object()}),
-        (GoogleEmbedder, {"truncate": True}),
-        (OpenAIEmbedder, {"truncate": True}),
+        (VoyageEmbedder, {"client": object()}, "has no client", ""),
+        (GoogleEmbedder, {"truncate": True}, "has no truncate", ""),
+        (OpenAIEmbedder, {"truncate": True}, "has no truncate", ""),
+        (OpenAIEmbedder, {"dimensions": 1537}, "1537 dimensions", "Its sizes are 1 to 1536."),
+        (VoyageEmbedder, {"dimensions": 300}, "300 dimensions", "are 256, 512, 1024, 2048."),
     ],
 )
-def test_an_option_that_a_provider_does_not_have_is_refused(
-    kind: type[Hosted], option: dict[str, Any]
+def test_options_and_dimensions_that_a_model_does_not_have_are_refused(
+    kind: type[Hosted], options: dict[str, Any], message: str, remedy: str
 ) -> None:
-    with pytest.raises(errors.ConfigurationError, match=f"has no {next(iter(option))}"):
-        kind(api_key=KEY, **option)
-
-
-@pytest.mark.parametrize(
-    ("kind", "model", "dimensions", "sizes"),
-    [
-        (OpenAIEmbedder, "text-embedding-3-small", 1537, "1 to 1536"),
-        (VoyageEmbedder, "voyage-4-lite", 300, "256, 512, 1024, 2048"),
-    ],
-)
-def test_dimensions_that_a_model_does_not_have_are_refused(
-    kind: type[Hosted], model: str, dimensions: int, sizes: str
-) -> None:
-    with pytest.raises(errors.ConfigurationError, match=f"{dimensions} dimensions") as caught:
-        kind(model, dimensions=dimensions, api_key=KEY)
-    assert f"Its sizes are {sizes}." in (caught.value.remedy or "")
+    with pytest.raises(errors.ConfigurationError, match=message) as caught:
+        kind(api_key=KEY, **options)
+    assert remedy in (caught.value.remedy or "")
 
 
 @pytest.mark.parametrize(
     ("kind", "most"), [(VoyageEmbedder, 1000), (CohereEmbedder, 96), (GoogleEmbedder, 100)]
 )
 def test_a_request_has_at_most_the_texts_that_the_provider_accepts(
-    api: ProviderServer, kind: type[Hosted], most: int
+    opened: Make, api: ProviderServer, kind: type[Hosted], most: int
 ) -> None:
-    with kind("small", dimensions=3, api_key=KEY, base_url=api.url) as embedder:
-        embedder.embed(["text 1"] * (most + 1))
+    opened(kind, **SMALL).embed(["text 1"] * (most + 1))
     assert [len(texts_of(request)) for request in api.requests] == [most, 1]
 
 
-def test_truncated_vectors_of_google_are_unit_vectors(api: ProviderServer) -> None:
-    api.answer = lambda request: as_embeddings(request, [[0.3] * 128] * len(texts_of(request)))
-    with GoogleEmbedder(dimensions=128, api_key=KEY, base_url=api.url) as embedder:
-        assert np.linalg.norm(embedder.embed(["text"])[0]) == pytest.approx(1)
+def test_truncated_vectors_of_google_are_unit_vectors(opened: Make, api: ProviderServer) -> None:
+    always(api, [0.3] * 128)
+    (vector,) = opened(GoogleEmbedder, dimensions=128, api_key=KEY).embed(["text"])
+    assert np.linalg.norm(vector) == pytest.approx(1)
 
 
-def test_gemini_embedding_2_is_asked_by_prompts(api: ProviderServer) -> None:
-    with GoogleEmbedder("gemini-embedding-2", dimensions=128, api_key=KEY, base_url=api.url) as one:
-        api.answer = lambda request: as_embeddings(request, [[1.0] * 128] * len(texts_of(request)))
-        one.embed(["a", "b"])
-        one.embed_query("c")
+def test_gemini_embedding_2_is_asked_by_prompts(opened: Make, api: ProviderServer) -> None:
+    always(api, [1.0] * 128)
+    embedder = opened(GoogleEmbedder, "gemini-embedding-2", dimensions=128, api_key=KEY)
+    embedder.embed(["a", "b"])
+    embed_query(embedder, "c")
     assert [texts_of(request) for request in api.requests] == [
         ["title: none | text: a", "title: none | text: b"],
         ["task: search result | query: c"],
@@ -231,55 +198,37 @@ def test_gemini_embedding_2_is_asked_by_prompts(api: ProviderServer) -> None:
 
 @pytest.mark.parametrize(("truncate", "sent"), [(True, "END"), (False, "NONE")])
 def test_cohere_cuts_long_texts_only_if_asked(
-    api: ProviderServer, truncate: bool, sent: str
+    opened: Make, api: ProviderServer, truncate: bool, sent: str
 ) -> None:
-    with CohereEmbedder(
-        "small", dimensions=3, truncate=truncate, api_key=KEY, base_url=api.url
-    ) as embedder:
-        embedder.embed(["text 5"])
+    opened(CohereEmbedder, truncate=truncate, **SMALL).embed(["text 5"])
     (body,) = api.bodies()
     assert (body["truncate"], body["embedding_types"]) == (sent, ["float"])
 
 
+TOMORROW = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
+
+
 @pytest.mark.parametrize(
-    ("kind", "module", "extra"),
-    [(CohereEmbedder, "cohere", "cohere"), (GoogleEmbedder, "google.genai", "google")],
+    ("answer", "least", "most"),
+    [
+        (Answer({"error": {"message": "slow"}}, 429, {"Retry-After": "7"}), 7, 8),
+        (Answer({}, 503, {"Retry-After": TOMORROW}), 80_000, 86_401),
+        (None, 0, 1),
+    ],
+    ids=["seconds", "a date", "a broken connection"],
 )
-def test_a_missing_package_is_named_with_its_extra(
-    kind: type[Hosted], module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+def test_a_busy_provider_is_called_again_after_the_wait_that_it_names(
+    make: Make,
+    api: ProviderServer,
+    waits: list[float],
+    answer: Answer | None,
+    least: float,
+    most: float,
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(errors.MissingExtraError) as caught:
-        kind(api_key=KEY)
-    assert f"second-brain[{extra}]" in (caught.value.remedy or "")
-
-
-def test_the_provider_says_how_long_to_wait(
-    make: Make, api: ProviderServer, waits: list[float]
-) -> None:
-    api.before.append(Answer({"error": {"message": "slow"}}, 429, {"Retry-After": "7"}))
-    assert told(make().embed(["text 5"])) == [5]
+    api.before.append(answer)
+    assert told(make(longest_wait=1e5).embed(["text 5"])) == [5]
     (wait,) = waits
-    assert 7 < wait < 8
-
-
-def test_a_date_to_wait_for_is_understood(
-    make: Make, api: ProviderServer, waits: list[float]
-) -> None:
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
-    api.before.append(Answer({}, 503, {"Retry-After": later}))
-    assert told(make().embed(["text 5"])) == [5]
-    (wait,) = waits
-    assert 15 < wait < 21
-
-
-def test_a_retry_after_above_longest_wait_fails_at_once(
-    make: Make, api: ProviderServer, waits: list[float]
-) -> None:
-    api.before.append(Answer({"detail": "slow"}, 429, {"Retry-After": "61"}))
-    with pytest.raises(QuotaExceededError, match="slow") as caught:
-        make(longest_wait=60).embed(["text 5"])
-    assert (caught.value.code, waits, len(api.requests)) == ("429", [], 1)
+    assert least < wait < most
 
 
 def test_waits_grow_and_end(make: Make, api: ProviderServer, waits: list[float]) -> None:
@@ -291,19 +240,11 @@ def test_waits_grow_and_end(make: Make, api: ProviderServer, waits: list[float])
         assert longest / 2 <= wait <= longest
 
 
-def test_a_broken_connection_is_tried_again(
-    make: Make, api: ProviderServer, waits: list[float]
-) -> None:
-    api.before.append(None)
-    assert told(make().embed(["text 5"])) == [5]
-    assert len(waits) == 1
-
-
-def test_an_address_where_nobody_answers_is_unavailable(
-    make: Make, unused_url: str, waits: list[float]
-) -> None:
+def test_an_address_where_nobody_answers_is_unavailable(make: Make, waits: list[float]) -> None:
+    with provider_server() as served:
+        unused = served.url
     with pytest.raises(errors.UnavailableError, match="cannot be reached"):
-        make(base_url=unused_url, retries=2).embed(["text 5"])
+        make(base_url=unused, retries=2).embed(["text 5"])
     assert len(waits) == 2
 
 
@@ -313,17 +254,10 @@ def test_an_invalid_address_is_a_configuration_error(make: Make, url: str) -> No
         make(base_url=url)
 
 
-@pytest.fixture
-def unused_url() -> str:
-    """An address of this machine where nothing listens any more."""
-    with provider_server() as served:
-        return served.url
-
-
 def test_a_missing_answer_is_a_timeout(make: Make, api: ProviderServer) -> None:
     is_over = threading.Event()
 
-    def never(_: Request) -> None:
+    def never(_: object) -> None:
         is_over.wait()
 
     api.answer = never
@@ -336,26 +270,35 @@ def test_a_missing_answer_is_a_timeout(make: Make, api: ProviderServer) -> None:
         is_over.set()
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_the_error_for_a_refused_key_does_not_contain_it(
-    make: Make, api: ProviderServer, waits: list[float], status: int
+BAD_KEY = {"error": {"message": f"Incorrect key: {KEY}"}}
+NO_CREDIT = {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
+NO_MODEL = {"error": {"message": "The model small does not exist"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (Answer(BAD_KEY, 401), errors.AuthenticationError, "status 401"),
+        (Answer(BAD_KEY, 403), errors.AuthenticationError, "status 403"),
+        (Answer(NO_CREDIT, 429), QuotaExceededError, "exceeded your quota"),
+        (Answer({"detail": "slow"}, 429, {"Retry-After": "61"}), QuotaExceededError, "slow"),
+        (Answer(NO_MODEL, 404), errors.ConfigurationError, "small does not exist"),
+    ],
+    ids=["no key", "a forbidden key", "no credit", "a wait above longest_wait", "no such model"],
+)
+def test_what_another_call_would_not_change_is_an_error_at_once_without_the_key(
+    make: Make,
+    api: ProviderServer,
+    waits: list[float],
+    answer: Answer,
+    error: type[errors.SecondBrainError],
+    message: str,
 ) -> None:
-    api.answer = lambda _: Answer({"error": {"message": f"Incorrect key: {KEY}"}}, status)
-    with pytest.raises(errors.AuthenticationError) as caught:
-        make().embed(["text 5"])
-    assert (caught.value.code, waits) == (str(status), [])
+    api.answer = lambda _: answer
+    with pytest.raises(error, match=message) as caught:
+        make(longest_wait=60).embed(["text 5"])
+    assert (caught.value.code, waits, len(api.requests)) == (str(answer.status), [], 1)
     assert KEY not in "".join(traceback.format_exception(caught.value))
-
-
-def test_an_account_without_credit_is_not_retried(
-    make: Make, api: ProviderServer, waits: list[float]
-) -> None:
-    api.answer = lambda _: Answer(
-        {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}, 429
-    )
-    with pytest.raises(QuotaExceededError, match="exceeded your quota"):
-        make().embed(["text 5"])
-    assert (waits, len(api.requests)) == ([], 1)
 
 
 TOO_LONG = [
@@ -369,27 +312,13 @@ TOO_LONG = [
 def test_a_batch_with_more_tokens_than_estimated_is_halved(
     make: Make, api: ProviderServer, body: Any
 ) -> None:
-    accepted = api.answer
-
-    def answer(request: Request) -> Answer | None:
-        if len(texts_of(request)) > 2:
-            return Answer(body, 400)
-        return accepted(request)
-
-    api.answer = answer
+    refuse(api, Answer(body, 400), lambda texts: len(texts) > 2)
     texts = [f"text {number}" for number in range(1, 8)]
     assert told(make().embed(texts)) == list(range(1, 8))
 
 
 def test_a_text_that_is_too_long_is_named(make: Make, api: ProviderServer) -> None:
-    accepted = api.answer
-
-    def answer(request: Request) -> Answer | None:
-        if any(len(text) > 99 for text in texts_of(request)):
-            return Answer(TOO_LONG[0], 400)
-        return accepted(request)
-
-    api.answer = answer
+    refuse(api, Answer(TOO_LONG[0], 400), lambda texts: any(len(text) > 99 for text in texts))
     with pytest.raises(TextTooLongError, match=r"texts\[2\] is too long for small"):
         make().embed(["text 1", "text 2", "long " * 50, "text 3"])
 
@@ -400,18 +329,21 @@ def test_a_text_that_is_not_unicode_is_named(make: Make, api: ProviderServer) ->
     assert api.requests == []
 
 
-def test_an_unknown_model_is_a_configuration_error(make: Make, api: ProviderServer) -> None:
-    api.answer = lambda _: Answer({"error": {"message": "The model small does not exist"}}, 404)
-    with pytest.raises(errors.ConfigurationError, match="small does not exist"):
-        make().embed(["text 5"])
-
-
 @pytest.mark.parametrize(
     "answer",
     [
         Answer(b"<html>a proxy</html>"),
         Answer(b"not gzip", headers={"Content-Encoding": "gzip"}),
         Answer({"data": None, "embeddings": None}),
+        # A vector without its number, with another one, and a number without a vector.
+        *(
+            Answer({"data": [one]})
+            for one in (
+                {"embedding": [1, 2, 3]},
+                {"index": 1, "embedding": [1, 2, 3]},
+                {"index": 0, "embedding": None},
+            )
+        ),
         [[1, 2, 3], [1, 2, 3]],
         [[1, 2]],
         [[1, 2, float("nan")]],
@@ -428,24 +360,6 @@ def test_an_answer_of_another_form_is_refused(
     assert waits == []
 
 
-@pytest.mark.parametrize(
-    "one",
-    [
-        {"embedding": [1, 2, 3]},
-        {"index": 1, "embedding": [1, 2, 3]},
-        {"index": 0, "embedding": None},
-    ],
-    ids=str,
-)
-def test_a_vector_without_its_number_is_refused(api: ProviderServer, one: Any) -> None:
-    api.answer = lambda _: Answer({"data": [one]})
-    with (
-        VoyageEmbedder("small", dimensions=3, api_key=KEY, base_url=api.url) as embedder,
-        pytest.raises(errors.UnexpectedAnswerError),
-    ):
-        embedder.embed(["text 5"])
-
-
 def test_threads_share_an_embedder(make: Make, api: ProviderServer) -> None:
     embedder = make(dimensions=None, batch_size=2)
 
@@ -454,7 +368,8 @@ def test_threads_share_an_embedder(make: Make, api: ProviderServer) -> None:
         return told(embedder.embed(texts))
 
     # The first word, by which the size is found, has no number.
-    answer, api.answer = api.answer, lambda request: as_embeddings(request, [[1, 1, 1]])
+    answer = api.answer
+    always(api, [1, 1, 1])
     assert embedder.dimensions == 3
     api.answer = answer
     with ThreadPoolExecutor(8) as threads:
@@ -466,3 +381,19 @@ def test_calls_wait_for_the_limit(make: Make, waits: list[float]) -> None:
     embedder = make(batch_size=1, rate_limit=RateLimit(requests_per_minute=2, clock=lambda: 0.0))
     embedder.embed(["text 1", "text 2", "text 3"])
     assert waits == [60]
+
+
+@settings(max_examples=200)
+@given(calls=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 150)), min_size=1, max_size=20))
+def test_no_minute_has_more_requests_or_tokens_than_the_limit(calls: list[tuple[int, int]]) -> None:
+    now = 0.0
+    limit = RateLimit(requests_per_minute=3, tokens_per_minute=100, clock=lambda: now)
+    out: list[tuple[float, int]] = []
+    for passed, tokens in calls:
+        now += passed
+        out.append((now + limit.reserve(tokens), tokens))
+    assert [moment for moment, _ in out] == sorted(moment for moment, _ in out)
+    for start, _ in out:
+        minute = [tokens for moment, tokens in out if start <= moment < start + 60]
+        assert len(minute) <= 3
+        assert sum(minute) <= 100 or len([tokens for tokens in minute if tokens]) == 1

@@ -4,18 +4,18 @@ A local server stands in for them. The differences are those of vLLM, Text Embed
 Ollama and LM Studio.
 """
 
-import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hosted_models import KEY, opened, refuse, waits
 
+from command_line import Run, hits
 from conftest import Connection
 from provider_server import Answer, ProviderServer, Request, as_openai, provider_server
-from second_brain.cli import main
 from second_brain.errors import AuthenticationError, ConfigurationError, InvalidInputError
 from second_brain.models import (
     CachedEmbedder,
@@ -27,7 +27,9 @@ from second_brain.models import (
 )
 from second_brain.models.providers import OPENAI
 
-KEY = "a-secret-of-the-account"
+__all__ = ["opened", "waits"]  # fixtures
+
+Make = Callable[..., OpenAIEmbedder]
 
 
 @pytest.fixture
@@ -39,6 +41,17 @@ def api() -> Iterator[ProviderServer]:
             request.body.get("encoding_format"),
         )
         yield served
+
+
+@pytest.fixture
+def make(opened: Callable[..., Any]) -> Make:
+    """Make the embedder of a model of this server, whose size it asks for unless one is given."""
+    return lambda model="any", **options: opened(OpenAIEmbedder, model, **options)
+
+
+def inputs(api: ProviderServer) -> list[list[str]]:
+    """Return the texts of each request."""
+    return [body["input"] for body in api.bodies()]
 
 
 def lengths(vectors: np.ndarray) -> list[int]:
@@ -60,19 +73,19 @@ def test_openai_sends_base64_and_gets_the_key_of_the_environment(
 
 
 def test_another_server_needs_no_key_and_does_not_get_that_of_openai(
-    api: ProviderServer, monkeypatch: pytest.MonkeyPatch
+    make: Make, api: ProviderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with OpenAIEmbedder("any", base_url=f"{api.url}/v1") as embedder:
-        assert lengths(embedder.embed(["one"])) == [3]
+    assert lengths(make(base_url=f"{api.url}/v1").embed(["one"])) == [3]
     assert KEY not in str([request.headers for request in api.requests])
     assert "authorization" not in api.requests[0].headers
-    with OpenAIEmbedder("any", base_url=api.url, api_key="its-own") as embedder:
-        embedder.embed(["one"])
+    make(api_key="its-own").embed(["one"])
     assert api.requests[-1].headers["authorization"] == "Bearer its-own"
 
 
-def test_a_server_that_refuses_encoding_format_is_not_sent_one(api: ProviderServer) -> None:
+def test_a_server_that_refuses_encoding_format_is_not_sent_one(
+    make: Make, api: ProviderServer
+) -> None:
     accepted = api.answer
 
     def strict(request: Request) -> Answer | None:
@@ -80,118 +93,96 @@ def test_a_server_that_refuses_encoding_format_is_not_sent_one(api: ProviderServ
         return Answer({"detail": f"extra fields {unknown}"}, 422) if unknown else accepted(request)
 
     api.answer = strict
-    with OpenAIEmbedder("any", base_url=api.url) as embedder:
-        assert lengths(embedder.embed(["one", "seven"])) == [3, 5]
+    assert lengths(make().embed(["one", "seven"])) == [3, 5]
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_vectors_are_read_in_either_encoding(api: ProviderServer, encoding: str) -> None:
+def test_vectors_are_read_in_either_encoding(
+    make: Make, api: ProviderServer, encoding: str
+) -> None:
     api.answer = lambda _: as_openai([[3, 1, 0, 2]], encoding)
-    with OpenAIEmbedder("any", base_url=api.url) as embedder:
-        assert lengths(embedder.embed(["one"])) == [3]
+    assert lengths(make().embed(["one"])) == [3]
 
 
-def test_vectors_are_cut_if_the_server_ignores_dimensions(api: ProviderServer) -> None:
-    with OpenAIEmbedder("any", dimensions=2, base_url=api.url) as embedder:
-        (vector,) = embedder.embed(["seven"])
+def test_vectors_are_cut_if_the_server_ignores_dimensions(make: Make, api: ProviderServer) -> None:
+    (vector,) = make(dimensions=2).embed(["seven"])
     assert api.bodies()[0]["dimensions"] == 2
     np.testing.assert_allclose(vector, np.array([5, 1]) / np.sqrt(26), rtol=1e-6)
 
 
-def test_a_model_that_cannot_shorten_its_vectors_is_named_by_the_server(
-    api: ProviderServer,
+def test_a_server_gets_few_texts_at_once_and_fewer_if_it_refuses_them(
+    make: Make, api: ProviderServer
 ) -> None:
-    message = 'Model "any" does not support matryoshka representation'
-    api.answer = lambda _: Answer({"error": {"message": message}}, 400)
-    with (
-        OpenAIEmbedder("any", dimensions=2, base_url=api.url) as embedder,
-        pytest.raises(InvalidInputError, match="matryoshka") as caught,
-    ):
-        embedder.embed(["one"])
-    assert "Give dimensions that the model has, or none" in (caught.value.remedy or "")
+    embedder = make(dimensions=4)
+    embedder.embed(["one"] * 40)
+    message = "batch size 10 > maximum allowed batch size 8"
+    refuse(api, Answer({"error": message}, 422), lambda texts: len(texts) > 8)
+    assert lengths(embedder.embed(["one"] * 10)) == [3] * 10
+    assert [len(texts) for texts in inputs(api)] == [32, 8, 10, 5, 5]
 
 
-def test_a_server_gets_few_texts_at_once_and_fewer_if_it_refuses_them(api: ProviderServer) -> None:
-    accepted = api.answer
-
-    def small(request: Request) -> Answer | None:
-        count = len(request.body["input"])
-        if count > 8:
-            return Answer({"error": f"batch size {count} > maximum allowed batch size 8"}, 422)
-        return accepted(request)
-
-    with OpenAIEmbedder("any", dimensions=4, base_url=api.url) as embedder:
-        embedder.embed(["one"] * 40)
-        assert [len(body["input"]) for body in api.bodies()] == [32, 8]
-        api.answer = small
-        assert lengths(embedder.embed(["one"] * 10)) == [3] * 10
-    assert [len(body["input"]) for body in api.bodies()[2:]] == [10, 5, 5]
-
-
-def test_a_text_that_is_too_long_for_a_server_is_named(api: ProviderServer) -> None:
+def test_a_text_that_is_too_long_for_a_server_is_named(make: Make, api: ProviderServer) -> None:
     message = "Input validation error: `inputs` must have less than 512 tokens. Given: 900"
-    accepted = api.answer
-
-    def answer(request: Request) -> Answer | None:
-        if "long" in request.body["input"]:
-            return Answer({"error": message}, 413)
-        return accepted(request)
-
-    api.answer = answer
-    with (
-        OpenAIEmbedder("any", dimensions=4, base_url=api.url) as embedder,
-        pytest.raises(TextTooLongError, match=r"texts\[1\] is too long for any"),
-    ):
-        embedder.embed(["one", "long"])
+    refuse(api, Answer({"error": message}, 413), lambda texts: "long" in texts)
+    with pytest.raises(TextTooLongError, match=r"texts\[1\] is too long for any"):
+        make(dimensions=4).embed(["one", "long"])
 
 
-def test_errors_name_the_server_and_not_openai(api: ProviderServer) -> None:
-    host = api.url.removeprefix("http://")
-    with OpenAIEmbedder("any", dimensions=4, base_url=api.url) as embedder:
-        api.answer = lambda _: Answer({"error": "no such model: any"}, 404)
-        with pytest.raises(ConfigurationError, match=f"{host} returned status 404: no such model"):
-            embedder.embed(["one"])
-        api.answer = lambda _: Answer({"error": "give a token"}, 401)
-        with pytest.raises(AuthenticationError, match=f"{host} rejected the key"):
-            embedder.embed(["one"])
+NO_MATRYOSHKA = {"error": {"message": 'Model "any" does not support matryoshka representation'}}
 
 
 @pytest.mark.parametrize(
-    ("model", "document", "query"),
+    ("answer", "error", "message", "remedy"),
     [
-        ("nomic-embed-text:v1.5", "search_document: one", "search_query: one"),
-        ("intfloat/multilingual-e5-small", "passage: one", "query: one"),
-        (
-            "BAAI/bge-small-en-v1.5",
-            "one",
-            "Represent this sentence for searching relevant passages: one",
-        ),
-        ("BAAI/bge-m3", "one", "one"),
+        (Answer({"error": "no such model"}, 404), ConfigurationError, "status 404: no such", ""),
+        (Answer({"error": "give a token"}, 401), AuthenticationError, "rejected the key", ""),
+        (Answer(NO_MATRYOSHKA, 400), InvalidInputError, ".*matryoshka", "Give dimensions that the"),
+    ],
+    ids=["no such model", "no key", "a size that the model does not have"],
+)
+def test_errors_name_the_server_and_not_openai(
+    make: Make,
+    api: ProviderServer,
+    answer: Answer,
+    error: type[Exception],
+    message: str,
+    remedy: str,
+) -> None:
+    api.answer = lambda _: answer
+    host = api.url.removeprefix("http://")
+    with pytest.raises(error, match=f"^{host} (returned )?{message}") as caught:
+        make(dimensions=2).embed(["one"])
+    assert remedy in getattr(caught.value, "remedy", "")
+
+
+INSTRUCTION = "Represent this sentence for searching relevant passages: "
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "document", "query"),
+    [
+        ("nomic-embed-text:v1.5", {}, "search_document: ", "search_query: "),
+        ("intfloat/multilingual-e5-small", {}, "passage: ", "query: "),
+        ("BAAI/bge-small-en-v1.5", {}, "", INSTRUCTION),
+        ("BAAI/bge-m3", {}, "", ""),
+        ("bge-m3", {"prompts": Prompts(query="q: ", document="d: ")}, "d: ", "q: "),
     ],
 )
-def test_texts_have_the_prompts_of_the_models_card(
-    api: ProviderServer, model: str, document: str, query: str
+def test_texts_have_the_prompts_of_the_models_card_or_those_that_are_given(
+    make: Make, api: ProviderServer, model: str, options: Any, document: str, query: str
 ) -> None:
-    with OpenAIEmbedder(model, dimensions=4, base_url=api.url) as embedder:
-        embedder.embed(["one", " "])
-        embedder.embed_query("one")
-    assert [body["input"] for body in api.bodies()] == [[document], [query]]
+    embedder = make(model, dimensions=4, **options)
+    embedder.embed(["one", " "])
+    embedder.embed_query("one")
+    embedder.embed_queries(["one", "two"])
+    assert inputs(api) == [[f"{document}one"], [f"{query}one"], [f"{query}one", f"{query}two"]]
 
 
-def test_prompts_can_be_set(api: ProviderServer) -> None:
-    prompts = Prompts(query="q: ", document="d: ")
-    with OpenAIEmbedder("bge-m3", dimensions=4, base_url=api.url, prompts=prompts) as embedder:
-        embedder.embed(["one"])
-        embedder.embed_queries(["one", "two"])
-    assert [body["input"] for body in api.bodies()] == [["d: one"], ["q: one", "q: two"]]
-
-
-def test_a_cache_does_not_mix_embeddings_of_other_prompts(api: ProviderServer) -> None:
+def test_a_cache_does_not_mix_embeddings_of_other_prompts(make: Make, api: ProviderServer) -> None:
     cache = MemoryCache()
     for prompts in (Prompts(), Prompts(document="d: "), Prompts(document="d: ")):
-        with OpenAIEmbedder("any", dimensions=4, base_url=api.url, prompts=prompts) as embedder:
-            CachedEmbedder(embedder, cache).embed(["one"])
-    assert [body["input"] for body in api.bodies()] == [["one"], ["d: one"]]
+        CachedEmbedder(make(dimensions=4, prompts=prompts), cache).embed(["one"])
+    assert inputs(api) == [["one"], ["d: one"]]
 
 
 def test_a_name_and_an_address_load_an_embedder_of_the_server(api: ProviderServer) -> None:
@@ -205,11 +196,11 @@ def test_a_name_and_an_address_load_an_embedder_of_the_server(api: ProviderServe
 
 def test_the_command_line_ingests_and_searches_with_a_hosted_model(
     api: ProviderServer,
+    run: Run,
     dsn: str,
     database: Connection,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     api.answer = lambda request: as_openai(
         [[float("car" in text), float("banana" in text), 0.1] for text in request.body["input"]],
@@ -217,24 +208,12 @@ def test_the_command_line_ingests_and_searches_with_a_hosted_model(
     )
     (tmp_path / "car.md").write_text("The car has wheels.")
     (tmp_path / "fruit.md").write_text("The banana is yellow.")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", api.url)
-
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(
-            sys,
-            "argv",
-            ["second-brain", *arguments, "--embedder", "openai:text-embedding-3-small@3"],
-        )
-        with pytest.raises(SystemExit) as done:
-            main()
-        assert done.value.code == 0
-        return capsys.readouterr().out
-
-    run("ingest", "car.md", "fruit.md")
-    (hit, _) = json.loads(run("search", "cars", "--mode", "vector", "--json"))["results"]
+    model = ("--embedder", "openai:text-embedding-3-small@3")
+    assert run("ingest", "car.md", "fruit.md", *model).code == 0
+    (hit, _) = hits(run("search", "cars", "--mode", "vector", "--json", *model))
     assert hit["metadata"]["path"] == "car.md"
     stored = database.execute("select distinct embedding_model from public.knowledge_chunks")
     assert stored.fetchall() == [("text-embedding-3-small",)]

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hosted_models import KEY, opened, waits
 from tiny_models import needs_models, save_tiny_bert
 
 from provider_server import Answer, ProviderServer, provider_server
@@ -28,14 +29,15 @@ from second_brain.models.rerankers import (
     rerank_scores,
 )
 
-KEY = "a-secret-of-the-account"
+__all__ = ["opened", "waits"]  # fixtures
+
+
+def lengths(query: str, texts: Sequence[str]) -> list[int]:
+    return [len(query) + len(text) for text in texts]
 
 
 def test_any_function_is_a_reranker() -> None:
-    def longest(query: str, texts: Sequence[str]) -> list[int]:
-        return [len(query) + len(text) for text in texts]
-
-    assert rerank_scores(longest, "q", ["a", "bcd"]) == [2.0, 4.0]
+    assert rerank_scores(lengths, "q", ["a", "bcd"]) == [2.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -68,37 +70,18 @@ def api() -> Iterator[ProviderServer]:
         yield served
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits that were requested, in seconds; no test sleeps."""
-    waited: list[float] = []
-    monkeypatch.setattr("second_brain.models.hosted.sleep", waited.append)
-    return waited
-
-
+NAN = float("nan")
 Hosted = CohereReranker | JinaReranker | VoyageReranker
 Make = Callable[..., Hosted]
 
-KINDS: dict[str, type[Hosted]] = {
-    "cohere": CohereReranker,
-    "jina": JinaReranker,
-    "voyage": VoyageReranker,
-}
+KINDS = {"cohere": CohereReranker, "jina": JinaReranker, "voyage": VoyageReranker}
 
 
 @pytest.fixture(params=KINDS)
-def make(request: pytest.FixtureRequest, api: ProviderServer, waits: list[float]) -> Iterator[Make]:
-    """Make the reranker of a provider, which is closed at the end."""
-    made: list[Hosted] = []
-
-    def make_one(**options: Any) -> Hosted:
-        given = {"model": request.param, "api_key": KEY, "base_url": api.url, **options}
-        made.append(KINDS[request.param](**given))
-        return made[-1]
-
-    yield make_one
-    for one in made:
-        one.close()
+def make(request: pytest.FixtureRequest, opened: Callable[..., Any]) -> Make:
+    """Make the reranker of a provider."""
+    name = request.param
+    return lambda **options: opened(KINDS[name], name, api_key=KEY, **options)
 
 
 def test_scores_come_back_in_the_order_of_the_texts(make: Make, api: ProviderServer) -> None:
@@ -115,30 +98,29 @@ def test_no_texts_need_no_request(make: Make, api: ProviderServer) -> None:
     assert api.requests == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "reranker"),
+    [
+        ("CO_API_KEY", CohereReranker),
+        ("COHERE_API_KEY", CohereReranker),
+        ("JINA_API_KEY", JinaReranker),
+        ("VOYAGE_API_KEY", VoyageReranker),
+    ],
+)
 def test_the_environment_is_asked_for_the_key_when_a_reranker_is_made(
-    monkeypatch: pytest.MonkeyPatch, api: ProviderServer
+    monkeypatch: pytest.MonkeyPatch, api: ProviderServer, variable: str, reranker: type[Hosted]
 ) -> None:
-    variables = {
-        "CO_API_KEY": CohereReranker,
-        "COHERE_API_KEY": CohereReranker,
-        "JINA_API_KEY": JinaReranker,
-        "VOYAGE_API_KEY": VoyageReranker,
-    }
-    for variable in variables:
-        monkeypatch.delenv(variable, raising=False)
-    for variable, reranker in variables.items():
-        # As if the address were the provider's.
-        local = type(
-            "Local", (reranker,), {"provider": replace(reranker.provider, base_url=api.url)}
-        )
-        with pytest.raises(errors.ConfigurationError) as caught:
-            local()
-        assert variable in (caught.value.remedy or "")
-        with monkeypatch.context() as patch:
-            patch.setenv(variable, KEY)
-            with local("voyage" if reranker is VoyageReranker else "any") as made:
-                made("q", ["a"])
-        assert api.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+    for name in ("CO_API_KEY", "COHERE_API_KEY", variable):
+        monkeypatch.delenv(name, raising=False)
+    # As if the address were the provider's.
+    monkeypatch.setattr(reranker, "provider", replace(reranker.provider, base_url=api.url))
+    with pytest.raises(errors.ConfigurationError) as caught:
+        reranker()
+    assert variable in (caught.value.remedy or "")
+    monkeypatch.setenv(variable, KEY)
+    with reranker("voyage" if reranker is VoyageReranker else "any") as made:
+        made("q", ["a"])
+    assert api.requests[-1].headers["authorization"] == f"Bearer {KEY}"
 
 
 def test_another_server_with_jinas_api_needs_no_key(
@@ -167,19 +149,13 @@ def test_calls_wait_for_the_limit(make: Make, waits: list[float]) -> None:
 
 @pytest.mark.parametrize(
     "results",
-    [
-        None,
-        [],
-        [{"index": 0, "relevance_score": 0.5}],
-        [{"index": 0, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0.5}],
-        [{"index": 0, "relevance_score": 0.5}, {"index": 2, "relevance_score": 0.5}],
-        [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": float("nan")}],
-    ],
+    [None, [], [(0, 0.5)], [(0, 0.5), (0, 0.5)], [(0, 0.5), (2, 0.5)], [(0, 0.5), (1, NAN)]],
 )
 def test_an_answer_of_another_form_is_refused(
     make: Make, api: ProviderServer, results: Any
 ) -> None:
-    api.answer = lambda _: Answer({"results": results, "data": results})
+    given = results and [{"index": one, "relevance_score": score} for one, score in results]
+    api.answer = lambda _: Answer({"results": given, "data": given})
     with pytest.raises(errors.UnexpectedAnswerError):
         make()("q", ["a", "b"])
 
@@ -284,11 +260,11 @@ def test_a_folder_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_cached_reranker_calls_its_model_once_for_a_question_and_a_text() -> None:
     calls: list[tuple[str, list[str]]] = []
 
-    def lengths(query: str, texts: Sequence[str]) -> list[float]:
+    def counted(query: str, texts: Sequence[str]) -> list[int]:
         calls.append((query, list(texts)))
-        return [float(len(query) + len(text)) for text in texts]
+        return lengths(query, texts)
 
-    reranker = CachedReranker(lengths)
+    reranker = CachedReranker(counted)
     assert reranker("q", ["a", "bcd", "a"]) == [2, 4, 2]
     assert reranker("q", ["bcd", "ef"]) == [4, 3]
     assert reranker("q", ["a", "ef"]) == [2, 3]

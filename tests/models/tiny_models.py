@@ -25,12 +25,7 @@ def needs_models(test: _Test) -> _Test:
 def save_tiny_bert(folder: Path, *, labels: int | None = None) -> str:
     """Save a model with its tokenizer, as an encoder, or with `labels` as a cross-encoder."""
     import torch
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        BertModel,
-        BertTokenizerFast,
-    )
+    from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizerFast
 
     folder.mkdir()
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

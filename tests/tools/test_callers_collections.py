@@ -175,13 +175,7 @@ def test_included_memory_is_ranked_as_a_list_of_its_own(dsn: str, fusion: Any) -
                 text = f"Asks about a key, the {number}th time, and about many other things too."
             writer.upsert_document(
                 {"external_key": str(number), "collection": "memory" if is_memory else "notes"},
-                [
-                    {
-                        "content": text,
-                        "embedding": [0, number / 60, 1],
-                        "embedding_model": "by-hand",
-                    }
-                ],
+                [{"content": text, "embedding": [0, number / 60, 1], "embedding_model": "by-hand"}],
             )
     search = RetrievalService(PostgresProvider(dsn), EMBEDDER).search
     asked: dict[str, Any] = {"fusion": fusion, "limit": 60}

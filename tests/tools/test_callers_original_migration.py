@@ -66,10 +66,7 @@ def test_the_service_role_may_execute(shared_dsn: str) -> None:
     # Differs: in lower case. A grant on the nine argument types of the replaced RPC fails.
     assert f"grant execute on function public.{RPC} to service_role;" in sql()
     nine = "extensions.vector, text, int, float8, float8, float8, text, text, int"
-    with (
-        psycopg.connect(shared_dsn) as connection,
-        pytest.raises(psycopg.errors.UndefinedFunction),
-    ):
+    with psycopg.connect(shared_dsn) as connection, pytest.raises(psycopg.errors.UndefinedFunction):
         connection.execute(f"grant execute on function public.{RPC}({nine}) to service_role")
 
 

@@ -2,15 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from command_line import Done, Run, hits, write_docs
+from provider_server import as_openai, provider_server
 from support.small_model import dimensions as dimensions
 from support.small_model import dsn as dsn
 from support.small_model import shared_dsn as shared_dsn
@@ -19,10 +17,23 @@ PASSWORD = "hunter2"
 NOWHERE = f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
 
 
-def told(done: Done) -> dict[str, tuple[Any, Any]]:
+@pytest.fixture
+def run(run: Run, tmp_path: Path) -> Run:
+    """Run `second-brain` in a folder with three documents in `docs`."""
+    write_docs(tmp_path / "docs")
+    return run
+
+
+def told(run: Run) -> dict[str, tuple[Any, Any]]:
     """Return the value and the source of each key, as `config --json` prints them."""
+    done = run("server", "config", "--json")
     assert done.code == 0, done.err
     return {one["key"]: (one["value"], one["source"]) for one in json.loads(done.out)["values"]}
+
+
+def found(run: Run, *asked: str) -> int:
+    """Return the number of hits of a search."""
+    return len(hits(run("search", *asked, "--json")))
 
 
 def error(done: Done) -> dict[str, Any]:
@@ -35,28 +46,24 @@ def error(done: Done) -> dict[str, Any]:
 def test_an_option_replaces_the_variable_the_variable_the_file_the_file_the_default(
     run: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    write_docs(tmp_path / "docs")
     file = tmp_path / "second-brain.toml"
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     assert run("ingest", "docs").code == 0
 
-    def count(*options: str) -> int:
-        return len(hits(run("search", "key fruit", "--json", *options)))
+    def limit(*options: str) -> tuple[int, Any]:
+        return found(run, "key fruit", *options), told(run)["search.limit"]
 
-    assert (count(), told(run("server", "config", "--json"))["search.limit"]) == (3, (None, None))
+    assert limit() == (3, (None, None))
     file.write_text("[search]\nlimit = 2")
-    assert count() == 2
-    assert told(run("server", "config", "--json"))["search.limit"] == ("2", str(file))
+    assert limit() == (2, ("2", str(file)))
     monkeypatch.setenv("SEARCH_DEFAULT_LIMIT", "1")
-    assert count() == 1
-    assert told(run("server", "config", "--json"))["search.limit"] == ("1", "$SEARCH_DEFAULT_LIMIT")
-    assert count("--limit", "3") == 3
+    assert limit() == (1, ("1", "$SEARCH_DEFAULT_LIMIT"))
+    assert limit("--limit", "3")[0] == 3
 
 
 def test_the_file_gives_the_database_the_schema_and_the_embedder(
     run: Run, dsn: str, tmp_path: Path
 ) -> None:
-    write_docs(tmp_path / "docs")
     (tmp_path / "pyproject.toml").write_text(
         f'[tool.second-brain]\ndsn = "{dsn}"\nembedder = "nosuch"\n'
     )
@@ -77,10 +84,10 @@ def test_the_nearest_file_counts_and_a_pyproject_without_the_table_does_not(
     (tmp_path / "second-brain.toml").write_text('schema = "outer"')
     (tmp_path / "package" / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100")
     monkeypatch.chdir(inner)
-    assert told(run("server", "config", "--json"))["schema"][0] == "outer"
+    assert told(run)["schema"][0] == "outer"
     (inner / "second-brain.toml").write_text("[search]\nvector_weight = 0.5")
-    found = told(run("server", "config", "--json"))
-    assert (found["schema"][0], found["search.vector-weight"][0]) == (None, "0.5")
+    values = told(run)
+    assert (values["schema"][0], values["search.vector-weight"][0]) == (None, "0.5")
 
 
 @pytest.mark.parametrize(
@@ -99,11 +106,11 @@ def test_a_wrong_file_is_an_error_that_names_the_file_and_the_key(
     (tmp_path / "second-brain.toml").write_text(content)
     done = run("search", "key", "--json")
     assert done.code == 1
-    found = error(done)
-    assert str(tmp_path / "second-brain.toml") in found["message"]
+    told = error(done)
+    assert str(tmp_path / "second-brain.toml") in told["message"]
     what, _, remedy = named.partition("; ")
-    assert what in found["message"]
-    assert remedy in found["remedy"]
+    assert what in told["message"]
+    assert remedy in told["remedy"]
 
 
 def test_a_wrong_variable_is_named_without_its_value(
@@ -122,27 +129,27 @@ def test_a_wrong_variable_is_named_without_its_value(
 
 
 def test_a_viewer_of_the_file_limits_each_search(run: Run, dsn: str, tmp_path: Path) -> None:
-    write_docs(tmp_path / "docs")
-    owner = "00000000-0000-0000-0000-000000000001"
+    owner, stranger = (f"00000000-0000-0000-0000-00000000000{one}" for one in "12")
     file = tmp_path / "second-brain.toml"
     file.write_text(f'dsn = "{dsn}"')
     assert run("ingest", "docs", "--owner", owner).code == 0
+    for limit, count in (
+        (f'viewer-id = "{owner}"', 3),
+        (f'viewer-id = "{stranger}"', 0),
+        ("public-only = true", 0),
+        ("viewer-groups = []", 0),
+    ):
+        file.write_text(f'dsn = "{dsn}"\n{limit}')
+        assert found(run, "key") == count, limit
     file.write_text(f'dsn = "{dsn}"\nviewer-id = "{owner}"')
-    assert len(hits(run("search", "key", "--json"))) == 3
-    assert not hits(run("search", "key", "--json", "--viewer-id", owner.replace("1", "2")))
-    file.write_text(f'dsn = "{dsn}"\nviewer-id = "{owner.replace("1", "2")}"')
-    assert not hits(run("search", "key", "--json"))
-    file.write_text(f'dsn = "{dsn}"\npublic-only = true')
-    assert not hits(run("search", "key", "--json"))
-    file.write_text(f'dsn = "{dsn}"\nviewer-groups = []')
-    assert not hits(run("search", "key", "--json"))
+    assert found(run, "key", "--viewer-id", stranger) == 0
 
 
 def test_secrets_are_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECOND_BRAIN_DSN", NOWHERE)
     monkeypatch.setenv("SUPABASE_KEY", PASSWORD)
     monkeypatch.setenv("SECOND_BRAIN_MCP_TOKEN", PASSWORD)
-    shown = told(run("server", "config", "--json"))
+    shown = told(run)
     assert "host=127.0.0.1" in shown["dsn"][0]
     assert shown["supabase-key"] == ("***", "$SUPABASE_KEY")
     printed = run("server", "config")
@@ -153,65 +160,38 @@ def test_secrets_are_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_password_in_a_file_that_git_shares_is_warned_of(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "second-brain.toml").write_text(f'dsn = "{NOWHERE}"')
-    assert "warning" not in run("corpus", "list").err
+    def warning() -> bool:
+        return "warning: " in run("corpus", "list").err
+
+    file, ignored = tmp_path / "second-brain.toml", tmp_path / ".gitignore"
+    file.write_text(f'dsn = "{NOWHERE}"')
+    assert not warning()
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    assert "second-brain.toml has a password, and git does not ignore the file" in (
-        run("corpus", "list").err
-    )
+    told = "second-brain.toml has a password, and git does not ignore the file"
+    assert told in run("corpus", "list").err
     assert "warning: " in run("server", "config").err
-    (tmp_path / ".gitignore").write_text("second-brain.toml")
-    assert "warning" not in run("corpus", "list").err
-    (tmp_path / ".gitignore").unlink()
-    (tmp_path / "second-brain.toml").write_text('dsn = "postgresql://127.0.0.1:1/nowhere"')
-    assert "warning" not in run("corpus", "list").err
-
-
-@pytest.fixture
-def embeddings() -> Iterator[tuple[str, list[str | None]]]:
-    """The address of a stand-in for a server with OpenAI's API, and the keys that it gets."""
-    keys: list[str | None] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            keys.append(self.headers["authorization"])
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            vector = [1.0] + [0.0] * 255
-            data = [{"index": place, "embedding": vector} for place, _ in enumerate(asked["input"])]
-            body = json.dumps({"object": "list", "model": "tiny", "data": data}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1", keys
-        server.shutdown()
+    ignored.write_text(file.name)
+    assert not warning()
+    ignored.unlink()
+    file.write_text('dsn = "postgresql://127.0.0.1:1/nowhere"')
+    assert not warning()
 
 
 def test_an_address_of_the_file_never_gets_the_key_for_openai(
-    run: Run,
-    dsn: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    embeddings: tuple[str, list[str | None]],
+    run: Run, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, keys = embeddings
-    write_docs(tmp_path / "docs")
     monkeypatch.setenv("OPENAI_API_KEY", "for-openai-only")
-    (tmp_path / "second-brain.toml").write_text(
-        f'dsn = "{dsn}"\nembedder = "openai:tiny@256"\nembedder-address = "{address}"'
-    )
-    assert run("ingest", "docs").code == 0
-    assert set(keys) == {None}
-    monkeypatch.setenv("SECOND_BRAIN_EMBEDDER_KEY", "for-this-server")
-    assert len(hits(run("search", "key", "--mode", "vector", "--json"))) == 3
-    assert keys[-1] == "Bearer for-this-server"
+    vector = [1.0] + [0.0] * 255
+    with provider_server() as api:
+        api.answer = lambda request: as_openai([vector] * len(request.body["input"]))
+        (tmp_path / "second-brain.toml").write_text(
+            f'dsn = "{dsn}"\nembedder = "openai:tiny@256"\nembedder-address = "{api.url}/v1"'
+        )
+        assert run("ingest", "docs").code == 0
+        assert {request.headers.get("authorization") for request in api.requests} == {None}
+        monkeypatch.setenv("SECOND_BRAIN_EMBEDDER_KEY", "for-this-server")
+        assert found(run, "key", "--mode", "vector") == 3
+        assert api.requests[-1].headers["authorization"] == "Bearer for-this-server"
 
 
 def test_wrong_usage_with_json_is_json_too(run: Run) -> None:
@@ -225,16 +205,15 @@ def test_wrong_usage_with_json_is_json_too(run: Run) -> None:
 def test_an_error_of_the_database_with_json_has_its_code(run: Run, dsn: str) -> None:
     done = run("search", "x", "--mode", "text", "--rrf-k", "-1", "--json", "--dsn", dsn)
     assert (done.code, done.out) == (1, "")
-    found = error(done)
-    assert (found["kind"], found["code"]) == ("invalid_input", "22023")
-    assert "rrf_k" in found["message"]
+    told = error(done)
+    assert (told["kind"], told["code"]) == ("invalid_input", "22023")
+    assert "rrf_k" in told["message"]
 
 
 def test_a_pyproject_of_another_project_is_not_read(run: Run, tmp_path: Path) -> None:
     project = tmp_path / "pyproject.toml"
-    project.write_text("name = {{ a template }}")
-    assert json.loads(run("server", "config", "--json").out)["file"] is None
-    project.write_text('[tool]\nname = "second-brain"')
-    assert json.loads(run("server", "config", "--json").out)["file"] is None
+    for text in ("name = {{ a template }}", '[tool]\nname = "second-brain"'):
+        project.write_text(text)
+        assert json.loads(run("server", "config", "--json").out)["file"] is None
     project.write_text("[tool.second-brain]\nschema = {{ a template }}")
     assert f"cannot read {project}" in run("server", "config").err

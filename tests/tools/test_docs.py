@@ -121,11 +121,7 @@ SHOW_AUTO = ("README", "frameworks", "mcp", "service")
     [pytest.param(page, 256 if page == README else 3, id=page.stem) for page in PAGES],
 )
 def test_code_prints_what_the_page_says(
-    page: Path,
-    dimensions: int,
-    dsn: str,
-    database: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    page: Path, dimensions: int, dsn: str, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECOND_BRAIN_DSN", dsn)
     monkeypatch.delenv("SUPABASE_URL", raising=False)

@@ -151,13 +151,7 @@ def test_source_id_keeps_to_one_source(assistant: Assistant) -> None:
         assert other.text.startswith("No results found. ")
 
 
-@pytest.mark.parametrize(
-    ("search_type", "legs"),
-    [
-        ("vector", {"vector"}),
-        ("bm25", {"text"}),
-    ],
-)
+@pytest.mark.parametrize(("search_type", "legs"), [("vector", {"vector"}), ("bm25", {"text"})])
 def test_search_type_says_which_legs_run(
     assistant: Assistant, search_type: str, legs: set[str]
 ) -> None:

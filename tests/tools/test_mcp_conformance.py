@@ -17,7 +17,7 @@ SCENARIOS = {
         *("http-header-validation", "dns-rebinding-protection", "caching"),
     },
     "2025-11-25": {
-        *("server-initialize", "ping", "tools-list", "resources-list", "dns-rebinding-protection"),
+        *("server-initialize", "ping", "tools-list", "resources-list", "dns-rebinding-protection")
     },
 }
 

@@ -12,17 +12,7 @@ import pytest
 
 from command_line import Run
 from mcp_clients import ANA, http_server
-from mcp_users import (
-    KEY,
-    OTHER_KEY,
-    PUBLIC,
-    RSA_KEY,
-    SECRET,
-    Project,
-    by_hand,
-    project,
-    published,
-)
+from mcp_users import KEY, OTHER_KEY, PUBLIC, RSA_KEY, SECRET, Project, by_hand, project, published
 from second_brain.errors import ConfigurationError
 from second_brain.mcp_server import Scope, SupabaseUsers
 from second_brain.mcp_server.supabase_users import signed_token
