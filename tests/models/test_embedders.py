@@ -36,7 +36,8 @@ def test_a_name_says_provider_model_and_dimensions(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("VOYAGE_API_KEY", KEY)
     kind = OpenAIEmbedder if name.startswith("openai") else VoyageEmbedder
-    with load_embedder(name) as embedder:
+    opened: Any = load_embedder(name)
+    with opened as embedder:
         assert (type(embedder), embedder.model, embedder.dimensions) == (kind, model, dimensions)
 
 
@@ -66,7 +67,7 @@ def test_any_function_is_an_embedder_of_unit_vectors_and_gets_no_blank_texts() -
 
     embedder = CallableEmbedder(function, "mine", 2)
     vectors = embedder.embed([" ", "word", ""])
-    np.testing.assert_allclose(vectors, [[0, 0], [0.6, 0.8], [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(vectors, np.array([[0, 0], [0.6, 0.8], [0, 0]]), rtol=1e-6)
     assert given_texts == ["word"]
     assert (embedder.model, embedder.dimensions) == ("mine", 2)
 

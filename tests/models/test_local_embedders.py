@@ -47,7 +47,8 @@ def test_every_text_has_a_unit_vector_of_the_size_of_the_embedder(
     embedder: Embedder, texts: list[str]
 ) -> None:
     vectors = embedder.embed(texts)
-    assert (vectors.shape, vectors.dtype) == ((len(texts), embedder.dimensions), np.float32)
+    assert vectors.shape == (len(texts), embedder.dimensions)
+    assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
 
 
