@@ -115,6 +115,14 @@ def test_a_collection_without_a_vector_leg_has_the_least_vector_score_of_all(
         assert together[content] == pytest.approx(score + together["farther"])
 
 
+def test_a_collection_without_a_text_leg_has_no_words(knowledge: Connection) -> None:
+    both = {"content": "parking permit", "embedding": NORTH, "collection": "a"}
+    store(knowledge, both, {"content": "unrelated", "embedding": NORTH, "collection": "b"})
+    for fusion, least in (("auto", 1.0), ("relative_score", 1.0), ("rrf", 1 / 61)):
+        rows = call(knowledge, RPC, **ASKED, collections=["a", "b"], fusion=fusion)
+        assert rows[0]["rrf_score"] - rows[1]["rrf_score"] == pytest.approx(least)
+
+
 def test_min_confidence_compares_words_where_a_collection_has_no_embeddings(
     knowledge: Connection,
 ) -> None:
