@@ -1,6 +1,6 @@
 """How the state in `supabase/schemas/` is written: plain, in functions that can be read, once each.
 
-sqlparse reads the files; `tests/search/test_hybrid_search.py` reads the search more closely.
+sqlparse reads the files; `tests/search/test_hybrid_search.py` reads the orders under its limits.
 """
 
 import re
