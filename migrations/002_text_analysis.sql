@@ -232,6 +232,10 @@ declare
     '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
   found text;
 begin
+  -- Most words of a query are letters only.
+  if source ~ '^[[:alpha:]]*$' then
+    return '';
+  end if;
   if octet_length(source) <> length(source) then
     source := knowledge_internal.normalised(source);
   end if;

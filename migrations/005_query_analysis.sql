@@ -473,6 +473,9 @@ begin
        cross join unnest(analysed.positions) as position (place)
     ) as found
    group by found.lexeme;
+  if array_remove(wholes, null) = '{}' then
+    return;
+  end if;
 
   return query
   select found.word, found.role, min(found.leading),
@@ -762,41 +765,54 @@ begin
 end
 $$;
 
--- The parts of analyse_query without the candidates.
-create function knowledge_internal.analyse_fully(
-  query_text text, search_mode text, collections text[], prefix_last boolean,
-  configurations regconfig[], scope knowledge_internal.row_scope,
-  corpus knowledge_internal.corpus_figures
+-- Reads a query's text in every language of the corpus and weighs its words by idf. collections:
+-- those whose synonyms are used beside the general ones; prefix_last: the last word may be the
+-- beginning of a word; scope: null for words of all chunks. Of a long text it reads the first 4,096
+-- characters, 512 words (3,000 divided by the number of languages, where these are more than 5),
+-- and the 256 lexemes that weigh most.
+create function knowledge_internal.analyse_query(
+  query_text text, search_mode text, collections text[] default null,
+  prefix_last boolean default false, scope knowledge_internal.row_scope default null,
+  corpus knowledge_internal.corpus_figures default knowledge_internal.corpus_figures()
 ) returns knowledge_internal.query_analysis
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
+set standard_conforming_strings = on
+-- Postgres sends a NOTICE for a query of stop words only.
+set client_min_messages = warning as $$
 declare
+  configurations constant regconfig[] := knowledge_internal.query_configurations();
   most_words constant integer := 512;
   most_readings constant integer := 3000; -- of words, each once in every configuration
   most_lexemes constant integer := 256;
   candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
-  operands constant knowledge_internal.query_operand[] := knowledge_internal.query_operands(
-    query_text, search_mode, least(most_words, most_readings / cardinality(configurations))
-  );
-  typed constant text := (
-    select string_agg(operand.source, ' ' order by operand.ordinality)
-      from unnest(operands) with ordinality as operand
-     where not operand.is_excluded
-  );
-  wanted constant text := knowledge_internal.normalised(typed);
-  expansions constant knowledge_internal.expansion[] := case
-    when search_mode = 'phrase' then '{}'
-    else knowledge_internal.expansions(
-      wanted, configurations, collections,
-      -- A word that is followed by a space is complete.
-      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end,
-      scope
-    )
-  end;
+  operands knowledge_internal.query_operand[];
+  typed text; -- without what is excluded
+  wanted text;
+  expansions knowledge_internal.expansion[] := '{}';
   weighed knowledge_internal.query_weights;
   bonuses knowledge_internal.query_bonuses;
   analysis knowledge_internal.query_analysis;
 begin
+  if configurations is null then
+    return analysis;
+  end if;
+  operands := knowledge_internal.query_operands(
+    query_text, search_mode, least(most_words, most_readings / cardinality(configurations))
+  );
+  typed := (
+    select string_agg(operand.source, ' ' order by operand.ordinality)
+      from unnest(operands) with ordinality as operand
+     where not operand.is_excluded
+  );
+  wanted := knowledge_internal.normalised(typed);
+  if search_mode <> 'phrase' then
+    expansions := knowledge_internal.expansions(
+      wanted, configurations, collections,
+      -- A word that is followed by a space is complete.
+      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end,
+      scope
+    );
+  end if;
   -- Few statements, because a connection keeps a plan for each.
   select read.words, read.word_queries, read.compounds, corpus.document_count, corpus.mean_length,
          corpus.k1, corpus.b
@@ -847,9 +863,8 @@ begin
               where phrase.query @> word.query
            )
            order by operand.ordinality
-         ),
-         knowledge_internal.lexeme_vector(weighed.lexemes, weighed.scored_weights)
-    into bonuses.phrase_queries, bonuses.phrase_bonuses, weighed.weight_vector
+         )
+    into bonuses.phrase_queries, bonuses.phrase_bonuses
     from unnest(operands) with ordinality as operand
    cross join lateral (
            select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
@@ -886,129 +901,14 @@ begin
                  select unnest(bonuses.phrase_bonuses)
                ) as reachable (score)
            ) as identifier;
-    weighed.weight_vector := knowledge_internal.lexeme_vector(weighed.lexemes, weighed.weights);
   end if;
+  weighed.weight_vector := knowledge_internal.lexeme_vector(weighed.lexemes, weighed.weights);
 
   analysis.weighed := weighed;
   analysis.bonuses := bonuses;
   return knowledge_internal.with_requirements(
     analysis, search_mode, operands, configurations, expansions
   );
-end
-$$;
-
--- What analyse_fully says of a query of words only, in one language: at most 200 words of ASCII
--- letters, which have no synonym and no spelling with accents. Null for any other query.
-create function knowledge_internal.analyse_plain_words(
-  query_text text, configuration regconfig, collections text[], scope knowledge_internal.row_scope,
-  corpus knowledge_internal.corpus_figures
-) returns knowledge_internal.query_analysis
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Without statistics the planner takes the table of words for small.
-set enable_seqscan = off
-set standard_conforming_strings = on as $$
-declare
-  longest_text constant integer := 1000; -- characters
-  most_words constant integer := 200;
-  words text[];
-  lower_words text[];
-  lexemes tsvector;
-  weighed knowledge_internal.query_weights;
-  analysis knowledge_internal.query_analysis;
-begin
-  if length(query_text) > longest_text
-     or octet_length(query_text) <> length(query_text)
-     or query_text !~ '^\s*(?:(?:[A-Za-z][a-z]*|[A-Z]+)[.,;:!?]*(?:\s+|$))+$'
-  then
-    return null;
-  end if;
-  words := array_remove(regexp_split_to_array(query_text, '[^A-Za-z]+'), '');
-  lower_words := string_to_array(lower(array_to_string(words, ' ')), ' ');
-  if cardinality(words) > most_words
-     or 'or' = any (lower_words)
-     or knowledge_internal.expansions(
-          query_text, array[configuration], collections, null, scope
-        ) <> '{}'
-  then
-    return null;
-  end if;
-
-  select array_agg(typed.word), array_agg(typed.query),
-         array_fill(null::text, array[count(*)::integer])
-    into analysis.words, analysis.word_queries, analysis.compounds
-    from (
-      select listed.word, plainto_tsquery(configuration, listed.word) as query
-        from unnest(words) with ordinality as listed (word, place)
-       where array_position(lower_words, lower(listed.word)) = listed.place
-       order by listed.place
-      offset 0 -- or each query is computed twice
-    ) as typed
-   where numnode(typed.query) > 0;
-  if analysis.words is null then
-    return null;
-  end if;
-
-  lexemes := to_tsvector(configuration, array_to_string(words, ' '));
-  select array_agg(ordered.lexeme), array_agg(ordered.query),
-         array_agg(ordered.document_frequency), array_agg(ordered.weight),
-         array_agg(ordered.place), string_agg(ordered.query::text, ' | ')::tsquery,
-         corpus.document_count, corpus.mean_length, corpus.k1, corpus.b
-    into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
-         weighed.scored_weights, weighed.readings, analysis.matching_query,
-         weighed.document_count, weighed.mean_length, weighed.k1, weighed.b
-    from (
-      select asked.lexeme, asked.document_frequency,
-             cardinality(asked.positions) * knowledge_internal.weight_of_word(
-               corpus.document_count, asked.document_frequency
-             ) as weight,
-             row_number() over (order by asked.document_frequency, asked.lexeme) as place,
-             knowledge_internal.quoted_lexeme(asked.lexeme)::tsquery as query
-        from rows from (
-               unnest(lexemes),
-               unnest(
-                 knowledge_internal.document_frequencies(tsvector_to_array(lexemes), corpus)
-               )
-             ) as asked (lexeme, positions, labels, document_frequency)
-       order by asked.document_frequency, asked.lexeme
-    ) as ordered;
-  weighed.weights := weighed.scored_weights;
-  weighed.weight_vector := knowledge_internal.lexeme_vector(
-    weighed.lexemes, weighed.scored_weights
-  );
-  analysis.weighed := weighed;
-  analysis.is_optional := true;
-  return analysis;
-end
-$$;
-
--- Reads a query's text in every language of the corpus and weighs its words by idf. collections:
--- those whose synonyms are used beside the general ones; prefix_last: the last word may be the
--- beginning of a word; scope: null for words of all chunks. Of a long text it reads the first 4,096
--- characters, 512 words (3,000 divided by the number of languages, where these are more than 5),
--- and the 256 lexemes that weigh most.
-create function knowledge_internal.analyse_query(
-  query_text text, search_mode text, collections text[] default null,
-  prefix_last boolean default false, scope knowledge_internal.row_scope default null,
-  corpus knowledge_internal.corpus_figures default knowledge_internal.corpus_figures()
-) returns knowledge_internal.query_analysis
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Postgres sends a NOTICE for a query of stop words only.
-set client_min_messages = warning as $$
-declare
-  configurations constant regconfig[] := knowledge_internal.query_configurations();
-  analysis knowledge_internal.query_analysis;
-begin
-  if search_mode = 'websearch' and not prefix_last and cardinality(configurations) = 1 then
-    analysis := knowledge_internal.analyse_plain_words(
-      query_text, configurations[1], collections, scope, corpus
-    );
-  end if;
-  if (analysis.weighed).lexemes is null and configurations is not null then
-    analysis := knowledge_internal.analyse_fully(
-      query_text, search_mode, collections, prefix_last, configurations, scope, corpus
-    );
-  end if;
-  return analysis;
 end
 $$;
 
