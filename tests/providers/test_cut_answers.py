@@ -1,7 +1,6 @@
 """Answers that PostgREST cuts at the project's Max rows: they are fetched in parts, or said so."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -28,15 +27,8 @@ MOST_ROWS = 100
 
 
 def hits(count: int, query_index: int = 0) -> list[dict[str, Any]]:
-    return [
-        {
-            **HYBRID_ROW,
-            "id": f"{query_index}-{number}",
-            "query_index": query_index,
-            "total_count": count,
-        }
-        for number in range(count)
-    ]
+    row = {**HYBRID_ROW, "query_index": query_index, "total_count": count}
+    return [{**row, "id": f"{query_index}-{number}"} for number in range(count)]
 
 
 @pytest.fixture
@@ -61,9 +53,19 @@ def cut(rest: Rest, request: pytest.FixtureRequest) -> Iterator[Rest]:
     yield rest
 
 
-def test_a_search_returns_all_rows_that_it_is_asked_for(cut: Rest) -> None:
-    cut.given(Answer(body=hits(150)))
-    found, details = cut.provider().hybrid_search(None, "zebra", top_k=150)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda provider: provider.hybrid_search(None, "zebra", top_k=150),
+        lambda provider: provider.fulltext_search("zebra", top_k=150),
+    ],
+    ids=["hybrid", "a leg alone"],
+)
+def test_a_search_returns_all_rows_that_it_is_asked_for(
+    cut: Rest, ask: Callable[[Any], Any]
+) -> None:
+    cut.given(Answer(body=[{**row, "rank": 1.0} for row in hits(150)]))
+    found, details = ask(cut.provider())
     assert len({hit.id for hit in found}) == details["raw_count"] == 150
     assert "truncated" not in details
     assert cut.gateway.offsets == [0, MOST_ROWS]
@@ -74,28 +76,15 @@ def test_a_batch_returns_every_list_whole(cut: Rest) -> None:
     answers, details = cut.provider().hybrid_search_batch(
         [{"query_text": "zebra", "top_k": most} for most in (60, 60, 40)]
     )
-    assert [len(answer) for answer in answers] == [60, 60, 40]
     assert [len({hit.id for hit in answer}) for answer in answers] == [60, 60, 40]
     assert details["raw_count"] == 160
     assert "truncated" not in details
 
 
-def test_a_leg_alone_is_whole_too(cut: Rest) -> None:
-    cut.given(Answer(body=[{**row, "rank": 1.0} for row in hits(150)]))
-    found, _ = cut.provider().fulltext_search("zebra", top_k=150)
-    assert len({hit.id for hit in found}) == 150
-
-
-def test_an_answer_that_is_not_cut_is_one_request(cut: Rest) -> None:
-    cut.given(Answer(body=hits(MOST_ROWS)))
-    found, _ = cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS)
-    assert len(found) == MOST_ROWS
-    assert cut.gateway.offsets == [0]
-
-
 def test_the_number_of_rows_is_asked_for_only_where_an_answer_may_be_cut(cut: Rest) -> None:
     cut.given(Answer(body=hits(150)))
-    cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS)
+    found, _ = cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS)
+    assert (len(found), cut.gateway.offsets) == (MOST_ROWS, [0])
     cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS + 1)
     assert cut.gateway.counted == [False, True, True]
 
@@ -112,42 +101,27 @@ def test_a_short_answer_that_is_cut_is_said(gateway: Gateway, side: Any) -> None
     assert "Max rows" in details["remedy"]
 
 
-def asked(provider: Any) -> Any:
-    return provider.hybrid_search(None, "zebra", top_k=150)
-
-
 @SIDES
-def test_rows_that_change_between_the_parts_are_said(gateway: Gateway, side: Any) -> None:
+@pytest.mark.parametrize(("later", "is_batch"), [(140, False), (0, True)], ids=["one", "batch"])
+def test_rows_that_change_between_the_parts_are_said(
+    gateway: Gateway, side: Any, later: int, is_batch: bool
+) -> None:
     gateway.most_rows = MOST_ROWS
-    gateway.answer = Answer(body=hits(150))
-    begun = gateway.offsets.append
 
     class Offsets(list[int]):
         def append(self, offset: int) -> None:
-            begun(offset)
             super().append(offset)
-            if offset:
-                gateway.answer = replace(gateway.answer, body=hits(140))
+            gateway.answer = Answer(body=hits(later if offset else 150))
 
     gateway.offsets = Offsets()
-    found, details = side(gateway, asked)
-    assert len(found) == 140
+    query: Any = {"query_text": "zebra", "top_k": 150}
+
+    def ask(provider: Any) -> Any:
+        if is_batch:
+            return provider.hybrid_search_batch([query])
+        return provider.hybrid_search(None, **query)
+
+    found, details = side(gateway, ask)
+    assert len(found[0] if is_batch else found) == max(later, MOST_ROWS)
     assert details["truncated"] is True
     assert "Max rows" in details["remedy"]
-
-
-@SIDES
-def test_a_batch_that_changes_between_the_parts_is_said(gateway: Gateway, side: Any) -> None:
-    gateway.most_rows = MOST_ROWS
-
-    class Offsets(list[int]):
-        def append(self, offset: int) -> None:
-            super().append(offset)
-            gateway.answer = Answer(body=[] if offset else hits(150))
-
-    gateway.offsets = Offsets()
-    _, details = side(
-        gateway,
-        lambda provider: provider.hybrid_search_batch([{"query_text": "zebra", "top_k": 150}]),
-    )
-    assert details["truncated"] is True

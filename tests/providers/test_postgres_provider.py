@@ -59,23 +59,26 @@ def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpu
     hit = next(result for result in results if "grass" in result.content)
     assert UUID(hit.id)
     assert hit.source == "postgres"
-    assert hit.metadata["document_id"] == str(corpus)
-    assert hit.metadata["knowledge_type"] == "note"
-    assert hit.metadata["source_origin"] == "obsidian"
-    assert hit.metadata["title"] == "Savanna"
-    assert hit.metadata["source_url"] == "https://example.org/savanna"
-    assert hit.metadata["collection"] == "knowledge"
-    assert hit.metadata["document_date"] == "2026-01-31"
-    assert hit.metadata["snippet"] is None
-    assert hit.metadata["context"] is None
-    assert hit.metadata["total_count"] == 3
-    assert dict(hit.metadata)["team"] == "search"
-    assert hit.metadata["chunk_index"] == 1
-    assert hit.metadata["vector_rank"] == 2
-    assert hit.metadata["text_rank"] == 1
-    assert hit.metadata["match_type"] == "both"
+    expected = {
+        "document_id": str(corpus),
+        "knowledge_type": "note",
+        "source_origin": "obsidian",
+        "title": "Savanna",
+        "source_url": "https://example.org/savanna",
+        "collection": "knowledge",
+        "document_date": "2026-01-31",
+        "snippet": None,
+        "context": None,
+        "total_count": 3,
+        "team": "search",
+        "chunk_index": 1,
+        "vector_rank": 2,
+        "text_rank": 1,
+        "match_type": "both",
+        "rrf_score": pytest.approx(1 / 62 + 1 / 61),
+    }
+    assert {name: dict(hit.metadata)[name] for name in expected} == expected
     assert sorted(hit.metadata["matched_terms"]) == ["grass", "zebra"]
-    assert hit.metadata["rrf_score"] == pytest.approx(1 / 62 + 1 / 61)
     assert hit.confidence == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
 
 
@@ -154,9 +157,14 @@ def test_nothing_is_prepared_in_the_session(shared: Connection, corpus: UUID) ->
     assert shared.execute("select statement from pg_prepared_statements").fetchall() == []
 
 
-def test_a_callers_row_factory_does_not_matter(shared_dsn: str, corpus: UUID) -> None:
+def test_a_caller_keeps_the_row_factory_and_the_types_of_the_connection(
+    shared_dsn: str, corpus: UUID
+) -> None:
     with psycopg.connect(shared_dsn, row_factory=psycopg.rows.namedtuple_row) as connection:
         assert len(PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]) == 2
+        assert connection.row_factory is psycopg.rows.namedtuple_row
+        with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
+            connection.execute("select %s", (Vector([1, 0, 0]),))
 
 
 def test_a_connection_string_opens_and_closes_a_connection(
@@ -181,10 +189,3 @@ def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None
         PostgresProvider({}, on_error="empty")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not Connection"):
         AsyncPostgresProvider(shared, on_error="empty")  # type: ignore[arg-type]
-
-
-def test_the_callers_connection_learns_no_new_type(shared_dsn: str, corpus: UUID) -> None:
-    with psycopg.connect(shared_dsn) as connection:
-        assert PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]
-        with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
-            connection.execute("select %s", (Vector([1, 0, 0]),))

@@ -30,12 +30,13 @@ from waiting import until
 __all__ = ["gateway", "rest"]  # fixtures
 
 
-def test_one_connection_serves_many_calls(gateway: Gateway) -> None:
+def test_one_connection_serves_many_calls_and_a_closed_provider_opens_another(
+    gateway: Gateway,
+) -> None:
     with Recorded(gateway).provider() as provider:
         for _ in range(3):
             provider.fulltext_search("zebra")
     assert gateway.connections == 1
-    # A provider that was closed opens another.
     provider.fulltext_search("zebra")
     provider.close()
     assert gateway.connections == 2
