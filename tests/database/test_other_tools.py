@@ -122,10 +122,7 @@ def test_a_module_is_added_as_the_owner_of_the_install(plain_dsn: str, server: S
                 with pytest.raises(migrations.ObstacleError, match=f"belongs to {owner}"):
                     migrations.apply(other, dimensions=3, modules=("words", "facets"))
         finally:
-            query(
-                admin_dsn(server, plain_dsn),
-                f'drop owned by "{role}"',
-            )
+            query(admin_dsn(server, plain_dsn), f'drop owned by "{role}"')
             query(server.admin_dsn(), f'drop role "{role}"')
 
 

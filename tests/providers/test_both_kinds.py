@@ -70,11 +70,7 @@ _CALLS: st.SearchStrategy[Asked] = st.one_of(
     st.tuples(st.sampled_from(["search_my_knowledge", "explain_hybrid_search"]), _HYBRID, _OPTIONS),
     st.tuples(st.just("search"), st.tuples(_EMBEDDINGS), _LEG_OPTIONS),
     st.tuples(st.just("fulltext_search"), st.tuples(_TEXTS), _LEG_OPTIONS),
-    st.tuples(
-        st.just("hybrid_search_batch"),
-        st.tuples(_QUERIES),
-        st.just({}),
-    ),
+    st.tuples(st.just("hybrid_search_batch"), st.tuples(_QUERIES), st.just({})),
 )
 
 

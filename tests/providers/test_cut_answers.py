@@ -7,17 +7,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from supabase_gateway import (
-    HYBRID_ROW,
-    SIDES,
-    Answer,
-    Gateway,
-    Real,
-    Recorded,
-    Rest,
-    gateway,
-    rest,
-)
+from supabase_gateway import HYBRID_ROW, SIDES, Answer, Gateway, Real, Recorded, Rest, gateway, rest
 
 from corpora import store_document
 

@@ -132,12 +132,7 @@ def test_an_empty_exception_still_says_something() -> None:
 
 
 def test_the_page_has_the_http_status_of_every_kind() -> None:
-    for module in (
-        "models.hosted",
-        "ingest.loading",
-        "evaluation.collection",
-        "replicas.choice",
-    ):
+    for module in ("models.hosted", "ingest.loading", "evaluation.collection", "replicas.choice"):
         import_module(f"second_brain.{module}")
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", page, re.MULTILINE)

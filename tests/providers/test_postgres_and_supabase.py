@@ -291,11 +291,7 @@ def test_a_user_searches_what_the_token_says(
 @pytest.mark.module("visitors")
 @pytest.mark.parametrize("multi_tenant", [True, False])
 def test_a_visitor_searches_public_rows_after_the_grant(
-    kind: Kind,
-    zoo: SearchProvider,
-    shared: Connection,
-    shared_connect: Connect,
-    multi_tenant: bool,
+    kind: Kind, zoo: SearchProvider, shared: Connection, shared_connect: Connect, multi_tenant: bool
 ) -> None:
     visitor = kind(shared_connect("anon"), multi_tenant=multi_tenant)
     refused, details = visitor.search_public_knowledge([1, 0, 0], None)

@@ -303,10 +303,7 @@ def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_prima
 def test_replicas_that_are_behind_answer_when_the_primary_is_gone(cluster: Cluster) -> None:
     cluster.catch_up()
     strict = ReplicaProvider(
-        cluster.primary.dsn(),
-        [one.dsn() for one in cluster.standbys],
-        max_lag=0,
-        on_error="empty",
+        cluster.primary.dsn(), [one.dsn() for one in cluster.standbys], max_lag=0, on_error="empty"
     )
     kill(cluster.primary)
     try:

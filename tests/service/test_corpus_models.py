@@ -86,10 +86,7 @@ def test_no_embedder_at_all_is_refused(corpus: str) -> None:
 def test_a_corpus_that_changes_its_model_is_found_again(make: Make, server: Server) -> None:
     """The old corpus and the new one change places under one name, as a re-embedding does."""
     database = contextmanager(copy_of)
-    with (
-        database(server, server.template(3)) as old,
-        database(server, server.template(2)) as new,
-    ):
+    with database(server, server.template(3)) as old, database(server, server.template(2)) as new:
         check_that_a_swap_is_noticed(make, server, old, new)
 
 

@@ -149,10 +149,7 @@ def test_texts_that_postgres_cannot_store_do_not_spoil_the_batch(
 
 
 def test_a_log_that_cannot_be_written_does_not_fail_the_search(
-    logged: Callable[..., Search],
-    dsn: str,
-    database: Connection,
-    caplog: pytest.LogCaptureFixture,
+    logged: Callable[..., Search], dsn: str, database: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     search = logged(dsn)
     database.execute("drop function public.record_knowledge_queries")

@@ -37,12 +37,7 @@ from second_brain.filters import FilterBuilder
 from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.earlier_names import QUERY_FIELDS
-from second_brain.retrieval.query import (
-    Access,
-    AccessOptions,
-    QueryOptions,
-    SearchQuery,
-)
+from second_brain.retrieval.query import Access, AccessOptions, QueryOptions, SearchQuery
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 
@@ -251,27 +246,15 @@ def test_the_page_has_every_argument_with_its_default() -> None:
         ),
         ({"filters": {"team": "finance"}, "tags": ["api"]}, set(), None),
         ({"filters": FilterBuilder().add("chunk_index", "eq", 1)}, {REMINDER, LEAK}, None),
-        (
-            {"filters": FilterBuilder().add("chunk_index", "eq", 1), "tags": ["api"]},
-            {LEAK},
-            None,
-        ),
+        ({"filters": FilterBuilder().add("chunk_index", "eq", 1), "tags": ["api"]}, {LEAK}, None),
         ({"public_only": True}, {CREDIT_NOTE, REMINDER}, {"public_only": True}),
-        (
-            {"viewer_id": UUID(int=1)},
-            {CREDIT_NOTE, REMINDER},
-            {"viewer_id": str(UUID(int=1))},
-        ),
+        ({"viewer_id": UUID(int=1)}, {CREDIT_NOTE, REMINDER}, {"viewer_id": str(UUID(int=1))}),
         (
             {"viewer_id": str(ALICE)},
             {CREDIT_NOTE, REMINDER, ROTATION, LEAK},
             {"viewer_id": str(ALICE)},
         ),
-        (
-            {"viewer_groups": {"staff"}},
-            {CREDIT_NOTE, REMINDER},
-            {"viewer_groups": ["staff"]},
-        ),
+        ({"viewer_groups": {"staff"}}, {CREDIT_NOTE, REMINDER}, {"viewer_groups": ["staff"]}),
         ({"collections": ["tickets"]}, {RECORDER}, {"collections": ["tickets"]}),
         ({"min_similarity": 0.9, "mode": "vector"}, {ROTATION, LEAK}, {"min_similarity": 0.9}),
         ({"min_similarity": 0.9, "mode": "text"}, {ROTATION, LEAK}, {}),
