@@ -200,20 +200,6 @@ def test_a_short_secret_does_not_garble_a_message(secret: str) -> None:
     assert "rosebud" not in safe_message("rosebud in it", secrets=[secret, "rosebud"])
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        ("25P04", errors.SearchTimeoutError),
-        ("57014", errors.SearchTimeoutError),
-        ("25P03", errors.UnavailableError),
-        ("57P05", errors.UnavailableError),
-        ("57P01", errors.UnavailableError),
-    ],
-)
-def test_timeouts_that_end_a_session_are_known(code: str, kind: type[Exception]) -> None:
-    assert isinstance(translate(psycopg.errors.lookup(code)("ended")), kind)
-
-
 @pytest.mark.module("words")
 def test_words_are_written_where_all_tables_are_published(dsn: str, server: Server) -> None:
     admin = admin_dsn(server, dsn)

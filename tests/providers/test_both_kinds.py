@@ -44,17 +44,12 @@ _LEG_OPTIONS = st.fixed_dictionaries(
 )
 
 
-def _without_timeout(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "timeout"}
-
-
 _HYBRID = st.tuples(_EMBEDDINGS, _TEXTS)
 _QUERIES = st.lists(
     st.builds(
         lambda asked, options: {
-            "query_embedding": asked[0],
-            "query_text": asked[1],
-            **_without_timeout(options),
+            **dict(zip(("query_embedding", "query_text"), asked, strict=True)),
+            **{name: value for name, value in options.items() if name != "timeout"},
         },
         _HYBRID,
         _OPTIONS,

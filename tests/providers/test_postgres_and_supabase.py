@@ -260,15 +260,6 @@ def test_explain_raises(zoo: SearchProvider) -> None:
         zoo.explain_hybrid_search([1, 0, 0], None, viewer=MINE)  # type: ignore[call-arg]
 
 
-@pytest.mark.module("insight")
-def test_explain_describes_both_legs(zoo: SearchProvider) -> None:
-    explained = zoo.explain_hybrid_search([1, 0, 0], "delta", public_only=True, top_k=2)
-    assert explained["vector"]["rows"] == 3
-    assert explained["text"]["rows"] == 0
-    assert [one["lexeme"] for one in explained["text"]["lexemes"]] == ["delta"]
-    assert len(explained["hits"]) == 2
-
-
 @pytest.mark.parametrize("multi_tenant", [True, False])
 def test_a_user_searches_what_the_token_says(
     kind: Kind, shared_connect: Connect, multi_tenant: bool

@@ -1,12 +1,7 @@
-"""Wrong inputs over SQL, Python, REST, the command line and MCP: each answer says why.
-
-With WRONG_INPUTS_TABLE set, the answers are added to this file as the rows of a Markdown table.
-"""
+"""Wrong inputs over SQL, Python, REST, the command line and MCP: each answer says why."""
 
 import asyncio
-import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def in_sql(dsn: str, run: Run, **search: Any) -> str:
-    """Search in SQL, and ask the function that explains where there are no rows."""
+    """Ask the function that explains a search without rows."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set role service_role")
         try:
@@ -92,10 +87,8 @@ def over_rest(dsn: str, run: Run, **given: Any) -> str:
         return of_provider(SupabaseProvider(client=client, on_error="raise"), given)
 
 
-def on_the_command_line(dsn: str, run: Run, *options: str) -> str:
-    question = "keys" if not options or options[0].startswith("--") else ""
-    given = ("--mode", "text", "--dsn", dsn)
-    done = run("search", *([question] if question else []), *options, *given)
+def on_the_command_line(dsn: str, run: Run, given: list[str]) -> str:
+    done = run("search", *given, "--mode", "text", "--dsn", dsn)
     assert done.out == ""
     return done.err.strip().splitlines()[-1] if done.code == 0 else " ".join(done.err.split())
 
@@ -137,8 +130,8 @@ CASES: list[tuple[Ask, Any, str]] = [
     (over_rest, {"supabase_url": "http://127.0.0.1:1", "supabase_key": "wrong"}, "Error: "),
     (over_rest, {"supabase_url": "nowhere", "supabase_key": "wrong"}, "Check SUPABASE_URL"),
     (on_the_command_line, ["zebra"], '"zebra"'),
-    (on_the_command_line, ["--filters", '{"tem": "search"}'], 'did you mean "team"?'),
-    (on_the_command_line, ["--filters", "team=search"], "is not JSON"),
+    (on_the_command_line, ["keys", "--filters", '{"tem": "search"}'], 'did you mean "team"?'),
+    (on_the_command_line, ["keys", "--filters", "team=search"], "is not JSON"),
     (over_mcp, {"filters": {"tem": "search"}}, 'did you mean "team"?'),
     (over_mcp, {"filters": {"collection": "memory"}, "include_memory": True}, "collection"),
     # Filters as other systems write them, and what JSON or a model makes of arguments.
@@ -172,7 +165,7 @@ CASES: list[tuple[Ask, Any, str]] = [
     (in_python, {"query_embedding": []}, "query_embedding must be"),
     (in_python, {"query_text": "a\0"}, "query_text: a text has the character NUL"),
     (over_rest, {**WORDS, "filters": {"$or": [{"team": "a"}]}}, "filters.$or has $or"),
-    (on_the_command_line, ["--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
+    (on_the_command_line, ["keys", "--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
     (over_mcp, {"filters": '{"page": {"$in": [1]}}'}, "page has $in"),
     (over_mcp, {"collections": []}, "collections"),
     (over_mcp, {"viewer_id": STRANGER}, "viewer_id"),
@@ -187,46 +180,39 @@ CASES: list[tuple[Ask, Any, str]] = [
 def test_the_answer_says_what_is_wrong(
     corpus: str, run: Run, ask: Ask, given: Any, told: str
 ) -> None:
-    answer = ask(corpus, run, **given) if isinstance(given, dict) else ask(corpus, run, *given)
-    assert told in answer
-    if table := os.environ.get("WRONG_INPUTS_TABLE"):
-        cells = ask.__name__.replace("_", " "), f"`{json.dumps(given)}`", " ".join(answer.split())
-        with Path(table).open("a", encoding="utf-8") as file:
-            file.write(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+    asked = {"given": given} if isinstance(given, list) else given
+    assert told in ask(corpus, run, **asked)
 
 
-def write(document: Any, chunks: Any) -> Callable[[str], object]:
-    def written(dsn: str) -> object:
-        with psycopg.connect(dsn) as connection:
-            return KnowledgeWriter(connection).upsert_document(document, chunks)
-
-    return written
+def write(dsn: str, document: Any, chunks: Any) -> object:
+    with psycopg.connect(dsn) as connection:
+        return KnowledgeWriter(connection).upsert_document(document, chunks)
 
 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
         (
-            lambda dsn: PostgresProvider(dsn).hybrid_search("keys", [1, 0, 0]),  # type: ignore[arg-type]
+            lambda dsn, one: one.hybrid_search("keys", [1, 0, 0]),
             "query_embedding must be a list of numbers, not 'keys'",
         ),
+        (lambda dsn, one: one.fulltext_search([1, 0, 0]), "query_text must be a text, not list"),
         (
-            lambda dsn: PostgresProvider(dsn).fulltext_search([1, 0, 0]),  # type: ignore[arg-type]
-            "query_text must be a text, not list",
-        ),
-        (
-            lambda dsn: PostgresProvider(dsn).hybrid_search(None, "keys", limit=3),  # type: ignore[call-arg]
+            lambda dsn, one: one.hybrid_search(None, "keys", limit=3),
             r"unexpected argument 'limit', not one of .*, top_k,",
         ),
-        (write({"external_key": "a"}, ["text"]), r"chunks\[0\] must be a dict, not str"),
-        (write("a", []), "document must be a dict, not str"),
+        (
+            lambda dsn, one: write(dsn, {"external_key": "a"}, ["text"]),
+            r"chunks\[0\] must be a dict, not str",
+        ),
+        (lambda dsn, one: write(dsn, "a", []), "document must be a dict, not str"),
     ],
 )
 def test_a_value_of_another_kind_is_named(
-    corpus: str, ask: Callable[[str], object], told: str
+    corpus: str, ask: Callable[[str, Any], object], told: str
 ) -> None:
     with pytest.raises((SecondBrainError, TypeError), match=told):
-        ask(corpus)
+        ask(corpus, PostgresProvider(corpus))
 
 
 def test_a_failure_is_raised_or_returned_as_it_is_asked_for(corpus: str) -> None:

@@ -27,6 +27,7 @@ from retrieving import (
 
 from second_brain import errors
 from second_brain.models import CallableEmbedder
+from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.embedding import NO_EMBEDDER
 from second_brain.retrieval.retrieval import AnyReranker
 from second_brain.retrieval.service import RetrievalService
@@ -34,6 +35,12 @@ from second_brain.services.calls import Deadline
 from second_brain.services.postgres import PostgresProvider
 
 __all__ = ["corpus", "make"]  # fixtures
+
+
+def failed_part(response: SearchResponse) -> tuple[str, str]:
+    """Return the part that a search continued without, and the kind of its error."""
+    assert response.degraded is not None
+    return response.degraded.part, response.degraded.kind
 
 
 def test_without_its_embedder_a_hybrid_search_asks_by_the_text_hits(
@@ -45,8 +52,8 @@ def test_without_its_embedder_a_hybrid_search_asks_by_the_text_hits(
     assert (response.mode, response.mode_used) == ("hybrid", "hybrid")
     assert response.notes == {"embedding": "from the best text hits"}
     assert response.embedding_model is None
+    assert failed_part(response) == ("embed", "unavailable")
     assert response.degraded is not None
-    assert (response.degraded.part, response.degraded.kind) == ("embed", "unavailable")
     assert response.degraded.message
     assert response.degraded.remedy
     assert response.degraded.also is None
@@ -101,8 +108,7 @@ def test_an_embedder_of_another_model_is_replaced_where_the_setting_says_so(
     other = CallableEmbedder(embedded, "another", 3)
     response = make(corpus, other, search_on_bad_embedding="from_text")("leaked key")
     assert response.mode_used == "hybrid"
-    assert response.degraded is not None
-    assert response.degraded.kind == "configuration"
+    assert failed_part(response)[1] == "configuration"
 
 
 def test_a_database_that_makes_no_embedding_answers_by_words(make: Make, dsn: str) -> None:
@@ -112,8 +118,7 @@ def test_a_database_that_makes_no_embedding_answers_by_words(make: Make, dsn: st
     response = make(dsn, DOWN)("leaked key")
     assert contents(response) == [LEAK, ROTATION]
     assert response.mode_used == "text"
-    assert response.degraded is not None
-    assert response.degraded.part == "embed"
+    assert failed_part(response)[0] == "embed"
 
 
 def test_without_its_embedder_a_rerank_reads_the_hits_of_the_text_leg(
@@ -123,8 +128,7 @@ def test_without_its_embedder_a_rerank_reads_the_hits_of_the_text_leg(
     assert contents(response) == sorted(contents(response), reverse=True)
     assert {LEAK, ROTATION} <= {*contents(response)}
     assert response.mode_used == "rerank"
-    assert response.degraded is not None
-    assert response.degraded.part == "embed"
+    assert failed_part(response)[0] == "embed"
 
 
 @pytest.mark.parametrize(
@@ -142,8 +146,7 @@ def test_an_embedding_that_is_none_is_not_searched_with(
 ) -> None:
     response = make(corpus, CallableEmbedder(lambda _: answer, "by-hand", 3))("leaked key")
     assert response.notes == {"embedding": "from the best text hits"}
-    assert response.degraded is not None
-    assert response.degraded.kind == kind
+    assert failed_part(response) == ("embed", kind)
 
 
 def scoring_nothing(question: str, passages: Sequence[str]) -> list[float]:
@@ -168,8 +171,7 @@ def test_without_its_reranker_a_search_keeps_the_fused_order(
     assert (response.mode, response.mode_used) == ("rerank", "hybrid")
     assert response.results[0].rerank_score is None
     assert response.results[0].original_rank is None
-    assert response.degraded is not None
-    assert (response.degraded.part, response.degraded.kind) == ("rerank", kind)
+    assert failed_part(response) == ("rerank", kind)
 
 
 def test_without_the_extra_a_rerank_says_what_to_install(
@@ -211,8 +213,7 @@ def test_a_stuck_embedder_leaves_time_to_search_by_words(
     monkeypatch.setattr("second_brain.retrieval.embedding.EMBEDDING_SHARE", 0.005)
     response = make(corpus, CallableEmbedder(stuck, "by-hand", 3))("leaked key", timeout=60)
     assert contents(response)[:2] == [LEAK, ROTATION]
-    assert response.degraded is not None
-    assert (response.degraded.part, response.degraded.kind) == ("embed", "timeout")
+    assert failed_part(response) == ("embed", "timeout")
 
 
 def test_a_stuck_reranker_costs_no_more_than_the_timeout(
@@ -230,8 +231,7 @@ def test_a_stuck_reranker_costs_no_more_than_the_timeout(
     search = make(corpus, reranker=stuck)
     response = search("leaked key", mode="rerank", timeout=60, on_part=pass_time)
     assert contents(response)[0] == LEAK
-    assert response.degraded is not None
-    assert (response.degraded.part, response.degraded.kind) == ("rerank", "timeout")
+    assert failed_part(response) == ("rerank", "timeout")
 
 
 def test_a_statement_that_takes_too_long_is_an_error_at_once(make: Make, corpus: str) -> None:
