@@ -102,38 +102,33 @@ def installs(server: Server, template: str) -> Iterator[str]:
 
 
 def contents(connection: psycopg.Connection[Any], schema: str) -> dict[str, Any]:
-    """Return the definition of a schema and a digest of the rows of its tables."""
+    """Return the definition of a schema and the rows of its tables."""
     found: dict[str, Any] = {"catalogue": catalogue.read(connection, schema)}
     tables = connection.execute(
         "select schemaname, tablename from pg_tables where schemaname = any (%s)",
         [[schema, naming.internals(schema)]],
     ).fetchall()
     for name in tables:
-        table = sql.Identifier(*name)
-        query = sql.SQL("select md5(string_agg(one::text, '' order by one::text)) from {} as one")
-        found[".".join(name)] = connection.execute(query.format(table)).fetchone()
+        rows = sql.SQL("select one::text from {} as one").format(sql.Identifier(*name))
+        found[".".join(name)] = sorted(connection.execute(rows).fetchall())
     return found
 
 
 def everything(dsn: str) -> dict[str, Any]:
     """Return the contents of each install, and of what is foreign."""
     with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def rows(source: str) -> list[tuple[Any, ...]]:
+            return connection.execute(f"select * from {source}".encode()).fetchall()
+
         found: dict[str, Any] = {one: contents(connection, one) for one in INSTALLS}
-        found["foreign"] = [
-            connection.execute(f"select * from {one}".encode()).fetchall()
-            for one in ("documents", "chunks", "match_documents('[1, 0, 0]', 1)")
-        ]
+        match = "match_documents('[1, 0, 0]', 1)"
+        found["foreign"] = [rows(one) for one in ("documents", "chunks", match)]
+        histories = {one: f"supabase_migrations.{naming.history(one)}" for one in INSTALLS}
         found["histories"] = {
-            one: connection.execute(
-                sql.SQL("select version, name from supabase_migrations.{} order by 1").format(
-                    sql.Identifier(naming.history(one))
-                )
-            ).fetchall()
-            for one in INSTALLS
-            if connection.execute(
-                "select to_regclass(%s)", [f"supabase_migrations.{naming.history(one)}"]
-            ).fetchone()
-            != (None,)
+            one: sorted(rows(f"(select version, name from {table}) as one"))
+            for one, table in histories.items()
+            if rows(f"to_regclass('{table}')") != [(None,)]
         }
     return found
 
@@ -141,9 +136,7 @@ def everything(dsn: str) -> dict[str, Any]:
 def others(found: Mapping[str, Any], schema: str) -> dict[str, Any]:
     """Leave out one install."""
     histories = {name: one for name, one in found["histories"].items() if name != schema}
-    return {name: one for name, one in found.items() if name not in (schema, "histories")} | {
-        "histories": histories
-    }
+    return {**found, schema: None, "histories": histories}
 
 
 def best(hits: Sequence[Any]) -> str:

@@ -10,10 +10,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from conftest import Server
-from second_brain import errors
 from second_brain.database import doctor, migrations, restored
 from second_brain.database.history import recorded
-from second_brain.errors import ConfigurationError, translate
+from second_brain.errors import ConfigurationError
 from second_brain.redaction import safe_message
 from second_brain.services.connections import address, libpq
 from support.databases import admin_dsn, examine, query

@@ -20,6 +20,7 @@ from second_brain.database import catalogue, doctor, migrations
 from second_brain.database.embedded import installed_majors, program
 from second_brain.database.embedded_machine import binaries
 from second_brain.database.history import installed_modules
+from support.databases import query
 from tools import migrations as tool
 from tools.migrations import Checkout, Databases
 
@@ -53,8 +54,7 @@ def fill(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for word in WORDS:
             connection.execute(STORE, {"collection": "knowledge", "word": word, "count": 40})
-        connection.execute("analyze public.knowledge_chunks")
-        connection.execute("select public.refresh_knowledge_statistics()")
+    query(dsn, "analyze public.knowledge_chunks", "select public.refresh_knowledge_statistics()")
 
 
 def answers(dsn: str) -> list[list[tuple[Any, ...]]]:
