@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,6 +21,8 @@ from sides import Side, corpus, side
 
 from conftest import Connection
 from second_brain.errors import SecondBrainError
+from second_brain.replicas import reachability
+from second_brain.replicas.reachability import Reachability
 from second_brain.services import connection_calls
 from second_brain.services.calls import FIRST_PAUSE, LONGEST_TIMEOUT
 from second_brain.services.connections import async_connection_pool
@@ -440,3 +442,46 @@ def test_searches_work_through_a_transaction_pooler(
     assert {(timeout, prepared) for _, timeout, prepared in served} == {("0", "0")}
     end_backends(shared)
     assert ask(provider) == FOUND
+
+
+Clock = Callable[[float], None]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let seconds pass."""
+    now = [1000.0]
+
+    def pass_(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return pass_
+
+
+def test_one_call_tests_a_server_that_has_failed(later: Clock) -> None:
+    server = Reachability()
+    assert [server.admits(5), server.admits(5)] == [True, True]
+    server.has_failed()
+    assert not server.admits(5)
+    later(reachability.FIRST_REST)
+    assert [server.admits(5), server.admits(5)] == [True, False]
+    later(5)
+    assert [server.admits(5), server.admits(5)] == [True, False]
+    server.has_answered()
+    assert [server.admits(5), server.admits(5)] == [True, True]
+
+
+def test_each_test_that_fails_makes_the_rest_longer(later: Clock) -> None:
+    server = Reachability()
+    rests = []
+    for _ in range(7):
+        server.has_failed()
+        # A concurrent call that fails with it.
+        server.has_failed()
+        waited = 0.0
+        while not server.admits(60):
+            later(0.5)
+            waited += 0.5
+        rests.append(waited)
+    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]

@@ -1,16 +1,28 @@
-"""PostgresProvider over a real database."""
+"""PostgresProvider over a real database, the one for a loop, and connections that are shared."""
 
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any, get_type_hints
 from uuid import UUID
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.embeddings import Embeddings
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
+from sides import Blocking, Looping, Side
+from sides import side as side
 
-from conftest import Connection
-from corpora import SAVANNA
+from conftest import Connection, Server, copy_of
+from corpora import SAVANNA, store_document
+from second_brain.errors import ClientTimeoutError, PermissionDeniedError, SecondBrainError
+from second_brain.integrations.langchain import SecondBrainVectorStore
 from second_brain.services.arguments import (
     KEYWORD_DEFAULTS,
     VIEWER,
@@ -21,12 +33,13 @@ from second_brain.services.arguments import (
     PublicSearchOptions,
     SearchOptions,
 )
+from second_brain.services.connection_calls import lock_of
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.write import KnowledgeWriter
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def corpus(shared_service: Connection) -> UUID:
     document = {
         "external_key": "savanna",
@@ -189,3 +202,199 @@ def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None
         PostgresProvider({}, on_error="empty")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not Connection"):
         AsyncPostgresProvider(shared, on_error="empty")  # type: ignore[arg-type]
+
+
+Asked = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+_EMBEDDINGS = st.sampled_from([None, [1, 0, 0], (0.6, 0.8, 0), "[0,0,1]", [1, 2], [0, 0, 0], "x"])
+_TEXTS = st.sampled_from([None, "", "zebra", "grass lion", '"zebra crossing"', "a\x00", "nosuch"])
+_VIEWERS = st.sampled_from([None, UUID(int=1), "nobody", str(UUID(int=1))])
+_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "top_k": st.sampled_from([1, 2, 0, 10**12]),
+        "threshold": st.sampled_from([0.9, -1.0, 2.0]),
+        "fusion": st.sampled_from(["rrf", "auto", "nosuch"]),
+        "search_mode": st.sampled_from(["simple", "phrase", "nosuch"]),
+        "filters": st.sampled_from([None, {"team": "search"}, [{"field": "nosuch"}], 7]),
+        "date_from": st.sampled_from(["2026-01-31", "soon"]),
+        "snippet": st.booleans(),
+        "public_only": st.booleans(),
+        "timeout": st.sampled_from([None, 60.0, 0]),
+    },
+)
+_LEG_OPTIONS = st.fixed_dictionaries(
+    {}, optional={"top_k": st.sampled_from([1, 0]), "viewer_id": _VIEWERS}
+)
+
+
+_HYBRID = st.tuples(_EMBEDDINGS, _TEXTS)
+_QUERIES = st.lists(
+    st.builds(
+        lambda asked, options: {
+            **dict(zip(("query_embedding", "query_text"), asked, strict=True)),
+            **{name: value for name, value in options.items() if name != "timeout"},
+        },
+        _HYBRID,
+        _OPTIONS,
+    ),
+    max_size=3,
+)
+_CALLS: st.SearchStrategy[Asked] = st.one_of(
+    st.tuples(
+        st.just("hybrid_search"),
+        _HYBRID,
+        st.builds(lambda one, viewer: {**one, "viewer_id": viewer}, _OPTIONS, _VIEWERS),
+    ),
+    st.tuples(st.sampled_from(["search_my_knowledge", "explain_hybrid_search"]), _HYBRID, _OPTIONS),
+    st.tuples(st.just("search"), st.tuples(_EMBEDDINGS), _LEG_OPTIONS),
+    st.tuples(st.just("fulltext_search"), st.tuples(_TEXTS), _LEG_OPTIONS),
+    st.tuples(st.just("hybrid_search_batch"), st.tuples(_QUERIES), st.just({})),
+)
+
+
+def answer(provider: Any, asked: Asked) -> Any:
+    method, arguments, options = asked
+    try:
+        found = getattr(provider, method)(*arguments, **options)
+    except SecondBrainError as error:
+        return type(error), str(error), error.code, error.remedy
+    if method == "explain_hybrid_search":
+        for timed in (found, *(one[leg] for one in found["lists"] for leg in ("vector", "text"))):
+            del timed["milliseconds"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def both(shared_dsn: str) -> Iterator[list[Any]]:
+    """The two kinds of provider, each multi-tenant too or not."""
+    sides = [Blocking(), Looping()]
+    yield [
+        [
+            one.provider(one.connect(shared_dsn, autocommit=True), multi_tenant=multi_tenant)
+            for multi_tenant in (False, True)
+        ]
+        for one in sides
+    ]
+    for one in sides:
+        one.close()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(asked=_CALLS, is_multi_tenant=st.booleans())
+def test_a_loop_gets_the_answers_that_a_thread_gets(
+    both: list[Any], asked: Asked, is_multi_tenant: bool
+) -> None:
+    blocking, looping = both
+    assert answer(looping[is_multi_tenant], asked) == answer(blocking[is_multi_tenant], asked)
+
+
+def test_the_methods_of_both_kinds_take_the_same() -> None:
+    public = [
+        name
+        for name, method in vars(SearchProvider).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    ]
+    assert "embedding_models" in public
+    for name in public:
+        one = inspect.signature(getattr(PostgresProvider, name))
+        method = getattr(AsyncPostgresProvider, name)
+        other = inspect.signature(method)
+        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
+        # An iterator of pages has another type for an event loop.
+        assert one.parameters == other.parameters, name
+        if inspect.iscoroutinefunction(method):
+            assert one == other, name
+
+
+def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
+    store_document(shared, "models", {"model 0": [0, 1, 0], "model 1": [0, 1, 0]}, "mine")
+    try:
+        models = side.provider(shared_dsn).embedding_models(timeout=30.0)
+        assert ("mine", 3, 2) in [(one.model, one.dimensions, one.chunks) for one in models]
+        nobody = side.connect(shared_dsn, autocommit=True)
+        side.do(nobody.execute("set role anon"))
+        with pytest.raises(PermissionDeniedError):
+            side.provider(nobody).embedding_models()
+    finally:
+        KnowledgeWriter(shared).delete_document("models")
+
+
+AT_ONCE = 16
+
+
+class Embedded(Embeddings):
+    """Embeds by hand."""
+
+    def embed_query(self, text: str) -> list[float]:
+        return [0.0, 1.0, float(len(text))]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.embed_query(text) for text in texts]
+
+
+@pytest.fixture(params=[True, False], ids=["autocommit", "transactions"])
+def connection(server: Server, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection[Any]]:
+    for dsn in copy_of(server, server.template(3)):
+        with psycopg.connect(dsn, autocommit=request.param) as one:
+            yield one
+
+
+def test_searches_and_writes_of_threads_wait_for_each_other(
+    connection: psycopg.Connection[Any],
+) -> None:
+    KnowledgeWriter(connection).upsert_document({"external_key": "a"}, [{"content": "a heron"}])
+    provider = PostgresProvider(connection)
+
+    def call(number: int) -> int:
+        if number % 4 == 0:
+            writer = KnowledgeWriter(connection)
+            writer.upsert_document({"external_key": str(number)}, [{"content": "an egret"}])
+        hits, _ = provider.fulltext_search("heron", timeout=60.0)
+        return len(hits)
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        assert list(threads.map(call, range(AT_ONCE))) == [1] * AT_ONCE
+    assert len(provider.fulltext_search("egret")[0]) == AT_ONCE // 4
+
+
+async def test_a_store_on_one_connection_takes_calls_at_once(
+    connection: psycopg.Connection[Any],
+) -> None:
+    store = SecondBrainVectorStore(connection, Embedded())
+    added = [store.aadd_texts([f"heron {n}"], ids=[str(n)]) for n in range(AT_ONCE)]
+    await asyncio.gather(*added)
+    found = await asyncio.gather(*(store.asimilarity_search("heron", k=50) for _ in range(AT_ONCE)))
+    assert [len(one) for one in found] == [AT_ONCE] * AT_ONCE
+
+
+async def test_tasks_of_a_loop_wait_for_each_other(connection: psycopg.Connection[Any]) -> None:
+    KnowledgeWriter(connection).upsert_document({"external_key": "a"}, [{"content": "a heron"}])
+    connection.commit()
+    dsn = connection.info.dsn
+    password = connection.info.password
+    async with await psycopg.AsyncConnection.connect(dsn, password=password) as shared:
+        provider = AsyncPostgresProvider(shared)
+        calls = [provider.fulltext_search("heron", timeout=60.0) for _ in range(AT_ONCE)]
+        assert [len(hits) for hits, _ in await asyncio.gather(*calls)] == [1] * AT_ONCE
+
+
+def test_a_call_waits_no_longer_than_its_timeout(connection: psycopg.Connection[Any]) -> None:
+    taken, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock_of(connection):
+            taken.set()
+            free.wait()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    taken.wait()
+    try:
+        with pytest.raises(ClientTimeoutError, match="in use by another call") as refused:
+            PostgresProvider(connection).fulltext_search("heron", timeout=0.05)
+    finally:
+        free.set()
+        holding.join()
+    assert "pool" in refused.value.remedy
+    assert PostgresProvider(connection).fulltext_search("heron")[0] == []

@@ -1,24 +1,41 @@
-"""The Supabase provider over HTTP: what a refused, lost or odd answer becomes."""
+"""The Supabase provider over HTTP: refused, lost, odd and cut answers, and the one for a loop."""
 
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
+import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from supabase.lib.client_options import AsyncClientOptions
 from supabase_gateway import (
+    HYBRID_ROW,
+    ROW,
+    SIDES,
+    VIEWER,
     Answer,
     Gateway,
     Key,
+    Real,
     Recorded,
     Rest,
+    blocking,
     config,
     error,
     gateway,
+    looping,
     rest,
     token,
 )
 
+from corpora import store_document
 from postgrest_server import free_port
 from second_brain import errors
-from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
+from supabase import acreate_client
+from waiting import until
 
 __all__ = ["gateway", "rest"]  # fixtures
 
@@ -206,3 +223,224 @@ def test_an_unexposed_schema_is_named_with_the_remedy(gateway: Gateway) -> None:
 def test_an_invalid_schema_is_refused() -> None:
     with pytest.raises(errors.InvalidInputError, match="schema must"):
         SupabaseProvider(schema="no such; name")
+
+
+def test_one_connection_serves_many_calls_and_a_closed_provider_opens_another(
+    gateway: Gateway,
+) -> None:
+    with Recorded(gateway).provider() as provider:
+        for _ in range(3):
+            provider.fulltext_search("zebra")
+    assert gateway.connections == 1
+    provider.fulltext_search("zebra")
+    provider.close()
+    assert gateway.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body=[HYBRID_ROW]),
+        Answer(body=[]),
+        error(400, "22023", "pool_size must be between 1 and 1000, not 0"),
+        error(500, "57014", "canceling statement due to statement timeout"),
+        Answer(302, "", "text/html"),
+        Answer(502, "<html>Bad Gateway</html>", "text/html"),
+        Answer(200, '[{"id": "cut o'),
+        Answer(200, {"id": "no rows"}),
+    ],
+    ids=str,
+)
+def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: Answer) -> None:
+    gateway.answer = answer
+    searches: list[Callable[[Any], Any]] = [
+        lambda provider: provider.hybrid_search([1, 0, 0], "zebra", snippet=True),
+        lambda provider: provider.search_my_knowledge(None, "zebra"),
+        lambda provider: provider.search_public_knowledge(None, "zebra"),
+        lambda provider: provider.search([1, 0, 0], 3, 0.5),
+        lambda provider: provider.fulltext_search("zebra", viewer_id=VIEWER),
+        lambda provider: provider.hybrid_search_batch([{"query_text": "zebra"}]),
+    ]
+
+    async def on_a_loop(provider: AsyncSupabaseProvider) -> list[Any]:
+        return [await search(provider) for search in searches]
+
+    in_a_thread = blocking(gateway, lambda provider: [search(provider) for search in searches])
+    assert looping(gateway, on_a_loop) == in_a_thread
+    # Without the calls that ask why there are no hits.
+    bodies = [body for body in gateway.bodies if "search" not in body]
+    assert len(bodies) == 2 * len(searches)
+    assert bodies[: len(searches)] == bodies[len(searches) :]
+
+
+@SIDES
+@pytest.mark.parametrize("place", ["before the answer", "in the answer"])
+def test_a_connection_that_is_lost_is_opened_again(gateway: Gateway, side: Any, place: Any) -> None:
+    gateway.answer = Answer(body=[HYBRID_ROW])
+    gateway.drops = [place] * 2
+    hits, details = side(gateway, lambda provider: provider.hybrid_search(None, "zebra"))
+    assert "fallback_reason" not in details, details
+    assert [hit.content for hit in hits] == [ROW["content"]]
+    assert len(gateway.bodies) == gateway.connections == 3
+
+
+@SIDES
+def test_a_connection_that_stays_lost_is_told_so(gateway: Gateway, side: Any) -> None:
+    gateway.drops = ["before the answer"] * 9
+    search = lambda provider: provider.hybrid_search(None, "zebra")  # noqa: E731
+    hits, details = side(gateway, search, retries=1)
+    assert (hits, details["error_kind"]) == ([], "connection_lost")
+    assert details["error_type"] == "RemoteProtocolError"
+    assert len(gateway.bodies) == 2
+    assert side(gateway, search, retries=0)[1]["error_kind"] == "connection_lost"
+    assert len(gateway.bodies) == 3
+
+
+@SIDES
+def test_a_call_has_a_timeout_of_its_own(gateway: Gateway, side: Any) -> None:
+    gateway.held.clear()
+    _, details = side(gateway, lambda provider: provider.fulltext_search("zebra", timeout=0.05))
+    assert details["error_kind"] == "client_timeout"
+    until(lambda: gateway.bodies)
+    # One that was sent may be running, and is not sent again.
+    assert len(gateway.bodies) == 1
+
+
+def test_calls_on_a_loop_share_connections(gateway: Gateway) -> None:
+    async def ask(provider: AsyncSupabaseProvider) -> None:
+        for _ in range(3):
+            await provider.fulltext_search("zebra")
+        assert gateway.connections == 1
+        await provider.close()
+        await asyncio.gather(*(provider.fulltext_search("zebra") for _ in range(3)))
+
+    looping(gateway, ask)
+    assert gateway.connections <= 4
+    assert len(gateway.bodies) == 6
+
+
+def test_a_client_that_is_given_is_used_on_a_loop(gateway: Gateway) -> None:
+    async def ask() -> None:
+        async with httpx.AsyncClient() as http:
+            client = await acreate_client(
+                gateway.url, token("authenticated"), AsyncClientOptions(httpx_client=http)
+            )
+            provider = AsyncSupabaseProvider(client=client)
+            _, details = await provider.search_my_knowledge(None, "zebra")
+            await provider.close()
+            assert "fallback_reason" not in details, details
+            assert not http.is_closed
+
+    asyncio.run(ask())
+    assert "viewer_id" not in gateway.bodies[0]
+
+
+def test_without_credentials_a_loop_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUPABASE_URL", raising=False)
+    monkeypatch.delenv("SUPABASE_KEY", raising=False)
+    hits, details = asyncio.run(AsyncSupabaseProvider().hybrid_search(None, "zebra"))
+    assert (hits, details["fallback_reason"]) == ([], "client_unavailable")
+
+
+MOST_ROWS = 100
+
+
+def hits(count: int, query_index: int = 0) -> list[dict[str, Any]]:
+    row = {**HYBRID_ROW, "query_index": query_index, "total_count": count}
+    return [{**row, "id": f"{query_index}-{number}"} for number in range(count)]
+
+
+@pytest.fixture
+def cut(rest: Rest, request: pytest.FixtureRequest) -> Iterator[Rest]:
+    """A project whose Max rows is below what is asked for, with 160 chunks."""
+    rest.gateway.most_rows = MOST_ROWS
+    if isinstance(rest, Recorded):
+        yield rest
+        return
+    assert isinstance(rest, Real)
+    owner = request.getfixturevalue("dsn")
+    admin = request.getfixturevalue("server").admin_dsn()
+    store_document(
+        owner, "many", {f"zebra {number}": [1, number / 100, 0] for number in range(160)}
+    )
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("alter role authenticator in database {} set pgrst.db_max_rows = {}").format(
+                sql.Identifier(str(conninfo_to_dict(owner)["dbname"])), sql.Literal(str(MOST_ROWS))
+            )
+        )
+    yield rest
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda provider: provider.hybrid_search(None, "zebra", top_k=150),
+        lambda provider: provider.fulltext_search("zebra", top_k=150),
+    ],
+    ids=["hybrid", "a leg alone"],
+)
+def test_a_search_returns_all_rows_that_it_is_asked_for(
+    cut: Rest, ask: Callable[[Any], Any]
+) -> None:
+    cut.given(Answer(body=[{**row, "rank": 1.0} for row in hits(150)]))
+    found, details = ask(cut.provider())
+    assert len({hit.id for hit in found}) == details["raw_count"] == 150
+    assert "truncated" not in details
+    assert cut.gateway.offsets == [0, MOST_ROWS]
+
+
+def test_a_batch_returns_every_list_whole(cut: Rest) -> None:
+    cut.given(Answer(body=[*hits(60), *hits(60, 1), *hits(40, 2)]))
+    answers, details = cut.provider().hybrid_search_batch(
+        [{"query_text": "zebra", "top_k": most} for most in (60, 60, 40)]
+    )
+    assert [len({hit.id for hit in answer}) for answer in answers] == [60, 60, 40]
+    assert details["raw_count"] == 160
+    assert "truncated" not in details
+
+
+def test_the_number_of_rows_is_asked_for_only_where_an_answer_may_be_cut(cut: Rest) -> None:
+    cut.given(Answer(body=hits(150)))
+    found, _ = cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS)
+    assert (len(found), cut.gateway.offsets) == (MOST_ROWS, [0])
+    cut.provider().hybrid_search(None, "zebra", top_k=MOST_ROWS + 1)
+    assert cut.gateway.counted == [False, True, True]
+
+
+@SIDES
+def test_a_short_answer_that_is_cut_is_said(gateway: Gateway, side: Any) -> None:
+    gateway.most_rows = 10
+    gateway.answer = Answer(body=hits(150))
+    found, details = side(
+        gateway, lambda provider: provider.hybrid_search(None, "zebra", top_k=20, match_offset=5)
+    )
+    assert len(found) == 10
+    assert details["truncated"] is True
+    assert "Max rows" in details["remedy"]
+
+
+@SIDES
+@pytest.mark.parametrize(("later", "is_batch"), [(140, False), (0, True)], ids=["one", "batch"])
+def test_rows_that_change_between_the_parts_are_said(
+    gateway: Gateway, side: Any, later: int, is_batch: bool
+) -> None:
+    gateway.most_rows = MOST_ROWS
+
+    class Offsets(list[int]):
+        def append(self, offset: int) -> None:
+            super().append(offset)
+            gateway.answer = Answer(body=hits(later if offset else 150))
+
+    gateway.offsets = Offsets()
+    query: Any = {"query_text": "zebra", "top_k": 150}
+
+    def ask(provider: Any) -> Any:
+        if is_batch:
+            return provider.hybrid_search_batch([query])
+        return provider.hybrid_search(None, **query)
+
+    found, details = side(gateway, ask)
+    assert len(found[0] if is_batch else found) == max(later, MOST_ROWS)
+    assert details["truncated"] is True
+    assert "Max rows" in details["remedy"]

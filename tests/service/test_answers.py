@@ -1,9 +1,10 @@
-"""What a search says of itself: explanations, ignored embeddings, and how sure an answer is."""
+"""RetrievalService: which answers are cached, what a search says of itself, how sure it is."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 from retrieving import (
     ALICE,
@@ -13,20 +14,129 @@ from retrieving import (
     RECORDER,
     REMINDER,
     ROTATION,
+    Make,
+    contents,
     corpus,
+    embedded,
+    fill,
+    make,
     out_of_order,
+    sync_search,
+    unreachable,
 )
 
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.mcp_server.text import as_text, found
+from second_brain.models import CallableEmbedder
 from second_brain.retrieval.answer import Explanation
 from second_brain.retrieval.query import OperatorQuery, SearchQuery
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.retrieval.settings import SearchSettings
+from second_brain.services import last_write
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.results import OFF_SUBJECT, off_subject_note
+from second_brain.services.write import KnowledgeWriter
 
-__all__ = ["corpus"]  # a fixture
+__all__ = ["corpus", "make"]  # fixtures
+
+
+def test_a_kept_answer_is_given_again_until_something_is_written(make: Make, dsn: str) -> None:
+    fill(dsn)
+    search = make(dsn, search_cache_enabled=True)
+    first = search("leaked key")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # Not by the writer, as another process's write is not.
+        connection.execute("update public.knowledge_chunks set content = content || ' Really.'")
+        again = search("leaked key")
+        assert again.cached
+        assert again.results == first.results
+        assert again.timings.search == 0
+        KnowledgeWriter(connection).delete_document("tickets/4711")
+    fresh = search("leaked key")
+    assert not fresh.cached
+    assert contents(fresh)[0] == f"{LEAK} Really."
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"viewer_id": ALICE},
+        {"viewer_groups": []},
+        {"limit": 3},
+        {"offset": 1},
+        {"mode": "text"},
+        {"tags": ["api"]},
+        {"public_only": True},
+        {"snippet": True},
+        {"min_similarity": 0.5},
+    ],
+    ids=str,
+)
+def test_an_answer_is_kept_for_the_very_same_question(corpus: str, other: dict[str, Any]) -> None:
+    search = sync_search(corpus, search_cache_enabled=True)
+    search("leaked key")
+    assert not search("leaked key", **other).cached
+    assert not search("Leaked key").cached
+    assert search("leaked key", limit=10, mode="hybrid").cached
+
+
+def test_a_text_that_is_not_unicode_is_invalid_input_with_a_cache_too(
+    make: Make, corpus: str
+) -> None:
+    for settings in ({}, {"search_cache_enabled": True}):
+        with pytest.raises(InvalidInputError):
+            make(corpus, **settings)("leaked key", category="\ud800")
+
+
+def test_a_half_life_without_end_is_not_answered_from_what_is_kept_without_one(
+    make: Make, corpus: str
+) -> None:
+    search = make(corpus, search_cache_enabled=True)
+    search("leaked key")
+    with pytest.raises(InvalidInputError, match="recency_half_life"):
+        search("leaked key", recency_half_life=float("inf"))
+
+
+def test_a_callers_changes_do_not_reach_the_cached_answer(make: Make, corpus: str) -> None:
+    search = make(corpus, search_cache_enabled=True)
+    for _ in range(3):
+        response = search("leaked key")
+        assert response.results[0].metadata["team"] == "platform"
+        response.results[0].metadata["team"] = "mine"
+        response.results.clear()
+
+
+def test_a_degraded_answer_is_not_kept(make: Make, corpus: str) -> None:
+    is_down = True
+
+    def recovering(texts: Sequence[str]) -> list[list[float]]:
+        return unreachable(texts) if is_down else embedded(texts)
+
+    search = make(corpus, CallableEmbedder(recovering, "by-hand", 3), search_cache_enabled=True)
+    assert search("leaked key").degraded is not None
+    is_down = False
+    second = search("leaked key")
+    assert (second.cached, second.degraded) == (False, None)
+
+
+def test_an_answer_from_before_a_write_is_not_cached(make: Make, corpus: str) -> None:
+    def writing(texts: Sequence[str]) -> list[list[float]]:
+        last_write.written()
+        return embedded(texts)
+
+    search = make(corpus, CallableEmbedder(writing, "by-hand", 3), search_cache_enabled=True)
+    search("leaked key")
+    assert not search("leaked key").cached
+
+
+def test_clear_cache_is_for_writes_from_elsewhere(corpus: str) -> None:
+    service = RetrievalService(
+        PostgresProvider(corpus), BY_HAND, settings=SearchSettings(search_cache_enabled=True)
+    )
+    service.search("leaked key")
+    service.clear_cache()
+    assert not service.search("leaked key").cached
+
 
 Ask = Callable[..., Any]
 
@@ -44,16 +154,16 @@ def loop_service(dsn: str, embedder: Any = BY_HAND, **settings: Any) -> Ask:
 
 
 @pytest.fixture(params=[blocking_service, loop_service], ids=["sync", "async"])
-def make(request: pytest.FixtureRequest) -> Callable[..., Ask]:
+def asking(request: pytest.FixtureRequest) -> Callable[..., Ask]:
     """Build a service of either kind."""
     made: Callable[..., Ask] = request.param
     return made
 
 
 def test_an_explanation_has_the_hits_of_the_search_and_its_pool(
-    make: Callable[..., Ask], corpus: str
+    asking: Callable[..., Ask], corpus: str
 ) -> None:
-    ask = make(corpus)
+    ask = asking(corpus)
     found = ask("search", "leaked key", limit=2, offset=1)
     explained: Explanation = ask("explain", "leaked key", limit=2, offset=1)
     assert explained.hits(1) == [one.model_copy(update={"metadata": {}}) for one in found.results]
@@ -66,24 +176,24 @@ def test_an_explanation_has_the_hits_of_the_search_and_its_pool(
 
 @pytest.mark.parametrize("mode", ["text", "vector", "rerank"])
 def test_an_explanation_is_of_the_legs_of_the_mode(
-    make: Callable[..., Ask], corpus: str, mode: str
+    asking: Callable[..., Ask], corpus: str, mode: str
 ) -> None:
-    explained = make(corpus)("explain", "leaked key", mode=mode).answer
+    explained = asking(corpus)("explain", "leaked key", mode=mode).answer
     run = {leg for leg in ("vector", "text") if explained[leg]["strategy"] != "not run"}
     assert run == ({"vector", "text"} if mode == "rerank" else {mode})
     assert len(explained["hits"]) <= 10
 
 
 def test_an_estimate_finds_nothing_and_has_milliseconds(
-    make: Callable[..., Ask], corpus: str
+    asking: Callable[..., Ask], corpus: str
 ) -> None:
-    estimated = make(corpus)("estimate", SearchQuery(query="leaked key"), viewer_id=None).answer
+    estimated = asking(corpus)("estimate", SearchQuery(query="leaked key"), viewer_id=None).answer
     assert estimated["milliseconds"] > 0
     assert "hits" not in estimated
 
 
-def test_a_chunk_that_is_not_found_has_its_cause(make: Callable[..., Ask], corpus: str) -> None:
-    ask = make(corpus)
+def test_a_chunk_that_is_not_found_has_its_cause(asking: Callable[..., Ask], corpus: str) -> None:
+    ask = asking(corpus)
     missing = ask("why_not", "leaked key", "tickets/4711", mode="text").answer
     assert [one["cause"] for one in missing["causes"]] == ["no_words"]
     (hit,) = ask("search", "recorder", mode="text").results
@@ -91,24 +201,26 @@ def test_a_chunk_that_is_not_found_has_its_cause(make: Callable[..., Ask], corpu
     assert ask("why_not", "recorder", hit.id).answer["place"] == 1
 
 
-def test_facets_count_the_chunks_that_have_the_words(make: Callable[..., Ask], corpus: str) -> None:
+def test_facets_count_the_chunks_that_have_the_words(
+    asking: Callable[..., Ask], corpus: str
+) -> None:
     for mode in ("text", "vector"):
-        counts = make(corpus)("facets", "key", ["knowledge_type"], mode=mode)
+        counts = asking(corpus)("facets", "key", ["knowledge_type"], mode=mode)
         assert [(one.value, one.count) for one in counts] == [("decision", 2)]
 
 
 def test_a_failed_embedder_leaves_the_words_and_says_so(
-    make: Callable[..., Ask], corpus: str
+    asking: Callable[..., Ask], corpus: str
 ) -> None:
-    explained: Explanation = make(corpus, DOWN)("explain", "leaked key")
+    explained: Explanation = asking(corpus, DOWN)("explain", "leaked key")
     assert [hit.content for hit in explained.hits()][:2] == [LEAK, ROTATION]
     assert explained.is_inferred
     assert explained.degraded is not None
     assert explained.degraded.part == "embed"
 
 
-def test_the_last_word_may_be_unfinished(make: Callable[..., Ask], corpus: str) -> None:
-    ask = make(corpus)
+def test_the_last_word_may_be_unfinished(asking: Callable[..., Ask], corpus: str) -> None:
+    ask = asking(corpus)
     assert ask("search", "rec", mode="text").results == []
     query = SearchQuery(query="rec", mode="text", prefix_last=True)
     (hit,) = ask("search", query, viewer_id=None).results
@@ -127,10 +239,10 @@ def test_an_operator_may_ask_for_more_and_rerank_one_leg(corpus: str) -> None:
     assert {one.match_type for one in response.results} == {"text"}
 
 
-def test_the_embedder_is_that_of_the_corpus(make: Callable[..., Ask], corpus: str) -> None:
-    assert make(corpus)("embedder").model == "by-hand"
+def test_the_embedder_is_that_of_the_corpus(asking: Callable[..., Ask], corpus: str) -> None:
+    assert asking(corpus)("embedder").model == "by-hand"
     with pytest.raises(ConfigurationError, match="by-hand"):
-        make(corpus, DOWN.__class__(lambda _: [], "other", 3))("embedder")
+        asking(corpus, DOWN.__class__(lambda _: [], "other", 3))("embedder")
 
 
 def test_a_hit_tells_its_heading_its_document_and_its_collections(corpus: str) -> None:
