@@ -283,20 +283,15 @@ ROW = {
 }
 HYBRID_ROW = {
     **ROW,
+    **dict.fromkeys(("confidence", "similarity", "vector_rank", "text_rank"), 1),
+    **dict.fromkeys(("source_url", "snippet", "context")),
     "rrf_score": 1 / 61 + 1 / 61,
-    "confidence": 1,
-    "vector_rank": 1,
-    "text_rank": 1,
-    "similarity": 1,
     "text_score": 1.4,
     "match_type": "both",
     "matched_terms": ["zebra", "grass"],
     "title": "Savanna",
-    "source_url": None,
     "collection": "knowledge",
     "document_date": "2026-01-31",
-    "snippet": None,
-    "context": None,
     "total_count": 2,
     "answer_confidence": 0.9998,
 }

@@ -88,16 +88,9 @@ MINE = UUID(int=1)
 @pytest.fixture(scope="module", autouse=True)
 def corpus(shared_service: Connection) -> None:
     """Store six chunks of three documents, the nearest to [1, 0, 0] first: alpha to zeta."""
+    api = {"visibility": "public", "knowledge_type": "note", "metadata": {"tags": ["api"]}}
     documents: list[tuple[dict[str, Any], dict[str, float]]] = [
-        (
-            {
-                "visibility": "public",
-                "knowledge_type": "note",
-                "document_date": "2026-01-31",
-                "metadata": {"tags": ["api"]},
-            },
-            {"alpha": 0, "gamma": 0.2, "zeta": 0.5},
-        ),
+        ({**api, "document_date": "2026-01-31"}, {"alpha": 0, "gamma": 0.2, "zeta": 0.5}),
         (
             {"owner_id": MINE, "document_date": "2025-06-01", "collection": "memory"},
             {"beta": 0.1, "epsilon": 0.4},
@@ -200,16 +193,6 @@ def test_a_page_tells_the_length_of_the_list(zoo: SearchProvider) -> None:
     assert zoo.hybrid_search([1, 0, 0], None, match_offset=9)[1]["total_count"] == 6
 
 
-def test_a_hit_brings_its_neighbours_and_an_excerpt(zoo: SearchProvider) -> None:
-    (hit,), _ = zoo.hybrid_search([1, 0.2, 0], "gamma", top_k=1, neighbor_window=1, snippet=True)
-    assert (hit.metadata["context"] or "").split("\n[CHUNK BOUNDARY]\n") == [
-        "alpha & zebra",
-        "gamma & zebra",
-        "zeta & zebra",
-    ]
-    assert hit.metadata["snippet"] == "<mark>gamma</mark> &amp; zebra"
-
-
 @pytest.mark.module("batch")
 def test_a_batch_answers_each_query_by_itself(zoo: SearchProvider) -> None:
     queries: list[BatchQuery] = [
@@ -266,8 +249,6 @@ def test_explain_raises(zoo: SearchProvider) -> None:
         zoo.explain_hybrid_search([1, 0, 0], None, pool_size=0)
     assert caught.value.code == "22023"
     assert isinstance(caught.value.__cause__, psycopg.Error)
-    with pytest.raises(TypeError, match="'viewer'"):
-        zoo.explain_hybrid_search([1, 0, 0], None, viewer=MINE)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("multi_tenant", [True, False])

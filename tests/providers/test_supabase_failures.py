@@ -22,7 +22,6 @@ from supabase_gateway import (
     Recorded,
     Rest,
     blocking,
-    config,
     error,
     gateway,
     looping,
@@ -31,13 +30,16 @@ from supabase_gateway import (
 )
 
 from corpora import store_document
-from postgrest_server import free_port
 from second_brain import errors
 from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
 from supabase import acreate_client
 from waiting import until
 
 __all__ = ["gateway", "rest"]  # fixtures
+
+
+def zebra(provider: Any) -> Any:
+    return provider.hybrid_search([1, 0, 0], "zebra")
 
 
 @pytest.mark.parametrize(
@@ -77,11 +79,8 @@ def test_what_the_client_cannot_send_is_an_invalid_input(
     gateway: Gateway, arguments: dict[str, Any]
 ) -> None:
     given = {"query_embedding": [1, 0, 0], "query_text": "zebra", **arguments}
-    with Recorded(gateway).provider() as provider:
-        results, details = provider.hybrid_search(**given)
-    assert results == []
-    assert details["error_kind"] == "invalid_input"
-    assert gateway.bodies == []
+    results, details = blocking(gateway, lambda one: one.hybrid_search(**given))
+    assert (results, details["error_kind"], gateway.bodies) == ([], "invalid_input", [])
 
 
 SEARCH = "function public.hybrid_search_knowledge_chunks"
@@ -160,11 +159,8 @@ def test_an_answer_of_a_proxy_is_not_an_empty_result(
     gateway: Gateway, answer: Answer, kind: str
 ) -> None:
     gateway.answer = answer
-    with Recorded(gateway).provider() as provider:
-        results, details = provider.hybrid_search([1, 0, 0], "zebra")
-    assert results == []
-    assert details["real_provider"] is False
-    assert details["error_kind"] == kind
+    results, details = blocking(gateway, zebra)
+    assert (results, details["real_provider"], details["error_kind"]) == ([], False, kind)
     assert "127.0.0.1" not in str(details)
     # A search is sent once, whatever comes back.
     assert len(gateway.bodies) == 1
@@ -173,8 +169,7 @@ def test_an_answer_of_a_proxy_is_not_an_empty_result(
 def test_the_key_does_not_follow_a_redirect(gateway: Gateway) -> None:
     with Gateway() as elsewhere:
         gateway.answer = Answer(307, "", "text/html", {"Location": elsewhere.url})
-        with Recorded(gateway).provider() as provider:
-            _, details = provider.hybrid_search([1, 0, 0], "zebra", top_k=1)
+        _, details = blocking(gateway, zebra)
         elsewhere.timeout = 0
         elsewhere.handle_request()
         assert elsewhere.connections == 0
@@ -183,16 +178,8 @@ def test_the_key_does_not_follow_a_redirect(gateway: Gateway) -> None:
 
 def test_a_slow_answer_is_a_timeout(gateway: Gateway) -> None:
     gateway.held.clear()
-    with Recorded(gateway).provider(timeout=0.2) as provider:
-        _, details = provider.hybrid_search([1, 0, 0], "zebra")
+    _, details = blocking(gateway, zebra, timeout=0.2)
     assert (details["error_kind"], details["error_type"]) == ("client_timeout", "ReadTimeout")
-
-
-def test_an_address_without_a_server_is_unavailable() -> None:
-    given = {"supabase_url": f"http://127.0.0.1:{free_port()}", "supabase_key": "key"}
-    with SupabaseProvider(given) as provider:
-        _, details = provider.hybrid_search([1, 0, 0], "zebra")
-    assert (details["error_kind"], details["error_type"]) == ("unavailable", "ConnectError")
 
 
 def test_a_key_with_a_newline_after_it_works(gateway: Gateway) -> None:
@@ -213,8 +200,7 @@ def test_an_unexposed_schema_is_named_with_the_remedy(gateway: Gateway) -> None:
     gateway.answer = error(
         406, "PGRST106", "Invalid schema: knowledge_fr", "Only the following schemas are exposed"
     )
-    with SupabaseProvider(config(gateway), schema="knowledge_fr") as provider:
-        _, details = provider.hybrid_search(None, "zebra")
+    _, details = blocking(gateway, zebra, schema="knowledge_fr")
     assert (details["code"], details["error_kind"]) == ("PGRST106", "migration_missing")
     assert "knowledge_fr" in details["error_message"]
     assert "exposed schemas" in details["remedy"]
@@ -278,7 +264,7 @@ def test_a_loop_gets_the_answers_that_a_thread_gets(gateway: Gateway, answer: An
 def test_a_connection_that_is_lost_is_opened_again(gateway: Gateway, side: Any, place: Any) -> None:
     gateway.answer = Answer(body=[HYBRID_ROW])
     gateway.drops = [place] * 2
-    hits, details = side(gateway, lambda provider: provider.hybrid_search(None, "zebra"))
+    hits, details = side(gateway, zebra)
     assert "fallback_reason" not in details, details
     assert [hit.content for hit in hits] == [ROW["content"]]
     assert len(gateway.bodies) == gateway.connections == 3
@@ -287,12 +273,11 @@ def test_a_connection_that_is_lost_is_opened_again(gateway: Gateway, side: Any, 
 @SIDES
 def test_a_connection_that_stays_lost_is_told_so(gateway: Gateway, side: Any) -> None:
     gateway.drops = ["before the answer"] * 9
-    search = lambda provider: provider.hybrid_search(None, "zebra")  # noqa: E731
-    hits, details = side(gateway, search, retries=1)
+    hits, details = side(gateway, zebra, retries=1)
     assert (hits, details["error_kind"]) == ([], "connection_lost")
     assert details["error_type"] == "RemoteProtocolError"
     assert len(gateway.bodies) == 2
-    assert side(gateway, search, retries=0)[1]["error_kind"] == "connection_lost"
+    assert side(gateway, zebra, retries=0)[1]["error_kind"] == "connection_lost"
     assert len(gateway.bodies) == 3
 
 

@@ -14,7 +14,6 @@ from supabase_gateway import (
     VIEWER,
     Answer,
     Gateway,
-    Recorded,
     Rest,
     blocking,
     error,
@@ -98,9 +97,8 @@ def test_a_user_reads_a_document(gateway: Gateway) -> None:
     whole: dict[str, Any] = {**OWN_DOCUMENT, "language": "english", "metadata": {"a": 1}}
     whole |= {"author": None, "sensitivity": None, "allowed_groups": None, "chunks": [chunk]}
     gateway.answer = Answer(body=whole)
-    with Recorded(gateway).provider("authenticated") as provider:
-        found = provider.read_my_document(str(ROW["document_id"]), chunk_count=1)
-    assert found is not None
+    document = str(ROW["document_id"])
+    found = blocking(gateway, lambda one: one.read_my_document(document, chunk_count=1))
     assert [one.content for one in found.chunks] == ["a"]
 
 
@@ -111,17 +109,14 @@ def test_a_user_deletes_nothing_of_others(rest: Rest) -> None:
 
 def test_a_deletion_is_not_sent_twice(gateway: Gateway) -> None:
     gateway.drops = ["before the answer", "before the answer"]
-    with (
-        Recorded(gateway).provider("authenticated") as provider,
-        pytest.raises(errors.ConnectionLostError),
-    ):
-        provider.delete_my_document(UUID(int=7))
+    with pytest.raises(errors.ConnectionLostError):
+        blocking(gateway, lambda one: one.delete_my_document(UUID(int=7)))
     assert len(gateway.bodies) == 1
 
 
 def test_every_option_goes_through_as_json(rest: Rest) -> None:
     rest.given(Answer(body=[HYBRID_ROW]))
-    plain: SearchOptions = {
+    plain: dict[str, Any] = {
         "rrf_k": 10.0,
         "fusion": "rrf",
         "date_to": "2026-12-31",
@@ -201,10 +196,9 @@ def test_a_batch_is_one_request(rest: Rest) -> None:
 @pytest.mark.parametrize("index", [None, "x", -1, 1])
 def test_a_row_of_no_query_is_no_empty_result(gateway: Gateway, index: object) -> None:
     gateway.answer = Answer(body=[{**HYBRID_ROW, "query_index": index}])
-    with Recorded(gateway).provider() as provider:
-        answers, details = provider.hybrid_search_batch([{"query_text": "zebra"}])
-    assert answers == [[]]
-    assert details["error_kind"] == "unexpected_answer"
+    batch = [{"query_text": "zebra"}]
+    answers, details = blocking(gateway, lambda one: one.hybrid_search_batch(batch))
+    assert (answers, details["error_kind"]) == ([[]], "unexpected_answer")
 
 
 EXPLAINED = {
@@ -229,11 +223,8 @@ def test_an_explanation_that_fails_raises(rest: Rest) -> None:
 
 
 def test_an_explanation_that_is_a_list_raises(gateway: Gateway) -> None:
-    with (
-        Recorded(gateway).provider() as provider,
-        pytest.raises(errors.UnexpectedAnswerError, match="list"),
-    ):
-        provider.explain_hybrid_search(None, "zebra")
+    with pytest.raises(errors.UnexpectedAnswerError, match="list"):
+        blocking(gateway, lambda one: one.explain_hybrid_search(None, "zebra"))
 
 
 KEPT = {
@@ -294,17 +285,12 @@ def test_search_finds_a_row(rest: Rest) -> None:
     assert result.confidence == pytest.approx(1)
 
 
-def test_no_hit_is_an_empty_answer_and_no_failure(rest: Rest) -> None:
-    rest.given(Answer(body=[]))
-    results, details = rest.provider().fulltext_search("unicorn")
-    assert (results, details["real_provider"]) == ([], True)
-    assert "fallback_reason" not in details
-
-
-def test_a_text_goes_through_as_it_is(rest: Rest) -> None:
+def test_a_text_goes_through_as_it_is_and_no_hit_is_no_failure(rest: Rest) -> None:
     rest.given(Answer(body=[]))
     text = "'; drop table x; -- \"\\ \u202e 日本 🦓"
-    assert "fallback_reason" not in rest.provider().hybrid_search(None, text)[1]
+    results, details = rest.provider().fulltext_search(text)
+    assert (results, details["real_provider"]) == ([], True)
+    assert "fallback_reason" not in details
     assert rest.gateway.bodies[0]["query_text"] == text
 
 

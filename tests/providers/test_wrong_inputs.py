@@ -148,7 +148,11 @@ CASES: list[tuple[Ask, Any, str]] = [
     (in_service, {"filters": {"tem": "search"}}, 'did you mean "team"?'),
     (over_rest, {"query_text": "zebra"}, '"zebra"'),
     (over_rest, {**WORDS, "filters": {"team": "serch"}}, 'did you mean "search"?'),
-    (over_rest, {"supabase_url": "http://127.0.0.1:1", "supabase_key": "wrong"}, "Error: "),
+    (
+        over_rest,
+        {"supabase_url": "http://127.0.0.1:1", "supabase_key": "wrong"},
+        "UnavailableError: ",
+    ),
     (over_rest, {"supabase_url": "nowhere", "supabase_key": "wrong"}, "Check SUPABASE_URL"),
     (on_the_command_line, ["zebra"], '"zebra"'),
     (on_the_command_line, ["keys", "--filters", '{"tem": "search"}'], 'did you mean "team"?'),
