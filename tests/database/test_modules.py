@@ -12,8 +12,6 @@ from second_brain.database.migrations import MigrationError
 from second_brain.errors import (
     InvalidInputError,
     MigrationMissingError,
-    ModuleMissingError,
-    translate,
 )
 from second_brain.sql_modules import MODULES, module_of
 from support.databases import examine, objects, query
@@ -318,24 +316,3 @@ def test_what_a_module_has_is_known_by_name() -> None:
     assert known["knowledge_judgments"] == "insight"
     assert {name: module_of(name) for name in known} == known
     assert {module_of(name) for name in core} == {None}
-
-
-@pytest.mark.parametrize(
-    ("statement", "module"),
-    [
-        ("select public.facet_knowledge_chunks('collection')", "facets"),
-        ("select from public.knowledge_judgments", "insight"),
-        ("select from public.knowledge_adoptions", "adoption"),
-    ],
-)
-def test_an_absent_module_is_named_with_the_command(
-    plain_dsn: str, statement: str, module: str
-) -> None:
-    migrations.apply(plain_dsn, dimensions=3)
-    with pytest.raises(psycopg.Error) as failed:
-        query(plain_dsn, statement)
-    known = translate(failed.value)
-    assert isinstance(known, ModuleMissingError)
-    assert known.module == module
-    assert f"of the module {module}" in str(known)
-    assert f"second-brain migrate --with {module}" in known.remedy

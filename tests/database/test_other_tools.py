@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
@@ -20,6 +19,10 @@ from second_brain.errors import ConfigurationError
 from second_brain.redaction import safe_message
 from second_brain.services.connections import address, libpq
 from support.databases import admin_dsn, examine, query
+
+UPSERT = """
+select public.upsert_knowledge_document('{"external_key": "%s"}', '[{"content": "%s"}]')
+"""
 
 
 def findings(dsn: str, check: str) -> list[doctor.Finding]:
@@ -95,48 +98,33 @@ def test_declared_files_insert_no_rows(tmp_path: Path, schema: str) -> None:
 def test_a_module_is_added_as_the_owner_of_the_install(plain_dsn: str, server: Server) -> None:
     migrations.apply(plain_dsn, dimensions=3, modules=())
     owner = str(conninfo_to_dict(plain_dsn)["user"])
-    for name, may in (("deploys", True), ("strangers", False)):
-        role = f"{name}_{abs(hash(plain_dsn))}"
-        with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
-            admin.execute(sql.SQL("create role {} login password 'x'").format(sql.Identifier(role)))
-        try:
-            if may:
-                query(server.admin_dsn(), f'grant {owner} to "{role}"')
-                query(plain_dsn, f'grant all on schema supabase_migrations to "{role}"')
-                query(
-                    plain_dsn, f'grant all on all tables in schema supabase_migrations to "{role}"'
-                )
-            other = make_conninfo(plain_dsn, user=role, password="x")
-            if may:
-                migrations.apply(other, dimensions=3, modules=("words",))
-                query(
-                    plain_dsn,
-                    "select public.upsert_knowledge_document("
-                    """'{"external_key": "a"}', '[{"content": "keys"}]')""",
-                    "select * from public.hybrid_search_knowledge_chunks(query_text => 'keys')",
-                )
-                assert [one.status for one in findings(plain_dsn, "owners")] == ["ok"]
-            else:
-                query(plain_dsn, f'grant usage on schema supabase_migrations to "{role}"')
-                query(
-                    plain_dsn,
-                    f'grant select on all tables in schema supabase_migrations to "{role}"',
-                )
-                with pytest.raises(migrations.ObstacleError, match=f"belongs to {owner}"):
-                    migrations.apply(other, dimensions=3, modules=("words", "facets"))
-        finally:
-            query(admin_dsn(server, plain_dsn), f'drop owned by "{role}"')
-            query(server.admin_dsn(), f'drop role "{role}"')
+    role = f"deploys_{abs(hash(plain_dsn))}"
+    history = "all tables in schema supabase_migrations"
+    query(server.admin_dsn(), f"create role {role} login password 'x'")
+    other = make_conninfo(plain_dsn, user=role, password="x")
+    try:
+        usage = f"grant usage on schema supabase_migrations to {role}"
+        query(plain_dsn, usage, f"grant select on {history} to {role}")
+        with pytest.raises(migrations.ObstacleError, match=f"belongs to {owner}"):
+            migrations.apply(other, dimensions=3, modules=("words", "facets"))
+        query(server.admin_dsn(), f"grant {owner} to {role}")
+        query(plain_dsn, f"grant all on {history} to {role}")
+        migrations.apply(other, dimensions=3, modules=("words",))
+        query(
+            plain_dsn,
+            UPSERT % ("a", "keys"),
+            "select * from public.hybrid_search_knowledge_chunks(query_text => 'keys')",
+        )
+        assert [one.status for one in findings(plain_dsn, "owners")] == ["ok"]
+    finally:
+        query(admin_dsn(server, plain_dsn), f"drop owned by {role}", f"drop role {role}")
 
 
 def test_the_doctor_names_a_table_of_another_owner(dsn: str, server: Server) -> None:
-    admin = admin_dsn(server, dsn)
-    query(admin, "alter table public.knowledge_types owner to service_role")
+    query(admin_dsn(server, dsn), "alter table public.knowledge_types owner to service_role")
     (found,) = findings(dsn, "owners")
-    assert (found.status, "knowledge_types belongs to service_role" in found.message) == (
-        "error",
-        True,
-    )
+    assert found.status == "error"
+    assert "knowledge_types belongs to service_role" in found.message
 
 
 @pytest.mark.parametrize("table", ["knowledge_types", "knowledge_source_origins"])
@@ -147,22 +135,18 @@ def test_the_doctor_names_missing_rows(dsn: str, table: str) -> None:
     assert (found.status, table in found.message) == ("error", True)
 
 
-@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP", "WIN1252", "KOI8R"])
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_another_encoding_is_an_obstacle(server: Server, plain_dsn: str, encoding: str) -> None:
     name = f"encoded_{encoding.lower()}"
-    query(
-        server.admin_dsn(),
-        f"create database {name} template template0 encoding '{encoding}' locale 'C'",
-    )
+    create = f"create database {name} template template0 encoding '{encoding}' locale 'C'"
+    query(server.admin_dsn(), create)
     try:
         target = make_conninfo(server.admin_dsn(), dbname=name)
         with pytest.raises(migrations.ObstacleError, match=f"{encoding}, UTF8 is needed"):
             migrations.apply(target, dimensions=3)
-        with psycopg.connect(target) as connection:
-            (finding,) = doctor.examine(connection)
-            assert f"{encoding}, UTF8 is needed" in finding.message
-            history = connection.execute("select to_regnamespace('supabase_migrations') is null")
-            assert history.fetchone() == (True,)
+        (finding,) = examine(target)
+        assert f"{encoding}, UTF8 is needed" in finding.message
+        assert query(target, "select to_regnamespace('supabase_migrations')") == [(None,)]
     finally:
         query(server.admin_dsn(), f"drop database {name} with (force)")
 
@@ -170,12 +154,9 @@ def test_another_encoding_is_an_obstacle(server: Server, plain_dsn: str, encodin
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        (
-            "postgresql://u:p@h:6543/d?pgbouncer=true&connection_limit=1",
-            "postgresql://u:p@h:6543/d",
-        ),
+        ("postgresql://u:p@h/d?pgbouncer=true&connection_limit=1", "postgresql://u:p@h/d"),
         ("postgres://u@h/d?sslmode=require&pgbouncer=true", "postgresql://u@h/d?sslmode=require"),
-        ("postgresql+psycopg://u@h/d", "postgresql://u@h/d"),
+        ("postgresql+psycopg://u@h/d?connection_limit=1", "postgresql://u@h/d"),
         ("postgresql+asyncpg://u@h/d?schema=public", "postgresql://u@h/d"),
         ("postgresql://u:a?pgbouncer=b@h/d", "postgresql://u:a?pgbouncer=b@h/d"),
         ("host=h dbname=d", "host=h dbname=d"),
@@ -205,17 +186,13 @@ def test_a_short_secret_does_not_garble_a_message(secret: str) -> None:
 
 @pytest.mark.module("words")
 def test_words_are_written_where_all_tables_are_published(dsn: str, server: Server) -> None:
-    admin = admin_dsn(server, dsn)
-    query(admin, "create publication everything for all tables")
-    upsert = """select public.upsert_knowledge_document('{"external_key": "%s"}',
-                                                        '[{"content": "one two"}]')"""
+    query(admin_dsn(server, dsn), "create publication everything for all tables")
     query(
         dsn,
-        upsert % "a",
-        upsert % "b",
+        *(UPSERT % (key, "one two") for key in "ab"),
         "analyze public.knowledge_chunks",
         "select public.delete_knowledge_document('a')",
-        upsert % "c",
+        UPSERT % ("c", "one two"),
         "select public.delete_knowledge_document('b')",
     )
 
