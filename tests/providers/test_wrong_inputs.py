@@ -186,6 +186,7 @@ CASES: list[tuple[Ask, Any, str]] = [
     (over_rest, {**WORDS, "one_per_document": 1}, "one_per_document must be true or false, not 1"),
     (in_python, {**WORDS, "date_from": 5}, "date_from must be an ISO date such as"),
     (over_rest, {**WORDS, "viewer_id": [5]}, "viewer_id must be a UUID"),
+    (in_python, {**WORDS, "viewer_groups": "staff"}, "viewer_groups must be a list of names, not"),
     (in_python, {"query_embedding": [math.nan, 0, 1]}, "query_embedding must be a list of finite"),
     (in_python, {"query_embedding": []}, "query_embedding must be"),
     (in_python, {"query_text": "a\0"}, "query_text: a text has the character NUL"),
