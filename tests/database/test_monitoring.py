@@ -38,12 +38,8 @@ RENEWED = (
 
 def ingest(connection: Connection, key: str, *models: str | None) -> None:
     """Store a document with a chunk for each model; None: a chunk without an embedding."""
-    contents = [f"{key} {number}" for number in range(len(models))]
-    chunks = [
-        one if model is None else embedded(one, model)
-        for one, model in zip(contents, models, strict=True)
-    ]
-    upsert(connection, key, *chunks)
+    named = [(f"{key} {number}", model) for number, model in enumerate(models)]
+    upsert(connection, key, *(embedded(text, model) if model else text for text, model in named))
 
 
 def models(connection: Connection) -> list[tuple[Any, ...]]:
@@ -409,10 +405,12 @@ def test_an_index_with_few_links_needs_more_effort_and_low_recall_is_a_warning(
     connection = indexed.connection
     with connection.transaction(force_rollback=True):
         connection.execute("drop index public.knowledge_chunks_embedding")
-        ((indexed,),) = connection.execute("select knowledge_internal.indexed_embedding('halfvec')")
+        ((expression,),) = connection.execute(
+            "select knowledge_internal.indexed_embedding('halfvec')"
+        )
         connection.execute(
             "create index knowledge_chunks_embedding on public.knowledge_chunks using hnsw"
-            f" (({indexed}) extensions.halfvec_cosine_ops) with (m = 2, ef_construction = 4)"
+            f" (({expression}) extensions.halfvec_cosine_ops) with (m = 2, ef_construction = 4)"
             " where status = 'active'"
         )
         found = measured(indexed)

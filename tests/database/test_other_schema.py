@@ -120,13 +120,34 @@ def test_the_other_install_is_the_first_one_under_another_name(both_dsn: str) ->
         assert {one.status for one in doctor.examine(connection)} == {"ok"}
 
 
-def run_tests(pytestconfig: pytest.Config, *arguments: str) -> None:
+# test_hybrid_search.py reads the files; the commands of test_vector_index.py work on public.
+OTHERS = "search filters filter_indexes full_pools snippets languages search_properties"
+IN_THE_OTHER_INSTALL = {
+    "explanations": ["tests/search/test_explain.py"],
+    "searches": [f"tests/search/test_{name}.py" for name in OTHERS.split()],
+    "clients": [
+        "tests/providers/test_postgres_provider.py",
+        "tests/providers/test_postgres_and_supabase.py",
+        "tests/providers/test_provider_filters.py",
+        "tests/writing/test_writer.py",
+        "tests/writing/test_ingest.py",
+        "tests/tools/test_cli_knowledge.py",
+        "tests/tools/test_cli_ingest.py",
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", IN_THE_OTHER_INSTALL.values(), ids=IN_THE_OTHER_INSTALL)
+def test_other_tests_pass_in_the_other_install(
+    pytestconfig: pytest.Config, files: list[str]
+) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
             *("--install-schema", SCHEMA),
             *("--postgres-major", str(pytestconfig.getoption("--postgres-major"))),
-            *arguments,
+            *files,
         ],
         cwd=TESTS.parent,
         env={name: value for name, value in os.environ.items() if "PYTEST" not in name},
@@ -135,37 +156,6 @@ def run_tests(pytestconfig: pytest.Config, *arguments: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-
-
-@pytest.mark.slow
-def test_searches_answer_the_same_in_the_other_install(pytestconfig: pytest.Config) -> None:
-    run_tests(pytestconfig, "tests/search/test_explain.py")
-
-
-@pytest.mark.slow
-def test_the_other_tests_of_the_search_pass_in_the_other_install(
-    pytestconfig: pytest.Config,
-) -> None:
-    # test_hybrid_search.py reads the files; the commands of test_vector_index.py work on public.
-    names = (
-        *("search", "filters", "filter_indexes", "full_pools", "snippets", "languages"),
-        "search_properties",
-    )
-    run_tests(pytestconfig, *(f"tests/search/test_{name}.py" for name in names))
-
-
-@pytest.mark.slow
-def test_the_clients_pass_their_tests_in_the_other_install(pytestconfig: pytest.Config) -> None:
-    run_tests(
-        pytestconfig,
-        "tests/providers/test_postgres_provider.py",
-        "tests/providers/test_postgres_and_supabase.py",
-        "tests/providers/test_provider_filters.py",
-        "tests/writing/test_writer.py",
-        "tests/writing/test_ingest.py",
-        "tests/tools/test_cli_knowledge.py",
-        "tests/tools/test_cli_ingest.py",
-    )
 
 
 SCHEMA = "knowledge_de"

@@ -273,7 +273,7 @@ def test_a_database_without_the_migrations_lacks_a_function_by_name(plain_dsn: s
     assert "second-brain migrate" in details["remedy"]
 
 
-def test_over_rest_too() -> None:
+def test_a_missing_function_is_named_without_its_arguments_over_rest() -> None:
     arguments = ", ".join(f"argument_{number}" for number in range(40))
     message = f"Could not find the function public.hybrid({arguments}) in the schema cache"
     hint = f"Perhaps you meant to call the function public.other({arguments})"

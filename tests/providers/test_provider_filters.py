@@ -16,7 +16,6 @@ from conftest import Connection
 from corpora import store_document
 from second_brain.errors import InvalidInputError
 from second_brain.filters import COLUMNS, FilterBuilder, FilterExpression, Filters, conditions
-from second_brain.services.arguments import BatchQuery
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.supabase import SupabaseProvider
 from support.emptied import dsn as dsn

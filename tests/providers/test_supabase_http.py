@@ -24,7 +24,6 @@ from supabase_gateway import (
 from second_brain import errors
 from second_brain.errors import ConflictError, InvalidInputError, UncertainWriteError
 from second_brain.filters import FilterBuilder
-from second_brain.services.arguments import SearchOptions
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.judgments import Judgment
 from second_brain.services.last_write import last_write
@@ -60,35 +59,23 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
 
 
 OWN_DOCUMENT = {
-    "id": ROW["document_id"],
-    "external_key": "savanna",
-    "title": "Savanna",
-    "knowledge_type": "note",
-    "collection": "knowledge",
-    "source_origin": "obsidian",
-    "source_url": None,
-    "document_date": "2026-01-31",
-    "visibility": "public",
-    "is_own": True,
-    "chunk_count": 3,
-    "created_at": "2026-02-01T10:00:00+00:00",
-    "updated_at": "2026-02-01T10:00:00+00:00",
+    **{"id": ROW["document_id"], "external_key": "savanna", "title": "Savanna"},
+    **{"knowledge_type": "note", "source_origin": "obsidian", "source_url": None},
+    **{"document_date": "2026-01-31", "collection": "knowledge", "visibility": "public"},
+    **{"is_own": True, "chunk_count": 3},
+    **dict.fromkeys(("created_at", "updated_at"), "2026-02-01T10:00:00+00:00"),
 }
 OWNED = f"update public.knowledge_documents set owner_id = '{VIEWER}'"
 
 
 def test_a_user_and_a_backend_for_a_viewer_list_documents(rest: Rest) -> None:
     rest.given(Answer(body=[OWN_DOCUMENT]), OWNED)
-    for (document,) in (
+    for (found,) in (
         rest.provider("authenticated").list_my_documents(page_size=2),
         rest.provider("service_role").list_documents(viewer_id=VIEWER),
     ):
-        assert (document.external_key, document.chunk_count, document.is_own) == (
-            "savanna",
-            3,
-            True,
-        )
-        assert document.document_date == date(2026, 1, 31)
+        assert (found.external_key, found.chunk_count, found.is_own) == ("savanna", 3, True)
+        assert found.document_date == date(2026, 1, 31)
 
 
 def test_a_user_reads_a_document(gateway: Gateway) -> None:

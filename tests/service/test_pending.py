@@ -3,18 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from retrieving import Make, Search, make
 
 from conftest import Connection
 from second_brain.errors import SecondBrainError
 from second_brain.models import CallableEmbedder
-from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.results import pending_note
@@ -22,27 +22,18 @@ from second_brain.services.write import KnowledgeWriter
 from support.documents import embedded, upsert
 from waiting import await_locks
 
+__all__ = ["make"]  # a fixture
+
 ANA, BEN = UUID(int=1), UUID(int=2)
-Search = Callable[..., SearchResponse]
 
 
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0] for _ in texts], "by-hand", 3)
 
 
-def blocking_search(dsn: str) -> Search:
-    return RetrievalService(PostgresProvider(dsn), BY_HAND).search
-
-
-def loop_search(dsn: str) -> Search:
-    service = AsyncRetrievalService(AsyncPostgresProvider(dsn), BY_HAND)
-    return lambda *asked, **options: asyncio.run(service.search(*asked, **options))
-
-
-@pytest.fixture(params=[blocking_search, loop_search], ids=["sync", "async"])
-def search(request: pytest.FixtureRequest, dsn: str) -> Search:
+@pytest.fixture
+def search(make: Make, dsn: str) -> Search:
     """Search with a service of either kind over this test's corpus."""
-    made: Search = request.param(dsn)
-    return made
+    return make(dsn, BY_HAND)
 
 
 @pytest.fixture(autouse=True)
