@@ -146,11 +146,9 @@ def test_a_value_takes_its_json_form(value: object, form: object) -> None:
     assert conditions({"a": value}) == {"a": form}
 
 
-def nested(depth: int) -> list[object]:
-    value: list[object] = []
-    for _ in range(depth):
-        value = [value]
-    return value
+NESTED: list[object] = []
+for _ in range(100_000):
+    NESTED = [NESTED]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,7 @@ def nested(depth: int) -> list[object]:
         Decimal("0.1234567890123456789"),
         "\ud800",
         {(1, 2): "a"},
-        nested(100_000),
+        NESTED,
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -41,6 +41,7 @@ from second_brain.retrieval.service import RetrievalService
 from second_brain.services.calls import Deadline
 from second_brain.services.install import Database, Install
 from second_brain.services.postgres import PostgresProvider
+from support.databases import query
 
 __all__ = ["corpus", "make"]  # fixtures
 
@@ -121,8 +122,7 @@ def test_an_embedder_of_another_model_is_replaced_where_the_setting_says_so(
 
 def test_a_database_that_makes_no_embedding_answers_by_words(make: Make, dsn: str) -> None:
     fill(dsn)
-    with psycopg.connect(dsn, autocommit=True) as owner:
-        owner.execute("alter function knowledge_internal.embedding_of_hits rename to lost")
+    query(dsn, "alter function knowledge_internal.embedding_of_hits rename to lost")
     response = make(dsn, DOWN)("leaked key")
     assert contents(response) == [LEAK, ROTATION]
     assert response.mode_used == "text"

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import psycopg
 import pytest
 from numpy.typing import NDArray
 from psycopg.conninfo import conninfo_to_dict
@@ -44,6 +43,8 @@ from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvid
 from support.databases import query
 
 __all__ = ["corpus", "make"]  # fixtures
+
+UPDATE = "update public.knowledge_chunks"
 
 
 def test_a_reranked_list_is_ordered_by_the_reranker(make: Make, corpus: str) -> None:
@@ -163,10 +164,7 @@ def test_one_chunk_without_a_model_does_not_open_the_corpus_to_another(
     make: Make, dsn: str
 ) -> None:
     fill(dsn)
-    with psycopg.connect(dsn) as connection:
-        connection.execute(
-            "update public.knowledge_chunks set embedding_model = null where content = %s", [LEAK]
-        )
+    query(dsn, f"{UPDATE} set embedding_model = null where content = '{LEAK}'")
     with pytest.raises(ConfigurationError, match="by-hand"):
         make(dsn, CallableEmbedder(embedded, "other-model", 3))("leaked key")
 
@@ -175,10 +173,7 @@ def test_of_two_models_in_the_corpus_the_more_frequent_one_is_asked(
     make: Make, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(dsn)
-    with psycopg.connect(dsn) as connection:
-        connection.execute(
-            "update public.knowledge_chunks set embedding_model = 'new' where content = %s", [LEAK]
-        )
+    query(dsn, f"{UPDATE} set embedding_model = 'new' where content = '{LEAK}'")
     response = make(dsn, [CallableEmbedder(embedded, "new", 3), BY_HAND])("leaked key")
     assert response.embedding_model == "by-hand"
     assert "1 embeddings of another model than by-hand" in caplog.text
