@@ -42,89 +42,55 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
     assert "second-brain migrate" in (findings[-1].remedy or "")
 
 
+CHUNKS, DOCUMENTS = "public.knowledge_chunks", "public.knowledge_documents"
+ROW_SECURITY = "alter table public.knowledge_sources {} row level security"
+TWICE = "public.knowledge_content_hash(text)"
 # A right that nobody should have; the remedy takes it back.
 GRANTED = [
     ("functions", f"execute on function {HASH}", "anon", f"may call {HASH}"),
     ("functions", f"execute on function {HASH}", "public", f"may call {HASH}"),
-    (
-        "tables",
-        "truncate on table public.knowledge_documents",
-        "anon",
-        "has truncate on table public.knowledge_documents",
-    ),
-    (
-        "tables",
-        "update (title) on table public.knowledge_documents",
-        "authenticated",
-        "has update (title) on table public.knowledge_documents",
-    ),
-    (
-        "tables",
-        "usage on schema knowledge_internal",
-        "anon",
-        "has usage on schema knowledge_internal",
-    ),
+    ("tables", f"truncate on table {DOCUMENTS}", "anon", None),
+    ("tables", f"update (title) on table {DOCUMENTS}", "authenticated", None),
+    ("tables", "usage on schema knowledge_internal", "anon", None),
 ]
-ROW_SECURITY = "alter table public.knowledge_sources {} row level security"
 DAMAGES = [
     *[
         (
-            f"grant {right} to {role}",
-            check,
-            f"{role} {what} but should not",
-            f"revoke {right} from {role}",
+            *(f"grant {right} to {role}", check),
+            *(f"{role} {what or f'has {right}'} but should not", f"revoke {right} from {role}"),
         )
         for check, right, role, what in GRANTED
     ],
     (
-        f"revoke execute on function {HASH} from service_role",
-        "functions",
-        f"service_role may not call {HASH}",
-        f"grant execute on function {HASH} to service_role",
+        *(f"revoke execute on function {HASH} from service_role", "functions"),
+        *(f"service_role may not call {HASH}", f"grant execute on function {HASH} to service_role"),
     ),
     (
-        "create function public.knowledge_content_hash(text) returns text"
-        " language sql as $$ select $1 $$",
-        "functions",
-        "knowledge_content_hash exists 2 times",
-        "drop function public.knowledge_content_hash(text)",
+        *(f"create function {TWICE} returns text language sql as $$ select $1 $$", "functions"),
+        *("knowledge_content_hash exists 2 times", f"drop function {TWICE}"),
     ),
     (
-        ROW_SECURITY.format("disable"),
-        "row level security",
-        "off for public.knowledge_sources",
-        ROW_SECURITY.format("enable"),
+        *(ROW_SECURITY.format("disable"), "row level security"),
+        *("off for public.knowledge_sources", ROW_SECURITY.format("enable")),
     ),
     (f"drop function {HASH} cascade", "functions", f"{HASH} is missing", None),
+    (f"drop index {CHUNKS}_owner", "indexes", f"index {CHUNKS}_owner is missing", None),
     (
-        "drop index public.knowledge_chunks_owner",
-        "indexes",
-        "index public.knowledge_chunks_owner is missing",
-        None,
-    ),
-    (
-        "alter function public.delete_knowledge_owner(uuid) security invoker",
-        "functions",
+        *("alter function public.delete_knowledge_owner(uuid) security invoker", "functions"),
         "public.delete_knowledge_owner(uuid) differs from this version in: security_definer",
         None,
     ),
     (
-        "alter policy knowledge_documents_read on public.knowledge_documents using (true)",
-        "row level security",
-        "policy public.knowledge_documents.knowledge_documents_read differs",
-        None,
+        f"alter policy knowledge_documents_read on {DOCUMENTS} using (true)",
+        *("row level security", f"policy {DOCUMENTS}.knowledge_documents_read differs", None),
     ),
     (
-        "alter table public.knowledge_documents drop column author",
-        "tables",
-        "column public.knowledge_documents.author is missing",
-        None,
+        *(f"alter table {DOCUMENTS} drop column author", "tables"),
+        *(f"column {DOCUMENTS}.author is missing", None),
     ),
     (
         "delete from supabase_migrations.schema_migrations where version = '003'",
-        "migrations",
-        "but not 003_",
-        None,
+        *("migrations", "but not 003_", None),
     ),
 ]
 
@@ -153,29 +119,24 @@ def test_damage_is_found_and_named_with_its_remedy(
     [
         (
             "update pg_index set indisvalid = false"
-            " where indexrelid = 'public.knowledge_chunks_embedding'::regclass",
-            "indexes",
-            "public.knowledge_chunks_embedding is not valid",
+            f" where indexrelid = '{CHUNKS}_embedding'::regclass",
+            *("indexes", f"{CHUNKS}_embedding is not valid"),
         ),
         (
             "update pg_extension set extversion = '0.7.4' where extname = 'vector'",
-            "pgvector",
-            "pgvector is 0.7.4",
+            *("pgvector", "pgvector is 0.7.4"),
         ),
         (
-            "alter extension vector set schema public",
-            "pgvector",
+            *("alter extension vector set schema public", "pgvector"),
             "the functions name pgvector in schema extensions, but it is in public",
         ),
         (
-            "alter table public.knowledge_chunks force row level security",
-            "row level security",
-            "it is forced for public.knowledge_chunks",
+            f"alter table {CHUNKS} force row level security",
+            *("row level security", f"it is forced for {CHUNKS}"),
         ),
         (
             "alter function public.knowledge_viewer_groups() owner to authenticated",
-            "functions",
-            "public.knowledge_viewer_groups() belongs to authenticated",
+            *("functions", "public.knowledge_viewer_groups() belongs to authenticated"),
         ),
     ],
 )
@@ -217,17 +178,12 @@ def test_a_database_that_knows_ascii_letters_only_is_a_warning(
     server: Any, locale: str, ctype: str | None
 ) -> None:
     name = "second_brain_test_locale"
-    with psycopg.connect(server.admin, autocommit=True) as connection:
-        connection.execute(f"drop database if exists {name}".encode())
-        connection.execute(
-            f"create database {name} template template0 encoding 'UTF8'"
-            f" locale_provider libc locale '{locale}'".encode()
-        )
+    create = f"create database {name} template template0 encoding 'UTF8' locale_provider libc"
+    query(server.admin, f"drop database if exists {name}", f"{create} locale '{locale}'")
     try:
         about = [one for one in examine(server.admin_dsn(name)) if one.check == "server"]
     finally:
-        with psycopg.connect(server.admin, autocommit=True) as connection:
-            connection.execute(f"drop database {name}".encode())
+        query(server.admin, f"drop database {name}")
     assert [one.status for one in about] == (["ok", "warning"] if ctype else ["ok"])
     if ctype:
         assert f"LC_CTYPE is {ctype}" in about[1].message
@@ -241,25 +197,16 @@ def test_a_database_that_knows_ascii_letters_only_is_a_warning(
 )
 @pytest.mark.parametrize("dimensions", [3, 128])
 def test_a_large_group_of_equal_embeddings_is_a_warning(
-    dsn: str, database: Any, dimensions: int, equal: int, status: str, is_reported: bool
+    dsn: str, dimensions: int, equal: int, status: str, is_reported: bool
 ) -> None:
-    database.execute(
-        """
-        insert into public.knowledge_chunks (content, embedding, embedding_model, status)
-        select 'footer ' || number, array_fill(0.5, array[%(dimensions)s::int])::real[], 'm',
-               %(status)s
-          from generate_series(1, %(equal)s) as number
-        """,
-        {"dimensions": dimensions, "equal": equal, "status": status},
-    )
-    database.execute(
-        """
-        insert into public.knowledge_chunks (content, embedding, embedding_model)
-        select 'page ' || number,
-               (array[number::real, 1] || array_fill(0.5, array[%s::int - 2])::real[])::real[], 'm'
-          from generate_series(1, 1500) as number
-        """,
-        [dimensions],
+    insert = "insert into public.knowledge_chunks (content, embedding, embedding_model, status)"
+    halves = f"array_fill(0.5, array[{dimensions} - 2])::real[]"
+    query(
+        dsn,
+        f"{insert} select 'footer ' || number, (array[0.5, 0.5] || {halves})::real[], 'm',"
+        f" '{status}' from generate_series(1, {equal}) as number",
+        f"{insert} select 'page ' || number, (array[number::real, 1] || {halves})::real[], 'm',"
+        " 'active' from generate_series(1, 1500) as number",
     )
     about = [one for one in found(examine(dsn), "embeddings", "warning") if "same" in one.message]
     assert [one.message.partition(" chunks")[0] for one in about] == ["1001"] * is_reported
@@ -328,15 +275,10 @@ def test_stored_settings_are_shown_and_compared_with_the_model_of_the_chunks(
     database.execute(store, ["", "auto", 1, "other"])
     database.execute(store, ["knowledge", None, 0.5, "m"])
     # The chunks are of the collection that has settings of its own.
-    assert [one for one in examine(dsn) if one.check == "settings"] == [
-        Finding(
-            "settings", "ok", "all other collections: fusion auto, vector_weight 1, text_weight 1"
-        ),
-        Finding(
-            "settings",
-            "ok",
-            "collection knowledge: fusion not stored, vector_weight 0.5, text_weight 1",
-        ),
+    shown = [(one.status, one.message) for one in examine(dsn) if one.check == "settings"]
+    assert shown == [
+        ("ok", "all other collections: fusion auto, vector_weight 1, text_weight 1"),
+        ("ok", "collection knowledge: fusion not stored, vector_weight 0.5, text_weight 1"),
     ]
     database.execute("select public.reset_knowledge_settings('knowledge')")
     (warning,) = found(examine(dsn), "settings", "warning")
@@ -357,30 +299,25 @@ def test_without_the_health_function_the_other_checks_run(dsn: str, database: An
     ("change", "status", "message"),
     [
         (
-            "alter table public.knowledge_chunks alter column metadata set storage extended",
-            "warning",
-            "column public.knowledge_chunks.metadata differs from this version in: storage",
+            *(f"alter table {CHUNKS} alter column metadata set storage extended", "warning"),
+            f"column {CHUNKS}.metadata differs from this version in: storage",
         ),
         (
-            "comment on table public.knowledge_chunks is null",
-            "info",
-            "table public.knowledge_chunks differs from this version in: comment",
+            *(f"comment on table {CHUNKS} is null", "info"),
+            f"table {CHUNKS} differs from this version in: comment",
         ),
         (
-            "create policy mine on public.knowledge_documents for select using (true)",
-            "warning",
-            "policy public.knowledge_documents.mine is not part of this version",
+            *(f"create policy mine on {DOCUMENTS} for select using (true)", "warning"),
+            f"policy {DOCUMENTS}.mine is not part of this version",
         ),
         (
             "create or replace function knowledge_internal.physical_table() returns regclass"
             " language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp"
             " as $$ begin return to_regclass('public.knowledge_chunks'); end $$",
-            "info",
-            "function knowledge_internal.physical_table() is not that of core",
+            *("info", "function knowledge_internal.physical_table() is not that of core"),
         ),
         (
-            "create table knowledge_internal.old_statistics ()",
-            "info",
+            *("create table knowledge_internal.old_statistics ()", "info"),
             "table knowledge_internal.old_statistics is not part of this version",
         ),
     ],
@@ -388,7 +325,7 @@ def test_without_the_health_function_the_other_checks_run(dsn: str, database: An
 def test_harmless_differences_are_not_errors(
     knowledge: Any, change: str, status: str, message: str
 ) -> None:
-    knowledge.execute(change.encode())
+    knowledge.execute(change)
     (finding,) = [one for one in doctor.examine(knowledge) if one.status != "ok"]
     assert (finding.status, finding.message) == (status, message)
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from numpy.typing import NDArray
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
@@ -22,6 +21,7 @@ from postgrest_server import PostgREST, provider_of
 from second_brain.database import catalogue, doctor, migrations, naming, uninstall, vector_index
 from second_brain.embedding_queue import reembedding
 from second_brain.errors import DimensionMismatchError, MigrationMissingError
+from second_brain.models import CallableEmbedder
 from second_brain.services.install import Database, Install
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.write import KnowledgeWriter
@@ -42,35 +42,28 @@ insert into public.chunks values (1, 1);
 """
 
 
-class Hashed:
-    """An embedder whose vectors follow from the text alone."""
+def vector_of(text: str, dimensions: int) -> list[float]:
+    """Return a vector of length 1 that follows from the text alone."""
+    seed = hashlib.sha256(text.encode()).digest()[:8]
+    vector = np.random.default_rng(list(seed)).standard_normal(dimensions)
+    return [float(one) for one in vector / np.linalg.norm(vector)]
 
-    def __init__(self, dimensions: int) -> None:
-        self.model = f"hashed-{dimensions}"
-        self.dimensions = dimensions
 
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed."""
-        return np.array([self.vector(text) for text in texts], np.float32)
+def hashed(dimensions: int) -> CallableEmbedder:
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        return [vector_of(text, dimensions) for text in texts]
 
-    def vector(self, text: str) -> list[float]:
-        """Return the vector of a text, of length 1."""
-        seed = hashlib.sha256(text.encode()).digest()[:8]
-        vector = np.random.default_rng(list(seed)).standard_normal(self.dimensions)
-        return [float(one) for one in vector / np.linalg.norm(vector)]
+    return CallableEmbedder(embed, f"hashed-{dimensions}", dimensions)
 
 
 def fill(dsn: str, schema: str) -> None:
     """Store two documents; one has the name of the install."""
-    embedder = Hashed(INSTALLS[schema])
+    size = INSTALLS[schema]
     with psycopg.connect(dsn, autocommit=True) as connection:
         writer = KnowledgeWriter(connection, schema=schema)
         for text in (f"The zebra of {schema}", "An automobile has an engine"):
-            chunk = {
-                "content": text,
-                "embedding": embedder.vector(text),
-                "embedding_model": embedder.model,
-            }
+            chunk: dict[str, object] = {"content": text, "embedding_model": f"hashed-{size}"}
+            chunk["embedding"] = vector_of(text, size)
             writer.upsert_document({"external_key": text, "visibility": "public"}, [chunk])
         writer.refresh_statistics()
 
@@ -102,38 +95,33 @@ def installs(server: Server, template: str) -> Iterator[str]:
 
 
 def contents(connection: psycopg.Connection[Any], schema: str) -> dict[str, Any]:
-    """Return the definition of a schema and a digest of the rows of its tables."""
+    """Return the definition of a schema and the rows of its tables."""
     found: dict[str, Any] = {"catalogue": catalogue.read(connection, schema)}
     tables = connection.execute(
         "select schemaname, tablename from pg_tables where schemaname = any (%s)",
         [[schema, naming.internals(schema)]],
     ).fetchall()
     for name in tables:
-        table = sql.Identifier(*name)
-        query = sql.SQL("select md5(string_agg(one::text, '' order by one::text)) from {} as one")
-        found[".".join(name)] = connection.execute(query.format(table)).fetchone()
+        rows = sql.SQL("select one::text from {} as one").format(sql.Identifier(*name))
+        found[".".join(name)] = sorted(connection.execute(rows).fetchall())
     return found
 
 
 def everything(dsn: str) -> dict[str, Any]:
     """Return the contents of each install, and of what is foreign."""
     with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def rows(source: str) -> list[tuple[Any, ...]]:
+            return connection.execute(f"select * from {source}".encode()).fetchall()
+
         found: dict[str, Any] = {one: contents(connection, one) for one in INSTALLS}
-        found["foreign"] = [
-            connection.execute(f"select * from {one}".encode()).fetchall()
-            for one in ("documents", "chunks", "match_documents('[1, 0, 0]', 1)")
-        ]
+        match = "match_documents('[1, 0, 0]', 1)"
+        found["foreign"] = [rows(one) for one in ("documents", "chunks", match)]
+        histories = {one: f"supabase_migrations.{naming.history(one)}" for one in INSTALLS}
         found["histories"] = {
-            one: connection.execute(
-                sql.SQL("select version, name from supabase_migrations.{} order by 1").format(
-                    sql.Identifier(naming.history(one))
-                )
-            ).fetchall()
-            for one in INSTALLS
-            if connection.execute(
-                "select to_regclass(%s)", [f"supabase_migrations.{naming.history(one)}"]
-            ).fetchone()
-            != (None,)
+            one: sorted(rows(f"(select version, name from {table}) as one"))
+            for one, table in histories.items()
+            if rows(f"to_regclass('{table}')") != [(None,)]
         }
     return found
 
@@ -141,9 +129,7 @@ def everything(dsn: str) -> dict[str, Any]:
 def others(found: Mapping[str, Any], schema: str) -> dict[str, Any]:
     """Leave out one install."""
     histories = {name: one for name, one in found["histories"].items() if name != schema}
-    return {name: one for name, one in found.items() if name not in (schema, "histories")} | {
-        "histories": histories
-    }
+    return {**found, schema: None, "histories": histories}
 
 
 def best(hits: Sequence[Any]) -> str:
@@ -153,7 +139,7 @@ def best(hits: Sequence[Any]) -> str:
 @pytest.mark.parametrize("schema", INSTALLS)
 def test_each_install_is_searched_by_its_providers(installs: str, schema: str) -> None:
     query = f"The zebra of {schema}"
-    vector = Hashed(INSTALLS[schema]).vector(query)
+    vector = vector_of(query, INSTALLS[schema])
     provider = PostgresProvider(installs, schema=schema)
     hits, _ = provider.find(vector, "zebra", threshold=-1)
     assert [hit.content for hit in hits] == [query, "An automobile has an engine"]
@@ -180,7 +166,7 @@ def test_each_install_is_searched_over_rest(installs: str, server: Server, tmp_p
         rest.start()
         for schema, dimensions in INSTALLS.items():
             query = f"The zebra of {schema}"
-            vector = Hashed(dimensions).vector(query)
+            vector = vector_of(query, dimensions)
             with provider_of(rest, schema) as provider:
                 assert best(provider.find(vector, "zebra")[0]) == query
                 assert best(provider.search(vector)[0]) == query
@@ -219,8 +205,7 @@ def test_an_install_is_upgraded_alone(
 def test_model_and_index_of_an_install_change_alone(
     installs: str, before: dict[str, Any], schema: str
 ) -> None:
-    embedder = Hashed(8)
-    report = reembedding.start(installs, embedder, schema=schema)
+    report = reembedding.start(installs, hashed(8), schema=schema)
     assert report.embedded == 2
     vector_index.build(installs, vector_index.IndexSettings("vector", 8, 40), schema=schema)
     assert others(everything(installs), schema) == others(before, schema)
@@ -231,7 +216,7 @@ def test_model_and_index_of_an_install_change_alone(
         assert not [one for one in doctor.examine(connection, schema) if one.status == "error"]
     query = f"The zebra of {schema}"
     provider = PostgresProvider(installs, schema=schema)
-    assert best(provider.find(embedder.vector(query), None)[0]) == query
+    assert best(provider.find(vector_of(query, 8), None)[0]) == query
     assert [one.dimensions for one in provider.embedding_models()] == [8]
 
 

@@ -6,15 +6,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from corpora import store_document
 from second_brain.database import migrations, naming, uninstall
 from second_brain.database.migrations import MigrationError
 from second_brain.errors import (
     InvalidInputError,
     MigrationMissingError,
-    ModuleMissingError,
-    translate,
 )
-from second_brain.services.write import KnowledgeWriter
 from second_brain.sql_modules import MODULES, module_of
 from support.databases import examine, objects, query
 
@@ -99,11 +97,11 @@ def test_words_are_read_while_chunks_are_written(plain_dsn: str) -> None:
     assert sorted(found) == [("banana",), ("walrus",), ("zebra",)]
 
 
-def test_a_gap_is_refused_within_core_and_within_a_module(plain_dsn: str) -> None:
+def test_a_gap_within_a_module_is_refused(plain_dsn: str) -> None:
     migrations.apply(plain_dsn, dimensions=3, modules=["insight"])
-    delete = "delete from supabase_migrations.schema_migrations where version = '{}' returning 1"
     first = migrations.select(migrations.find(), ["insight"])[len(CORE)]
-    query(plain_dsn, delete.format(first.version))
+    delete = "delete from supabase_migrations.schema_migrations where version ="
+    query(plain_dsn, f"{delete} '{first.version}'")
     with pytest.raises(MigrationError, match=f"but not {first.file_name}"):
         migrations.apply(plain_dsn)
 
@@ -163,42 +161,20 @@ def test_what_init_wrote_is_known_as_installed(plain_dsn: str, tmp_path: Path) -
 
 def write(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        writer = KnowledgeWriter(connection)
-        writer.upsert_document(
-            {"external_key": "a", "title": "Animals"},
-            [
-                {
-                    "content": "The zebra eats grass.",
-                    "embedding_model": "m",
-                    "embedding": [1, 0, 0],
-                },
-                {"content": "A quagga is a zebra.", "embedding_model": "m", "embedding": [0, 1, 0]},
-            ],
-        )
+        texts = {"The zebra eats grass.": [1, 0, 0], "A quagga is a zebra.": [0, 1, 0]}
+        store_document(connection, "a", texts, title="Animals")
         connection.execute("analyze public.knowledge_chunks")
         connection.execute("select public.refresh_knowledge_statistics()")
 
 
 def documents(dsn: str) -> list[tuple[Any, ...]]:
-    """Return documents, chunks and the hits of a search."""
-    return [
-        # Columns of a module are null.
-        *query(
-            dsn,
-            "select jsonb_strip_nulls(to_jsonb(one)) from public.knowledge_documents as one"
-            " order by id",
-        ),
-        *query(
-            dsn,
-            "select jsonb_strip_nulls(to_jsonb(one)) from public.knowledge_chunks as one"
-            " order by id",
-        ),
-        *query(
-            dsn,
-            "select to_jsonb(one) from public.hybrid_search_knowledge_chunks("
-            "query_text => 'zebra grass', query_embedding => '[1,0,0]') as one",
-        ),
-    ]
+    """Return documents, chunks and the hits of a search; columns of a module are null."""
+    search = "hybrid_search_knowledge_chunks('[1,0,0]', 'zebra grass')"
+    rows: list[tuple[Any, ...]] = []
+    for table in ("knowledge_documents", "knowledge_chunks"):
+        select = "select jsonb_strip_nulls(to_jsonb(one)) from public."
+        rows += query(dsn, f"{select}{table} as one order by id")
+    return rows + query(dsn, f"select to_jsonb(one) from public.{search} as one")
 
 
 @pytest.mark.slow
@@ -340,24 +316,3 @@ def test_what_a_module_has_is_known_by_name() -> None:
     assert known["knowledge_judgments"] == "insight"
     assert {name: module_of(name) for name in known} == known
     assert {module_of(name) for name in core} == {None}
-
-
-@pytest.mark.parametrize(
-    ("statement", "module"),
-    [
-        ("select public.facet_knowledge_chunks('collection')", "facets"),
-        ("select from public.knowledge_judgments", "insight"),
-        ("select from public.knowledge_adoptions", "adoption"),
-    ],
-)
-def test_an_absent_module_is_named_with_the_command(
-    plain_dsn: str, statement: str, module: str
-) -> None:
-    migrations.apply(plain_dsn, dimensions=3)
-    with pytest.raises(psycopg.Error) as failed:
-        query(plain_dsn, statement)
-    known = translate(failed.value)
-    assert isinstance(known, ModuleMissingError)
-    assert known.module == module
-    assert f"of the module {module}" in str(known)
-    assert f"second-brain migrate --with {module}" in known.remedy

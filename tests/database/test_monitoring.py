@@ -1,16 +1,22 @@
 """What the database says of its own state: the models it holds, and each finding of its health.
 
 Every rule is broken for real, one at a time, but for the two that need another server: those are
-given the figures that such a server would give.
+given the figures that such a server would give. The recall of the vector index is measured on an
+index that is good and on one that is not.
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 
+from command_line import Run
 from conftest import Connect, Connection, Server
+from second_brain.database import recall
+from second_brain.services.install import Database
 from support.databases import admin_dsn
 from support.documents import embedded, upsert
 from waiting import until
@@ -32,12 +38,8 @@ RENEWED = (
 
 def ingest(connection: Connection, key: str, *models: str | None) -> None:
     """Store a document with a chunk for each model; None: a chunk without an embedding."""
-    contents = [f"{key} {number}" for number in range(len(models))]
-    chunks = [
-        one if model is None else embedded(one, model)
-        for one, model in zip(contents, models, strict=True)
-    ]
-    upsert(connection, key, *chunks)
+    named = [(f"{key} {number}", model) for number, model in enumerate(models)]
+    upsert(connection, key, *(embedded(text, model) if model else text for text, model in named))
 
 
 def models(connection: Connection) -> list[tuple[Any, ...]]:
@@ -111,24 +113,17 @@ def test_models_of_a_large_table_are_estimated_without_reading_it(large: Connect
     assert large.execute(scans).fetchone() == before
 
 
-def test_a_new_model_is_noticed_in_a_large_table(large: Connection) -> None:
+def test_models_of_a_large_table_are_those_of_its_chunks_whatever_the_statistics_say(
+    large: Connection, admin: Connection
+) -> None:
     large.execute("analyze public.knowledge_chunks")
     large.execute(
         "insert into public.knowledge_chunks (content, embedding, embedding_model)"
         " values ('new', '[1,2,3]', 'new')"
     )
     assert ("new", 3, 1) in models(large)
-
-
-def test_a_model_without_chunks_is_not_listed_because_of_old_statistics(
-    large: Connection, admin: Connection
-) -> None:
-    large.execute("analyze public.knowledge_chunks")
-    run(
-        admin,
-        "set session_replication_role = replica",
-        "update public.knowledge_chunks set embedding_model = 'next'",
-    )
+    update = "update public.knowledge_chunks set"
+    run(admin, "set session_replication_role = replica", f"{update} embedding_model = 'next'")
     assert [model for model, *_ in models(large)] == ["next"]
 
 
@@ -148,10 +143,8 @@ def test_the_rows_of_a_large_table_are_estimated_from_a_sample(
     large: Connection, admin: Connection
 ) -> None:
     # Ten times the rows that are counted, in the eyes of the planner: a sample of a tenth.
-    run(admin, "analyze public.knowledge_chunks")
-    admin.execute(
-        "update pg_class set reltuples = 1000000 where oid = 'public.knowledge_chunks'::regclass"
-    )
+    update = "update pg_class set reltuples = 1000000 where oid ="
+    run(admin, "analyze public.knowledge_chunks", f"{update} 'public.knowledge_chunks'::regclass")
     rows = health(large)["rows"]
     assert rows["is_estimated"] is True
     assert rows["total"] == pytest.approx(12000, rel=0.3)
@@ -180,14 +173,8 @@ def test_a_healthy_database_in_use_has_no_findings(database: Connection) -> None
     reported = health(database)
     assert reported["findings"] == []
     assert reported["rows"] == {
-        "total": 2,
-        "active": 2,
-        "by_status": {"active": 2},
-        "embedded": 2,
-        "without_embedding": 0,
-        "without_words": 0,
-        "without_bits": 0,
-        "is_estimated": False,
+        **{"total": 2, "active": 2, "by_status": {"active": 2}, "embedded": 2},
+        **{"without_embedding": 0, "without_words": 0, "without_bits": 0, "is_estimated": False},
     }
     assert reported["embedding_models"] == [{"model": "m", "chunks": 2}]
     assert reported["statistics"]["rows"] == 2
@@ -208,17 +195,11 @@ def remedy_of(connection: Connection, check: str) -> str:
     return str(one["remedy"].removeprefix("Run: "))
 
 
-DROPPED = {
-    "vector": "drop index public.knowledge_chunks_embedding",
-    "text": "drop index public.knowledge_chunks_content_tsv",
-}
-
-
 @pytest.mark.parametrize(
-    ("damage", "word"), [(DROPPED["vector"], "hnsw"), (DROPPED["text"], "gin on content_tsv")]
+    ("index", "word"), [("embedding", "hnsw"), ("content_tsv", "gin on content_tsv")]
 )
-def test_a_leg_without_its_index_is_an_error(database: Connection, damage: str, word: str) -> None:
-    database.execute(damage.encode())
+def test_a_leg_without_its_index_is_an_error(database: Connection, index: str, word: str) -> None:
+    run(database, f"drop index public.knowledge_chunks_{index}")
     (one,) = health(database)["findings"]
     assert (one["severity"], one["check"]) == ("error", "indexes")
     assert word in one["what"]
@@ -350,12 +331,9 @@ def findings_of(connection: Connection, reported: Health) -> list[dict[str, Any]
 
 
 def test_a_vector_index_larger_than_shared_buffers_is_reported(database: Connection) -> None:
-    reported = health(database)
-    reported["memory"] = {
-        "shared_buffers": 2**30,
-        "effective_cache_size": 3 * 2**30,
-        "vector_index": 2 * 2**30,
-    }
+    reported, gigabyte = health(database), 2**30
+    reported["memory"] = {"shared_buffers": gigabyte, "effective_cache_size": 3 * gigabyte}
+    reported["memory"]["vector_index"] = 2 * gigabyte
     (one,) = findings_of(database, reported)
     assert (one["severity"], one["check"]) == ("info", "memory")
     assert "2048 MB" in one["what"]
@@ -382,3 +360,83 @@ def test_large_unused_indexes_are_reported(database: Connection) -> None:
     # What keeps rows unique is never idle.
     assert "pkey" not in one["what"]
     assert "knowledge_sources_name_key" not in one["what"]
+
+
+CHUNKS = 400
+
+
+@pytest.fixture(scope="module")
+def indexed(shared: Connection) -> Database:
+    """Chunks in random directions, all searched as in a large corpus."""
+    places = enumerate(np.random.default_rng(5).normal(size=(CHUNKS, 3)).round(4))
+    with shared.cursor() as cursor:
+        cursor.execute(
+            "create or replace function knowledge_internal.small_corpus_limit() returns integer"
+            " language plpgsql immutable as 'begin return 0; end'"
+        )
+        cursor.executemany(
+            "insert into public.knowledge_chunks (content, embedding, embedding_model, collection)"
+            " values (%s, %s, 'made', %s)",
+            [(f"n{n}", str(one.tolist()), "few" if n < 9 else "many") for n, one in places],
+        )
+    shared.execute("analyze public.knowledge_chunks")
+    shared.execute("select public.refresh_knowledge_statistics()")
+    return Database(shared)
+
+
+def measured(database: Database, search: dict[str, object] | None = None) -> recall.Recall:
+    questions = recall.stored_questions(database, 12)
+    assert len(questions) == 12
+    return recall.measure(database, questions, search or {})
+
+
+def test_a_good_index_finds_the_rows_that_a_comparison_finds(indexed: Database) -> None:
+    found = measured(indexed)
+    assert (found.used, found.at_10, found.ef_search) == (12, 1.0, 200)
+    assert found.at_50 >= recall.GOOD
+    assert found.enough in recall.EFFORTS
+    assert min(found.indexed_ms, found.compared_ms) > 0
+    assert recall.finding("stored chunks", found).status == "ok"
+
+
+def test_an_index_with_few_links_needs_more_effort_and_low_recall_is_a_warning(
+    indexed: Database,
+) -> None:
+    connection = indexed.connection
+    with connection.transaction(force_rollback=True):
+        connection.execute("drop index public.knowledge_chunks_embedding")
+        ((expression,),) = connection.execute(
+            "select knowledge_internal.indexed_embedding('halfvec')"
+        )
+        connection.execute(
+            "create index knowledge_chunks_embedding on public.knowledge_chunks using hnsw"
+            f" (({expression}) extensions.halfvec_cosine_ops) with (m = 2, ef_construction = 4)"
+            " where status = 'active'"
+        )
+        found = measured(indexed)
+    assert found.used
+    assert found.enough is None or found.enough > (measured(indexed).enough or 0)
+    said = recall.finding("stored chunks", replace(found, at_50=0.98, enough=400))
+    assert said.status == "warning"
+    assert said.remedy is not None
+    assert said.remedy.startswith("Search with pool_size 200, or build the index")
+
+
+def test_a_filter_of_few_rows_needs_no_index(indexed: Database) -> None:
+    found = measured(indexed, {"filters": {"collection": "few"}})
+    assert (found.questions, found.used) == (12, 0)
+    assert "all rows are compared" in recall.finding("stored chunks", found).message
+
+
+def test_doctor_asks_stored_chunks_and_logged_questions(
+    indexed: Database, run: Run, shared_dsn: str
+) -> None:
+    options = "--dsn", shared_dsn, "--recall", "5", "--json"
+    logged = [{"question": "n1", "mode": "hybrid", "total_ms": 1, "hits": 1}]
+    indexed.connection.execute("select public.record_knowledge_queries(%s)", [json.dumps(logged)])
+    stored, asked = (
+        one for one in json.loads(run("doctor", *options).out) if one["check"] == "recall"
+    )
+    assert stored["message"].startswith("5 stored chunks: recall@10 1.000, @50 ")
+    assert asked["status"] == "info"
+    assert "the database have 3 dimensions" in asked["message"]

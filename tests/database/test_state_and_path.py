@@ -1,4 +1,7 @@
-"""The path (`migrations/`) leads to the state (`supabase/schemas/`), on every Postgres here."""
+"""The path (`migrations/`) leads to the state (`supabase/schemas/`), on every Postgres here.
+
+`make migration` writes a file of core and one of each module: tried on a state of two small files.
+"""
 
 import re
 import shutil
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Connection
-from second_brain.database import catalogue
+from second_brain.database import catalogue, migrations
 from second_brain.database.embedded import EmbeddedPostgres, installed_majors
 from second_brain.errors import ConfigurationError
 from tools import migrations as tool
@@ -203,3 +206,81 @@ create trigger pass_kind_on after update on public.knowledge_documents
 def test_a_name_that_is_no_file_name_is_refused(checkout: Checkout, name: str) -> None:
     with pytest.raises(ConfigurationError, match="NAME must be"):
         tool.write_migration(checkout, Databases(EmbeddedPostgres("unused")), name)
+
+
+CORE = """-- 001_point: a function.
+
+create function public.point() returns integer
+language sql as 'select 1';
+"""
+MODULE = """-- 020_other: replaces the function of core.
+-- Module: other.
+
+create or replace function public.point() returns integer
+language sql as 'select 2';
+
+create function public.other() returns integer
+language sql as 'select 1';
+"""
+
+
+@pytest.fixture(scope="module")
+def oldest() -> Iterator[Databases]:
+    """Databases on a server of the oldest version here."""
+    with tool.throw_away_server(min(installed_majors())) as server:
+        yield Databases(server)
+
+
+@pytest.fixture
+def two_files(tmp_path: Path, oldest: Databases) -> Checkout:
+    """State, path and manifest of core with one function, and of a module that replaces it."""
+    made = Checkout(tmp_path)
+    for folder in (made.state / "core", made.state / "modules" / "other", made.path):
+        folder.mkdir(parents=True)
+    for file in (made.manifest, made.released):
+        file.parent.mkdir(parents=True)
+    (made.state / "core" / "01_point.sql").write_text(CORE)
+    (made.state / "modules" / "other" / "20_other.sql").write_text(MODULE)
+    tool.write_baseline(made, oldest)
+    return made
+
+
+def test_the_manifest_has_what_a_module_adds_and_changes(
+    two_files: Checkout, oldest: Databases
+) -> None:
+    manifest = tool.manifest(two_files, oldest)
+    assert list(manifest.core) == ["extension vector", "function public.point()"]
+    added = manifest.modules["other"]
+    assert list(added) == ["function public.other()", "function public.point()"]
+    assert manifest.of(["other"]) == {**manifest.core, **added}
+
+
+@pytest.mark.slow
+@needs_cli
+def test_a_change_of_a_module_is_a_migration_of_the_module(
+    two_files: Checkout, oldest: Databases
+) -> None:
+    edit(two_files.state / "modules/other/20_other.sql", "'select 1'", "'select 3'")
+    written = tool.write_migration(two_files, oldest, "count_more")
+    assert written.left == []
+    (file,) = written.files
+    assert file.name == "021_count_more_other.sql"
+    assert file.read_text().startswith("-- 021_count_more_other: count more.\n-- Module: other.\n")
+    assert migrations.modules(two_files.path) == ("other",)
+
+
+@needs_cli
+@pytest.mark.slow
+def test_a_new_extension_point_of_core_does_not_undo_that_of_a_module(
+    two_files: Checkout, oldest: Databases
+) -> None:
+    edit(two_files.state / "core/01_point.sql", "select 1", "select 10")
+    written = tool.write_migration(two_files, oldest, "count_more")
+    assert written.left == []
+    core, module = written.files
+    assert (core.name, module.name) == ("021_count_more.sql", "022_count_more_other.sql")
+    assert "select 10" in core.read_text()
+    assert "-- Module" not in core.read_text()
+    assert "create or replace function public.point()" in module.read_text()
+    assert "select 2" in module.read_text()
+    assert tool.write_migration(two_files, oldest, "nothing").files == []

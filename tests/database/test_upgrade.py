@@ -20,6 +20,7 @@ from second_brain.database import catalogue, doctor, migrations
 from second_brain.database.embedded import installed_majors, program
 from second_brain.database.embedded_machine import binaries
 from second_brain.database.history import installed_modules
+from support.databases import query
 from tools import migrations as tool
 from tools.migrations import Checkout, Databases
 
@@ -53,8 +54,7 @@ def fill(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for word in WORDS:
             connection.execute(STORE, {"collection": "knowledge", "word": word, "count": 40})
-        connection.execute("analyze public.knowledge_chunks")
-        connection.execute("select public.refresh_knowledge_statistics()")
+    query(dsn, "analyze public.knowledge_chunks", "select public.refresh_knowledge_statistics()")
 
 
 def answers(dsn: str) -> list[list[tuple[Any, ...]]]:
@@ -176,36 +176,34 @@ def oldest() -> Iterator[Databases]:
 
 def add_what_a_project_has(dsn: str, run: Run) -> None:
     """Adopt a table of a project in place, and store a document of a type of its own."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(
-            "create table public.notes"
-            " (id int primary key, body text, embedding extensions.vector(3))"
-        )
-        connection.execute("insert into public.notes values (1, 'A quartz clock.', '[1, 2, 3]')")
-        connection.execute("insert into public.knowledge_types values ('recipe')")
-        connection.execute(
-            "select public.upsert_knowledge_document(%s, %s)",
-            ['{"external_key": "soup", "knowledge_type": "recipe"}', '[{"content": "Soup."}]'],
-        )
+    query(
+        dsn,
+        "create table public.notes (id int primary key, body text, embedding extensions.vector(3))",
+        "insert into public.notes values (1, 'A quartz clock.', '[1, 2, 3]')",
+        "insert into public.knowledge_types values ('recipe')",
+        'select public.upsert_knowledge_document(\'{"external_key": "soup",'
+        ' "knowledge_type": "recipe"}\', \'[{"content": "Soup."}]\')',
+    )
     for command in (["public.notes", "--model", "m", "--apply"], ["--backfill", "notes"]):
         done = run("adopt", *command, "--dsn", dsn)
         assert done.code == 0, done.err
 
 
 def assert_what_a_project_has_works(dsn: str) -> None:
-    found = "select external_key from public.hybrid_search_knowledge_chunks(query_text => %s)"
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("insert into public.notes values (2, 'A quartz stone.', '[3, 2, 1]')")
-        connection.execute("update public.notes set body = 'An iron clock.' where id = 1")
-        assert connection.execute(found, ["quartz"]).fetchall() == [("notes/2",)]
-        assert connection.execute(found, ["iron"]).fetchall() == [("notes/1",)]
-        of_type = found.replace("%s", "%s, filter_type => 'recipe'")
-        assert connection.execute(of_type.encode(), ["soup"]).fetchall() == [("soup",)]
-        counts = connection.execute(
-            "select value #>> '{}', count from public.facet_knowledge_chunks("
-            "  '{\"query_text\": \"soup\"}', '{knowledge_type}')"
-        ).fetchall()
-        assert counts == [("recipe", 1)]
+    def found(arguments: str) -> list[tuple[Any, ...]]:
+        search = f"public.hybrid_search_knowledge_chunks(query_text => {arguments})"
+        return query(dsn, f"select external_key from {search}")
+
+    query(
+        dsn,
+        "insert into public.notes values (2, 'A quartz stone.', '[3, 2, 1]')",
+        "update public.notes set body = 'An iron clock.' where id = 1",
+    )
+    assert found("'quartz'") == [("notes/2",)]
+    assert found("'iron'") == [("notes/1",)]
+    assert found("'soup', filter_type => 'recipe'") == [("soup",)]
+    facets = "public.facet_knowledge_chunks('{\"query_text\": \"soup\"}', '{knowledge_type}')"
+    assert query(dsn, f"select value #>> '{{}}', count from {facets}") == [("recipe", 1)]
 
 
 @pytest.mark.slow

@@ -38,6 +38,11 @@ class Cluster:
             cursor = connection.execute(statement.encode())
             return cursor.fetchone()[0] if cursor.description else None  # type: ignore[index]
 
+    def commit_on(self, standbys: str) -> None:
+        """Let a commit wait for these standbys."""
+        self.ask(self.primary, f"alter system set synchronous_standby_names = '{standbys}'")
+        self.ask(self.primary, "select pg_reload_conf()")
+
     def catch_up(self) -> None:
         """Wait until both standbys have replayed what the primary has."""
         position = self.ask(self.primary, "select pg_current_wal_flush_lsn()")

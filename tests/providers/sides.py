@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -49,6 +50,14 @@ class Side(ABC):
     def value(self, connection: Any, query: str) -> Any:
         row = self.do(self.do(connection.execute(query)).fetchone())
         return row[0]
+
+    @contextmanager
+    def borrowed(self, pool: Any) -> Iterator[Any]:
+        connection = self.do(pool.getconn())
+        try:
+            yield connection
+        finally:
+            self.do(pool.putconn(connection))
 
     def close(self) -> None:
         for step in reversed(self.cleanup):

@@ -199,8 +199,7 @@ class Rest(ABC):
 
     def provider(self, key: Key = "service_role", timeout: float = 30) -> SupabaseProvider:
         """Return a provider that calls with this key."""
-        config = {"supabase_url": self.gateway.url, "supabase_key": token(key)}
-        self.providers.append(SupabaseProvider(config, timeout=timeout))
+        self.providers.append(SupabaseProvider(config(self.gateway, key), timeout=timeout))
         return self.providers[-1]
 
     def close(self) -> None:
@@ -284,20 +283,15 @@ ROW = {
 }
 HYBRID_ROW = {
     **ROW,
+    **dict.fromkeys(("confidence", "similarity", "vector_rank", "text_rank"), 1),
+    **dict.fromkeys(("source_url", "snippet", "context")),
     "rrf_score": 1 / 61 + 1 / 61,
-    "confidence": 1,
-    "vector_rank": 1,
-    "text_rank": 1,
-    "similarity": 1,
     "text_score": 1.4,
     "match_type": "both",
     "matched_terms": ["zebra", "grass"],
     "title": "Savanna",
-    "source_url": None,
     "collection": "knowledge",
     "document_date": "2026-01-31",
-    "snippet": None,
-    "context": None,
     "total_count": 2,
     "answer_confidence": 0.9998,
 }
@@ -306,8 +300,8 @@ HYBRID_ROW = {
 VIEWER = UUID("6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a")
 
 
-def config(gateway: Gateway) -> dict[str, str]:
-    return {"supabase_url": gateway.url, "supabase_key": token("service_role")}
+def config(gateway: Gateway, key: Key = "service_role") -> dict[str, str]:
+    return {"supabase_url": gateway.url, "supabase_key": token(key)}
 
 
 def blocking(gateway: Gateway, search: Callable[[Any], Any], **options: Any) -> Any:

@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,6 +21,8 @@ from sides import Side, corpus, side
 
 from conftest import Connection
 from second_brain.errors import SecondBrainError
+from second_brain.replicas import reachability
+from second_brain.replicas.reachability import Reachability
 from second_brain.services import connection_calls
 from second_brain.services.calls import FIRST_PAUSE, LONGEST_TIMEOUT
 from second_brain.services.connections import async_connection_pool
@@ -29,6 +31,8 @@ from second_brain.services.postgres import AsyncPostgresProvider
 __all__ = ["corpus", "side"]  # fixtures
 
 FOUND = ["A zebra eats grass on the plain."]
+NOWHERE = "postgresql://someone@127.0.0.1:1/nosuch"
+PREPARED = "select count(*) from pg_prepared_statements"
 
 
 class Wire:
@@ -169,27 +173,21 @@ def test_a_pools_connection_comes_back_as_it_was(side: Side, shared_dsn: str) ->
     provider = side.provider(pool, timeout=30.0)
     assert ask(provider) == FOUND
     assert failure(provider, search_mode="nosuch") == ("invalid_input", "22023")
-    connection = side.do(pool.getconn())
-    try:
+    with side.borrowed(pool) as connection:
         assert connection.autocommit is False
         assert connection.info.transaction_status == TransactionStatus.IDLE
         assert side.value(connection, "show statement_timeout") == "0"
-        assert side.value(connection, "select count(*) from pg_prepared_statements") == 0
-    finally:
-        side.do(pool.putconn(connection))
+        assert side.value(connection, PREPARED) == 0
 
 
 def test_the_pool_keeps_no_state_of_a_session(side: Side, shared_dsn: str) -> None:
     pool = side.pool(make_conninfo(shared_dsn, application_name="mine"), max_size=1)
-    connection = side.do(pool.getconn())
-    try:
+    with side.borrowed(pool) as connection:
         for _ in range(7):
             side.value(connection, "select 1")
-        assert side.value(connection, "select count(*) from pg_prepared_statements") == 0
+        assert side.value(connection, PREPARED) == 0
         assert side.value(connection, "show application_name") == "mine"
         assert connection.info.get_parameters()["tcp_user_timeout"] == "30000"
-    finally:
-        side.do(pool.putconn(connection))
     assert ask(side.provider(pool)) == FOUND
 
 
@@ -268,14 +266,10 @@ def test_a_callers_own_connection_is_not_replaced(
 def test_who_is_not_there_or_has_no_free_connection_is_not_asked_again(
     side: Side, shared_dsn: str
 ) -> None:
-    provider = side.provider("postgresql://someone@127.0.0.1:1/nosuch")
-    assert failure(provider) == ("unavailable", None)
+    assert failure(side.provider(NOWHERE)) == ("unavailable", None)
     pool = side.pool(shared_dsn, max_size=1)
-    taken = side.do(pool.getconn())
-    try:
+    with side.borrowed(pool):
         assert failure(side.provider(pool), timeout=0.05) == ("unavailable", None)
-    finally:
-        side.do(pool.putconn(taken))
     assert side.pauses == []
 
 
@@ -372,41 +366,34 @@ def test_a_server_that_accepts_and_says_nothing_is_unavailable(side: Side) -> No
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 2 * LONGEST_TIMEOUT])
 def test_an_invalid_timeout_is_refused(side: Side, timeout: float) -> None:
-    nowhere = "postgresql://someone@127.0.0.1:1/nosuch"
-    _, details = side.provider(nowhere).hybrid_search(None, "grass", timeout=timeout)
+    _, details = side.provider(NOWHERE).hybrid_search(None, "grass", timeout=timeout)
     assert details["error_kind"] == "invalid_input"
     assert "timeout" in details["error_message"]
     with pytest.raises(SecondBrainError, match="timeout"):
-        side.provider(nowhere, timeout=timeout)
+        side.provider(NOWHERE, timeout=timeout)
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
 def test_a_search_that_is_cancelled_leaves_its_connection_usable(
     shared_dsn: str, timeout: float | None
 ) -> None:
-    async def cancel() -> None:
+    async def cancel(database: Any) -> None:
+        provider = AsyncPostgresProvider(database, timeout=timeout, on_error="empty")
+        with locked(shared_dsn), pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await provider.fulltext_search("grass")
+        hits, _ = await provider.fulltext_search("grass", timeout=60.0)
+        assert [hit.content for hit in hits] == FOUND
+
+    async def cancel_both() -> None:
         async with await psycopg.AsyncConnection.connect(shared_dsn) as connection:
             await connection.execute("select 1")
-            provider = AsyncPostgresProvider(connection, timeout=timeout, on_error="empty")
-            with locked(shared_dsn):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.1):
-                        await provider.fulltext_search("grass")
-                assert connection.info.transaction_status == TransactionStatus.INTRANS
-            hits, _ = await provider.fulltext_search("grass")
-            assert [hit.content for hit in hits] == FOUND
-
-    async def cancel_in_a_pool() -> None:
+            await cancel(connection)
+            assert connection.info.transaction_status == TransactionStatus.INTRANS
         async with async_connection_pool(shared_dsn, min_size=1, max_size=1) as pool:
-            provider = AsyncPostgresProvider(pool, timeout=timeout, on_error="empty")
-            with locked(shared_dsn), pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await provider.fulltext_search("grass")
-            hits, _ = await provider.fulltext_search("grass", timeout=60.0)
-            assert [hit.content for hit in hits] == FOUND
+            await cancel(pool)
 
-    asyncio.run(cancel())
-    asyncio.run(cancel_in_a_pool())
+    asyncio.run(cancel_both())
 
 
 def test_searches_on_a_loop_run_side_by_side(shared_dsn: str, shared: Connection) -> None:
@@ -447,16 +434,54 @@ def test_searches_work_through_a_transaction_pooler(
         assert ask(provider, timeout=30.0) == FOUND
     with locked(shared_dsn):
         assert failure(provider, timeout=0.05) == ("timeout", "57014")
-    connection = side.do(pool.getconn())
-    state = (
-        "select array[pg_backend_pid()::text, current_setting('statement_timeout'),"
-        " (select count(*) from pg_prepared_statements)::text]"
-    )
-    try:
+    state = "select array[pg_backend_pid()::text, current_setting('statement_timeout'),"
+    state += f" ({PREPARED})::text]"
+    with side.borrowed(pool) as connection:
         served = [side.value(connection, state) for _ in range(6)]
-    finally:
-        side.do(pool.putconn(connection))
     assert len({backend for backend, _, _ in served}) == 3
     assert {(timeout, prepared) for _, timeout, prepared in served} == {("0", "0")}
     end_backends(shared)
     assert ask(provider) == FOUND
+
+
+Clock = Callable[[float], None]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let seconds pass."""
+    now = [1000.0]
+
+    def pass_(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return pass_
+
+
+def test_one_call_tests_a_server_that_has_failed(later: Clock) -> None:
+    server = Reachability()
+    assert [server.admits(5), server.admits(5)] == [True, True]
+    server.has_failed()
+    assert not server.admits(5)
+    later(reachability.FIRST_REST)
+    assert [server.admits(5), server.admits(5)] == [True, False]
+    later(5)
+    assert [server.admits(5), server.admits(5)] == [True, False]
+    server.has_answered()
+    assert [server.admits(5), server.admits(5)] == [True, True]
+
+
+def test_each_test_that_fails_makes_the_rest_longer(later: Clock) -> None:
+    server = Reachability()
+    rests = []
+    for _ in range(7):
+        server.has_failed()
+        # A concurrent call that fails with it.
+        server.has_failed()
+        waited = 0.0
+        while not server.admits(60):
+            later(0.5)
+            waited += 0.5
+        rests.append(waited)
+    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -16,10 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from postgrest.exceptions import APIError
 
+from conftest import Connect
 from second_brain import errors
-from second_brain.errors import MESSAGE_LIMIT, safe_message, translate
+from second_brain.errors import (
+    MESSAGE_LIMIT,
+    safe_message,
+    translate,
+)
+from second_brain.services.postgres import PostgresProvider
+from second_brain.services.provider import SearchProvider
+from second_brain.services.results import Source
 
 FACETS = "facet_knowledge_chunks"
+TOO_LARGE = ("54000", "54001", "54023", "413")
 
 
 def api_error(code: str | None, message: str, hint: str | None = None) -> APIError:
@@ -39,6 +49,7 @@ def api_error(code: str | None, message: str, hint: str | None = None) -> APIErr
         ("2201W", "LIMIT must not be negative", errors.InvalidInputError),
         ("42846", "cannot cast type smallint to uuid", errors.InvalidInputError),
         ("PGRST102", "Empty or invalid json", errors.InvalidInputError),
+        *((code, "too large or deep", errors.InvalidInputError) for code in TOO_LARGE),
         ("22000", "different vector dimensions 3 and 4", errors.DimensionMismatchError),
         ("22000", "expected 3 dimensions, not 4", errors.DimensionMismatchError),
         ("PGRST202", "Could not find the function public.nosuch(a)", errors.MigrationMissingError),
@@ -98,6 +109,11 @@ def test_the_hint_is_kept_and_the_details_are_not() -> None:
         (TypeError("not JSON serializable"), errors.InvalidInputError),
         (psycopg.errors.UndefinedFunction("no"), errors.MigrationMissingError),
         (psycopg.errors.QueryCanceled("timeout"), errors.SearchTimeoutError),
+        (psycopg.errors.TransactionTimeout("ended"), errors.SearchTimeoutError),
+        (psycopg.errors.IdleInTransactionSessionTimeout("ended"), errors.UnavailableError),
+        (psycopg.errors.IdleSessionTimeout("ended"), errors.UnavailableError),
+        (psycopg.errors.AdminShutdown("ended"), errors.UnavailableError),
+        (psycopg.errors.DiskFull("No space left on device"), errors.UnavailableError),
         (psycopg.DataError("text fields cannot contain NUL"), errors.InvalidInputError),
         (psycopg.ProgrammingError("cannot adapt type 'object'"), errors.InvalidInputError),
         (psycopg.InterfaceError("closed"), errors.UnavailableError),
@@ -132,12 +148,7 @@ def test_an_empty_exception_still_says_something() -> None:
 
 
 def test_the_page_has_the_http_status_of_every_kind() -> None:
-    for module in (
-        "models.hosted",
-        "ingest.loading",
-        "evaluation.collection",
-        "replicas.choice",
-    ):
+    for module in ("models.hosted", "ingest.loading", "evaluation.collection", "replicas.choice"):
         import_module(f"second_brain.{module}")
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", page, re.MULTILINE)
@@ -244,3 +255,117 @@ def test_a_message_is_one_bounded_line(text: str) -> None:
 def test_a_megabyte_is_redacted_in_time() -> None:
     assert len(safe_message("a:" * 500_000)) == MESSAGE_LIMIT
     assert len(safe_message("eyJa" * 250_000 + "@")) <= MESSAGE_LIMIT
+
+
+def refused(provider: PostgresProvider, *, own: bool = False) -> dict[str, Any]:
+    ask = provider.search_my_knowledge if own else provider.hybrid_search
+    hits, details = ask([1, 0, 0], "zebra")
+    assert hits == []
+    return dict(details)
+
+
+def test_a_database_without_the_migrations_lacks_a_function_by_name(plain_dsn: str) -> None:
+    details = refused(PostgresProvider(plain_dsn, on_error="empty"))
+    assert details["error_kind"] == "migration_missing"
+    assert details["error_message"] == (
+        "function public.hybrid_search_knowledge_chunks(…) does not exist"
+    )
+    assert "second-brain migrate" in details["remedy"]
+
+
+def test_a_missing_function_is_named_without_its_arguments_over_rest() -> None:
+    arguments = ", ".join(f"argument_{number}" for number in range(40))
+    message = f"Could not find the function public.hybrid({arguments}) in the schema cache"
+    hint = f"Perhaps you meant to call the function public.other({arguments})"
+    error = translate(api_error("PGRST202", message, hint))
+    assert type(error) is errors.MigrationMissingError
+    assert str(error).startswith(
+        "Could not find the function public.hybrid(…) in the schema cache (Perhaps"
+    )
+
+
+def test_a_signed_in_caller_of_a_service_function_is_sent_to_their_own(connect: Connect) -> None:
+    details = refused(PostgresProvider(connect("authenticated", uid="0" * 32), on_error="empty"))
+    assert details["error_kind"] == "permission_denied"
+    assert "search_my_knowledge_chunks" in details["remedy"].split(".")[0]
+    assert " key" not in details["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("uid", "message", "remedy"),
+    [
+        (None, "needs a signed-in user, there is none", "the user's own access token"),
+        ("auth0|5f7c8ec7", "claim sub of the token", "maps its users to UUIDs"),
+    ],
+)
+def test_a_token_without_a_uuid_is_refused_with_its_own_remedy(
+    connect: Connect, uid: str | None, message: str, remedy: str
+) -> None:
+    details = refused(
+        PostgresProvider(connect("authenticated", uid=uid), on_error="empty"), own=True
+    )
+    assert (details["error_kind"], details["code"]) == ("permission_denied", "42501")
+    assert message in details["error_message"]
+    assert remedy in details["remedy"]
+
+
+def test_over_sql_and_rest_the_same_refusal_is_the_same_error(connect: Connect) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        connect("authenticated").execute("select * from public.search_my_knowledge_chunks()")
+    reported, over_sql = caught.value.diag, translate(caught.value)
+    over_rest = translate(api_error("42501", str(reported.message_primary), reported.message_hint))
+    assert type(over_rest) is type(over_sql) is errors.PermissionDeniedError
+    assert (str(over_rest), over_rest.remedy) == (str(over_sql), over_sql.remedy)
+
+
+class _Failing(SearchProvider):
+    """Stands for a database that fails some times before it answers."""
+
+    name: Source = "postgres"  # type: ignore[misc]
+
+    def __init__(self, code: str, times: int, pauses: list[float]) -> None:
+        super().__init__(sleep=pauses.append, on_error="empty")
+        self._code, self._left = code, times
+
+    async def _send(
+        self, function: str, arguments: dict[str, Any], timeout: float | None
+    ) -> object:
+        self._left -= 1
+        if self._left >= 0:
+            raise psycopg.errors.lookup(self._code)("canceling statement due to conflict")
+        return []
+
+
+def test_only_a_read_that_a_standby_cancels_is_sent_again() -> None:
+    pauses: list[float] = []
+    _, details = _Failing("40001", 2, pauses).fulltext_search("text")
+    assert ("fallback_reason" in details, len(pauses)) == (False, 2)
+    _, details = _Failing("42501", 1, pauses).fulltext_search("text")
+    assert (details["error_kind"], len(pauses)) == ("permission_denied", 2)
+
+
+@pytest.mark.module("batch")
+@pytest.mark.parametrize("metadata", ['{"n": 1e5000}', '{"a":' * 1100 + "1" + "}" * 1100])
+def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metadata: str) -> None:
+    owner = connect()
+    owner.execute("insert into public.knowledge_chunks (content) values ('zebra')")
+    # As a row that was stored before the limits of metadata.
+    owner.execute("alter table public.knowledge_chunks disable trigger complete_chunk")
+    owner.execute("update public.knowledge_chunks set metadata = %s", [metadata])
+    owner.execute("alter table public.knowledge_chunks enable trigger complete_chunk")
+    owner.execute(
+        "insert into public.knowledge_chunks (content, metadata) values ('zebra', %s)",
+        [json.dumps({"page": 1})],
+    )
+    provider = PostgresProvider(owner, on_error="empty")
+    hits, details = provider.hybrid_search(None, "zebra")
+    assert sorted(hit.metadata.get("page", 0) for hit in hits) == [0, 1]  # type: ignore[type-var]
+    (unreadable,) = [hit.id for hit in hits if "page" not in hit.metadata]
+    assert details.get("unreadable_metadata") == [unreadable]
+    _, batch_details = provider.hybrid_search_batch([{"query_text": "zebra"}])
+    assert batch_details.get("unreadable_metadata") == [unreadable]
+
+
+def test_a_full_disk_is_named_with_a_remedy() -> None:
+    known = translate(psycopg.errors.DiskFull("could not extend file: No space left on device"))
+    assert "disk is full" in known.remedy

@@ -1,16 +1,23 @@
-"""PostgresProvider over a real database."""
+"""PostgresProvider over a real database, and the one for an event loop: the same answers."""
 
+import inspect
+from collections.abc import Iterator
 from datetime import date
 from typing import Any, get_type_hints
 from uuid import UUID
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
+from sides import Blocking, Looping, Side
+from sides import side as side
 
 from conftest import Connection
-from corpora import SAVANNA
+from corpora import SAVANNA, store_document
+from second_brain.errors import PermissionDeniedError, SecondBrainError
 from second_brain.services.arguments import (
     KEYWORD_DEFAULTS,
     VIEWER,
@@ -26,7 +33,7 @@ from second_brain.services.provider import SearchProvider
 from second_brain.services.write import KnowledgeWriter
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def corpus(shared_service: Connection) -> UUID:
     document = {
         "external_key": "savanna",
@@ -59,23 +66,26 @@ def test_a_hybrid_hit_tells_where_it_came_from(shared_service: Connection, corpu
     hit = next(result for result in results if "grass" in result.content)
     assert UUID(hit.id)
     assert hit.source == "postgres"
-    assert hit.metadata["document_id"] == str(corpus)
-    assert hit.metadata["knowledge_type"] == "note"
-    assert hit.metadata["source_origin"] == "obsidian"
-    assert hit.metadata["title"] == "Savanna"
-    assert hit.metadata["source_url"] == "https://example.org/savanna"
-    assert hit.metadata["collection"] == "knowledge"
-    assert hit.metadata["document_date"] == "2026-01-31"
-    assert hit.metadata["snippet"] is None
-    assert hit.metadata["context"] is None
-    assert hit.metadata["total_count"] == 3
-    assert dict(hit.metadata)["team"] == "search"
-    assert hit.metadata["chunk_index"] == 1
-    assert hit.metadata["vector_rank"] == 2
-    assert hit.metadata["text_rank"] == 1
-    assert hit.metadata["match_type"] == "both"
+    expected = {
+        "document_id": str(corpus),
+        "knowledge_type": "note",
+        "source_origin": "obsidian",
+        "title": "Savanna",
+        "source_url": "https://example.org/savanna",
+        "collection": "knowledge",
+        "document_date": "2026-01-31",
+        "snippet": None,
+        "context": None,
+        "total_count": 3,
+        "team": "search",
+        "chunk_index": 1,
+        "vector_rank": 2,
+        "text_rank": 1,
+        "match_type": "both",
+        "rrf_score": pytest.approx(1 / 62 + 1 / 61),
+    }
+    assert {name: dict(hit.metadata)[name] for name in expected} == expected
     assert sorted(hit.metadata["matched_terms"]) == ["grass", "zebra"]
-    assert hit.metadata["rrf_score"] == pytest.approx(1 / 62 + 1 / 61)
     assert hit.confidence == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
 
 
@@ -154,9 +164,14 @@ def test_nothing_is_prepared_in_the_session(shared: Connection, corpus: UUID) ->
     assert shared.execute("select statement from pg_prepared_statements").fetchall() == []
 
 
-def test_a_callers_row_factory_does_not_matter(shared_dsn: str, corpus: UUID) -> None:
+def test_a_caller_keeps_the_row_factory_and_the_types_of_the_connection(
+    shared_dsn: str, corpus: UUID
+) -> None:
     with psycopg.connect(shared_dsn, row_factory=psycopg.rows.namedtuple_row) as connection:
         assert len(PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]) == 2
+        assert connection.row_factory is psycopg.rows.namedtuple_row
+        with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
+            connection.execute("select %s", (Vector([1, 0, 0]),))
 
 
 def test_a_connection_string_opens_and_closes_a_connection(
@@ -183,8 +198,117 @@ def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None
         AsyncPostgresProvider(shared, on_error="empty")  # type: ignore[arg-type]
 
 
-def test_the_callers_connection_learns_no_new_type(shared_dsn: str, corpus: UUID) -> None:
-    with psycopg.connect(shared_dsn) as connection:
-        assert PostgresProvider(connection, on_error="empty").search([1, 0, 0])[0]
-        with pytest.raises(psycopg.ProgrammingError, match="cannot adapt type 'Vector'"):
-            connection.execute("select %s", (Vector([1, 0, 0]),))
+Asked = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+_EMBEDDINGS = st.sampled_from([None, [1, 0, 0], (0.6, 0.8, 0), "[0,0,1]", [1, 2], [0, 0, 0], "x"])
+_TEXTS = st.sampled_from([None, "", "zebra", "grass lion", '"zebra crossing"', "a\x00", "nosuch"])
+_VIEWERS = st.sampled_from([None, UUID(int=1), "nobody", str(UUID(int=1))])
+_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "top_k": st.sampled_from([1, 2, 0, 10**12]),
+        "threshold": st.sampled_from([0.9, -1.0, 2.0]),
+        "fusion": st.sampled_from(["rrf", "auto", "nosuch"]),
+        "search_mode": st.sampled_from(["simple", "phrase", "nosuch"]),
+        "filters": st.sampled_from([None, {"team": "search"}, [{"field": "nosuch"}], 7]),
+        "date_from": st.sampled_from(["2026-01-31", "soon"]),
+        "snippet": st.booleans(),
+        "public_only": st.booleans(),
+        "timeout": st.sampled_from([None, 60.0, 0]),
+    },
+)
+_LEG_OPTIONS = st.fixed_dictionaries(
+    {}, optional={"top_k": st.sampled_from([1, 0]), "viewer_id": _VIEWERS}
+)
+
+
+_HYBRID = st.tuples(_EMBEDDINGS, _TEXTS)
+_QUERIES = st.lists(
+    st.builds(
+        lambda asked, options: {
+            **dict(zip(("query_embedding", "query_text"), asked, strict=True)),
+            **{name: value for name, value in options.items() if name != "timeout"},
+        },
+        _HYBRID,
+        _OPTIONS,
+    ),
+    max_size=3,
+)
+_CALLS: st.SearchStrategy[Asked] = st.one_of(
+    st.tuples(
+        st.just("hybrid_search"),
+        _HYBRID,
+        st.builds(lambda one, viewer: {**one, "viewer_id": viewer}, _OPTIONS, _VIEWERS),
+    ),
+    st.tuples(st.sampled_from(["search_my_knowledge", "explain_hybrid_search"]), _HYBRID, _OPTIONS),
+    st.tuples(st.just("search"), st.tuples(_EMBEDDINGS), _LEG_OPTIONS),
+    st.tuples(st.just("fulltext_search"), st.tuples(_TEXTS), _LEG_OPTIONS),
+    st.tuples(st.just("hybrid_search_batch"), st.tuples(_QUERIES), st.just({})),
+)
+
+
+def answer(provider: Any, asked: Asked) -> Any:
+    method, arguments, options = asked
+    try:
+        found = getattr(provider, method)(*arguments, **options)
+    except SecondBrainError as error:
+        return type(error), str(error), error.code, error.remedy
+    if method == "explain_hybrid_search":
+        for timed in (found, *(one[leg] for one in found["lists"] for leg in ("vector", "text"))):
+            del timed["milliseconds"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def both(shared_dsn: str) -> Iterator[list[Any]]:
+    """The two kinds of provider, each multi-tenant too or not."""
+    sides = [Blocking(), Looping()]
+    yield [
+        [
+            one.provider(one.connect(shared_dsn, autocommit=True), multi_tenant=multi_tenant)
+            for multi_tenant in (False, True)
+        ]
+        for one in sides
+    ]
+    for one in sides:
+        one.close()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(asked=_CALLS, is_multi_tenant=st.booleans())
+def test_a_loop_gets_the_answers_that_a_thread_gets(
+    both: list[Any], asked: Asked, is_multi_tenant: bool
+) -> None:
+    blocking, looping = both
+    assert answer(looping[is_multi_tenant], asked) == answer(blocking[is_multi_tenant], asked)
+
+
+def test_the_methods_of_both_kinds_take_the_same() -> None:
+    public = [
+        name
+        for name, method in vars(SearchProvider).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    ]
+    assert "embedding_models" in public
+    for name in public:
+        one = inspect.signature(getattr(PostgresProvider, name))
+        method = getattr(AsyncPostgresProvider, name)
+        other = inspect.signature(method)
+        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
+        # An iterator of pages has another type for an event loop.
+        assert one.parameters == other.parameters, name
+        if inspect.iscoroutinefunction(method):
+            assert one == other, name
+
+
+def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:
+    store_document(shared, "models", {"model 0": [0, 1, 0], "model 1": [0, 1, 0]}, "mine")
+    try:
+        models = side.provider(shared_dsn).embedding_models(timeout=30.0)
+        assert ("mine", 3, 2) in [(one.model, one.dimensions, one.chunks) for one in models]
+        nobody = side.connect(shared_dsn, autocommit=True)
+        side.do(nobody.execute("set role anon"))
+        with pytest.raises(PermissionDeniedError):
+            side.provider(nobody).embedding_models()
+    finally:
+        KnowledgeWriter(shared).delete_document("models")

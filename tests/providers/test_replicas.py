@@ -33,10 +33,18 @@ def provider(cluster: Cluster) -> Iterator[ReplicaProvider]:
     """A provider with a pool for each server; a replica may be a fifth of a second behind."""
     with ExitStack() as stack:
         pools = [
-            stack.enter_context(connection_pool(one.dsn(), max_size=4))
-            for one in (cluster.primary, *cluster.standbys)
+            stack.enter_context(connection_pool(dsn, max_size=4)) for dsn in addresses(cluster)
         ]
         yield ReplicaProvider(pools[0], pools[1:], max_lag=0.2, max_wait=0.3, on_error="empty")
+
+
+def addresses(cluster: Cluster) -> list[str]:
+    return [one.dsn() for one in (cluster.primary, *cluster.standbys)]
+
+
+def without_pools(cluster: Cluster, **options: Any) -> ReplicaProvider:
+    primary, *replicas = addresses(cluster)
+    return ReplicaProvider(primary, replicas, **options, on_error="empty")
 
 
 @pytest.fixture
@@ -205,13 +213,7 @@ def test_a_search_waits_for_a_write_on_a_replica(
 def test_the_primary_answers_when_the_wait_for_a_write_is_over(
     cluster: Cluster, provider: ReplicaProvider, writer: KnowledgeWriter
 ) -> None:
-    lenient = ReplicaProvider(
-        cluster.primary.dsn(),
-        [one.dsn() for one in cluster.standbys],
-        max_lag=3600,
-        max_wait=0.3,
-        on_error="empty",
-    )
+    lenient = without_pools(cluster, max_lag=3600, max_wait=0.3)
     with cluster.paused(*cluster.standbys):
         position = write(writer, "basalt")
         assert found(lenient, "basalt") == []
@@ -275,12 +277,8 @@ def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_prima
     cluster: Cluster,
 ) -> None:
     async def search() -> list[int]:
-        provider = AsyncReplicaProvider(
-            cluster.primary.dsn(),
-            [one.dsn() for one in cluster.standbys],
-            max_lag=3600,
-            on_error="empty",
-        )
+        primary, *replicas = addresses(cluster)
+        provider = AsyncReplicaProvider(primary, replicas, max_lag=3600, on_error="empty")
 
         async def count() -> int:
             answers = await asyncio.gather(*(provider.find(None, "beacon") for _ in range(4)))
@@ -302,12 +300,7 @@ def test_searches_of_an_event_loop_go_on_without_a_replica_and_without_the_prima
 
 def test_replicas_that_are_behind_answer_when_the_primary_is_gone(cluster: Cluster) -> None:
     cluster.catch_up()
-    strict = ReplicaProvider(
-        cluster.primary.dsn(),
-        [one.dsn() for one in cluster.standbys],
-        max_lag=0,
-        on_error="empty",
-    )
+    strict = without_pools(cluster, max_lag=0)
     kill(cluster.primary)
     try:
         assert found(strict, "beacon")
@@ -322,8 +315,7 @@ def test_a_commit_without_an_answer_names_its_document(
     cluster: Cluster, writer: KnowledgeWriter
 ) -> None:
     # The commit waits for a standby that does not exist, and its session is ended meanwhile.
-    cluster.ask(cluster.primary, "alter system set synchronous_standby_names = 'nobody'")
-    cluster.ask(cluster.primary, "select pg_reload_conf()")
+    cluster.commit_on("nobody")
     try:
         until(lambda: cluster.ask(cluster.primary, "show synchronous_standby_names") == "nobody")
         with (
@@ -332,8 +324,7 @@ def test_a_commit_without_an_answer_names_its_document(
         ):
             write(writer, "pumice")
     finally:
-        cluster.ask(cluster.primary, "alter system reset synchronous_standby_names")
-        cluster.ask(cluster.primary, "select pg_reload_conf()")
+        cluster.commit_on("")
     assert uncertain.value.keys == ("pumice",)
     # This one was stored: to call it lost would have been wrong.
     assert found(PostgresProvider(cluster.primary.dsn(), on_error="empty"), "pumice") == ["pumice"]
@@ -357,11 +348,9 @@ def test_a_write_that_is_lost_before_its_commit_is_not_uncertain(
 def test_a_failover_loses_no_search_and_names_every_write_without_an_answer(
     cluster: Cluster,
 ) -> None:
-    cluster.ask(cluster.primary, "alter system set synchronous_standby_names = 'ANY 1 (*)'")
-    cluster.ask(cluster.primary, "select pg_reload_conf()")
+    cluster.commit_on("ANY 1 (*)")
     cluster.catch_up()
-    servers = (cluster.primary, *cluster.standbys)
-    parts = [conninfo_to_dict(one.dsn()) for one in servers]
+    parts = [conninfo_to_dict(one) for one in addresses(cluster)]
     everywhere = make_conninfo(
         cluster.primary.dsn(),
         host=",".join(str(one["host"]) for one in parts),
@@ -420,13 +409,10 @@ def test_a_failover_loses_no_search_and_names_every_write_without_an_answer(
         writing.join()
         assert searches.wrong == []
     with psycopg.connect(chosen.dsn()) as connection:
-        kept = {
-            key
-            for (key,) in connection.execute(
-                "select external_key from public.knowledge_documents"
-                " where external_key like 'failover%'"
-            )
-        }
+        select = (
+            "select external_key from public.knowledge_documents where external_key like 'fail%'"
+        )
+        kept = {key for (key,) in connection.execute(select)}
     # Nothing that was answered is lost, and nothing is stored that was neither answered nor named.
     assert stored - kept == set()
     assert kept - stored - lost == set()

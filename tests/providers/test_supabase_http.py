@@ -1,9 +1,9 @@
-"""The Supabase provider over HTTP: each method, its request and its results."""
+"""The Supabase provider over HTTP: each method, its request and its results, and writing."""
 
-import asyncio
-from datetime import date
+from collections.abc import Callable
+from datetime import date, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
@@ -14,27 +14,30 @@ from supabase_gateway import (
     VIEWER,
     Answer,
     Gateway,
-    Recorded,
     Rest,
+    blocking,
     error,
     gateway,
     rest,
-    token,
 )
 
 from second_brain import errors
+from second_brain.errors import ConflictError, InvalidInputError, UncertainWriteError
 from second_brain.filters import FilterBuilder
-from second_brain.services.arguments import SearchOptions
 from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.judgments import Judgment
+from second_brain.services.last_write import last_write
 from second_brain.services.results import EmbeddingModel
-from second_brain.services.supabase import AsyncSupabaseProvider, SupabaseProvider
+from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.write import DeletedCounts, KnowledgeWriter
+from second_brain.services.writing import AsyncWrites
 
 __all__ = ["gateway", "rest"]  # fixtures
 
 
 def test_hybrid_search_finds_a_row(rest: Rest) -> None:
     rest.given(Answer(body=[HYBRID_ROW]))
-    results, details = rest.provider().hybrid_search(
+    (result,), details = rest.provider().hybrid_search(
         (0.8, 0.6, 0.0), "zebra grass", top_k=1, threshold=0.5, fusion="rrf"
     )
     assert details == {
@@ -45,73 +48,44 @@ def test_hybrid_search_finds_a_row(rest: Rest) -> None:
         "total_count": 2,
         "answer_confidence": pytest.approx(0.99, abs=0.01),
     }
-    (result,) = results
-    assert result.content == ROW["content"]
-    assert result.source == "supabase"
-    assert result.metadata["rrf_score"] == pytest.approx(2 / 61)
+    assert (result.content, result.source) == (ROW["content"], "supabase")
     assert result.confidence == pytest.approx(1)
-    assert result.metadata["similarity"] == pytest.approx(1)
-    assert result.metadata["match_type"] == "both"
-    assert sorted(result.metadata["matched_terms"]) == ["grass", "zebra"]
-    assert result.metadata["title"] == "Savanna"
-    assert dict(result.metadata)["team"] == "search"
-    assert result.metadata["collection"] == "knowledge"
-    assert result.metadata["document_date"] == "2026-01-31"
-    assert result.metadata["total_count"] == 2
+    metadata: dict[str, Any] = dict(result.metadata)
+    assert sorted(metadata["matched_terms"]) == ["grass", "zebra"]
+    names = ("match_type", "title", "collection", "document_date", "total_count")
+    assert {name: metadata[name] for name in names} == {name: HYBRID_ROW[name] for name in names}
+    assert metadata["team"] == "search"
+    assert [metadata["rrf_score"], metadata["similarity"]] == pytest.approx([2 / 61, 1])
 
 
 OWN_DOCUMENT = {
-    "id": ROW["document_id"],
-    "external_key": "savanna",
-    "title": "Savanna",
-    "knowledge_type": "note",
-    "collection": "knowledge",
-    "source_origin": "obsidian",
-    "source_url": None,
-    "document_date": "2026-01-31",
-    "visibility": "public",
-    "is_own": True,
-    "chunk_count": 3,
-    "created_at": "2026-02-01T10:00:00+00:00",
-    "updated_at": "2026-02-01T10:00:00+00:00",
+    **{"id": ROW["document_id"], "external_key": "savanna", "title": "Savanna"},
+    **{"knowledge_type": "note", "source_origin": "obsidian", "source_url": None},
+    **{"document_date": "2026-01-31", "collection": "knowledge", "visibility": "public"},
+    **{"is_own": True, "chunk_count": 3},
+    **dict.fromkeys(("created_at", "updated_at"), "2026-02-01T10:00:00+00:00"),
 }
-OWNED = "update public.knowledge_documents set owner_id = '6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a'"
+OWNED = f"update public.knowledge_documents set owner_id = '{VIEWER}'"
 
 
-def test_a_user_lists_their_documents(rest: Rest) -> None:
+def test_a_user_and_a_backend_for_a_viewer_list_documents(rest: Rest) -> None:
     rest.given(Answer(body=[OWN_DOCUMENT]), OWNED)
-    (document,) = rest.provider("authenticated").list_my_documents(page_size=2)
-    assert (document.external_key, document.chunk_count, document.is_own) == ("savanna", 3, True)
-    assert document.document_date == date(2026, 1, 31)
-
-
-def test_a_backend_lists_the_documents_of_a_viewer(rest: Rest) -> None:
-    rest.given(Answer(body=[OWN_DOCUMENT]), OWNED)
-    viewer = "6f0e4a52-3c0e-4a57-9f9b-0d8f1f7f000a"
-    (document,) = rest.provider("service_role").list_documents(viewer_id=viewer)
-    assert (document.external_key, document.is_own) == ("savanna", True)
+    for (found,) in (
+        rest.provider("authenticated").list_my_documents(page_size=2),
+        rest.provider("service_role").list_documents(viewer_id=VIEWER),
+    ):
+        assert (found.external_key, found.chunk_count, found.is_own) == ("savanna", 3, True)
+        assert found.document_date == date(2026, 1, 31)
 
 
 def test_a_user_reads_a_document(gateway: Gateway) -> None:
-    chunk: dict[str, object] = {
-        **dict.fromkeys(("chunk_index", "heading")),
-        "content": "a",
-        "metadata": {},
-    }
-    chunk |= {"id": ROW["id"], "collection": "knowledge"}
-    rest: dict[str, object] = {
-        "author": None,
-        "language": "english",
-        "sensitivity": None,
-        "allowed_groups": None,
-        "metadata": {"a": 1},
-    }
-    gateway.answer = Answer(body={**OWN_DOCUMENT, **rest, "chunks": [chunk]})
-    with SupabaseProvider(
-        {"supabase_url": gateway.url, "supabase_key": token("authenticated")}
-    ) as provider:
-        found = provider.read_my_document(str(ROW["document_id"]), chunk_count=1)
-    assert found is not None
+    chunk = {"content": "a", "metadata": {}, "id": ROW["id"], "collection": "knowledge"}
+    chunk |= {"chunk_index": None, "heading": None}
+    whole: dict[str, Any] = {**OWN_DOCUMENT, "language": "english", "metadata": {"a": 1}}
+    whole |= {"author": None, "sensitivity": None, "allowed_groups": None, "chunks": [chunk]}
+    gateway.answer = Answer(body=whole)
+    document = str(ROW["document_id"])
+    found = blocking(gateway, lambda one: one.read_my_document(document, chunk_count=1))
     assert [one.content for one in found.chunks] == ["a"]
 
 
@@ -122,35 +96,22 @@ def test_a_user_deletes_nothing_of_others(rest: Rest) -> None:
 
 def test_a_deletion_is_not_sent_twice(gateway: Gateway) -> None:
     gateway.drops = ["before the answer", "before the answer"]
-    with (
-        SupabaseProvider(
-            {"supabase_url": gateway.url, "supabase_key": token("authenticated")}
-        ) as provider,
-        pytest.raises(errors.ConnectionLostError),
-    ):
-        provider.delete_my_document(UUID(int=7))
+    with pytest.raises(errors.ConnectionLostError):
+        blocking(gateway, lambda one: one.delete_my_document(UUID(int=7)))
     assert len(gateway.bodies) == 1
 
 
 def test_every_option_goes_through_as_json(rest: Rest) -> None:
     rest.given(Answer(body=[HYBRID_ROW]))
-    options: SearchOptions = {
-        "top_k": 1,
+    plain: dict[str, Any] = {
         "rrf_k": 10.0,
         "fusion": "rrf",
-        "filters": FilterBuilder().add_metadata("team", "search").add_date_range(date(2026, 1, 1)),
-        "date_from": date(2026, 1, 1),
         "date_to": "2026-12-31",
-        "collections": ("knowledge",),
-        "viewer_id": VIEWER,
         "public_only": True,
         "one_per_document": True,
         "neighbor_window": 1,
         "recency_half_life": 30.0,
-        "match_offset": 0,
         "snippet": True,
-        "formulations": [{"query_embedding": np.array([0.0, 1.0, 0.0]), "query_text": "grass"}],
-        "boosts": ({"field": "document_date", "decay": "exp", "origin": "now", "scale": 99},),
         "diversity": 0.2,
         "max_per_document": 2,
         "merge_duplicates": True,
@@ -158,37 +119,35 @@ def test_every_option_goes_through_as_json(rest: Rest) -> None:
         "snippets": 2,
         "order_by": "document_date",
     }
-    results, details = rest.provider().hybrid_search([0.8, 0.6, 0], "zebra", **options)
+    boost = {"field": "document_date", "decay": "exp", "origin": "now", "scale": 99}
+    results, details = rest.provider().hybrid_search(
+        [0.8, 0.6, 0],
+        "zebra",
+        top_k=1,
+        match_offset=0,
+        date_from=date(2026, 1, 1),
+        collections=("knowledge",),
+        viewer_id=VIEWER,
+        boosts=(boost,),
+        filters=FilterBuilder().add_metadata("team", "search").add_date_range(date(2026, 1, 1)),
+        formulations=[{"query_embedding": np.array([0.0, 1.0, 0.0]), "query_text": "grass"}],
+        **plain,
+    )
     assert "fallback_reason" not in details, details
     assert [result.content for result in results] == [ROW["content"]]
-    # match_offset is at its default, and not sent: an older database might not know it.
     sent = rest.gateway.bodies[0]
-    assert {name: sent.get(name) for name in options.keys() - {"top_k"}} == {
-        "rrf_k": 10.0,
-        "fusion": "rrf",
-        "filters": [
-            {"field": "metadata.team", "op": "eq", "value": "search"},
-            {"field": "document_date", "op": "gte", "value": "2026-01-01"},
-        ],
-        "date_from": "2026-01-01",
-        "date_to": "2026-12-31",
-        "collections": ["knowledge"],
-        "viewer_id": str(VIEWER),
-        "public_only": True,
-        "one_per_document": True,
-        "neighbor_window": 1,
-        "recency_half_life": 30.0,
-        "match_offset": None,
-        "snippet": True,
-        "formulations": [{"query_embedding": [0.0, 1.0, 0.0], "query_text": "grass"}],
-        "boosts": [{"field": "document_date", "decay": "exp", "origin": "now", "scale": 99}],
-        "diversity": 0.2,
-        "max_per_document": 2,
-        "merge_duplicates": True,
-        "min_confidence": 0.01,
-        "snippets": 2,
-        "order_by": "document_date",
-    }
+    assert plain.items() <= sent.items()
+    # It is at its default: an older database might not know it.
+    assert "match_offset" not in sent
+    assert sent["date_from"] == "2026-01-01"
+    assert sent["collections"] == ["knowledge"]
+    assert sent["viewer_id"] == str(VIEWER)
+    assert sent["boosts"] == [boost]
+    assert sent["formulations"] == [{"query_embedding": [0.0, 1.0, 0.0], "query_text": "grass"}]
+    assert sent["filters"] == [
+        {"field": "metadata.team", "op": "eq", "value": "search"},
+        {"field": "document_date", "op": "gte", "value": "2026-01-01"},
+    ]
 
 
 def test_a_single_leg_takes_a_viewer(rest: Rest) -> None:
@@ -224,10 +183,9 @@ def test_a_batch_is_one_request(rest: Rest) -> None:
 @pytest.mark.parametrize("index", [None, "x", -1, 1])
 def test_a_row_of_no_query_is_no_empty_result(gateway: Gateway, index: object) -> None:
     gateway.answer = Answer(body=[{**HYBRID_ROW, "query_index": index}])
-    with Recorded(gateway).provider() as provider:
-        answers, details = provider.hybrid_search_batch([{"query_text": "zebra"}])
-    assert answers == [[]]
-    assert details["error_kind"] == "unexpected_answer"
+    batch = [{"query_text": "zebra"}]
+    answers, details = blocking(gateway, lambda one: one.hybrid_search_batch(batch))
+    assert (answers, details["error_kind"]) == ([[]], "unexpected_answer")
 
 
 EXPLAINED = {
@@ -251,13 +209,9 @@ def test_an_explanation_that_fails_raises(rest: Rest) -> None:
         rest.provider().explain_hybrid_search(None, "zebra", pool_size=0)
 
 
-def test_an_invalid_explanation_raises(gateway: Gateway) -> None:
-    gateway.answer = Answer(body=[])
-    with (
-        Recorded(gateway).provider() as provider,
-        pytest.raises(errors.UnexpectedAnswerError, match="list"),
-    ):
-        provider.explain_hybrid_search(None, "zebra")
+def test_an_explanation_that_is_a_list_raises(gateway: Gateway) -> None:
+    with pytest.raises(errors.UnexpectedAnswerError, match="list"):
+        blocking(gateway, lambda one: one.explain_hybrid_search(None, "zebra"))
 
 
 KEPT = {
@@ -278,12 +232,14 @@ def without_time(settings: CorpusSettings) -> CorpusSettings:
     return settings.model_copy(update={"updated_at": None})
 
 
+WANTED = CorpusSettings(
+    collection="knowledge", fusion="auto", vector_weight=0.5, embedding_model="mine"
+)
+
+
 def test_settings_are_stored_and_returned(rest: Rest) -> None:
     rest.given(Answer(body=KEPT))
-    wanted = CorpusSettings(
-        collection="knowledge", fusion="auto", vector_weight=0.5, embedding_model="mine"
-    )
-    assert without_time(rest.provider().set_settings(wanted)) == wanted
+    assert without_time(rest.provider().set_settings(WANTED)) == WANTED
     sent = {name: value for name, value in KEPT.items() if name != "updated_at"}
     assert rest.gateway.bodies == [{**sent, "measured_on": None}]
 
@@ -291,9 +247,7 @@ def test_settings_are_stored_and_returned(rest: Rest) -> None:
 def test_stored_settings_are_listed(rest: Rest) -> None:
     rest.given(Answer(body=[KEPT]), KEEP)
     (stored,) = rest.provider().settings()
-    assert without_time(stored) == CorpusSettings(
-        collection="knowledge", fusion="auto", vector_weight=0.5, embedding_model="mine"
-    )
+    assert without_time(stored) == WANTED
 
 
 @pytest.mark.parametrize(("collection", "removed"), [("knowledge", True), ("memory", False)])
@@ -310,16 +264,6 @@ def test_a_token_without_a_user_cannot_search_as_a_viewer(rest: Rest) -> None:
     assert "viewer_id" not in rest.gateway.bodies[0]
 
 
-def test_a_multi_tenant_provider_opens_no_connection_without_a_viewer(gateway: Gateway) -> None:
-    config = {"supabase_url": gateway.url, "supabase_key": token("service_role")}
-    with SupabaseProvider(config, multi_tenant=True) as provider:
-        _, details = provider.hybrid_search(None, "zebra")
-        assert "viewer_id" in details["error_message"]
-        assert gateway.connections == 0
-        assert "fallback_reason" not in provider.hybrid_search(None, "a", viewer_id=VIEWER)[1]
-        assert gateway.bodies[0]["viewer_id"] == str(VIEWER)
-
-
 def test_search_finds_a_row(rest: Rest) -> None:
     rest.given(Answer(body=[{**ROW, "similarity": 1}]))
     (result,), details = rest.provider().search([0.8, 0.6, 0.0], threshold=0.9)
@@ -328,17 +272,12 @@ def test_search_finds_a_row(rest: Rest) -> None:
     assert result.confidence == pytest.approx(1)
 
 
-def test_no_hit_is_an_empty_answer_and_no_failure(rest: Rest) -> None:
-    rest.given(Answer(body=[]))
-    results, details = rest.provider().fulltext_search("unicorn")
-    assert (results, details["real_provider"]) == ([], True)
-    assert "fallback_reason" not in details
-
-
-def test_a_text_goes_through_as_it_is(rest: Rest) -> None:
+def test_a_text_goes_through_as_it_is_and_no_hit_is_no_failure(rest: Rest) -> None:
     rest.given(Answer(body=[]))
     text = "'; drop table x; -- \"\\ \u202e 日本 🦓"
-    assert "fallback_reason" not in rest.provider().hybrid_search(None, text)[1]
+    results, details = rest.provider().fulltext_search(text)
+    assert (results, details["real_provider"]) == ([], True)
+    assert "fallback_reason" not in details
     assert rest.gateway.bodies[0]["query_text"] == text
 
 
@@ -353,16 +292,120 @@ def test_embedding_models_come_over_http(gateway: Gateway, side: Any) -> None:
             side(gateway, lambda provider: provider.embedding_models())
 
 
-def test_the_schema_of_the_install_is_sent(gateway: Gateway) -> None:
-    gateway.answer = Answer(body=[HYBRID_ROW])
-    config = {"supabase_url": gateway.url, "supabase_key": token("service_role")}
+@SIDES
+def test_the_schema_of_the_install_is_sent(gateway: Gateway, side: Any) -> None:
     for schema in (None, "knowledge_de"):
-        with SupabaseProvider(config, schema=schema) as provider:
-            provider.find(None, "zebra")
+        side(gateway, lambda provider: provider.find(None, "zebra"), schema=schema)
+    assert [gateway.schemas[0], gateway.schemas[-1]] == ["public", "knowledge_de"]
 
-        async def search(schema: str | None = schema) -> None:
-            async with AsyncSupabaseProvider(config, schema=schema) as provider:
-                await provider.find(None, "zebra")
 
-        asyncio.run(search())
-    assert gateway.schemas == ["public", "public", "knowledge_de", "knowledge_de"]
+DOCUMENT = {"external_key": "lake", "title": "Lake", "document_date": date(2026, 1, 31)}
+CHUNKS: list[dict[str, object]] = [
+    {
+        "content": "The heron waits.",
+        "embedding_model": "m",
+        "embedding": np.array([0.5, 0.25, 0.0], np.float32),
+    },
+    {"content": "The pike hides."},
+]
+COUNTS = {
+    "document_id": str(UUID(int=3)),
+    **{f"chunks_{one}": 0 for one in ("changed", "unchanged", "removed")},
+    **{"chunks_added": 2, "embeddings_reused": 0, "embeddings_missing": 1},
+}
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "upsert": lambda one: one.upsert_document(DOCUMENT, CHUNKS),
+    "delete": lambda one: one.delete_document("lake"),
+    "delete my": lambda one: one.delete_my_document(UUID(int=3)),
+    "settings": lambda one: one.reset_settings("lake"),
+}
+
+
+def test_a_provider_over_rest_has_the_methods_of_a_writer() -> None:
+    methods = {name for name in vars(AsyncWrites) if not name.startswith("_")}
+    assert {"upsert_document", "purge", "judgments", "settings"} <= methods
+    for name in methods:
+        assert getattr(SupabaseProvider, name) is getattr(KnowledgeWriter, name)
+
+
+def test_a_document_is_stored_and_counted(rest: Rest) -> None:
+    rest.given(Answer(body=[COUNTS]))
+    before = last_write()
+    counts = rest.provider().upsert_document(DOCUMENT, CHUNKS)
+    assert (counts.chunks_added, counts.embeddings_missing) == (2, 1)
+    assert isinstance(counts.document_id, UUID)
+    assert last_write() > before
+    assert rest.gateway.bodies == [
+        {
+            "document": {**DOCUMENT, "document_date": "2026-01-31"},
+            "chunks": [{**CHUNKS[0], "embedding": "[0.5, 0.25, 0.0]"}, CHUNKS[1]],
+            "fields": "merge",
+        }
+    ]
+    # No second request asks for the rest of the answer.
+    assert rest.gateway.counted == [False]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "call", "expected"),
+    [
+        (["a", "b"], lambda one: one.missing_embeddings(["a", "b"], "mine"), {"a", "b"}),
+        ([], lambda one: one.missing_embeddings([], "mine"), set()),
+        (3, lambda one: one.delete_document("savanna"), 3),
+        (
+            [{"documents_deleted": 0, "chunks_deleted": 0}],
+            lambda one: one.delete_owner(uuid4()),
+            DeletedCounts(0, 0),
+        ),
+        (True, lambda one: one.refresh_statistics(), True),
+    ],
+)
+def test_a_method_returns_what_its_function_says(
+    rest: Rest, recorded: object, call: Callable[[Any], Any], expected: object
+) -> None:
+    rest.given(Answer(body=recorded), "analyze public.knowledge_chunks")
+    assert call(rest.provider()) == expected
+
+
+def test_superseded_chunks_are_purged(rest: Rest) -> None:
+    rest.given(Answer(body=0))
+    assert rest.provider().purge(timedelta(days=1)) == 0
+    assert rest.gateway.bodies == [{"older_than": "86400.0 seconds"}]
+
+
+@pytest.mark.module("insight")
+def test_judgments_are_stored_listed_and_deleted(rest: Rest) -> None:
+    judgment = Judgment(question="zebra?", document_key="savanna", grade=2)
+    rest.given(Answer(body=1))
+    provider = rest.provider()
+    assert provider.set_judgments([judgment]) == 1
+    assert provider.delete_judgments(question="zebra?", judged_by=None) == 1
+    rest.gateway.answer = Answer(body=[])
+    assert provider.judgments(judged_by=uuid4()) == []
+
+
+@SIDES
+def test_a_deadlock_is_sent_again_as_often_as_the_retries_say(gateway: Gateway, side: Any) -> None:
+    gateway.answer = error(400, "40P01", "deadlock detected")
+    with pytest.raises(ConflictError):
+        side(gateway, WRITES["upsert"], retries=3)
+    assert len(gateway.bodies) == 4
+
+
+@SIDES
+@pytest.mark.parametrize("write", WRITES)
+def test_a_lost_connection_leaves_the_write_uncertain(
+    gateway: Gateway, side: Any, write: str
+) -> None:
+    gateway.drops = ["in the answer"]
+    with pytest.raises(UncertainWriteError, match="before the answer") as uncertain:
+        side(gateway, WRITES[write])
+    assert uncertain.value.keys == (("lake",) if write in ("upsert", "delete") else ())
+    assert len(gateway.bodies) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), b"bytes", object()])
+def test_what_has_no_json_form_is_refused_and_not_sent(gateway: Gateway, value: object) -> None:
+    with pytest.raises(InvalidInputError):
+        blocking(gateway, lambda one: one.upsert_document({**DOCUMENT, "title": value}, CHUNKS))
+    assert gateway.bodies == []

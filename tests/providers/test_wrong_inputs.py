@@ -1,30 +1,46 @@
 """Wrong inputs over SQL, Python, REST, the command line and MCP: each answer says why.
 
-With WRONG_INPUTS_TABLE set, the answers are added to this file as the rows of a Markdown table.
+Values of wrong types: every public method of the clients answers, or raises as documented.
 """
 
 import asyncio
-import json
+import inspect
 import math
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from decimal import Decimal
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from uuid import UUID
 
+import httpx
+import numpy as np
 import psycopg
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from mcp import Client
+from psycopg.pq import TransactionStatus
 from psycopg.types.json import Jsonb
+from supabase.lib.client_options import SyncClientOptions
 from test_postgres_and_supabase import RestOverDatabase
 
 from command_line import Run, runner
+from conftest import Server, copy_of
 from corpora import store_document
-from second_brain import AsyncRetrievalService, KnowledgeWriter, RetrievalService
-from second_brain.errors import SecondBrainError
+from second_brain import AsyncRetrievalService
+from second_brain.embedding_queue.queue import EmbeddingResult, PostgresEmbeddingQueue
+from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
+from second_brain.retrieval.service import RetrievalService
+from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.judgments import Judgment
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.supabase import SupabaseProvider
+from second_brain.services.write import KnowledgeWriter
+from supabase import create_client
 
 OWNER, STRANGER = ("00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b")
 EMBEDDER = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0] for _ in texts], "by-hand", 3)
@@ -44,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def in_sql(dsn: str, run: Run, **search: Any) -> str:
-    """Search in SQL, and ask the function that explains where there are no rows."""
+    """Ask the function that explains a search without rows."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set role service_role")
         try:
@@ -92,10 +108,8 @@ def over_rest(dsn: str, run: Run, **given: Any) -> str:
         return of_provider(SupabaseProvider(client=client, on_error="raise"), given)
 
 
-def on_the_command_line(dsn: str, run: Run, *options: str) -> str:
-    question = "keys" if not options or options[0].startswith("--") else ""
-    given = ("--mode", "text", "--dsn", dsn)
-    done = run("search", *([question] if question else []), *options, *given)
+def on_the_command_line(dsn: str, run: Run, given: list[str]) -> str:
+    done = run("search", *given, "--mode", "text", "--dsn", dsn)
     assert done.out == ""
     return done.err.strip().splitlines()[-1] if done.code == 0 else " ".join(done.err.split())
 
@@ -134,11 +148,15 @@ CASES: list[tuple[Ask, Any, str]] = [
     (in_service, {"filters": {"tem": "search"}}, 'did you mean "team"?'),
     (over_rest, {"query_text": "zebra"}, '"zebra"'),
     (over_rest, {**WORDS, "filters": {"team": "serch"}}, 'did you mean "search"?'),
-    (over_rest, {"supabase_url": "http://127.0.0.1:1", "supabase_key": "wrong"}, "Error: "),
+    (
+        over_rest,
+        {"supabase_url": "http://127.0.0.1:1", "supabase_key": "wrong"},
+        "UnavailableError: ",
+    ),
     (over_rest, {"supabase_url": "nowhere", "supabase_key": "wrong"}, "Check SUPABASE_URL"),
     (on_the_command_line, ["zebra"], '"zebra"'),
-    (on_the_command_line, ["--filters", '{"tem": "search"}'], 'did you mean "team"?'),
-    (on_the_command_line, ["--filters", "team=search"], "is not JSON"),
+    (on_the_command_line, ["keys", "--filters", '{"tem": "search"}'], 'did you mean "team"?'),
+    (on_the_command_line, ["keys", "--filters", "team=search"], "is not JSON"),
     (over_mcp, {"filters": {"tem": "search"}}, 'did you mean "team"?'),
     (over_mcp, {"filters": {"collection": "memory"}, "include_memory": True}, "collection"),
     # Filters as other systems write them, and what JSON or a model makes of arguments.
@@ -168,11 +186,12 @@ CASES: list[tuple[Ask, Any, str]] = [
     (over_rest, {**WORDS, "one_per_document": 1}, "one_per_document must be true or false, not 1"),
     (in_python, {**WORDS, "date_from": 5}, "date_from must be an ISO date such as"),
     (over_rest, {**WORDS, "viewer_id": [5]}, "viewer_id must be a UUID"),
+    (in_python, {**WORDS, "viewer_groups": "staff"}, "viewer_groups must be a list of names, not"),
     (in_python, {"query_embedding": [math.nan, 0, 1]}, "query_embedding must be a list of finite"),
     (in_python, {"query_embedding": []}, "query_embedding must be"),
     (in_python, {"query_text": "a\0"}, "query_text: a text has the character NUL"),
     (over_rest, {**WORDS, "filters": {"$or": [{"team": "a"}]}}, "filters.$or has $or"),
-    (on_the_command_line, ["--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
+    (on_the_command_line, ["keys", "--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
     (over_mcp, {"filters": '{"page": {"$in": [1]}}'}, "page has $in"),
     (over_mcp, {"collections": []}, "collections"),
     (over_mcp, {"viewer_id": STRANGER}, "viewer_id"),
@@ -187,46 +206,39 @@ CASES: list[tuple[Ask, Any, str]] = [
 def test_the_answer_says_what_is_wrong(
     corpus: str, run: Run, ask: Ask, given: Any, told: str
 ) -> None:
-    answer = ask(corpus, run, **given) if isinstance(given, dict) else ask(corpus, run, *given)
-    assert told in answer
-    if table := os.environ.get("WRONG_INPUTS_TABLE"):
-        cells = ask.__name__.replace("_", " "), f"`{json.dumps(given)}`", " ".join(answer.split())
-        with Path(table).open("a", encoding="utf-8") as file:
-            file.write(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+    asked = {"given": given} if isinstance(given, list) else given
+    assert told in ask(corpus, run, **asked)
 
 
-def write(document: Any, chunks: Any) -> Callable[[str], object]:
-    def written(dsn: str) -> object:
-        with psycopg.connect(dsn) as connection:
-            return KnowledgeWriter(connection).upsert_document(document, chunks)
-
-    return written
+def write(dsn: str, document: Any, chunks: Any) -> object:
+    with psycopg.connect(dsn) as connection:
+        return KnowledgeWriter(connection).upsert_document(document, chunks)
 
 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
         (
-            lambda dsn: PostgresProvider(dsn).hybrid_search("keys", [1, 0, 0]),  # type: ignore[arg-type]
+            lambda dsn, one: one.hybrid_search("keys", [1, 0, 0]),
             "query_embedding must be a list of numbers, not 'keys'",
         ),
+        (lambda dsn, one: one.fulltext_search([1, 0, 0]), "query_text must be a text, not list"),
         (
-            lambda dsn: PostgresProvider(dsn).fulltext_search([1, 0, 0]),  # type: ignore[arg-type]
-            "query_text must be a text, not list",
-        ),
-        (
-            lambda dsn: PostgresProvider(dsn).hybrid_search(None, "keys", limit=3),  # type: ignore[call-arg]
+            lambda dsn, one: one.hybrid_search(None, "keys", limit=3),
             r"unexpected argument 'limit', not one of .*, top_k,",
         ),
-        (write({"external_key": "a"}, ["text"]), r"chunks\[0\] must be a dict, not str"),
-        (write("a", []), "document must be a dict, not str"),
+        (
+            lambda dsn, one: write(dsn, {"external_key": "a"}, ["text"]),
+            r"chunks\[0\] must be a dict, not str",
+        ),
+        (lambda dsn, one: write(dsn, "a", []), "document must be a dict, not str"),
     ],
 )
 def test_a_value_of_another_kind_is_named(
-    corpus: str, ask: Callable[[str], object], told: str
+    corpus: str, ask: Callable[[str, Any], object], told: str
 ) -> None:
     with pytest.raises((SecondBrainError, TypeError), match=told):
-        ask(corpus)
+        ask(corpus, PostgresProvider(corpus))
 
 
 def test_a_failure_is_raised_or_returned_as_it_is_asked_for(corpus: str) -> None:
@@ -261,3 +273,172 @@ def test_each_empty_query_of_a_batch_says_why(corpus: str) -> None:
     _, details = PostgresProvider(corpus).hybrid_search_batch(queries)
     reasons = [one and one["reason"] for one in details["empty"]]
     assert reasons == [None, "no_words", "no_searchable_words"]
+
+
+CLIENTS: tuple[type[object], ...] = (
+    KnowledgeWriter,
+    PostgresProvider,
+    SupabaseProvider,
+    PostgresEmbeddingQueue,
+    RetrievalService,
+)
+NOT_CALLED = {
+    "close": "takes nothing",
+    "clear_cache": "takes nothing",
+    "embed_passages": "raises the errors of the embedder",
+}
+RIGHT: dict[str, Any] = {
+    "chunk_id": UUID(int=1),
+    "chunks": [{"content": "zebra grass", "embedding_model": "m", "embedding": [1, 0, 0]}],
+    "content_hashes": ["a"],
+    "document": {"external_key": "a"},
+    "document_id": UUID(int=1),
+    "embedding_model": "m",
+    "external_key": "a",
+    "facets": ["collection"],
+    "key": "a",
+    "judgments": [Judgment(question="zebra", document_key="a")],
+    "max_chunks": 1,
+    "model": "m",
+    "older_than": timedelta(days=1),
+    "owner_id": UUID(int=1),
+    "position": "0/0",
+    "queries": [{"query_text": "zebra"}],
+    "query_embedding": [1, 0, 0],
+    "query_text": "zebra",
+    "question": "zebra",
+    "results": [EmbeddingResult("a", "[1,0,0]")],
+    "settings": CorpusSettings(),
+}
+
+
+class Deep(list[object]):
+    """A list in a list in a list, without the repr that Python cannot make."""
+
+    def __repr__(self) -> str:
+        return "DEEP"
+
+
+DEEP = Deep()
+for _ in range(3_000):
+    DEEP = Deep([DEEP])
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+single = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.complex_numbers(),
+    st.decimals(),
+    st.dates(),
+    st.timedeltas(),
+    st.uuids(),
+    st.builds(object),
+    st.sampled_from(
+        [
+            *("\0", "\ud800", "\\", math.nan, -(10**400), Decimal("1e999999"), b"[1,0,0]"),
+            *(..., int, len, date.min, timedelta.max, ValueError("one"), iter([1]), range(3)),
+            *(np.zeros(3), np.ones((2, 2)), np.array(["a"]), np.float32(1), DEEP, ENDLESS),
+        ]
+    ),
+)
+values = st.recursive(
+    single,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.sampled_from(sorted(RIGHT)), st.text(max_size=5)), inner),
+        st.dictionaries(st.integers(), inner, max_size=2),
+    ),
+    max_leaves=5,
+)
+
+
+def arguments_of(method: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the name of each argument and whether it is needed."""
+    for one in inspect.signature(method).parameters.values():
+        if one.kind is inspect.Parameter.VAR_KEYWORD:
+            (options,) = get_args(one.annotation)
+            yield from ((name, False) for name in options.__annotations__)
+        elif one.name != "self":
+            yield one.name, one.default is inspect.Parameter.empty
+
+
+def methods_of(client: type[object]) -> list[str]:
+    return [
+        name
+        for name, _ in inspect.getmembers(client, inspect.isfunction)
+        if not name.startswith("_") and name not in NOT_CALLED
+    ]
+
+
+CALLS = [
+    (client, method, argument)
+    for client in CLIENTS
+    for method in methods_of(client)
+    for argument, _ in arguments_of(getattr(client, method))
+]
+
+
+@pytest.fixture(scope="module")
+def connection(server: Server) -> Iterator[psycopg.Connection[Any]]:
+    for dsn in copy_of(server, server.template(3)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("set statement_timeout = '30s'")
+            yield connection
+
+
+@pytest.fixture(scope="module")
+def clients(connection: psycopg.Connection[Any]) -> Iterator[dict[type[object], Any]]:
+    # A project that has nothing to answer.
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=[]))
+    with httpx.Client(transport=transport) as http:
+        project = create_client("http://x.test", "key", SyncClientOptions(httpx_client=http))
+        embedder = CallableEmbedder(lambda texts: [[1, 0, 0] for _ in texts], "m", 3)
+        provider = PostgresProvider(connection, on_error="empty")
+        yield {
+            KnowledgeWriter: KnowledgeWriter(connection),
+            PostgresProvider: provider,
+            SupabaseProvider: SupabaseProvider(client=project),
+            PostgresEmbeddingQueue: PostgresEmbeddingQueue(connection),
+            RetrievalService: RetrievalService(provider, embedder),
+        }
+
+
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(call=st.sampled_from(CALLS), value=values)
+@example(call=(KnowledgeWriter, "upsert_document", "document"), value={"metadata": DEEP})
+@example(call=(KnowledgeWriter, "upsert_document", "chunks"), value=[{"embedding": b"[1,0,0]"}])
+@example(call=(PostgresProvider, "hybrid_search_batch", "queries"), value=1)
+@example(call=(RetrievalService, "search", "question"), value=1)
+def test_a_value_of_a_wrong_type_raises_a_documented_error(
+    clients: dict[type[object], Any],
+    connection: psycopg.Connection[Any],
+    call: tuple[type[object], str, str],
+    value: object,
+) -> None:
+    client, name, argument = call
+    method = getattr(clients[client], name)
+    needed = {one: RIGHT[one] for one, is_needed in arguments_of(method) if is_needed}
+    try:
+        answer = method(**{**needed, argument: value})
+        if inspect.isgenerator(answer):
+            list(islice(answer, 2))
+    except SecondBrainError as error:
+        assert str(error)  # noqa: PT017
+    assert connection.info.transaction_status == TransactionStatus.IDLE
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_an_argument_that_a_method_does_not_have_is_refused_by_its_name(
+    clients: dict[type[object], Any], client: type[object]
+) -> None:
+    for name in methods_of(client):
+        method = getattr(clients[client], name)
+        needed = {one: RIGHT[one] for one, is_needed in arguments_of(method) if is_needed}
+        with pytest.raises((TypeError, InvalidInputError), match="colour"):
+            list(islice(method(**needed, colour=1), 1))

@@ -140,10 +140,7 @@ def async_search(
     **settings: Any,
 ) -> Search:
     service = AsyncRetrievalService(
-        AsyncPostgresProvider(dsn, **provider or {}),
-        embedder,
-        reranker,
-        SearchSettings(**settings),
+        AsyncPostgresProvider(dsn, **provider or {}), embedder, reranker, SearchSettings(**settings)
     )
     return lambda *asked, **options: asyncio.run(service.search(*asked, **options))
 

@@ -31,21 +31,17 @@ EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 @pytest.fixture(scope="module")
 def insights(shared_dsn: str) -> str:
     """Return the DSN of Ana's two private chunks about keys, and two public ones."""
+    keys, public = {"owner_id": ANA}, {"visibility": "public"}
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        for document, chunks in (
-            ({"external_key": "keys", "owner_id": ANA}, {LEAK: [0, 0.1, 1], ROTATION: [0, 0.5, 1]}),
-            (
-                {"external_key": "invoices", "visibility": "public"},
-                {INVOICE: [1, 0.1, 0], REMINDER: [0.8, 0.6, 0]},
-            ),
+        for key, document, texts in (
+            ("keys", keys, {LEAK: [0, 0.1, 1], ROTATION: [0, 0.5, 1]}),
+            ("invoices", public, {INVOICE: [1, 0.1, 0], REMINDER: [0.8, 0.6, 0]}),
         ):
-            KnowledgeWriter(connection).upsert_document(
-                document,
-                [
-                    {"content": text, "embedding": vector, "embedding_model": "by-hand"}
-                    for text, vector in chunks.items()
-                ],
-            )
+            chunks = [
+                {"content": text, "embedding": vector, "embedding_model": "by-hand"}
+                for text, vector in texts.items()
+            ]
+            KnowledgeWriter(connection).upsert_document({"external_key": key, **document}, chunks)
     return shared_dsn
 
 
@@ -76,17 +72,13 @@ def test_semantic_and_keyword_rpcs_take_user_public_only_threshold_and_20(
 
 def test_the_names_of_the_rpcs(insights: str) -> None:
     # Differs: other names.
+    named = "select to_regproc('public.' || name) is not null from unnest(%s::text[]) as name"
     with psycopg.connect(insights) as connection:
-        for name, is_there in (
-            ("search_document_chunks_semantic", False),
-            ("search_document_chunks_keyword", False),
-            ("match_knowledge_chunks", True),
-            ("search_knowledge_chunks_fulltext", True),
+        for names, is_there in (
+            (["search_document_chunks_semantic", "search_document_chunks_keyword"], False),
+            (["match_knowledge_chunks", "search_knowledge_chunks_fulltext"], True),
         ):
-            (found,) = (
-                connection.execute("select to_regproc(%s)", [f"public.{name}"]).fetchone() or ()
-            )
-            assert (found is not None) == is_there
+            assert connection.execute(named, [names]).fetchall() == [(is_there,)] * 2
 
 
 def test_one_leg_fails_and_the_other_answers_inside_the_call(provider: PostgresProvider) -> None:

@@ -54,40 +54,27 @@ EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 @pytest.fixture(scope="module")
 def library(shared_dsn: str) -> str:
     """Return the DSN of Ana's decision about keys, from a file of a wiki, and a public document."""
+    of_file = {"source_category": "wiki", "source_file": "keys.md", "token_count": 7}
+    decision = {
+        "external_key": "keys",
+        "title": "API keys",
+        "knowledge_type": "decision",
+        "document_date": date(2025, 11, 3),
+        "owner_id": ANA,
+        "metadata": {"tags": ["api", "security"], **of_file},
+    }
+    document = {
+        "external_key": "invoices",
+        "knowledge_type": "document",
+        "document_date": date(2024, 1, 1),
+        "visibility": "public",
+    }
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        connection.execute(
-            "select public.set_knowledge_settings(fusion => 'auto')"
-        )  # as `migrate` does
-        documents: list[tuple[dict[str, Any], list[str]]] = [
-            (
-                {
-                    "external_key": "keys",
-                    "title": "API keys",
-                    "knowledge_type": "decision",
-                    "document_date": date(2025, 11, 3),
-                    "owner_id": ANA,
-                    "metadata": {
-                        "tags": ["api", "security"],
-                        "source_category": "wiki",
-                        "source_file": "keys.md",
-                        "token_count": 7,
-                    },
-                },
-                [LEAK, ROTATION],
-            ),
-            (
-                {
-                    "external_key": "invoices",
-                    "knowledge_type": "document",
-                    "document_date": date(2024, 1, 1),
-                    "visibility": "public",
-                },
-                [INVOICE],
-            ),
-        ]
-        for document, texts in documents:
+        # As `migrate` does.
+        connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
+        for fields, texts in ((decision, [LEAK, ROTATION]), (document, [INVOICE])):
             KnowledgeWriter(connection).upsert_document(
-                document,
+                fields,
                 [
                     {"content": text, "embedding": vector, "embedding_model": "by-hand"}
                     for text, vector in zip(texts, embed(texts), strict=True)
@@ -235,22 +222,15 @@ def test_offset_anywhere(library: str) -> None:
 
 
 def test_search_api_methods(library: str, api: SearchAPI[Any]) -> None:
-    found = api.search(
-        "leaked key",
-        category="decision",
-        tags=["api"],
-        date_from=date(2025, 1, 1),
-        mode="vector",
-        min_similarity=0.5,
-    )
+    options: dict[str, Any] = {"category": "decision", "tags": ["api"], "min_similarity": 0.5}
+    found = api.search("leaked key", date_from=date(2025, 1, 1), mode="vector", **options)
     assert {*texts(found)} == {LEAK, ROTATION}
     assert texts(api.search(query_text="invoice", limit=1)) == [INVOICE]
     with pytest.raises(ValueError, match="query and query_text"):
         api.search("invoice", query_text="invoice")
     assert texts(api.advanced_search(SearchQuery(query="invoice", limit=1))) == [INVOICE]
-    stranger = SearchAPI(
-        RetrievalService(PostgresProvider(library), EMBEDDER), viewer_id=UUID(int=1)
-    )
+    service = RetrievalService(PostgresProvider(library), EMBEDDER)
+    stranger = SearchAPI(service, viewer_id=UUID(int=1))
     assert texts(stranger.search("leaked key")) == [INVOICE]
     assert texts(stranger.advanced_search(SearchQuery(query="leaked key"))) == [INVOICE]
     awaited = AsyncRetrievalService(AsyncPostgresProvider(library), EMBEDDER)
@@ -361,18 +341,18 @@ def test_total_chunks_chunk_token_count_and_context_header(dsn: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("variable", "setting"),
+    ("name", "setting"),
     [
-        ("SEARCH_VECTOR_WEIGHT", "vector_weight"),
-        ("SEARCH_BM25_WEIGHT", "text_weight"),
-        ("SEARCH_RRF_CONSTANT", "rrf_constant"),
-        ("SEARCH_SIMILARITY_THRESHOLD", "similarity_threshold"),
+        ("VECTOR_WEIGHT", "vector_weight"),
+        ("BM25_WEIGHT", "text_weight"),
+        ("RRF_CONSTANT", "rrf_constant"),
+        ("SIMILARITY_THRESHOLD", "similarity_threshold"),
     ],
 )
 def test_settings_have_the_prefix_search(
-    monkeypatch: pytest.MonkeyPatch, variable: str, setting: str
+    monkeypatch: pytest.MonkeyPatch, name: str, setting: str
 ) -> None:
-    monkeypatch.setenv(variable, "0.25")
+    monkeypatch.setenv(f"SEARCH_{name}", "0.25")
     assert getattr(SearchSettings(), setting) == 0.25
     assert SearchSettings(bm25_weight=0.3).text_weight == 0.3
     assert SearchSettings().search_cache_ttl_seconds == 300

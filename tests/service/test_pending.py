@@ -1,52 +1,39 @@
 """What a response says of chunks without an embedding: for whom, when, and if the count fails."""
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from retrieving import Make, Search, make
 
 from conftest import Connection
 from second_brain.errors import SecondBrainError
 from second_brain.models import CallableEmbedder
-from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.results import pending_note
 from second_brain.services.write import KnowledgeWriter
+from support.documents import embedded, upsert
 from waiting import await_locks
 
+__all__ = ["make"]  # a fixture
+
 ANA, BEN = UUID(int=1), UUID(int=2)
-Search = Callable[..., SearchResponse]
 
 
-def embedded(texts: Sequence[str]) -> list[list[float]]:
-    return [[1.0, 0.0, 0.0] for _ in texts]
+BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.0, 0.0] for _ in texts], "by-hand", 3)
 
 
-BY_HAND = CallableEmbedder(embedded, "by-hand", 3)
-
-
-def blocking_search(dsn: str) -> Search:
-    return RetrievalService(PostgresProvider(dsn), BY_HAND).search
-
-
-def loop_search(dsn: str) -> Search:
-    service = AsyncRetrievalService(AsyncPostgresProvider(dsn), BY_HAND)
-    return lambda *asked, **options: asyncio.run(service.search(*asked, **options))
-
-
-@pytest.fixture(params=[blocking_search, loop_search], ids=["sync", "async"])
-def search(request: pytest.FixtureRequest, dsn: str) -> Search:
+@pytest.fixture
+def search(make: Make, dsn: str) -> Search:
     """Search with a service of either kind over this test's corpus."""
-    made: Search = request.param(dsn)
-    return made
+    return make(dsn, BY_HAND)
 
 
 @pytest.fixture(autouse=True)
@@ -59,19 +46,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def corpus(database: Connection) -> None:
     """Store an embedded chunk for everybody and two of Ben without an embedding."""
-    add(database, "shared", [1, 0, 0], visibility="public")
-    add(database, "plan", None, owner_id=str(BEN))
-    add(database, "draft", None, owner_id=str(BEN), metadata={"team": "x"})
-
-
-def add(connection: Connection, key: str, embedding: list[int] | None, **columns: Any) -> None:
-    chunk = {"content": f"zebra {key}", "embedding": embedding}
-    if embedding is not None:
-        chunk["embedding_model"] = "by-hand"
-    connection.execute(
-        "select public.upsert_knowledge_document(%s, %s)",
-        [json.dumps({"external_key": key, **columns}), json.dumps([chunk])],
-    )
+    upsert(database, "shared", embedded("zebra shared", "by-hand"), visibility="public")
+    upsert(database, "plan", "zebra plan", owner_id=BEN)
+    upsert(database, "draft", "zebra draft", owner_id=BEN, metadata={"team": "x"})
 
 
 def replace_count(connection: Connection, body: str) -> None:
@@ -170,7 +147,7 @@ def test_a_provider_with_one_connection_counts_after_the_search(dsn: str) -> Non
 def test_a_count_is_kept_until_this_process_writes(dsn: str, database: Connection) -> None:
     service = RetrievalService(PostgresProvider(dsn), BY_HAND)
     assert service.search("zebra").pending_embeddings == 2
-    add(database, "another", None)
+    upsert(database, "another", "zebra another")
     assert service.search("zebra").pending_embeddings == 2
     KnowledgeWriter(database).delete_document("plan")
     assert service.search("zebra").pending_embeddings == 2

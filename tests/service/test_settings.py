@@ -10,7 +10,6 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
-import psycopg
 import pytest
 
 from corpora import store_document
@@ -23,6 +22,7 @@ from second_brain.retrieval.telemetry import JsonFormatter
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import EmbeddingModel, Results
+from support.databases import query
 
 EMBEDDINGS = [[1.0, number / 20, number / 50] for number in range(40)]
 BY_HAND = CallableEmbedder(lambda texts: [[1.0, 0.5, 0.0]] * len(texts), "by-hand", 3)
@@ -220,151 +220,100 @@ def writes_json(trial: Trial) -> bool:
 
 def query_log_lines(trial: Trial) -> int:
     """Return how many lines the log has after two searches, two days after another one."""
+    dsn = cast(str, trial.provider._database)
+    query(dsn, "truncate public.knowledge_query_log")
     old = LoggedQuery(question="zebra", mode="text", total_ms=1.0, seconds_ago=2 * 86400)
-    with psycopg.connect(cast(str, trial.provider._database)) as connection:
-        connection.execute("truncate public.knowledge_query_log")
     trial.provider.record_queries([old])
     trial.search()
     trial.search()
     trial.service.flush_query_log()
-    with psycopg.connect(cast(str, trial.provider._database)) as connection:
-        (lines,) = connection.execute(
-            "select count(*) from public.knowledge_query_log"
-        ).fetchone() or (0,)
-    return int(lines)
+    return len(query(dsn, "select 1 from public.knowledge_query_log"))
 
 
 CACHE = {"search_cache_enabled": True}
 LOG = {"query_log": "all"}
+RRF = {"search_fusion": "rrf"}
+
+Look = Callable[[Trial], Any]
+
+
+def used(at: Trial) -> Any:
+    return at.search().mode_used
+
+
+def again_cached(at: Trial) -> Any:
+    return (at.search(), at.search())[1].cached
+
+
+def similar_to_the_question(threshold: float) -> int:
+    of = [np.dot([1, 0.5, 0], one) / np.linalg.norm(one) for one in EMBEDDINGS]
+    return sum(one / np.linalg.norm([1, 0.5, 0]) >= threshold for one in of)
+
 
 # For each setting: what else is set, its other value, what is looked at, and what is seen without
 # and with it.
-EFFECTS: dict[str, tuple[dict[str, Any], Any, Callable[[Trial], Any], Any, Any]] = {
-    "search_default_mode": ({}, "text", lambda at: at.search().mode_used, "hybrid", "text"),
-    "use_hybrid_search": ({}, False, lambda at: at.search().mode_used, "hybrid", "vector"),
-    "use_reranking": ({}, True, lambda at: at.search().mode_used, "hybrid", "rerank"),
+EFFECTS: dict[str, tuple[dict[str, Any], Any, Look, Any, Any]] = {
+    "search_default_mode": ({}, "text", used, "hybrid", "text"),
+    "use_hybrid_search": ({}, False, used, "hybrid", "vector"),
+    "use_reranking": ({}, True, used, "hybrid", "rerank"),
     "search_default_limit": ({}, 4, lambda at: len(at.search().results), 10, 4),
     "vector_match_count": ({}, 4, lambda at: len(at.search(mode="vector").results), 10, 4),
     "max_hybrid_search_results": (
-        {},
-        20,
-        lambda at: (at.search(limit=30).limit, at.reranked(10)),
-        (30, 40),
-        (20, 20),
+        *({}, 20, lambda at: (at.search(limit=30).limit, at.reranked(10))),
+        *((30, 40), (20, 20)),
     ),
     "hybrid_candidate_count": (
-        {},
-        12,
-        lambda at: at.search(mode="vector", limit=3).total_count,
-        40,
-        12,
+        *({}, 12, lambda at: at.search(mode="vector", limit=3).total_count),
+        *(40, 12),
     ),
     "overfetch_multiplier": (
-        {"hybrid_candidate_count": 1},
-        7,
-        lambda at: at.asked("pool_size", limit=5),
-        15,
-        35,
+        *({"hybrid_candidate_count": 1}, 7, lambda at: at.asked("pool_size", limit=5)),
+        *(15, 35),
     ),
     "reranking_candidate_multiplier": ({}, 2, lambda at: at.reranked(5), 25, 10),
     "similarity_threshold": (
-        {},
-        0.98,
-        lambda at: at.search(mode="vector", limit=100).total_count,
-        40,
-        sum(
-            np.dot([1, 0.5, 0], vector) / np.linalg.norm([1, 0.5, 0]) / np.linalg.norm(vector)
-            >= 0.98
-            for vector in EMBEDDINGS
-        ),
+        *({}, 0.98, lambda at: at.search(mode="vector", limit=100).total_count),
+        *(40, similar_to_the_question(0.98)),
     ),
-    "vector_weight": (
-        {"search_fusion": "rrf"},
-        3.0,
-        lambda at: at.asked("vector_weight"),
-        1.0,
-        3.0,
-    ),
-    "text_weight": ({"search_fusion": "rrf"}, 3.0, lambda at: at.asked("text_weight"), 1.0, 3.0),
+    "vector_weight": (RRF, 3.0, lambda at: at.asked("vector_weight"), 1.0, 3.0),
+    "text_weight": (RRF, 3.0, lambda at: at.asked("text_weight"), 1.0, 3.0),
     "search_fusion": ({}, "auto", lambda at: at.best_score() > 0.1, False, True),
     "rrf_constant": (
-        {"search_fusion": "rrf"},
-        1.0,
-        lambda at: round(at.best_score(mode="text"), 6),
-        round(1 / 61, 6),
-        0.5,
+        *(RRF, 1.0, lambda at: round(at.best_score(mode="text"), 6)),
+        *(round(1 / 61, 6), 0.5),
     ),
     "crossencoder_model": (
-        {},
-        "cross-encoder/other",
-        lambda at: cross_encoder(at)[0],
-        "cross-encoder/ms-marco-MiniLM-L6-v2",
-        "cross-encoder/other",
+        *({}, "cross-encoder/other", lambda at: cross_encoder(at)[0]),
+        *("cross-encoder/ms-marco-MiniLM-L6-v2", "cross-encoder/other"),
     ),
     "crossencoder_max_length": ({}, 128, lambda at: cross_encoder(at)[1], 512, 128),
     # How often the model is called for the same question.
     "rerank_cache_max_entries": (
-        {},
-        0,
-        lambda at: (at.reranked(5), at.reranked(5), len(at.passages))[-1],
-        1,
-        2,
+        *({}, 0, lambda at: (at.reranked(5), at.reranked(5), len(at.passages))[-1]),
+        *(1, 2),
     ),
     "search_include_memory": (
-        {},
-        True,
-        lambda at: at.search().applied_filters,
-        {"left_out": ["memory", "history"]},
-        {"left_out": ["history"]},
+        *({}, True, lambda at: at.search().applied_filters["left_out"]),
+        *(["memory", "history"], ["history"]),
     ),
-    "search_on_bad_embedding": (
-        {},
-        "text",
-        lambda at: at.with_another_model(),
-        "configuration",
-        "text",
-    ),
+    "search_on_bad_embedding": ({}, "text", Trial.with_another_model, "configuration", "text"),
     "search_timeout_seconds": (
-        {},
-        600,
-        lambda at: at.asked("timeout", mode="text") > 30,
-        False,
-        True,
+        *({}, 600, lambda at: at.asked("timeout", mode="text") > 30),
+        *(False, True),
     ),
     "search_model_check_seconds": (
-        {},
-        0,
-        lambda at: (at.search(), at.search(), at.provider.lookups)[-1],
-        1,
-        2,
+        *({}, 0, lambda at: (at.search(), at.search(), at.provider.lookups)[-1]),
+        *(1, 2),
     ),
     "search_pending_check_seconds": (
-        {},
-        0,
-        lambda at: (at.search(), at.search(), at.provider.counts)[-1],
-        1,
-        2,
+        *({}, 0, lambda at: (at.search(), at.search(), at.provider.counts)[-1]),
+        *(1, 2),
     ),
-    "search_cache_enabled": (
-        {},
-        True,
-        lambda at: (at.search(), at.search())[1].cached,
-        False,
-        True,
-    ),
-    "search_cache_ttl_seconds": (
-        CACHE,
-        1e-9,
-        lambda at: (at.search(), at.search())[1].cached,
-        True,
-        False,
-    ),
+    "search_cache_enabled": ({}, True, again_cached, False, True),
+    "search_cache_ttl_seconds": (CACHE, 1e-9, again_cached, True, False),
     "search_cache_max_entries": (
-        CACHE,
-        1,
-        lambda at: (at.search(), at.search(limit=1), at.search())[2].cached,
-        True,
-        False,
+        *(CACHE, 1, lambda at: (at.search(), at.search(limit=1), at.search())[2].cached),
+        *(True, False),
     ),
     "search_log_queries": ({}, True, logged_question, None, "zebra"),
     "search_log_json": ({}, True, writes_json, False, True),

@@ -70,10 +70,7 @@ def test_a_search_of_the_service_is_short(provider: PostgresProvider) -> None:
 
 
 def test_a_search_of_the_command_line_sends_few_statements(
-    corpus: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent = list[object]()
     real: Any = psycopg.Cursor.execute
