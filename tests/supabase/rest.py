@@ -129,9 +129,7 @@ class Rest(ThreadingHTTPServer):
                 sql.Identifier(function),
                 sql.SQL(", ").join(
                     sql.SQL("{} => {}::{}").format(
-                        sql.Identifier(name),
-                        sql.Placeholder(name),
-                        sql.SQL(cast(Any, types[name])),
+                        sql.Identifier(name), sql.Placeholder(name), sql.SQL(cast(Any, types[name]))
                     )
                     for name in arguments
                 ),

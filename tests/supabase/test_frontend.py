@@ -210,11 +210,7 @@ def store(
 
 @contextmanager
 def deployed(
-    function: Path,
-    rest: Rest,
-    *preloads: Path,
-    log: list[str] | None = None,
-    **environment: str,
+    function: Path, rest: Rest, *preloads: Path, log: list[str] | None = None, **environment: str
 ) -> Iterator[str]:
     """Run a function under Deno beside what stands for its project, and yield its address."""
     if DENO is None:

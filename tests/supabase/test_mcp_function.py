@@ -11,15 +11,7 @@ import jwt
 import psycopg
 import pytest
 from rest import Rest
-from test_frontend import (
-    ANA,
-    BEN,
-    ROOT,
-    deployed,
-    project,
-    signed,
-    store,
-)
+from test_frontend import ANA, BEN, ROOT, deployed, project, signed, store
 
 from conformance import REVISIONS, conformance, needs_runner
 from conftest import Server

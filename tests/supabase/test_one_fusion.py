@@ -44,10 +44,7 @@ def dimensions() -> int:
 
 @pytest.fixture
 def run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    dsn: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
 ) -> Run:
     """Run `second-brain` on the judged corpus, with its model."""
     command = runner(monkeypatch, capsys, tmp_path)

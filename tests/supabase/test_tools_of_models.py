@@ -131,10 +131,7 @@ def of_mcp(place: Place, calls: Sequence[Call]) -> list[Answered]:
 def of_the_edge_function(place: Place, calls: Sequence[Call]) -> list[Answered]:
     function = ROOT / "supabase" / "functions" / "mcp" / "index.ts"
     ana = signed(ANA, aud="authenticated")
-    with (
-        deployed(function, place.rest) as url,
-        connected(with_token(url, ana)) as assistant,
-    ):
+    with deployed(function, place.rest) as url, connected(with_token(url, ana)) as assistant:
         return by_assistant(assistant, calls)
 
 
@@ -156,14 +153,7 @@ def of_the_ai_sdk(place: Place, calls: Sequence[Call]) -> list[Answered]:
 
 
 @pytest.mark.parametrize(
-    "tool",
-    [
-        of_langchain,
-        of_llama_index,
-        of_mcp,
-        of_the_edge_function,
-        of_the_ai_sdk,
-    ],
+    "tool", [of_langchain, of_llama_index, of_mcp, of_the_edge_function, of_the_ai_sdk]
 )
 def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
     tool: Tool, place: Place

@@ -55,11 +55,7 @@ def content_hash(connection: Connection, text: str) -> str:
 
 
 def store(
-    connection: Connection,
-    text: str,
-    model: str = "m",
-    worker: str | None = None,
-    **result: object,
+    connection: Connection, text: str, model: str = "m", worker: str | None = None, **result: object
 ) -> dict[str, int]:
     """Store one result, an embedding if none is given, and return the counts that are not 0."""
     given = result or {"embedding": [1, 2, 3]}

@@ -1,55 +1,54 @@
 """Pages of HTML: their main content, without what a whole site repeats."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ingested import CountingEmbedder, load, write
+from ingested import contents, outcomes, read, sections, store, write
 
 from conftest import Connection
-from second_brain.ingest import DocumentReport, find_files, ingest, split
+from second_brain.ingest import DocumentReport, find_files
 from second_brain.ingest.markdown import headings
 from support.emptied import dsn as dsn
 
 NAMES = ("apples", "bananas", "cherries", "dates", "elderberries", "figs")
 
 
-def text_of(tmp_path: Path, html: str) -> str:
-    return load(write(tmp_path / "page.html", html)).text
+def text_of(html: str) -> str:
+    return read("page.html", html).text
 
 
-def test_declarations_comments_and_escapes_are_no_text(tmp_path: Path) -> None:
+def test_declarations_comments_and_escapes_are_no_text() -> None:
     page = """<?xml version="1.0" encoding="UTF-8"?>
         <!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Transitional//EN" "x.dtd">
         <html><body><!-- hidden --><p>Run <b>pg_dump</b> on a_b_c * 2 with 50\u200b000 [rows].</p>
         <table><tr><th>operator</th></tr><tr><td>a || b</td></tr></table></body></html>"""
-    assert text_of(tmp_path, page) == (
+    assert text_of(page) == (
         "Run **pg_dump** on a_b_c * 2 with 50000 [rows].\n\n| operator |\n| --- |\n| a \\|\\| b |"
     )
 
 
-def test_navigation_is_left_out_of_the_main_content(tmp_path: Path) -> None:
+def test_navigation_is_left_out_of_the_main_content() -> None:
     around = """<div role="navigation">Up</div><div class="navheader">Prev</div>
         <div class="toc"><a href="#x">One</a></div><div id="footer">Made by</div>"""
     body = "<h1>Keys</h1><p>Rotate them.<a href='#keys'>\u00b6</a></p>"
     wanted = "# Keys\n\nRotate them."
-    assert text_of(tmp_path, f"{around}{body}") == wanted
-    assert text_of(tmp_path, f"<div>Other</div><main>{body}{around}</main>") == wanted
-    assert text_of(tmp_path, f"<div>Other</div><div id='content'>{body}</div>") == wanted
+    assert text_of(f"{around}{body}") == wanted
+    assert text_of(f"<div>Other</div><main>{body}{around}</main>") == wanted
+    assert text_of(f"<div>Other</div><div id='content'>{body}</div>") == wanted
 
 
-def test_a_place_without_the_top_heading_is_not_the_main_content(tmp_path: Path) -> None:
+def test_a_place_without_the_top_heading_is_not_the_main_content() -> None:
     page = "<div><h1>Keys</h1><p>What they are.</p></div><div id='content'>Rotate them all.</div>"
-    assert text_of(tmp_path, page) == "# Keys\n\nWhat they are.\n\nRotate them all."
+    assert text_of(page) == "# Keys\n\nWhat they are.\n\nRotate them all."
     articles = "<article>The first of two.</article><article>The second.</article>"
-    assert text_of(tmp_path, articles) == "The first of two.\n\nThe second."
+    assert text_of(articles) == "The first of two.\n\nThe second."
 
 
-def test_headings_in_lists_and_tables_open_sections(tmp_path: Path) -> None:
+def test_headings_in_lists_and_tables_open_sections() -> None:
     page = """<h1>Class</h1><ul><li><h2>Fields</h2><p>none</p></li></ul>
         <table><tr><td><h2>Methods</h2></td></tr><tr><td>run()</td></tr></table>
         <dl><dt>-f</dt><dd><p>force</p><p>Always.</p></dd></dl><h3>More</h3>"""
-    text = text_of(tmp_path, page)
+    text = text_of(page)
     found = [(heading.depth, heading.text) for heading in headings(text)]
     assert found == [(1, "Class"), (2, "Fields"), (2, "Methods"), (3, "More")]
     assert "-f\nforce\n\nAlways." in text
@@ -65,16 +64,15 @@ def test_headings_in_lists_and_tables_open_sections(tmp_path: Path) -> None:
     ],
     ids=["nested", "beside the numbers of its lines", "line by line"],
 )
-def test_code_is_one_block(tmp_path: Path, html: str) -> None:
-    text = text_of(tmp_path, f"<p>Code:</p>{html}<h2>Next</h2>")
+def test_code_is_one_block(html: str) -> None:
+    text = text_of(f"<p>Code:</p>{html}<h2>Next</h2>")
     assert text == "Code:\n\n```\na_b\n# c\n```\n\n## Next"
 
 
-def test_the_name_of_the_site_is_not_in_the_title(tmp_path: Path) -> None:
+def test_the_name_of_the_site_is_not_in_the_title() -> None:
     page = "<title>Keys and locks \u2014 The manual</title><h1>Keys and locks</h1><p>text"
-    (chunk,) = split(load(write(tmp_path / "a.html", page)))
-    assert (chunk.heading, chunk.content) == ("Keys and locks", "text")
-    other = load(write(tmp_path / "b.html", "<title>New keys</title><h1>keys</h1><p>text"))
+    assert sections(read("a.html", page)) == [("Keys and locks", "text")]
+    other = read("b.html", "<title>New keys</title><h1>keys</h1><p>text")
     assert other.title == "New keys"
 
 
@@ -95,32 +93,17 @@ def site(tmp_path: Path) -> Path:
 
 def stored(database: Connection, *paths: Path, dry_run: bool = False) -> dict[str, DocumentReport]:
     base = paths[0].parent if paths[0].is_dir() else paths[0].parents[2]
-    found = find_files(paths, source="s", base=base)
-    reports = ingest(found.documents, database, CountingEmbedder(), dry_run=dry_run)
-    return {report.external_key: report for report in reports}
-
-
-def contents(database: Connection) -> Sequence[tuple[str, ...]]:
-    return database.execute(
-        """
-        select document.external_key, chunk.heading, chunk.content
-        from public.knowledge_chunks as chunk
-        join public.knowledge_documents as document on document.id = chunk.document_id
-        where chunk.status = 'active'
-        order by document.external_key, chunk.chunk_index
-        """
-    ).fetchall()
+    return store(database, find_files(paths, source="s", base=base), dry_run=dry_run)
 
 
 def test_lines_that_a_site_repeats_are_left_out_and_counted(
     site: Path, database: Connection
 ) -> None:
     reports = stored(database, site / "docs")
-    figs = [row[1:] for row in contents(database) if row[0].endswith("figs.html")]
     # A heading with text below it stays, and a label that a page has thrice.
-    assert figs == [
-        ("figs > Description", "About figs."),
-        *((f"figs > Parts > figs {part}", f"Size:\n\nfigs {part}.") for part in "abc"),
+    assert contents(database)["s:docs/f/figs.html"] == [
+        "About figs.",
+        *(f"Size:\n\nfigs {part}." for part in "abc"),
     ]
     # The first line, the table, "See also", its line, the code and the last line.
     assert {report.repeated_lines for report in reports.values()} == {6}
@@ -130,18 +113,16 @@ def test_a_page_that_is_read_alone_loses_the_lines_of_its_site(
     site: Path, database: Connection
 ) -> None:
     stored(database, site / "docs")
-    page = site / "docs" / "f" / "figs.html"
-    assert stored(database, page)["s:docs/f/figs.html"].outcome == "unchanged"
+    page, key = site / "docs" / "f" / "figs.html", "s:docs/f/figs.html"
+    assert outcomes(stored(database, page)) == {key: "unchanged"}
     write(page, page_of("figs").replace("About figs", "On figs"))
-    assert stored(database, page)["s:docs/f/figs.html"].repeated_lines == 6
+    assert stored(database, page)[key].repeated_lines == 6
     alone = contents(database)
-    assert ("s:docs/f/figs.html", "figs > Description", "On figs.") in alone
+    assert alone[key][0] == "On figs."
     # A folder inside of the site has too few pages of its own.
-    inner = find_files([site / "docs" / "f"], source="s", base=site).documents
-    (report,) = ingest(inner, database, CountingEmbedder())
-    assert report.outcome == "unchanged"
-    whole = stored(database, site / "docs")
-    assert {report.outcome for report in whole.values()} == {"unchanged"}
+    inner = find_files([site / "docs" / "f"], source="s", base=site)
+    assert outcomes(store(database, inner)) == {key: "unchanged"}
+    assert {*outcomes(stored(database, site / "docs")).values()} == {"unchanged"}
     assert contents(database) == alone
 
 
@@ -156,8 +137,7 @@ def test_a_few_pages_and_other_files_keep_their_lines(site: Path, database: Conn
 def test_pages_of_nothing_else_keep_their_lines(tmp_path: Path, database: Connection) -> None:
     for name in NAMES:
         write(tmp_path / "docs" / f"{name}.html", "<p>The same everywhere")
-    reports = stored(database, tmp_path / "docs")
-    assert {report.outcome for report in reports.values()} == {"stored"}
+    assert {*outcomes(stored(database, tmp_path / "docs")).values()} == {"stored"}
 
 
 def test_a_dry_run_counts_the_lines_and_stores_none(site: Path, database: Connection) -> None:

@@ -1,7 +1,6 @@
 """Workers of the queue: batches, refusals, stops, lost connections, and kills at any point."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
+from killed import DIMENSIONS, MODEL, Start, Traced, lines_of, processes
 from numpy.typing import NDArray
 from reembedded import Hashed
 from typer.testing import CliRunner
@@ -38,7 +38,6 @@ from waiting import until
 
 pytestmark = pytest.mark.module("embedding_queue")
 
-MODEL, DIMENSIONS = "hashed", 3
 LEFT = "select count(*) from public.knowledge_chunks where status = 'active' and embedding is null"
 
 
@@ -237,31 +236,13 @@ def test_the_command_embeds_and_prints_its_figures(server: Server) -> None:
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[2:]
-from test_embedding_worker import Traced
+from pathlib import Path
+from killed import Traced
 from second_brain.embedding_queue import commands as embedding
-embedding.configured_embedder = lambda name: Traced(sys.argv[1], pause=0.5)
+embedding.configured_embedder = lambda name: Traced(Path(sys.argv[1]), pause=0.5)
 from second_brain.cli.commands import app
 app(["corpus", "embed", "--json", "--batch-size", "2", "--poll", "0.1"])
 """
-
-
-class Traced(Hashed):
-    """An embedder of a process that may be killed: it writes each text that it embeds to a file."""
-
-    def __init__(self, log: str, pause: float) -> None:
-        super().__init__(MODEL, DIMENSIONS)
-        self.log = log
-        self.pause = pause
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        with Path(self.log).open("a") as file:
-            file.write("".join(f"{text}\n" for text in texts))
-        time.sleep(self.pause)
-        return super().embed(texts)
-
-
-def lines_of(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.exists() else []
 
 
 def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
@@ -286,15 +267,11 @@ def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
     assert claims.fetchone() == (0,)
 
 
-def work(dsn: str, log: str) -> None:
+def work(dsn: str, log: Path) -> None:
     """Run a worker in this process until it is killed or told to stop."""
-    queue = PostgresEmbeddingQueue(dsn)
+    embedder, lease = Traced(log, pause=0.01), timedelta(seconds=3)
     worker = EmbeddingWorker(
-        queue,
-        Traced(log, pause=0.01),
-        batch_size=8,
-        lease=timedelta(seconds=3),
-        poll=0.05,
+        PostgresEmbeddingQueue(dsn), embedder, batch_size=8, lease=lease, poll=0.05
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     Path(f"{log}-{os.getpid()}").touch()
@@ -302,24 +279,8 @@ def work(dsn: str, log: str) -> None:
 
 
 @pytest.fixture
-def start(dsn: str, tmp_path: Path) -> Iterator[Callable[[], multiprocessing.Process]]:
-    """Start workers, from a server process that has imported everything."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_embedding_worker"])
-    started: list[multiprocessing.Process] = []
-
-    def start_one() -> multiprocessing.Process:
-        process: multiprocessing.Process = context.Process(  # type: ignore[assignment]
-            target=work, args=[dsn, str(tmp_path / "log")], daemon=True
-        )
-        process.start()
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.join()
+def start(dsn: str, tmp_path: Path) -> Iterator[Start]:
+    yield from processes(work, dsn, tmp_path / "log")
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
@@ -327,7 +288,7 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
     dsn: str,
     database: Connection,
     tmp_path: Path,
-    start: Callable[[], multiprocessing.Process],
+    start: Start,
     kills: int,
     record_property: Callable[[str, object], None],
 ) -> None:

@@ -1,22 +1,17 @@
 """Several processes ingest the same folder: no text is embedded twice, and a kill loses nothing."""
 
-import multiprocessing
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import psycopg
 import pytest
-from numpy.typing import NDArray
-from reembedded import Hashed
+from killed import Start, Traced, lines_of, processes
 
 from conftest import Connect, Connection
 from second_brain.ingest import DocumentReport, find_files, ingest
 from waiting import until
 
-MODEL, DIMENSIONS = "hashed", 3
 DOCUMENTS = 60
 LOCK = """
     select pg_advisory_xact_lock(
@@ -25,25 +20,10 @@ LOCK = """
 """
 
 
-class Traced(Hashed):
-    """Writes each text to a file, then embeds as slowly as a model."""
-
-    def __init__(self, log: Path, pause: float = 0.02) -> None:
-        super().__init__(MODEL, DIMENSIONS)
-        self.log = log
-        self.pause = pause
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        with self.log.open("a") as file:
-            file.write("".join(f"{text!r}\n" for text in texts))
-        time.sleep(self.pause)
-        return super().embed(texts)
-
-
 def reports(dsn: str, folder: Path, log: Path, **options: float) -> list[DocumentReport]:
     documents = find_files([folder], source="s").documents
     with psycopg.connect(dsn, autocommit=True) as connection:
-        return list(ingest(documents, connection, Traced(log), **options))  # type: ignore[arg-type]
+        return list(ingest(documents, connection, Traced(log, pause=0.02), **options))  # type: ignore[arg-type]
 
 
 def work(dsn: str, folder: Path, log: Path) -> None:
@@ -62,34 +42,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(
-    dsn: str, folder: Path, tmp_path: Path
-) -> Iterator[Callable[[], multiprocessing.Process]]:
-    """Start processes that ingest the folder, from a server that has imported everything."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_shared_ingestion"])
-    started: list[multiprocessing.Process] = []
-
-    def start_one() -> multiprocessing.Process:
-        process: multiprocessing.Process = context.Process(  # type: ignore[assignment]
-            target=work, args=[dsn, folder, tmp_path / "log"], daemon=True
-        )
-        process.start()
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.join()
-
-
-def lines_of(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.exists() else []
+def start(dsn: str, folder: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start processes that ingest the folder."""
+    yield from processes(work, dsn, folder, tmp_path / "log")
 
 
 def test_two_processes_share_a_folder_and_a_kill_repeats_one_document_at_most(
-    database: Connection, tmp_path: Path, start: Callable[[], multiprocessing.Process]
+    database: Connection, tmp_path: Path, start: Start
 ) -> None:
     log = tmp_path / "log"
     killed, other = start(), start()
