@@ -8,9 +8,10 @@ import numpy as np
 import psycopg
 import pytest
 from numpy.typing import NDArray
-from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from support.databases import query
+from support.documents import upsert as store
 
 DOCUMENTS = 12
 CHUNKS = 5
@@ -58,20 +59,13 @@ def literal(vector: NDArray[np.float32]) -> str:
     return str(vector.tolist())
 
 
-def upsert(connection: Connection, key: str, texts: Sequence[str], embedder: Hashed) -> Any:
+def upsert(connection: Connection, key: str, texts: Sequence[str], embedder: Hashed) -> None:
+    vectors = embedder.embed([f"Title\n{text}" for text in texts]).tolist()
     chunks = [
-        {
-            "heading": "Title",
-            "content": text,
-            "embedding": embedder.embed([f"Title\n{text}"])[0].tolist(),
-            "embedding_model": embedder.model,
-        }
-        for text in texts
+        {"content": text, "embedding": vector, "embedding_model": embedder.model}
+        for text, vector in zip(texts, vectors, strict=True)
     ]
-    return connection.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [Jsonb({"external_key": key, "title": "Title"}), Jsonb(chunks)],
-    ).fetchone()
+    store(connection, key, *chunks, title="Title")
 
 
 def texts_of(number: int) -> list[str]:
@@ -80,15 +74,11 @@ def texts_of(number: int) -> list[str]:
 
 ACTIVE = DOCUMENTS * CHUNKS
 COLUMNS = """
-select attribute.attname,
-       format_type(attribute.atttypid, attribute.atttypmod),
-       attribute.attstorage::text,
-       col_description(attribute.attrelid, attribute.attnum)
-  from pg_attribute as attribute
- where attribute.attrelid = 'public.knowledge_chunks'::regclass
-   and attribute.attnum > 0
-   and not attribute.attisdropped
- order by attribute.attname
+select attname, format_type(atttypid, atttypmod), attstorage::text,
+       col_description(attrelid, attnum)
+  from pg_attribute
+ where attrelid = 'public.knowledge_chunks'::regclass and attnum > 0 and not attisdropped
+ order by attname
 """
 OBJECTS = """
 select 'index ' || indexrelid::regclass || ' ' || indisvalid from pg_index
@@ -108,42 +98,36 @@ select 'column ' || attname from pg_attribute
  order by 1
 """
 
-
-def catalog(dsn: str) -> tuple[list[Any], list[Any]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return (
-            connection.execute(COLUMNS.encode()).fetchall(),
-            connection.execute(OBJECTS.encode()).fetchall(),
-        )
+Catalog = tuple[list[Any], list[Any]]
 
 
-def expected_similarities(connection: Connection, query: NDArray[np.float32]) -> dict[str, float]:
+def catalog(dsn: str) -> Catalog:
+    return query(dsn, COLUMNS), query(dsn, OBJECTS)
+
+
+def expected_similarities(
+    connection: Connection, question: NDArray[np.float32]
+) -> dict[str, float]:
     """Compare every active chunk as the new model embeds it."""
     rows = connection.execute(
         "select id::text, concat_ws(E'\\n', heading, content) from public.knowledge_chunks"
         " where status = 'active'"
     ).fetchall()
     vectors = Hashed("new", NEW).embed([text for _, text in rows])
-    return {id_: float(one @ query) for (id_, _), one in zip(rows, vectors, strict=True)}
+    return {id_: float(one @ vector) for (id_, _), one in zip(rows, vectors, strict=True)}
 
 
-def assert_switched(dsn: str, before: tuple[list[Any], list[Any]]) -> None:
+def assert_switched(dsn: str, before: Catalog) -> None:
     """Nothing but the model differs, and every chunk is embedded with it."""
-    columns, objects = catalog(dsn)
-    old_columns = [
-        (name, f"extensions.vector({NEW})" if name == "embedding" else kind, *rest)
-        for name, kind, *rest in before[0]
-    ]
-    assert [column[0] for column in columns] == [column[0] for column in old_columns]
-    assert columns == [
+    columns = [
         (name, kind.replace(f"vector({OLD})", f"vector({NEW})"), *rest)
         for name, kind, *rest in before[0]
     ]
-    assert objects == before[1]
-    query = Hashed("new", NEW).embed(["a question"])[0]
+    assert catalog(dsn) == (columns, before[1])
+    question = Hashed("new", NEW).embed(["a question"])[0]
     with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(SEARCH, [literal(query)]).fetchall()
-        expected = expected_similarities(connection, query)
+        found = connection.execute(SEARCH, [literal(question)]).fetchall()
+        expected = expected_similarities(connection, question)
         assert {id_: pytest.approx(one, abs=1e-5) for id_, one, _ in found} == expected
         assert connection.execute(
             "select count(*) from public.knowledge_chunks where status = 'active'"
