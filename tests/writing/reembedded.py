@@ -105,16 +105,17 @@ def catalog(dsn: str) -> Catalog:
     return query(dsn, COLUMNS), query(dsn, OBJECTS)
 
 
-def expected_similarities(
-    connection: Connection, question: NDArray[np.float32]
-) -> dict[str, float]:
+def expected_similarities(connection: Connection, vector: NDArray[np.float32]) -> dict[str, float]:
     """Compare every active chunk as the new model embeds it."""
-    rows = connection.execute(
-        "select id::text, concat_ws(E'\\n', heading, content) from public.knowledge_chunks"
-        " where status = 'active'"
-    ).fetchall()
-    vectors = Hashed("new", NEW).embed([text for _, text in rows])
-    return {id_: float(one @ vector) for (id_, _), one in zip(rows, vectors, strict=True)}
+    ids, texts = zip(
+        *connection.execute(
+            "select id::text, concat_ws(E'\\n', heading, content) from public.knowledge_chunks"
+            " where status = 'active'"
+        ),
+        strict=True,
+    )
+    similarities = Hashed("new", NEW).embed(texts) @ vector
+    return dict(zip(ids, similarities.tolist(), strict=True))
 
 
 def assert_switched(dsn: str, before: Catalog) -> None:
