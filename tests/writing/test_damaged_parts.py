@@ -139,11 +139,7 @@ def test_a_workbook_is_read_without_its_damaged_part(
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ("pieChart", "bar3DChart"),
-        ("<c:v>2</c:v>", "<c:v>#N/A</c:v>"),
-        ("pieChart", "surfaceChart"),
-    ],
+    [("pieChart", "bar3DChart"), ("<c:v>2</c:v>", "<c:v>#N/A</c:v>"), ("pieChart", "surfaceChart")],
 )
 def test_a_presentation_is_read_without_its_damaged_chart(old: str, new: str) -> None:
     data = changed(slides(), r"charts/chart\d+\.xml", lambda text: text.replace(old, new))

@@ -7,9 +7,10 @@ from typing import Any
 
 import jwt
 import pytest
+from killed import MODEL
 from postgrest import SyncPostgrestClient
 from reembedded import Hashed
-from test_embedding_worker import MODEL, Picky, add, assert_all_are_right, left
+from test_embedding_worker import Picky, add, assert_all_are_right, left
 
 from conftest import Connection, Server
 from postgrest_server import JWT_SECRET, PostgREST

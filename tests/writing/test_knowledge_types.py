@@ -1,12 +1,15 @@
 """Knowledge types and source origins: a project adds its own, an unknown one is refused by name."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
 from conftest import Connection
+from support.documents import upsert
 
 TABLES = {
     "knowledge_type": "public.knowledge_types",
@@ -26,11 +29,8 @@ def add(connection: Connection, column: str, name: str) -> None:
     connection.execute(f"insert into {TABLES[column]} (name) values (%s)".encode(), [name])
 
 
-def upsert(connection: Connection, **document: Any) -> None:
-    connection.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [json.dumps({"external_key": "a", **document}), json.dumps([{"content": "text"}])],
-    )
+def store(connection: Connection, column: str, name: str) -> None:
+    upsert(connection, "a", "text", **{column: name})
 
 
 def contents(connection: Connection, **arguments: Any) -> list[tuple[Any, ...]]:
@@ -49,7 +49,7 @@ def test_a_name_that_a_project_adds_is_stored_and_filtered_by(
     service_role: Connection, column: str
 ) -> None:
     add(service_role, column, "product")
-    upsert(service_role, **{column: "product"})
+    store(service_role, column, "product")
     found = contents(service_role, query_text="text", filters=condition(column, "product"))
     assert found == [("text",)]
     if column == "knowledge_type":
@@ -60,30 +60,22 @@ def test_a_name_that_a_project_adds_is_stored_and_filtered_by(
 def test_an_unknown_name_is_refused_with_the_known_ones(
     service_role: Connection, column: str
 ) -> None:
-    add(service_role, column, "aaa")
-    known = r"must be one of aaa, .*, \w+, not "
-    with (
-        pytest.raises(
-            psycopg.errors.InvalidParameterValue, match=rf"^document\.{column} {known}slack\b"
-        ),
-        service_role.transaction(),
-    ):
-        upsert(service_role, **{column: "slack"})
-    with (
-        pytest.raises(
-            psycopg.errors.InvalidParameterValue,
-            match=rf"^filters\[0\]\.value for {column} {known}\"slack\"",
-        ),
-        service_role.transaction(),
-    ):
-        contents(service_role, query_text="text", filters=condition(column, "slack"))
-    if column == "knowledge_type":
+    @contextmanager
+    def refused(argument: str, name: str) -> Iterator[None]:
+        message = rf"^{argument} must be one of aaa, .*, \w+, not {name}"
         with (
-            pytest.raises(
-                psycopg.errors.InvalidParameterValue, match=rf"^filter_type {known}slack\b"
-            ),
+            pytest.raises(psycopg.errors.InvalidParameterValue, match=message),
             service_role.transaction(),
         ):
+            yield
+
+    add(service_role, column, "aaa")
+    with refused(rf"document\.{column}", r"slack\b"):
+        store(service_role, column, "slack")
+    with refused(rf"filters\[0\]\.value for {column}", '"slack"'):
+        contents(service_role, query_text="text", filters=condition(column, "slack"))
+    if column == "knowledge_type":
+        with refused("filter_type", r"slack\b"):
             contents(service_role, query_text="text", filter_type="slack")
 
 
@@ -92,10 +84,10 @@ def test_an_unknown_name_is_refused_with_the_known_ones(
 def test_a_name_in_use_cannot_be_deleted(service_role: Connection, column: str, table: str) -> None:
     add(service_role, column, "product")
     values = {
-        "knowledge_documents": "(external_key, {}) values ('a', 'product')",
-        "knowledge_chunks": "(content, {}) values ('text', 'product')",
+        "knowledge_documents": f"(external_key, {column}) values ('a', 'product')",
+        "knowledge_chunks": f"(content, {column}) values ('text', 'product')",
     }[table]
-    service_role.execute(f"insert into public.{table} {values.format(column)}".encode())
+    service_role.execute(f"insert into public.{table} {values}".encode())
     delete = f"delete from {TABLES[column]} where name = 'product'".encode()
     with pytest.raises(psycopg.errors.ForeignKeyViolation) as refused, service_role.transaction():
         service_role.execute(delete)

@@ -2,96 +2,71 @@
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg.types.json import Json, Jsonb
-from stored import Row, chunks_of, dsn, embedded, everything, upsert
+from stored import Documents, Row, embedded
+from stored import documents as documents
 
-from conftest import Connection
+from support.emptied import dsn as dsn
 
-__all__ = ["dsn"]  # a fixture
-
-
-REFUSED: list[tuple[Any, Any, str]] = [
-    (None, [], "document"),
-    ([], [], "document"),
-    ({}, [], "external_key"),
-    ({"external_key": ""}, [], "external_key"),
-    ({"external_key": "x" * 20_000}, [], "external_key"),
-    *[
-        ({"external_key": "doc", **wrong}, [], next(iter(wrong)))
-        for wrong in cast(
-            Sequence[Row],
-            (
-                {"titel": "T"},
-                {"title": 5},
-                {"metadata": []},
-                {"knowledge_type": "recipe"},
-                {"source_origin": "fax"},
-                {"visibility": "secret"},
-                {"owner_id": "me"},
-                {"source_id": "nowhere"},
-                {"document_date": "2024-13-01"},
-                {"document_date": "01.02.2026"},
-                {"document_date": 20240101},
-                {"language": ""},
-                {"collection": ""},
-            ),
-        )
-    ],
-    ({"external_key": "doc"}, None, "chunks"),
-    ({"external_key": "doc"}, "text", "chunks"),
-    *[
-        ({"external_key": "doc"}, [{"content": "fine"}, wrong], "chunks")
-        for wrong in cast(
-            Sequence[Any],
-            (
-                None,
-                "text",
-                [],
-                {},
-                {"content": None},
-                {"content": "x", "text": "y"},
-                {"content": "x", "heading": 5},
-                {"content": "x", "metadata": []},
-                {"content": "x", "embedding_model": "m", "embedding": []},
-                {"content": "x", "embedding_model": "m", "embedding": [1, 2, 3, 4]},
-                {"content": "x", "embedding_model": "m", "embedding": [1, 2, None]},
-                {"content": "x", "embedding_model": "m", "embedding": [1e-30, 0, 0]},
-                {"content": "x", "embedding_model": "m", "embedding": [1e39, 0, 0]},
-                {"content": "x", "embedding_model": 5},
-                {"content": "x", "collection": ["a"]},
-                {"content": "x", "collection": ""},
-            ),
-        )
-    ],
+WRONG_DOCUMENTS: list[Any] = [
+    {"external_key": ""},
+    {"external_key": "x" * 20_000},
+    {"titel": "T"},
+    {"title": 5},
+    {"metadata": []},
+    {"knowledge_type": "recipe"},
+    {"source_origin": "fax"},
+    {"visibility": "secret"},
+    {"owner_id": "me"},
+    {"source_id": "nowhere"},
+    {"document_date": "2024-13-01"},
+    {"document_date": "01.02.2026"},
+    {"document_date": 20240101},
+    {"language": ""},
+    {"collection": ""},
+]
+WRONG_CHUNKS: list[Any] = [
+    *(None, "text", [], {}, {"content": None}),
+    {"content": "x", "text": "y"},
+    {"content": "x", "heading": 5},
+    {"content": "x", "metadata": []},
+    *(
+        {"content": "x", "embedding_model": "m", "embedding": wrong}
+        for wrong in ([], [1, 2, 3, 4], [1, 2, None], [1e-30, 0, 0], [1e39, 0, 0])
+    ),
+    {"content": "x", "embedding_model": 5},
+    {"content": "x", "collection": ["a"]},
+    {"content": "x", "collection": ""},
+]
+REFUSED: list[tuple[str, Any, Any]] = [
+    *(("document", wrong, []) for wrong in (None, [], {})),
+    *(("document", {"external_key": "doc", **wrong}, []) for wrong in WRONG_DOCUMENTS),
+    *(("chunks", {"external_key": "doc"}, wrong) for wrong in (None, "text")),
+    *(("chunks", {"external_key": "doc"}, [{"content": "fine"}, wrong]) for wrong in WRONG_CHUNKS),
 ]
 
 
-@pytest.mark.parametrize(("document", "chunks", "named"), REFUSED)
+@pytest.mark.parametrize(("named", "document", "chunks"), REFUSED)
 def test_a_wrong_value_is_refused_by_name_and_leaves_nothing(
-    service_role: Connection, document: Any, chunks: Any, named: str
+    documents: Documents, named: str, document: Any, chunks: Any
 ) -> None:
-    with pytest.raises(psycopg.Error) as caught:
-        service_role.execute(
-            "select public.upsert_knowledge_document(%s, %s)",
-            [
-                None if document is None else Jsonb(document),
-                None if chunks is None else Jsonb(chunks),
-            ],
-        )
-    assert caught.value.sqlstate == "22023"
-    message = caught.value.diag.message_primary or ""
-    assert len(message) < 1000
-    assert message.startswith("chunks" if named == "chunks" else "document")
-    assert everything(service_role) == []
+    given = [None if one is None else Jsonb(one) for one in (document, chunks)]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"^{named}") as caught:
+        documents.rows("select public.upsert_knowledge_document(%s, %s)", *given)
+    assert len(caught.value.diag.message_primary or "") < 1000
+    assert documents.everything() == []
 
 
 NESTED_51 = json.loads('{"a":' * 51 + "1" + "}" * 51)
+
+
+def of_m(vector: list[Any]) -> Row:
+    return {"embedding_model": "m", "embedding": vector}
 
 
 @pytest.mark.parametrize(
@@ -104,43 +79,27 @@ NESTED_51 = json.loads('{"a":' * 51 + "1" + "}" * 51)
         ({}, {"metadata": NESTED_51}, "chunks[1].metadata has more than 50 levels"),
         ({}, {"metadata": Json('{"n": 1e309}')}, "chunks[1].metadata has a number beyond"),
         ({}, {"embedding": [1, 2, 3]}, "chunks[1].embedding_model must name the model of the"),
-        (
-            {},
-            {"embedding": [1, 2, 3], "embedding_model": ""},
-            "chunks[1].embedding_model must name",
-        ),
+        ({}, {"embedding": [1], "embedding_model": ""}, "chunks[1].embedding_model must name"),
         ({}, {"collection": "x" * 201}, "chunks[1].collection must be a text of 1 to 200"),
-        (
-            {},
-            {"embedding_model": "m", "embedding": [1, 2]},
-            "chunks[1].embedding has 2 dimensions, the corpus has 3 ",
-        ),
-        (
-            {},
-            {"embedding_model": "m", "embedding": [1, "a", 2]},
-            "chunks[1].embedding must be an array of finite",
-        ),
-        (
-            {},
-            {"embedding_model": "m", "embedding": [0, 0, 0]},
-            "chunks[1].embedding must have a direction",
-        ),
+        ({}, of_m([1, 2]), "chunks[1].embedding has 2 dimensions, the corpus has 3 "),
+        ({}, of_m([1, "a", 2]), "chunks[1].embedding must be an array of finite"),
+        ({}, of_m([0, 0, 0]), "chunks[1].embedding must have a direction"),
     ],
 )
 def test_a_refusal_names_field_value_and_what_is_allowed(
-    service_role: Connection, document: Row, chunk: Row, message: str
+    documents: Documents, document: Row, chunk: Row, message: str
 ) -> None:
-    upsert(service_role, [embedded("stored", 1)], key="corpus")
+    documents.upsert([embedded("stored", 1)], key="corpus")
     chunks = [{"content": "fine"}, {"content": "x", **chunk}]
     with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
-        service_role.execute(
+        documents.rows(
             "select public.upsert_knowledge_document(%s::jsonb, %s::jsonb)",
-            [as_json({"external_key": "doc", **document}), as_json(chunks)],
+            as_json({"external_key": "doc", **document}),
+            as_json(chunks),
         )
     primary = caught.value.diag.message_primary or ""
     assert primary.startswith(message)
-    if "dimensions" in message:
-        assert primary.endswith("(model: m)")
+    assert primary.endswith("(model: m)") is ("dimensions" in message)
 
 
 def as_json(value: object) -> str:
@@ -160,28 +119,28 @@ def as_json(value: object) -> str:
     ],
 )
 def test_metadata_that_clients_cannot_read_is_refused_by_the_tables(
-    service_role: Connection, statement: str, metadata: str
+    documents: Documents, statement: str, metadata: str
 ) -> None:
-    upsert(service_role, ["text"])
+    documents.upsert(["text"])
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"^metadata has ") as caught:
-        service_role.execute(statement.encode(), [metadata])
+        documents.rows(statement, metadata)
     assert "50 levels" in (caught.value.diag.message_hint or "")
 
 
-def test_metadata_at_the_limits_is_stored(service_role: Connection) -> None:
+def test_metadata_at_the_limits_is_stored(documents: Documents) -> None:
     nested = json.loads('{"a":' * 50 + "1" + "}" * 50)
-    upsert(service_role, ["text"], metadata={**nested, "n": 1.6e308})
-    (row,) = chunks_of(service_role)
+    documents.upsert(["text"], metadata={**nested, "n": 1.6e308})
+    (row,) = documents.chunks()
     assert float(row["metadata"]["n"]) == 1.6e308
 
 
-def test_a_refused_change_leaves_the_document_as_it_was(service_role: Connection) -> None:
-    upsert(service_role, [embedded("one", 1), "two"], title="T")
-    before = everything(service_role)
+def test_a_refused_change_leaves_the_document_as_it_was(documents: Documents) -> None:
+    documents.upsert([embedded("one", 1), "two"], title="T")
+    before = documents.everything()
     for chunks, document in (
         ([embedded("one", 1), {"content": "new", "embedding": [1]}], {"title": "New"}),
         (["one"], {"title": "New", "visibility": "secret"}),
     ):
         with pytest.raises(psycopg.errors.InvalidParameterValue):
-            upsert(service_role, chunks, **document)
-    assert everything(service_role) == before
+            documents.upsert(chunks, **document)
+    assert documents.everything() == before
