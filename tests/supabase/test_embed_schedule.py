@@ -4,7 +4,6 @@ pg_cron, pg_net and Vault are not here. The stand-ins have the documented signat
 what they are called with.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 
 from conftest import Connection
+from support.documents import embedded, upsert
 
 FILE = Path(__file__).parents[2] / "supabase" / "functions" / "embed" / "schedule.sql"
 URL, KEY = "https://project.example.org/functions/v1/embed", "the service key"
@@ -86,14 +86,8 @@ def tick(connection: Connection) -> list[tuple[str, object, object]]:
     return connection.execute("select url, body, headers from net.requests").fetchall()
 
 
-def add(connection: Connection, embedding: list[float] | None = None, model: str = "a") -> None:
-    chunk = {"content": "text", "embedding": embedding}
-    if embedding is not None:
-        chunk["embedding_model"] = model
-    connection.execute(
-        "select public.upsert_knowledge_document(%s, %s)",
-        [json.dumps({"external_key": "note"}), json.dumps([chunk])],
-    )
+def add(connection: Connection, model: str | None = None) -> None:
+    upsert(connection, "note", embedded("text", model) if model else "text")
 
 
 def test_without_the_extensions_it_says_so_and_changes_nothing(
@@ -130,7 +124,7 @@ def test_the_job_sends_the_key_only_while_something_is_pending(project: Connecti
     ((url, body, headers),) = tick(project)
     assert (url, body) == (URL, {"seconds": 50})
     assert headers == {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-    add(project, [1, 0, 0])
+    add(project, "a")
     assert tick(project) == []
 
 
@@ -149,7 +143,7 @@ def test_texts_that_a_worker_has_or_that_failed_cause_no_call(project: Connectio
 
 
 def test_embeddings_of_another_model_than_the_collections_cause_a_call(project: Connection) -> None:
-    add(project, [1, 0, 0], model="a")
+    add(project, "a")
     project.execute("select public.set_knowledge_settings(embedding_model => 'b')")
     assert len(tick(project)) == 1
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import jwt
 import psycopg
@@ -37,6 +38,7 @@ from conftest import Connection, Server, copy_of
 from postgrest_server import JWT_SECRET, free_port
 from second_brain import errors
 from second_brain.errors import SecondBrainError
+from support.documents import embedded, upsert
 
 pytestmark = needs_deno
 
@@ -63,19 +65,14 @@ class Module:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def search(self, question: object, token: str | None = None, **call: Any) -> Any:
+    def search(
+        self, question: object, token: str | None = None, port: int | None = None, **options: Any
+    ) -> Any:
         """Search as a front end does; without a token as Ana."""
-        pages, aborted_after = call.pop("pages", False), call.pop("aborted_after", None)
-        port = call.pop("port", self.rest.server_port)
-        return self.send(
-            url=f"http://127.0.0.1:{port}",
-            key=ANON_KEY,
-            token=token or signed(ANA),
-            question=question,
-            options=call,
-            pages=pages,
-            **({} if aborted_after is None else {"aborted_after": aborted_after}),
-        )
+        call = {name: options.pop(name) for name in ("pages", "aborted_after") if name in options}
+        url = f"http://127.0.0.1:{port or self.rest.server_port}"
+        given = {"question": question, "options": options, "token": token or signed(ANA)}
+        return self.send(url=url, key=ANON_KEY, **{"pages": False, **call}, **given)
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +82,9 @@ def running(server: Server) -> Iterator[Module]:
         rest = stack.enter_context(answering(server, dsn, ANON_KEY))
         owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         for number in range(NOTES):
-            store(owner, f"note {number}", str(ANA), "private", f"An invoice, number {number}.")
-        store(owner, "salary", str(BEN), "private", "The invoice of another user.")
-        store(owner, "price list", str(BEN), "public", "A camera costs 100 euros.")
+            store(owner, f"note {number}", ANA, "private", f"An invoice, number {number}.")
+        store(owner, "salary", BEN, "private", "The invoice of another user.")
+        store(owner, "price list", BEN, "public", "A camera costs 100 euros.")
         process = subprocess.Popen(
             [str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env", str(CALLS)],
             cwd=ROOT,
@@ -108,18 +105,9 @@ def module(running: Module) -> Iterator[Module]:
     running.rest.failure = None
 
 
-def store(owner: Connection, key: str, user: str, visibility: str, content: str) -> None:
-    document = {"external_key": key, "title": key, "owner_id": user, "visibility": visibility}
-    chunk = {
-        "content": content,
-        "embedding_model": "m",
-        "embedding": [1, 0, 0],
-        "metadata": {"tags": [key.split()[0]]},
-    }
-    owner.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [json.dumps(document), json.dumps([chunk])],
-    )
+def store(owner: Connection, key: str, user: UUID, visibility: str, content: str) -> None:
+    chunk = embedded(content) | {"metadata": {"tags": [key.split()[0]]}}
+    upsert(owner, key, chunk, title=key, owner_id=user, visibility=visibility)
 
 
 def titles(page: Any) -> list[str]:
@@ -135,14 +123,10 @@ def test_it_uses_nothing_of_deno(tmp_path: Path) -> None:
 
 
 def test_a_user_finds_by_both_legs_what_the_user_may_see(module: Module) -> None:
-    page = module.search(
-        {"text": "invoice", "embedding": [1, 0, 0]},
-        match_count=3,
-        filters=[{"field": "metadata.tags", "op": "contains", "value": ["note"]}],
-        snippet=True,
-    )
-    assert len(page["hits"]) == 3
-    assert {hit["match_type"] for hit in page["hits"]} == {"both"}
+    question = {"text": "invoice", "embedding": [1, 0, 0]}
+    filters = [{"field": "metadata.tags", "op": "contains", "value": ["note"]}]
+    page = module.search(question, match_count=3, filters=filters, snippet=True)
+    assert [hit["match_type"] for hit in page["hits"]] == ["both"] * 3
     assert "<mark>invoice</mark>" in page["hits"][0]["snippet"]
     assert (page["total_count"], page["next_offset"]) == (NOTES, 3)
     assert (page["pool_ended"], page["truncated"], page["notes"]) == (False, False, None)
