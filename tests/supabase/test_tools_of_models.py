@@ -12,14 +12,9 @@ from rest import Rest
 from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, project, signed, store
 from test_javascript_package import build, npm
 
+import second_brain
 from conftest import Server
 from mcp_clients import Assistant, connected, with_token
-from second_brain import (
-    AsyncPostgresProvider,
-    AsyncRetrievalService,
-    PostgresProvider,
-    RetrievalService,
-)
 from second_brain.errors import InvalidInputError
 from second_brain.integrations import langchain, llama_index
 from second_brain.mcp_server import Scope, create_server
@@ -86,7 +81,7 @@ def place(server: Server) -> Iterator[Place]:
 
 
 def of_langchain(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
+    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
     tool = langchain.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
     def ask(sent: Call) -> Answered:
@@ -102,7 +97,7 @@ def of_langchain(place: Place, calls: Sequence[Call]) -> list[Answered]:
 
 
 def of_llama_index(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
+    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
     tool = llama_index.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
     def ask(sent: Call) -> Answered:
@@ -120,9 +115,9 @@ def by_assistant(assistant: Assistant, calls: Sequence[Call]) -> list[Answered]:
 
 
 def of_mcp(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    provider = AsyncPostgresProvider(place.dsn)
+    provider = second_brain.AsyncPostgresProvider(place.dsn)
     server = create_server(
-        AsyncRetrievalService(provider, EMBEDDER), provider, Scope(viewer_id=ANA)
+        second_brain.AsyncRetrievalService(provider, EMBEDDER), provider, Scope(viewer_id=ANA)
     )
     with connected(Client(server)) as assistant:
         return by_assistant(assistant, calls)
@@ -190,7 +185,7 @@ def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
 
 
 def test_what_the_options_bind_is_not_offered_and_cannot_be_named(place: Place) -> None:
-    service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
+    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
     bound: dict[str, Any] = {"viewer_id": ANA, "limit": 1, "k": 60.0}
     for search_tool in (langchain.search_tool, llama_index.search_tool):
         metadata = search_tool(service, options=bound)

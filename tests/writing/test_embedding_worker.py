@@ -1,4 +1,4 @@
-"""Workers of the queue: batches, refusals, stops, lost connections, and kills at any point."""
+"""Workers of the queue: batches, refusals, stops, lost connections, kills; and over PostgREST."""
 
 import contextlib
 import json
@@ -9,31 +9,33 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import jwt
 import numpy as np
 import psycopg
 import pytest
 from killed import DIMENSIONS, MODEL, Start, Traced, lines_of, processes
 from numpy.typing import NDArray
+from postgrest import SyncPostgrestClient
 from reembedded import Hashed
 from typer.testing import CliRunner
 
 from conftest import Connection, Server, copy_of
+from postgrest_server import JWT_SECRET, PostgREST
+from second_brain import errors
 from second_brain.cli.commands import app
 from second_brain.embedding_queue import reembedding
-from second_brain.embedding_queue.queue import PostgresEmbeddingQueue
-from second_brain.embedding_queue.worker import Batch, EmbeddingWorker
-from second_brain.errors import (
-    AuthenticationError,
-    DimensionMismatchError,
-    InvalidInputError,
-    SecondBrainError,
-    UnavailableError,
+from second_brain.embedding_queue.queue import (
+    EmbeddingQueue,
+    EmbeddingResult,
+    PostgresEmbeddingQueue,
+    SupabaseEmbeddingQueue,
 )
+from second_brain.embedding_queue.worker import Batch, EmbeddingWorker
 from second_brain.models import RateLimit, TextTooLongError
 from second_brain.services.install import Database
 from waiting import until
@@ -123,8 +125,8 @@ def test_a_model_that_refuses_every_text_stops_the_worker_and_fails_no_text(
     dsn: str, database: Connection
 ) -> None:
     add(database, "one", "two", "three", "four")
-    error = InvalidInputError("the model accepts no dimensions")
-    with pytest.raises(SecondBrainError, match=r"refused each of 4 texts.*no dimensions"):
+    error = errors.InvalidInputError("the model accepts no dimensions")
+    with pytest.raises(errors.SecondBrainError, match=r"refused each of 4 texts.*no dimensions"):
         run(dsn, Picky(one=error, two=error, three=error, four=error))
     assert run(dsn).stored == 4
 
@@ -132,12 +134,16 @@ def test_a_model_that_refuses_every_text_stops_the_worker_and_fails_no_text(
 @pytest.mark.parametrize(
     ("embedder", "error", "told"),
     [
-        (Picky(one=AuthenticationError("rejected")), AuthenticationError, "rejected"),
-        (Hashed("wide", 4), DimensionMismatchError, "3 dimensions, but wide has 4"),
+        (Picky(one=errors.AuthenticationError("rejected")), errors.AuthenticationError, "rejected"),
+        (Hashed("wide", 4), errors.DimensionMismatchError, "3 dimensions, but wide has 4"),
     ],
 )
 def test_a_worker_that_cannot_go_on_frees_its_texts(
-    dsn: str, database: Connection, embedder: Hashed, error: type[SecondBrainError], told: str
+    dsn: str,
+    database: Connection,
+    embedder: Hashed,
+    error: type[errors.SecondBrainError],
+    told: str,
 ) -> None:
     add(database, "one")
     with pytest.raises(error, match=told):
@@ -149,7 +155,7 @@ def test_a_model_that_is_away_is_waited_for_and_no_attempt_is_counted(
     dsn: str, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(database, "one")
-    embedder = Picky(one=UnavailableError("the model is away"))
+    embedder = Picky(one=errors.UnavailableError("the model is away"))
     pauses: list[float] = []
     worker = EmbeddingWorker(PostgresEmbeddingQueue(database), embedder, once=True)
 
@@ -212,7 +218,7 @@ def test_a_worker_helps_a_reembedding(dsn: str, database: Connection) -> None:
     assert (report.embedded, helped[0].chunks) == (4, 6)
     assert reembedding.state(Database(database)).dimensions == 4
     assert run(dsn, Hashed("new", 4)).claimed == 0
-    with pytest.raises(InvalidInputError, match="are of new"):
+    with pytest.raises(errors.InvalidInputError, match="are of new"):
         run(dsn)
 
 
@@ -315,3 +321,77 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
     embedded = Counter(lines_of(log))
     # A kill costs at most the batch of the killed worker.
     assert embedded.total() - len(embedded) <= kills * 8
+
+
+QueueOf = Callable[[str | None], SupabaseEmbeddingQueue]
+CALLS: dict[str, Callable[[EmbeddingQueue], object]] = {
+    "claim": lambda queue: queue.claim(MODEL, 10),
+    "store": lambda queue: queue.store(MODEL, [EmbeddingResult("0" * 64)]),
+    "pending": lambda queue: queue.pending(),
+    "failed": lambda queue: queue.failed(),
+    "retry": lambda queue: queue.retry(),
+}
+
+
+@pytest.fixture
+def queue_of(dsn: str, server: Server, tmp_path: Path) -> Iterator[QueueOf]:
+    """Make queues over a real PostgREST with the key of a role, or without one."""
+    binary = os.environ.get("POSTGREST_BIN")
+    if not binary:
+        pytest.skip("POSTGREST_BIN names no PostgREST")
+    with contextlib.ExitStack() as stack:
+        rest = PostgREST(binary, server.admin_dsn(), dsn, tmp_path)
+        stack.callback(rest.stop)
+        rest.start()
+
+        def make(role: str | None) -> SupabaseEmbeddingQueue:
+            claims = {"role": role, "sub": "00000000-0000-0000-0000-000000000001"}
+            token = jwt.encode(claims, JWT_SECRET, algorithm="HS256")
+            headers = {"Authorization": f"Bearer {token}"} if role else {}
+            client = SyncPostgrestClient(f"http://127.0.0.1:{rest.port}", headers=headers)
+            stack.callback(client.session.close)
+            return SupabaseEmbeddingQueue(client=client)
+
+        yield make
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_only_the_services_key_may_use_the_queue(queue_of: QueueOf, call: str) -> None:
+    for role in (None, "authenticated"):
+        with pytest.raises(errors.PermissionDeniedError):
+            CALLS[call](queue_of(role))
+    CALLS[call](queue_of("service_role"))
+
+
+def test_a_worker_over_rest_embeds_what_waits(queue_of: QueueOf, database: Connection) -> None:
+    add(database, *(f"text {number}" for number in range(20)), "long")
+    queue = queue_of("service_role")
+    (waiting,) = queue.pending()
+    assert (waiting.collection, waiting.model, waiting.pending) == ("knowledge", None, 21)
+    embedder = Picky(long=TextTooLongError("it has 9000 tokens"))
+    total = EmbeddingWorker(queue, embedder, batch_size=8, once=True).run()
+    assert (total.stored, total.failed, left(database)) == (20, 1, 1)
+    (failed,) = queue.failed()
+    assert (failed.reason, failed.attempts) == ("it has 9000 tokens", 1)
+    assert queue.retry(MODEL) == 1
+    assert EmbeddingWorker(queue, Hashed(MODEL, 3), once=True).run().stored == 1
+    assert_all_are_right(database)
+
+
+def test_a_claim_of_a_thousand_texts_is_complete(queue_of: QueueOf, database: Connection) -> None:
+    add(database, *map(str, range(1100)))
+    queue = queue_of("service_role")
+    assert len(queue.claim(MODEL, 1000)) == 1000
+    assert len(queue.claim(MODEL, 1000)) == 100
+
+
+def test_without_credentials_or_a_server_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SUPABASE_URL", "SUPABASE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(errors.ClientUnavailableError):
+        SupabaseEmbeddingQueue().pending()
+    away = {"supabase_url": "http://127.0.0.1:9", "supabase_key": "k"}
+    queue = SupabaseEmbeddingQueue(away)
+    with pytest.raises((errors.UnavailableError, errors.ConfigurationError)):
+        queue.pending()
+    queue.close()

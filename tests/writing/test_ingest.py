@@ -1,13 +1,17 @@
-"""Loading, splitting and storing documents, on files made here and a real database."""
+"""Files are loaded, split and stored, by one process or by several at the same time."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
 from ingested import OF_A, CountingEmbedder, contents, outcomes, store, write
+from killed import Start, Traced, lines_of, processes
 
-from conftest import Connection
+from conftest import Connect, Connection
 from second_brain.errors import ConfigurationError
 from second_brain.ingest import (
     DocumentReport,
@@ -15,10 +19,12 @@ from second_brain.ingest import (
     Labels,
     check_source,
     find_files,
+    ingest,
     stale_keys,
 )
 from second_brain.services.write import KnowledgeWriter
 from support.emptied import dsn as dsn
+from waiting import until
 
 
 @pytest.fixture
@@ -197,3 +203,75 @@ def test_a_source_of_the_same_name_elsewhere_is_refused(
     (inner,) = find_files([first.parent], source="docs").sources
     with pytest.raises(ConfigurationError, match=r"relative to .*first/docs"):
         check_source(database, inner, is_named=True)
+
+
+# Several processes ingest a folder: no text is embedded twice, and a kill loses nothing.
+
+DOCUMENTS = 60
+LOCK = """
+    select pg_advisory_xact_lock(
+      hashtextextended('s:0.md', 'public.knowledge_documents'::regclass::oid::bigint)
+    )
+"""
+
+
+def reports(dsn: str, many: Path, log: Path, **options: float) -> list[DocumentReport]:
+    documents = find_files([many], source="s").documents
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return list(ingest(documents, connection, Traced(log, pause=0.02), **options))  # type: ignore[arg-type]
+
+
+def work(dsn: str, many: Path, log: Path) -> None:
+    """Ingest in a process of its own; its exit code is that of a command."""
+    if any(report.outcome == "failed" for report in reports(dsn, many, log)):
+        raise SystemExit(1)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    documents = tmp_path / "documents"
+    for number in range(DOCUMENTS):
+        write(documents / f"{number}.md", f"# Number {number}\n\nThe text of {number}.")
+    return documents
+
+
+@pytest.fixture
+def start(dsn: str, many: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start processes that ingest the folder."""
+    yield from processes(work, dsn, many, tmp_path / "log")
+
+
+def test_two_processes_share_a_folder_and_a_kill_repeats_one_document_at_most(
+    database: Connection, tmp_path: Path, start: Start
+) -> None:
+    log = tmp_path / "log"
+    killed, other = start(), start()
+    until(lambda: len(lines_of(log)) >= DOCUMENTS // 3)
+    killed.kill()
+    killed.join()
+    other.join(120)
+    assert other.exitcode == 0
+    embedded = Counter(lines_of(log))
+    assert len(embedded) == DOCUMENTS
+    # Of the killed process: the document that it had embedded and not yet stored.
+    assert embedded.total() - DOCUMENTS <= 1
+    stored = database.execute(
+        "select count(*), count(distinct document_id), count(embedding), count(distinct content)"
+        "  from public.knowledge_chunks"
+    ).fetchone()
+    assert stored == (DOCUMENTS,) * 4
+
+
+def test_a_document_that_another_process_stores_comes_last(
+    connect: Connect, dsn: str, many: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with connect().transaction() as transaction:
+        transaction.connection.execute(LOCK)
+        done = reports(dsn, many, log, lock_wait=0.2)
+    assert [done[-1].external_key, done[-1].outcome] == ["s:0.md", "failed"]
+    assert "another process has been storing it for 0.2 s" in str(done[-1].error)
+    assert {report.outcome for report in done[:-1]} == {"stored"}
+    again = reports(dsn, many, log)
+    assert Counter(report.outcome for report in again) == {"stored": 1, "unchanged": DOCUMENTS - 1}
+    assert len(lines_of(log)) == DOCUMENTS
