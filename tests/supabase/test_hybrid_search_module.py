@@ -144,18 +144,19 @@ def test_text_hits_give_a_question_its_embedding_where_it_is_wanted(module: Modu
 
 
 def test_the_service_role_names_the_viewer_and_visitors_need_a_grant(module: Module) -> None:
-    as_service = {"function": "hybrid_search_knowledge_chunks"}
-    found = module.search("invoice", SERVICE_TOKEN, viewer_id=str(BEN), **as_service)
+    in_service, for_visitors = "hybrid_search_knowledge_chunks", "search_public_knowledge_chunks"
+    found = module.search("invoice", SERVICE_TOKEN, viewer_id=str(BEN), function=in_service)
     assert titles(found) == ["salary"]
-    as_visitor = {"function": "search_public_knowledge_chunks"}
     visitor = signed(ANA, role="anon")
-    assert module.search("camera", visitor, **as_visitor)["kind"] == "permission_denied"
-    function = "execute on function public.search_public_knowledge_chunks"
-    module.owner.execute(f"grant {function} to anon")
+    refused = module.search("camera", visitor, function=for_visitors)
+    assert refused["kind"] == "permission_denied"
+    function = f"execute on function public.{for_visitors}"
+    module.owner.execute(f"grant {function} to anon".encode())
     try:
-        assert titles(module.search("camera", visitor, **as_visitor)) == ["price list"]
+        found = module.search("camera", visitor, function=for_visitors)
+        assert titles(found) == ["price list"]
     finally:
-        module.owner.execute(f"revoke {function} from anon")
+        module.owner.execute(f"revoke {function} from anon".encode())
 
 
 def test_pages_neither_repeat_nor_lose_a_hit(module: Module) -> None:

@@ -111,19 +111,10 @@ def pdf(
             place = f"/Dest [{4 + 2 * (page - 1)} 0 R /Fit]"
             objects.append(f"<< /Title ({name}) /Parent {first - 1} 0 R {place} {following} >>")
     objects.append(f"<< /Title ({title or ''}) /CreationDate (D:20240229120000Z) >>")
-    data, offsets = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, start=1):
-        offsets.append(len(data))
-        data += f"{number} 0 obj\n{body}\nendobj\n".encode()
-    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
-    size = len(objects) + 1
-    return (
-        data
-        + (
-            f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n"
-            f"<< /Size {size} /Root 1 0 R /Info {size - 1} 0 R >>\nstartxref\n{len(data)}\n%%EOF\n"
-        ).encode()
-    )
+    # PDFium finds the objects without a table of their places.
+    bodies = "".join(f"{at} 0 obj\n{body}\nendobj\n" for at, body in enumerate(objects, start=1))
+    trailer = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R /Info {len(objects)} 0 R >>\n"
+    return f"%PDF-1.4\n{bodies}{trailer}%%EOF\n".encode()
 
 
 class CountingEmbedder:

@@ -36,8 +36,8 @@ WRONG_CHUNKS: list[Any] = [
     {"content": "x", "heading": 5},
     {"content": "x", "metadata": []},
     *(
-        {"content": "x", "embedding_model": "m", "embedding": wrong}
-        for wrong in ([], [1, 2, 3, 4], [1, 2, None], [1e-30, 0, 0], [1e39, 0, 0])
+        {"content": "x", "embedding_model": "m", "embedding": json.loads(wrong)}
+        for wrong in ("[]", "[1, 2, 3, 4]", "[1, 2, null]", "[1e-30, 0, 0]", "[1e39, 0, 0]")
     ),
     {"content": "x", "embedding_model": 5},
     {"content": "x", "collection": ["a"]},

@@ -4,6 +4,7 @@ import json
 import time
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ingested import outcomes, pdf, read, store, unreadable, write
@@ -277,7 +278,7 @@ def test_what_cannot_be_read_as_it_is_meant_is_no_loss(
     assert says(document, said)
 
 
-def records(path: Path, *lines: dict[str, object], encoding: str = "utf-8") -> list[UnreadDocument]:
+def records(path: Path, *lines: dict[str, Any], encoding: str = "utf-8") -> list[UnreadDocument]:
     text = "\n".join(json.dumps(one, ensure_ascii=False) for one in lines)
     return find_files([write(path / "a.jsonl", text.encode(encoding))], source="s").documents
 
@@ -298,8 +299,9 @@ def test_what_a_record_says_about_itself_is_understood_or_kept(tmp_path: Path) -
 
 
 def test_records_without_an_id_make_room_for_those_with_one(tmp_path: Path) -> None:
-    lines = [{"text": "a"}, {"id": "1", "text": "b"}, {"id": 2, "text": "c"}, {"text": "d"}]
-    found = records(tmp_path, *lines)
+    found = records(
+        tmp_path, {"text": "a"}, {"id": "1", "text": "b"}, {"id": 2, "text": "c"}, {"text": "d"}
+    )
     assert sorted(one.load().text for one in found) == ["a", "b", "c", "d"]
     assert {one.external_key for one in found} >= {"s:a.jsonl/1", "s:a.jsonl/2", "s:a.jsonl/4"}
 

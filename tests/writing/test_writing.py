@@ -405,7 +405,8 @@ def test_an_upsert_without_the_argument_keeps_what_is_not_given(documents: Docum
 @pytest.mark.parametrize("name", SET)
 def test_a_field_given_as_null_gets_its_default(documents: Documents, name: str) -> None:
     documents.upsert(["text"], **SET)
-    documents.upsert(["text"], **{name: None})
+    cleared: Row = {name: None}
+    documents.upsert(["text"], **cleared)
     assert document_of(documents) == {**SET, name: DEFAULTS[name]}
 
 
