@@ -233,20 +233,6 @@ def test_an_unusable_model_keeps_the_texts_pending_and_no_key_is_told(
         assert SERVICE_KEY not in place
 
 
-def test_a_text_that_changes_meanwhile_gets_the_new_texts_embedding(edge: Edge) -> None:
-    edge.add("the old text", "another")
-
-    def answer(request: Request) -> Answer:
-        if "the old text" in request.body["input"]:
-            edge.add("the new text", "another")
-        return embed_all(request)
-
-    edge.model.answer = answer
-    reported = edge.call().json()
-    assert (reported["stored"], reported["outdated"]) == (2, 1)
-    edge.check_embedded("the new text", "another")
-
-
 def test_calls_at_the_same_time_embed_no_text_twice(edge: Edge) -> None:
     texts = [f"text {number}" for number in range(40)]
     edge.add(*texts)

@@ -271,6 +271,7 @@ def test_a_member_that_is_larger_than_declared_is_refused(name: str) -> None:
         read("a.docx", bytes(data))
 
 
+FOR_PROGRAMS, RTF = ("a.rtf", "a.eml", "a.mhtml", "noend"), b"{\\rtf1\\ansi text}"
 ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
 
 
@@ -288,6 +289,8 @@ ENTITIES = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>'
         ("a.epub", archive({"mimetype": "application/epub+zip"}), "has no META-INF/container.xml"),
         ("a.epub", archive({"META-INF/container.xml": ENTITIES + "<a/>"}), "entities"),
         ("a.csv", b"\0\0", "binary"),
+        ("a.txt", b"%PDF-1.4\0", "unsupported type|binary"),
+        *((name, RTF, "unsupported type|binary") for name in FOR_PROGRAMS),
         ("a.html", b"<p>\0</p>", "binary"),
         ("a.pdf", b"%PDF-1.4 cut off", "cannot be read"),
         ("a.pdf", b"", "cannot be read"),

@@ -95,14 +95,3 @@ def test_a_name_in_use_cannot_be_deleted(service_role: Connection, column: str, 
     assert "(name)=(product)" in str(refused.value.diag.message_detail)
     service_role.execute(f"delete from public.{table}".encode())
     assert service_role.execute(delete).rowcount == 1
-
-
-@per_column
-def test_a_chunk_without_a_document_has_a_known_name_too(
-    service_role: Connection, column: str
-) -> None:
-    with pytest.raises(psycopg.errors.ForeignKeyViolation), service_role.transaction():
-        service_role.execute(
-            f"insert into public.knowledge_chunks (content, {column})"
-            " values ('text', 'slack')".encode()
-        )

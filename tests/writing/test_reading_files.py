@@ -5,21 +5,12 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from ingested import OF_A, contents, outcomes, pdf, read, sections, store, unreadable, write
+from ingested import contents, outcomes, pdf, read, sections, store, unreadable, write
 
 from conftest import Connection
 from second_brain.ingest import DocumentReport, UnreadDocument, find_files, split, standard_library
 from second_brain.ingest.markdown import headings
 from support.emptied import dsn as dsn
-
-
-def test_markdown_takes_title_date_and_tags_from_its_front_matter() -> None:
-    front = "title: Keys\ndate: 2024-02-29\nauthor: Ada\ntags: [ops, keys]"
-    document = read("a.md", f"---\n{front}\n---\n# Other\nText")
-    assert (document.title, document.author) == ("Keys", "Ada")
-    assert document.document_date == date(2024, 2, 29)
-    assert document.metadata == {"tags": ["ops", "keys"], **OF_A}
-    assert document.text == "# Other\nText"
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,11 @@ WRONG_CHUNKS: list[Any] = [
     {"content": "x", "text": "y"},
     {"content": "x", "heading": 5},
     {"content": "x", "metadata": []},
-    *(
-        {"content": "x", "embedding_model": "m", "embedding": json.loads(wrong)}
-        for wrong in ("[]", "[1, 2, 3, 4]", "[1, 2, null]", "[1e-30, 0, 0]", "[1e39, 0, 0]")
-    ),
+    {"content": "x", "embedding_model": "m", "embedding": []},
+    {"content": "x", "embedding_model": "m", "embedding": [1, 2, 3, 4]},
+    {"content": "x", "embedding_model": "m", "embedding": [1, 2, None]},
+    {"content": "x", "embedding_model": "m", "embedding": [1e-30, 0, 0]},
+    {"content": "x", "embedding_model": "m", "embedding": [1e39, 0, 0]},
     {"content": "x", "embedding_model": 5},
     {"content": "x", "collection": ["a"]},
     {"content": "x", "collection": ""},
@@ -132,15 +133,3 @@ def test_metadata_at_the_limits_is_stored(documents: Documents) -> None:
     documents.upsert(["text"], metadata={**nested, "n": 1.6e308})
     (row,) = documents.chunks()
     assert float(row["metadata"]["n"]) == 1.6e308
-
-
-def test_a_refused_change_leaves_the_document_as_it_was(documents: Documents) -> None:
-    documents.upsert([embedded("one", 1), "two"], title="T")
-    before = documents.everything()
-    for chunks, document in (
-        ([embedded("one", 1), {"content": "new", "embedding": [1]}], {"title": "New"}),
-        (["one"], {"title": "New", "visibility": "secret"}),
-    ):
-        with pytest.raises(psycopg.errors.InvalidParameterValue):
-            documents.upsert(chunks, **document)
-    assert documents.everything() == before

@@ -42,7 +42,7 @@ def test_a_key_is_the_same_from_every_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = fill(repository(tmp_path / "project"), "docs/a.md")
-    found = set()
+    found: set[str] = set()
     for place, path in ((tmp_path, "project"), (project, "docs"), (project / "docs", "a.md")):
         monkeypatch.chdir(place)
         found.update(keys(Path(path)), keys(place / path / ".." / Path(path).name))

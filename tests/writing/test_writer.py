@@ -135,18 +135,6 @@ def test_a_value_without_a_json_form_is_refused_by_its_name(
     assert str(refused.value).startswith(f"{named}: ")
 
 
-def test_a_stored_text_needs_no_second_embedding(writer: Any, service_role: Connection) -> None:
-    text = {"content": "same words", "heading": "H", "embedding_model": "model"}
-    hashed = "select public.knowledge_content_hash('H', 'same words')"
-    ((hash_,),) = service_role.execute(hashed).fetchall()
-    assert writer.missing_embeddings([hash_, hash_, "other"], "model") == {hash_, "other"}
-    writer.upsert_document({"external_key": "a"}, [{**text, "embedding": [1, 0, 0]}])
-    assert writer.missing_embeddings([hash_, "other"], "model") == {"other"}
-    assert writer.missing_embeddings([hash_], "another model") == {hash_}
-    again = writer.upsert_document({"external_key": "b"}, [text])
-    assert (again.embeddings_reused, again.embeddings_missing) == (1, 0)
-
-
 def test_deleting_returns_how_much_went(writer: Any, corpus: UUID) -> None:
     owner = uuid4()
     writer.upsert_document({"external_key": "mine", "owner_id": owner}, SAVANNA[:2])
