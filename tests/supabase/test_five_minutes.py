@@ -39,7 +39,6 @@ def code(text: str, heading: str, language: str) -> list[Block]:
 
 
 def init(text: str, heading: str, folder: Path) -> None:
-    """Run the page's `second-brain init` in a folder."""
     (command,) = [
         line
         for block in code(text, heading, "sh")

@@ -149,8 +149,6 @@ def test_what_the_page_ingests_is_found_by_a_signed_in_user(
 
 @dataclass(frozen=True)
 class Edge:
-    """The running function, the PostgREST that it calls, and the database's owner."""
-
     url: str
     rest: Rest
     owner: Connection
@@ -235,7 +233,6 @@ def project(server: Server) -> Iterator[tuple[Rest, Connection]]:
 
 @pytest.fixture(scope="module")
 def running(server: Server) -> Iterator[Edge]:
-    """The function under Deno."""
     with project(server) as (rest, owner), deployed(FUNCTION, rest) as url:
         yield Edge(url, rest, owner)
 
@@ -319,21 +316,21 @@ def test_without_the_model_the_text_hits_give_the_embedding(
     assert degraded in str(reported["degraded"])
 
 
+WRONG = {
+    **{"public_only": "yes", "threshold": 1.5, "limit": 51, "offset": -1, "filters": "a = 1"},
+    **{"viewer_id": str(BEN), "toString": 1, "diversity": 2},
+}
+NOWHERE = [{"field": "nowhere", "op": "eq", "value": 1}]
+
+
 @pytest.mark.parametrize(
     ("body", "names"),
     [
         ("{", "body"),
         ({"query": " "}, "query"),
-        ({"query": "a", "public_only": "yes"}, "public_only"),
-        ({"query": "a", "threshold": 1.5}, "threshold"),
         ({"query": "x" * 1001}, "query"),
-        ({"query": "x", "limit": 51}, "limit"),
-        ({"query": "x", "offset": -1}, "offset"),
-        ({"query": "x", "filters": "a = 1"}, "filters"),
-        ({"query": "x", "viewer_id": str(BEN)}, "viewer_id"),
-        ({"query": "x", "toString": 1}, "toString"),
-        ({"query": "x", "diversity": 2}, "diversity"),
-        ({"query": "x", "filters": [{"field": "nowhere", "op": "eq", "value": 1}]}, "nowhere"),
+        ({"query": "x", "filters": NOWHERE}, "nowhere"),
+        *(({"query": "x", name: wrong}, name) for name, wrong in WRONG.items()),
     ],
 )
 def test_a_wrong_request_is_refused_by_name(edge: Edge, body: object, names: str) -> None:

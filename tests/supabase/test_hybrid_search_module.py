@@ -3,6 +3,7 @@
 With POSTGREST_BIN a real PostgREST answers, else `rest.py` calls the same SQL functions.
 """
 
+import itertools
 import json
 import os
 import re
@@ -51,8 +52,6 @@ NOTES = 5
 
 @dataclass
 class Module:
-    """The module in a running Deno, the server that it calls, and the database's owner."""
-
     process: subprocess.Popen[str]
     rest: Rest
     owner: Connection
@@ -237,29 +236,22 @@ def test_codes_have_the_classes_and_remedies_of_python(module: Module) -> None:
         'role "x" does not exist',
         "function public.facet_knowledge_chunks(jsonb) does not exist",
     ]
+    hints = (None, "To add it: do this.", "Perhaps so.")
+    # PostgREST says a status where it has no code, without a hint.
     given = [
-        (code, message, hint)
-        for code in codes
-        for message in messages
-        for hint in (None, "To add it: do this.", "Perhaps so.")
-        # PostgREST says a status where it has no code, without a hint.
+        {"code": code, "message": message, "hint": hint}
+        for code, message, hint in itertools.product(codes, messages, hints)
         if hint is None or len(code) > 3
     ]
-    told = module.send(
-        failures=[
-            [{"message": message}, int(code)]
-            if len(code) == 3
-            else [{"code": code, "message": message, "hint": hint}, 400]
-            for code, message, hint in given
-        ]
-    )
-    for one, answer in zip(given, told, strict=True):
-        known = errors.translate(APIError(dict(zip(("code", "message", "hint"), one, strict=True))))
+    failures = [
+        [{"message": one["message"]}, int(one["code"])] if len(one["code"]) == 3 else [one, 400]
+        for one in given
+    ]
+    for one, answer in zip(given, module.send(failures=failures), strict=True):
+        known = errors.translate(APIError(one))
         classes = [kind for kind in type(known).__mro__ if issubclass(kind, SecondBrainError)]
         assert answer == {
-            "kind": known.kind,
-            "message": str(known),
-            "remedy": known.remedy,
+            **{"kind": known.kind, "message": str(known), "remedy": known.remedy},
             "classes": [kind.__name__ for kind in classes],
         }, one
 

@@ -33,7 +33,6 @@ Running: TypeAlias = tuple[str, Rest]
 
 @pytest.fixture(scope="module")
 def running(server: Server) -> Iterator[Running]:
-    """The address of the function, and what stands for its project."""
     with project(server) as (rest, owner):
         rest.keys["first"] = KEY
         store(owner, "note", ANA, "Prefers mondays.", 2, collection="memory")
@@ -43,7 +42,6 @@ def running(server: Server) -> Iterator[Running]:
 
 
 def by_key(key: Any = KEY, kid: str = "first", algorithm: str = "ES256", **changed: Any) -> str:
-    """Sign a token of Ana's with a key of the project."""
     lasting = {"role": "authenticated", "sub": str(ANA), "exp": int(time.time()) + 600}
     return jwt.encode(
         {**lasting, **AUDIENCE, **changed}, key, algorithm=algorithm, headers={"kid": kid}
@@ -81,7 +79,6 @@ def test_its_tools_are_those_of_the_server(running: Running) -> None:
 
 @pytest.fixture
 def assistant(running: Running) -> Iterator[Assistant]:
-    """Ana's assistant."""
     with connected(with_token(running[0], by_key())) as one:
         yield one
 
@@ -174,25 +171,18 @@ def test_a_long_document_comes_in_parts(assistant: Assistant, running: Running) 
     assert "next_offset" not in second["metadata"]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"filters": [{"field": "no", "op": "eq"}]},
-        {"limit": 51},
-        {"diversity": 2},
-        {"like_ids": ["x"]},
-        {"order_by": "nothing"},
-        {"nosuch": 1},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_a_refusal_names_the_argument_and_the_remedy(
-    assistant: Assistant, wrong: dict[str, object]
-) -> None:
-    refused = assistant.ask("hybrid_search", **{"query": "a", **wrong})
+WRONG = {
+    **{"filters": [{"field": "no", "op": "eq"}], "limit": 51, "diversity": 2, "like_ids": ["x"]},
+    **{"order_by": "nothing", "nosuch": 1},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_refusal_names_the_argument_and_the_remedy(assistant: Assistant, name: str) -> None:
+    refused = assistant.ask("hybrid_search", **{"query": "a", name: WRONG[name]})
     assert refused.is_error
     assert refused.text.startswith("Search failed: ")
-    assert next(iter(wrong)) in refused.text
+    assert name in refused.text
     assert refused.text.endswith(". Correct the argument that the message names."), refused.text
 
 
@@ -204,25 +194,17 @@ NOT_INSTALLED = (
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "status", "code", "message"),
-    [
-        ("hybrid_search", {"query": "a"}, 503, "down", SEARCH_FAILED),
-        ("fetch", {"id": str(BEN)}, 404, "PGRST202", NOT_INSTALLED),
-    ],
+    ("tool", "argument", "status", "message"),
+    [("hybrid_search", "query", 503, SEARCH_FAILED), ("fetch", "id", 404, NOT_INSTALLED)],
 )
 def test_a_failure_names_its_remedy(
-    assistant: Assistant,
-    running: Running,
-    tool: str,
-    arguments: dict[str, object],
-    status: int,
-    code: str,
-    message: str,
+    assistant: Assistant, running: Running, tool: str, argument: str, status: int, message: str
 ) -> None:
     missing = "Could not find the function public.read_my_knowledge_document"
+    code = "PGRST202" if status == 404 else "down"
     running[1].failure = (status, {"code": code, "message": missing})
     try:
-        failed = assistant.ask(tool, **arguments)
+        failed = assistant.ask(tool, **{argument: str(BEN)})
     finally:
         running[1].failure = None
     assert failed.is_error

@@ -55,7 +55,6 @@ def supabase(plain_dsn: str, tmp_path: Path) -> Cli:
 
 
 def a_project(place: Path) -> Path:
-    """Make a folder a project of the CLI without migrations."""
     (place / "supabase" / "migrations").mkdir(parents=True)
     (place / "supabase" / "config.toml").write_text('project_id = "own"\n')
     return place

@@ -47,8 +47,6 @@ WHO = {
 
 
 class Answered(NamedTuple):
-    """What the model gets of a call."""
-
     is_refused: bool
     text: str
 

@@ -26,20 +26,17 @@ OF_A = {"path": "a.md", "document_type": "md", "source_file": "a.md"}
 
 
 def write(path: Path, content: str | bytes = "text") -> Path:
-    """Write a file and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
 def load(path: Path, **options: Any) -> LoadedDocument:
-    """Load one file."""
     (found,) = find_files([path], **options).documents
     return found.load()
 
 
 def read(name: str, content: str | bytes, **options: Any) -> LoadedDocument:
-    """Load a file of this name and content."""
     with TemporaryDirectory() as folder:
         return load(write(Path(folder) / name, content), **options)
 
@@ -49,7 +46,6 @@ def unreadable(message: str) -> pytest.RaisesExc[UnreadableDocumentError]:
 
 
 def sections(document: LoadedDocument) -> list[tuple[str, str]]:
-    """Split a document into its headings and texts."""
     return [(chunk.heading, chunk.content) for chunk in split(document)]
 
 

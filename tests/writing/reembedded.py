@@ -1,7 +1,10 @@
-"""A corpus to embed anew, its embedder, and the checks that a switch of models is whole."""
+"""Embedders, a corpus to embed anew, and processes that embed until they are killed."""
 
 import hashlib
-from collections.abc import Sequence
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,3 +140,49 @@ def assert_switched(dsn: str, before: Catalog) -> None:
         ).fetchone() == (0,)
         with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"have {NEW}"):
             connection.execute(SEARCH, [str([1.0] * OLD)])
+
+
+# Processes that may be killed.
+
+MODEL, DIMENSIONS = "hashed", 3
+
+Start = Callable[[], multiprocessing.Process]
+
+
+class Traced(Hashed):
+    """Writes each text to a file, then embeds as slowly as a model."""
+
+    def __init__(self, log: Path, pause: float) -> None:
+        super().__init__(MODEL, DIMENSIONS)
+        self.log = log
+        self.pause = pause
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        with self.log.open("a") as file:
+            file.write("".join(f"{text!r}\n" for text in texts))
+        time.sleep(self.pause)
+        return super().embed(texts)
+
+
+def lines_of(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def processes(work: Callable[..., None], *arguments: object) -> Iterator[Start]:
+    """Yield what starts processes, from a server that has imported everything; kill them after."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([work.__module__])
+    started: list[multiprocessing.Process] = []
+
+    def start_one() -> multiprocessing.Process:
+        process: multiprocessing.Process = context.Process(  # type: ignore[assignment]
+            target=work, args=arguments, daemon=True
+        )
+        process.start()
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.join()

@@ -19,8 +19,6 @@ select * from public.upsert_knowledge_document(document => %s, chunks => %s, fie
 
 
 class Documents:
-    """What one connection stores and reads."""
-
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
@@ -35,7 +33,6 @@ class Documents:
     def upsert(
         self, chunks: Sequence[Chunk], key: str = "doc", *, fields: str = "merge", **document: Any
     ) -> Row:
-        """Store a document whose chunks are given as texts or as objects."""
         given = [{"content": one} if isinstance(one, str) else one for one in chunks]
         (row,) = self._named(UPSERT, Jsonb({"external_key": key, **document}), Jsonb(given), fields)
         return row

@@ -19,8 +19,6 @@ select content from public.claim_knowledge_embeddings(
 
 
 class Queue:
-    """The calls of one connection."""
-
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
@@ -55,7 +53,6 @@ class Queue:
         return sorted(text for (text,) in self.rows(CLAIM, model, most, worker, collections))
 
     def result(self, text: str, **result: object) -> dict[str, object]:
-        """Return a result of one text, an embedding if none is given."""
         ((hash_,),) = self.rows("select public.knowledge_content_hash(null, %s)", text)
         return {"content_hash": hash_, **(result or {"embedding": [1, 2, 3]})}
 

@@ -18,10 +18,9 @@ import jwt
 import numpy as np
 import psycopg
 import pytest
-from killed import DIMENSIONS, MODEL, Start, Traced, lines_of, processes
 from numpy.typing import NDArray
 from postgrest import SyncPostgrestClient
-from reembedded import Hashed
+from reembedded import DIMENSIONS, MODEL, Hashed, Start, Traced, lines_of, processes
 from typer.testing import CliRunner
 
 from conftest import Connection, Server, copy_of
@@ -239,7 +238,7 @@ CHILD = """
 import sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
-from killed import Traced
+from reembedded import Traced
 from second_brain.embedding_queue import commands as embedding
 embedding.configured_embedder = lambda name: Traced(Path(sys.argv[1]), pause=0.5)
 from second_brain.cli.commands import app
@@ -270,7 +269,6 @@ def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
 
 
 def work(dsn: str, log: Path) -> None:
-    """Run a worker in this process until it is killed or told to stop."""
     embedder, lease = Traced(log, pause=0.01), timedelta(seconds=3)
     worker = EmbeddingWorker(
         PostgresEmbeddingQueue(dsn), embedder, batch_size=8, lease=lease, poll=0.05

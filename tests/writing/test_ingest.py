@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from ingested import OF_A, CountingEmbedder, contents, outcomes, store, write
-from killed import Start, Traced, lines_of, processes
+from reembedded import Start, Traced, lines_of, processes
 
 from conftest import Connect, Connection
 from second_brain.errors import ConfigurationError
@@ -43,7 +43,6 @@ def run(
 
 @pytest.fixture
 def ingested(database: Connection, folder: Path) -> Path:
-    """The folder, once it is stored."""
     stored = dict.fromkeys(["s:a.md", "s:b.md", "s:c.md"], "stored")
     assert outcomes(run(database, folder)) == stored
     return folder
@@ -237,7 +236,6 @@ def many(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(dsn: str, many: Path, tmp_path: Path) -> Iterator[Start]:
-    """Start processes that ingest the folder."""
     yield from processes(work, dsn, many, tmp_path / "log")
 
 

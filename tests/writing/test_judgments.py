@@ -24,7 +24,6 @@ ANNA, BEN = uuid4(), uuid4()
 
 @pytest.fixture
 def writer(connect: Connect) -> KnowledgeWriter:
-    """A writer as the service role, with three documents stored."""
     connection = connect("service_role")
     upsert(connection, "keys", "The key opens.", "Rotate the key.", owner_id=ANNA)
     upsert(connection, "invoices", "Invoices are paid.", owner_id=BEN, title="Invoices")

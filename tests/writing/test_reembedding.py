@@ -62,7 +62,6 @@ def template(server: Server) -> Iterator[str]:
 
 @pytest.fixture
 def dsn(server: Server, template: str) -> Iterator[str]:
-    """A database of this test's own with those documents."""
     yield from copy_of(server, template)
 
 

@@ -25,7 +25,6 @@ ANNA = uuid4()
 
 @pytest.fixture
 def stored(connect: Connect, database: Connection) -> Database:
-    """Documents of each state, read by the service role."""
     upsert(database, "a/ready", embedded("Zebra"), title="Striped")
     upsert(database, "b/empty", collection="files")
     upsert(database, "c/pending", embedded("Ünded"), "Waiting", owner_id=ANNA)

@@ -213,7 +213,6 @@ def failing(owner: Connection, times: int, code: str) -> Iterator[None]:
 
 
 def pausing(connection: Connection, **options: Any) -> tuple[KnowledgeWriter, list[float]]:
-    """Return a writer, and the pauses that it makes."""
     pauses: list[float] = []
     return KnowledgeWriter(connection, sleep=pauses.append, **options), pauses
 
