@@ -238,7 +238,7 @@ def test_codes_have_the_classes_and_remedies_of_python(module: Module) -> None:
     ]
     hints = (None, "To add it: do this.", "Perhaps so.")
     # PostgREST says a status where it has no code, without a hint.
-    given = [
+    given: list[dict[str, Any]] = [
         {"code": code, "message": message, "hint": hint}
         for code, message, hint in itertools.product(codes, messages, hints)
         if hint is None or len(code) > 3

@@ -91,26 +91,10 @@ def test_push_applies_every_migration_and_records_what_migrate_records(
     assert recorded == expected
 
 
-def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
-    supabase: Cli, plain_dsn: str
-) -> None:
-    succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn) == []
-    assert "up to date" in said(supabase("db", "push"))
-
-
 def test_a_checkout_pushes_what_init_writes(tmp_path: Path) -> None:
     pushed = sorted((ROOT / "supabase" / "migrations").glob("*.sql"))
     written = migrations.init(tmp_path, 1024)
     assert [one.read_text("utf-8") for one in written] == [one.read_text("utf-8") for one in pushed]
-
-
-def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
-    supabase: Cli, plain_dsn: str
-) -> None:
-    migrations.apply(plain_dsn)
-    assert "up to date" in said(supabase("db", "push"))
-    assert migrations.apply(plain_dsn) == []
 
 
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -397,20 +398,17 @@ def test_parallel_claims_hand_out_each_text_once(one: Queue, connect: Connect) -
     count = 400
     one.add(*map(str, range(count)))
     queues = [Queue(connect("service_role")) for _ in range(4)]
-    got: list[list[str]] = [[] for _ in queues]
     all_began = threading.Barrier(4)
 
-    def work(number: int) -> None:
-        got[number] += queues[number].claim(most=7, worker=str(number))
+    def work(number: int) -> list[str]:
+        got = queues[number].claim(most=7, worker=str(number))
         all_began.wait(60)
         while texts := queues[number].claim(most=7, worker=str(number)):
-            got[number] += texts
+            got += texts
+        return got
 
-    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        got = list(threads.map(work, range(4)))
     everything = [text for texts in got for text in texts]
     assert len(everything) == len(set(everything)) == count
     assert all(got)

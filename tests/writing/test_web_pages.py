@@ -5,6 +5,7 @@ import gzip
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from typing import Any
@@ -364,14 +365,12 @@ def test_the_head_of_an_answer_has_a_deadline_too(
             while not ends.wait(0.05):
                 connection.sendall(b"x")
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=drip, args=[listening])
-        thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        threads.submit(drip, listening)
         with unreadable(r"takes longer than 0\.3 seconds"):
             address = f"http://127.0.0.1:{listening.getsockname()[1]}/a"
             site.web.find([address]).documents[0].load()
         ends.set()
-        thread.join()
 
 
 def test_a_missing_sitemap_is_named_and_the_others_are_read(site: Site) -> None:

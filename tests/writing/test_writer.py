@@ -25,22 +25,12 @@ DOCUMENTS = "select count(*) from public.knowledge_documents"
 class Waiting:
     """An AsyncKnowledgeWriter whose methods are called without await."""
 
-    def __init__(self, dsn: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.connection = self.loop.run_until_complete(
-            psycopg.AsyncConnection.connect(dsn, autocommit=True)
-        )
-        self.writer = AsyncKnowledgeWriter(self.connection)
+    def __init__(self, writer: AsyncKnowledgeWriter, loop: asyncio.Runner) -> None:
+        self.writer, self.loop = writer, loop
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.writer, name)
-        return lambda *arguments, **options: self.loop.run_until_complete(
-            method(*arguments, **options)
-        )
-
-    def close(self) -> None:
-        self.loop.run_until_complete(self.connection.close())
-        self.loop.close()
+        return lambda *arguments, **options: self.loop.run(method(*arguments, **options))
 
 
 @pytest.fixture(params=["thread", "loop"])
@@ -48,9 +38,10 @@ def writer(request: pytest.FixtureRequest, service_role: Connection, dsn: str) -
     if request.param == "thread":
         yield KnowledgeWriter(service_role)
         return
-    waiting = Waiting(dsn)
-    yield waiting
-    waiting.close()
+    with asyncio.Runner() as loop:
+        connection = loop.run(psycopg.AsyncConnection.connect(dsn, autocommit=True))
+        yield Waiting(AsyncKnowledgeWriter(connection), loop)
+        loop.run(connection.close())
 
 
 @pytest.fixture
