@@ -117,6 +117,13 @@ FRESH: dict[str, str] = {}
 FETCHED = {"001_documents.sql": "select 1;", "nested/003_corpus.sql": "select 1;"}
 
 
+def fill(folder: Path, present: dict[str, str]) -> Path:
+    for name, text in present.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("present", "dimensions", "options"),
@@ -130,16 +137,11 @@ FETCHED = {"001_documents.sql": "select 1;", "nested/003_corpus.sql": "select 1;
 def test_init_writes_what_python_writes(
     present: dict[str, str], dimensions: int, options: str, tmp_path: Path
 ) -> None:
-    of_python, of_node = tmp_path / "python", tmp_path / "node"
-    for folder in (of_python, of_node):
-        for name, text in present.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
+    of_python, of_node = (fill(tmp_path / name, present) for name in ("python", "node"))
     python_init(of_python, dimensions, options)
     done = init(of_node, dimensions, options)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "Next: supabase db push\n")
     assert content(of_node) == content(of_python)
-    assert done.stderr == "Next: supabase db push\n"
 
 
 @pytest.mark.usefixtures("built")
@@ -166,8 +168,7 @@ def test_init_writes_nothing_where_all_migrations_exist(tmp_path: Path) -> None:
 def test_init_refuses_what_python_refuses(
     present: dict[str, str], dimensions: int, options: str, tmp_path: Path
 ) -> None:
-    for name, text in present.items():
-        (tmp_path / name).write_text(text)
+    fill(tmp_path, present)
     done = init(tmp_path, dimensions, options)
     assert done.returncode == 1, done.stderr
     with pytest.raises(SecondBrainError) as refused:

@@ -18,7 +18,7 @@ select * from public.upsert_knowledge_document(document => %s, chunks => %s, fie
 """
 
 
-class Documents:
+class Session:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
@@ -26,6 +26,8 @@ class Documents:
         cursor = self.connection.execute(statement.encode(), arguments or None)
         return cursor.fetchall() if cursor.description else []
 
+
+class Documents(Session):
     def _named(self, statement: str, *arguments: object) -> list[Row]:
         with self.connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(statement.encode(), arguments).fetchall()

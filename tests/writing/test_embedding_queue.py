@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from stored import Session
 
 from conftest import Connect, Connection
 
@@ -19,14 +20,7 @@ select content from public.claim_knowledge_embeddings(
 """
 
 
-class Queue:
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def rows(self, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
-        cursor = self.connection.execute(statement.encode(), arguments or None)
-        return cursor.fetchall() if cursor.description else []
-
+class Queue(Session):
     def add(self, *texts: str, collection: str = "knowledge") -> None:
         insert = "insert into public.knowledge_chunks (content, collection)"
         self.rows(f"{insert} select unnest(%s::text[]), %s", list(texts), collection)
