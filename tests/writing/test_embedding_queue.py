@@ -426,7 +426,7 @@ def pages_read(queue: Queue) -> int:
     # The counts of a transaction are there once the next one has begun.
     queue.rows("select pg_stat_force_next_flush()")
     ((read,),) = queue.rows(
-        "select heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read"
+        "select sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)"
         "  from pg_statio_user_tables where relname = 'knowledge_chunks'"
     )
     return int(read)
