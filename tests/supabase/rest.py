@@ -17,10 +17,10 @@ from typing import Any, cast
 import httpx
 import jwt
 import psycopg
-from psycopg import sql
 
 from conftest import Server
-from postgrest_server import JWT_SECRET, PostgREST
+from local_server import Quiet
+from postgrest_server import JWT_SECRET, served
 
 PATH = "/rest/v1"
 
@@ -119,37 +119,26 @@ class Rest(ThreadingHTTPServer):
             types, is_set = cast(tuple[dict[str, str], bool], row)
             if not types:
                 return 404, {"code": "PGRST202", "message": f"Could not find {function}"}
-            connection.execute(sql.SQL("set role {}").format(sql.Identifier(claims["role"])))
             connection.execute(
-                "select set_config('request.jwt.claims', %s, true)", [json.dumps(claims)]
+                "select set_config('role', %s, true), set_config('request.jwt.claims', %s, true)",
+                [claims["role"], json.dumps(claims)],
             )
-            statement = sql.SQL(
-                "select coalesce(json_agg(row), '[]') from public.{}({}) as row"
-            ).format(
-                sql.Identifier(function),
-                sql.SQL(", ").join(
-                    sql.SQL("{} => {}::{}").format(
-                        sql.Identifier(name),
-                        sql.Placeholder(name),
-                        sql.SQL(cast(Any, types[name])),
-                    )
-                    for name in arguments
-                ),
-            )
+            named = ", ".join(f"{name} => %({name})s::{types[name]}" for name in arguments)
+            call = f"select coalesce(json_agg(row), '[]') from public.{function}({named}) as row"
             given = {
                 name: json.dumps(value) if types[name] == "jsonb" and value is not None else value
                 for name, value in arguments.items()
             }
             try:
-                rows = connection.execute(statement, given).fetchall()
+                ((found,),) = connection.execute(call.encode(), given).fetchall()
             except psycopg.Error as error:
                 status = {"42501": 403}.get(error.sqlstate or "", 400)
                 reported = {"code": error.sqlstate, "message": error.diag.message_primary}
                 return status, {**reported, "details": None, "hint": error.diag.message_hint}
-        return 200, rows[0][0] if is_set else rows[0][0][0]
+        return 200, found if is_set else found[0]
 
 
-class _Request(BaseHTTPRequestHandler):
+class _Request(Quiet, BaseHTTPRequestHandler):
     server: Rest
 
     def do_GET(self) -> None:
@@ -167,21 +156,15 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @contextmanager
 def answering(server: Server, dsn: str, key: str) -> Iterator[Rest]:
     """Serve the functions of a database, by a real PostgREST where there is one."""
     with ExitStack() as stack:
         port = None
-        if binary := os.environ.get("POSTGREST_BIN"):
+        if os.environ.get("POSTGREST_BIN"):
             place = Path(stack.enter_context(TemporaryDirectory()))
-            postgrest = PostgREST(binary, server.admin_dsn(), dsn, place)
-            stack.callback(postgrest.stop)
-            postgrest.start()
-            port = postgrest.port
+            port = stack.enter_context(served(server.admin_dsn(), dsn, place)).port
         rest = stack.enter_context(Rest(dsn, key, port))
         threading.Thread(target=rest.serve_forever, daemon=True).start()
         stack.callback(rest.shutdown)

@@ -4,7 +4,6 @@ pg_cron, pg_net and Vault are not here. The stand-ins have the documented signat
 what they are called with.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -13,27 +12,18 @@ import psycopg
 import pytest
 
 from conftest import Connection
+from support.documents import embedded, upsert
+from support.pg_cron import PG_CRON
 
 FILE = Path(__file__).parents[2] / "supabase" / "functions" / "embed" / "schedule.sql"
 URL, KEY = "https://project.example.org/functions/v1/embed", "the service key"
 
-STAND_INS = """
-create schema cron;
-create table cron.job (jobname text primary key, schedule text, command text);
-create function cron.schedule(job_name text, schedule text, command text)
-returns bigint language sql as $$
-  insert into cron.job values (job_name, schedule, command)
-  on conflict (jobname) do update set schedule = excluded.schedule, command = excluded.command
-  returning 1
-$$;
-create function cron.unschedule(job_name text) returns boolean language sql as $$
-  delete from cron.job where jobname = job_name returning true
-$$;
+STAND_INS = f"""{PG_CRON}
 create schema net;
 create table net.requests (url text, body jsonb, headers jsonb);
 create function net.http_post(
-  url text, body jsonb default '{}', params jsonb default '{}',
-  headers jsonb default '{"Content-Type": "application/json"}',
+  url text, body jsonb default '{{}}', params jsonb default '{{}}',
+  headers jsonb default '{{"Content-Type": "application/json"}}',
   timeout_milliseconds integer default 5000
 )
 returns bigint language sql as $$
@@ -50,7 +40,6 @@ $$;
 
 @pytest.fixture
 def notices(database: Connection) -> list[str]:
-    """Collect what the server says."""
     reported: list[str] = []
     database.add_notice_handler(lambda notice: reported.append(notice.message_primary or ""))
     return reported
@@ -59,7 +48,7 @@ def notices(database: Connection) -> list[str]:
 @pytest.fixture
 def project(database: Connection, notices: list[str]) -> Connection:
     """A database with the stand-ins and the secrets, which the file has scheduled."""
-    database.execute(STAND_INS)
+    database.execute(STAND_INS.encode())
     for secret in re.findall(r"select vault\.create_secret\(.*?\);", comments(), re.DOTALL):
         project_url = "https://PROJECT.supabase.co/functions/v1/embed"
         database.execute(secret.replace(project_url, URL).replace("SERVICE_ROLE_KEY", KEY).encode())
@@ -86,14 +75,8 @@ def tick(connection: Connection) -> list[tuple[str, object, object]]:
     return connection.execute("select url, body, headers from net.requests").fetchall()
 
 
-def add(connection: Connection, embedding: list[float] | None = None, model: str = "a") -> None:
-    chunk = {"content": "text", "embedding": embedding}
-    if embedding is not None:
-        chunk["embedding_model"] = model
-    connection.execute(
-        "select public.upsert_knowledge_document(%s, %s)",
-        [json.dumps({"external_key": "note"}), json.dumps([chunk])],
-    )
+def add(connection: Connection, model: str | None = None) -> None:
+    upsert(connection, "note", embedded("text", model) if model else "text")
 
 
 def test_without_the_extensions_it_says_so_and_changes_nothing(
@@ -112,14 +95,14 @@ def test_without_the_extensions_it_says_so_and_changes_nothing(
 def test_without_the_secrets_or_the_migrations_nothing_is_scheduled(
     plain_dsn: str, database: Connection, notices: list[str]
 ) -> None:
-    database.execute(STAND_INS)
+    database.execute(STAND_INS.encode())
     run(database)
     assert "second_brain_embed_key" in notices[-1]
     assert "second_brain_embed_url" in notices[-1]
     assert database.execute("select count(*) from cron.job").fetchone() == (0,)
     with psycopg.connect(plain_dsn, autocommit=True) as plain:
         plain.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
-        plain.execute(STAND_INS)
+        plain.execute(STAND_INS.encode())
         run(plain)
     assert "migrations" in notices[-1]
 
@@ -130,7 +113,7 @@ def test_the_job_sends_the_key_only_while_something_is_pending(project: Connecti
     ((url, body, headers),) = tick(project)
     assert (url, body) == (URL, {"seconds": 50})
     assert headers == {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-    add(project, [1, 0, 0])
+    add(project, "a")
     assert tick(project) == []
 
 
@@ -149,14 +132,14 @@ def test_texts_that_a_worker_has_or_that_failed_cause_no_call(project: Connectio
 
 
 def test_embeddings_of_another_model_than_the_collections_cause_a_call(project: Connection) -> None:
-    add(project, [1, 0, 0], model="a")
+    add(project, "a")
     project.execute("select public.set_knowledge_settings(embedding_model => 'b')")
     assert len(tick(project)) == 1
 
 
 def test_no_secret_is_in_the_job_and_a_second_run_changes_nothing(project: Connection) -> None:
     before = project.execute("select * from cron.job").fetchall()
-    ((_, _, command),) = before
+    ((_, _, command, *_),) = before
     assert KEY not in command
     assert URL not in command
     run(project)

@@ -17,11 +17,12 @@ import pytest
 from rest import answering
 from test_frontend import DENO, OFFLINE, PACKAGE, ROOT, deno_environment, needs_deno
 from test_javascript_package import built
-from test_supabase_cli import Cli, pytestmark, succeeded, supabase
+from test_supabase_cli import Cli, a_project, pytestmark, supabase
 
 from conftest import Connection, Server
 from pages import Block, blocks, section
 from postgrest_server import JWT_SECRET
+from support.processes import finished, succeeded
 from tools import release
 
 __all__ = ["built", "supabase"]  # fixtures
@@ -38,7 +39,6 @@ def code(text: str, heading: str, language: str) -> list[Block]:
 
 
 def init(text: str, heading: str, folder: Path) -> None:
-    """Run the page's `second-brain init` in a folder."""
     (command,) = [
         line
         for block in code(text, heading, "sh")
@@ -53,9 +53,7 @@ def init(text: str, heading: str, folder: Path) -> None:
 def test_python_finds_what_it_has_stored(
     supabase: Cli, plain_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = tmp_path / "your-project"
-    (own / "supabase" / "migrations").mkdir(parents=True)
-    (own / "supabase" / "config.toml").write_text('project_id = "own"\n')
+    own = a_project(tmp_path / "your-project")
     init(README, "Five minutes", own)
     succeeded(supabase("db", "push", project=own))
     monkeypatch.setenv("SECOND_BRAIN_DSN", plain_dsn)
@@ -81,22 +79,17 @@ def test_the_wheel_alone_does_the_same(plain_dsn: str, tmp_path: Path) -> None:
     (script,) = code(README, "Five minutes", "python")
     (shown,) = code(README, "Five minutes", "text")
     run = "import sys; from second_brain.cli import main; sys.argv[0] = 'second-brain'; main()"
+    installed_alone = {"PYTHONPATH": str(installed), "SECOND_BRAIN_DSN": plain_dsn}
     for program in (
-        ["-c", run, "init", "--dimensions=256", "--into=supabase/migrations"],
-        ["-c", run, "migrate", "--dimensions=256"],
-        ["-c", f"import second_brain\nassert {str(installed)!r} in second_brain.__file__"],
-        ["-c", script.code],
+        [run, "init", "--dimensions=256", "--into=supabase/migrations"],
+        [run, "migrate", "--dimensions=256"],
+        [f"import second_brain\nassert {str(installed)!r} in second_brain.__file__"],
+        [script.code],
     ):
-        done = subprocess.run(
-            [sys.executable, *program],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(installed), "SECOND_BRAIN_DSN": plain_dsn},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    assert done.stdout == shown.code
+        environment = {**os.environ, **installed_alone}
+        done = finished(sys.executable, "-c", *program, cwd=tmp_path, env=environment)
+        printed = succeeded(done)
+    assert printed == shown.code
 
 
 @pytest.fixture
@@ -143,14 +136,6 @@ def test_typescript_without_python_finds_what_is_public(
         )
         shutil.copy(ROOT / "package.json", tmp_path)
         (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
-        done = subprocess.run(
-            [str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env", str(file)],
-            cwd=tmp_path,
-            env=deno_environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == shown.code
+        program_of_page = (DENO, "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env", file)
+        done = finished(*program_of_page, cwd=tmp_path, env=deno_environment())
+    assert succeeded(done) == shown.code

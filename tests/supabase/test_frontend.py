@@ -33,6 +33,7 @@ from test_supabase_cli import PROGRAM, url
 from conftest import Connect, Connection, Server, copy_of
 from corpora import store_document
 from postgrest_server import JWT_SECRET
+from support.processes import finished, succeeded
 from tools import contract
 
 ROOT = Path(__file__).parents[2]
@@ -65,41 +66,16 @@ def deno_environment() -> dict[str, str]:
 def deno(*arguments: str, given: str | None = None) -> str:
     if DENO is None:
         pytest.skip(NO_DENO)
-    done = subprocess.run(
-        [str(DENO), *arguments],
-        cwd=ROOT,
-        env=deno_environment(),
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return succeeded(finished(DENO, *arguments, cwd=ROOT, env=deno_environment(), given=given))
 
 
 @needs_cli
 def test_the_types_are_those_of_the_migrations(dsn: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(str(PROGRAM), "gen", "types", "--lang=typescript", "--schema=public"),
-            *(f"--remote={url(dsn)}", f"--workdir={ROOT}", "--yes"),
-        ],
-        env={
-            **os.environ,
-            "HOME": str(tmp_path),
-            "PGSSLMODE": "disable",
-            "SUPABASE_TELEMETRY_DISABLED": "1",
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    check_generated(TYPES, f"{WRITTEN_BY}\n{done.stdout}")
+    arguments = ("gen", "types", "--lang=typescript", "--schema=public", f"--workdir={ROOT}")
+    of_cli = {"HOME": str(tmp_path), "PGSSLMODE": "disable", "SUPABASE_TELEMETRY_DISABLED": "1"}
+    remote = f"--remote={url(dsn)}"
+    done = finished(PROGRAM, *arguments, remote, "--yes", env={**os.environ, **of_cli})
+    check_generated(TYPES, f"{WRITTEN_BY}\n{succeeded(done)}")
 
 
 def check_generated(file: Path, given: str) -> None:
@@ -162,17 +138,9 @@ def test_what_the_page_ingests_is_found_by_a_signed_in_user(
     (tmp_path / "docs" / "zebra.md").write_text("A zebra has stripes.", "utf-8")
     # The page's model is not in this environment; the other options are the page's.
     arguments = re.sub(r"--embedder \S+", "--embedder wordllama", command).split()
-    done = subprocess.run(
-        [sys.executable, "-c", "from second_brain.cli import main; main()", *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "SECOND_BRAIN_DSN": dsn},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    program = (sys.executable, "-c", "from second_brain.cli import main; main()")
+    of_page = {**os.environ, "SECOND_BRAIN_DSN": dsn}
+    succeeded(finished(*program, *arguments, cwd=tmp_path, env=of_page))
     found = connect("authenticated", uid=ANA).execute(
         "select content from public.search_my_knowledge_chunks(query_text => 'zebra')"
     )
@@ -181,8 +149,6 @@ def test_what_the_page_ingests_is_found_by_a_signed_in_user(
 
 @dataclass(frozen=True)
 class Edge:
-    """The running function, the PostgREST that it calls, and the database's owner."""
-
     url: str
     rest: Rest
     owner: Connection
@@ -202,19 +168,13 @@ def signed(user: UUID, **claims: Any) -> str:
 def store(
     owner: Connection, key: str, user: UUID, content: str, axis: int, **fields: object
 ) -> None:
-    embedding = [0.0] * 384
-    embedding[axis] = 1.0
-    texts = {content: embedding}
+    texts = {content: [float(at == axis) for at in range(384)]}
     store_document(owner, key, texts, "gte-small", title=key, owner_id=user, **fields)
 
 
 @contextmanager
 def deployed(
-    function: Path,
-    rest: Rest,
-    *preloads: Path,
-    log: list[str] | None = None,
-    **environment: str,
+    function: Path, rest: Rest, *preloads: Path, log: list[str] | None = None, **environment: str
 ) -> Iterator[str]:
     """Run a function under Deno beside what stands for its project, and yield its address."""
     if DENO is None:
@@ -273,7 +233,6 @@ def project(server: Server) -> Iterator[tuple[Rest, Connection]]:
 
 @pytest.fixture(scope="module")
 def running(server: Server) -> Iterator[Edge]:
-    """The function under Deno."""
     with project(server) as (rest, owner), deployed(FUNCTION, rest) as url:
         yield Edge(url, rest, owner)
 
@@ -285,69 +244,60 @@ def edge(running: Edge) -> Iterator[Edge]:
     running.rest.failure = None
 
 
+def titles(answer: httpx.Response) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [hit["title"] for hit in answer.json()["results"]]
+
+
 def test_a_question_finds_by_meaning_what_the_user_may_see(edge: Edge) -> None:
     answer = edge.ask({"query": "money that people owe us", "limit": 1})
-    assert answer.status_code == 200, answer.text
+    assert titles(answer) == ["billing"]
     reported = answer.json()
     (hit,) = reported["results"]
-    assert (hit["title"], hit["vector_rank"], hit["text_rank"]) == ("billing", 1, None)
+    assert (hit["vector_rank"], hit["text_rank"]) == (1, None)
     assert reported["total_count"] == 2
     assert reported["degraded"] is None
     assert (reported["truncated"], reported["pool_ended"]) == (False, False)
 
 
 def test_another_user_finds_other_chunks(edge: Edge) -> None:
-    reported = edge.ask({"query": "invoice"}, token=signed(BEN)).json()
-    assert [hit["title"] for hit in reported["results"]] == ["salary"]
-    assert "<mark>invoice</mark>" in reported["results"][0]["snippet"]
+    answer = edge.ask({"query": "invoice"}, token=signed(BEN))
+    assert titles(answer) == ["salary"]
+    assert "<mark>invoice</mark>" in answer.json()["results"][0]["snippet"]
 
 
 def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
-    second = edge.ask({"query": "invoice", "limit": 1, "offset": 1}).json()
-    assert [hit["title"] for hit in second["results"]] == ["pets"]
-    none = edge.ask(
-        {"query": "invoice", "filters": [{"field": "metadata.a", "op": "eq", "value": 1}]}
-    )
-    assert none.json() == {
-        "results": [],
-        "total_count": 0,
-        "next_offset": None,
-        "truncated": False,
-        "pool_ended": False,
-        "answer_confidence": None,
-        "notes": None,
-        "degraded": None,
+    assert titles(edge.ask({"query": "invoice", "limit": 1, "offset": 1})) == ["pets"]
+    filters = [{"field": "metadata.a", "op": "eq", "value": 1}]
+    assert edge.ask({"query": "invoice", "filters": filters}).json() == {
+        **{"results": [], "total_count": 0, "next_offset": None},
+        **{"truncated": False, "pool_ended": False},
+        **dict.fromkeys(["answer_confidence", "notes", "degraded"]),
     }
 
 
 def test_a_threshold_and_public_rows_are_passed_on(edge: Edge) -> None:
     question = {"query": "money that people owe us"}
-    near = edge.ask({**question, "threshold": 0.9}).json()
-    assert [hit["title"] for hit in near["results"]] == ["billing"]
-    assert edge.ask({**question, "public_only": True}).json()["results"] == []
-    edge.owner.execute(
-        "update public.knowledge_documents set visibility = 'public' where external_key = 'salary'"
-    )
-    public = edge.ask({**question, "public_only": True}).json()
-    edge.owner.execute(
-        "update public.knowledge_documents set visibility = 'private' where external_key = 'salary'"
-    )
-    assert [hit["title"] for hit in public["results"]] == ["salary"]
+    update = "update public.knowledge_documents set visibility = %s where external_key = 'salary'"
+    assert titles(edge.ask({**question, "threshold": 0.9})) == ["billing"]
+    assert titles(edge.ask({**question, "public_only": True})) == []
+    edge.owner.execute(update, ["public"])
+    public = edge.ask({**question, "public_only": True})
+    edge.owner.execute(update, ["private"])
+    assert titles(public) == ["salary"]
 
 
 def test_the_other_arguments_of_the_search_are_passed_on(edge: Edge) -> None:
-    def titles(**arguments: object) -> list[str]:
-        answer = edge.ask(arguments)
-        assert answer.status_code == 200, answer.text
-        return [hit["title"] for hit in answer.json()["results"]]
+    def found(**arguments: object) -> list[str]:
+        return titles(edge.ask(arguments))
 
     cats = [{"filters": [{"field": "embedding_model", "op": "eq", "value": "other"}], "factor": 2}]
-    assert titles(query="invoice", boosts=cats, diversity=0.5, snippets=2) == ["billing", "pets"]
-    assert titles(query="invoice", min_confidence=0.5, one_per_document=True) == ["billing"]
-    assert titles(query="invoice", collections=["nowhere"]) == []
+    assert found(query="invoice", boosts=cats, diversity=0.5, snippets=2) == ["billing", "pets"]
+    assert found(query="invoice", min_confidence=0.5, one_per_document=True) == ["billing"]
+    assert found(query="invoice", collections=["nowhere"]) == []
     (hit, _) = edge.ask({"query": "invoice", "snippet": False}).json()["results"]
     assert hit["snippet"] is None
-    assert titles(like_ids=[hit["document_id"]]) == ["pets"]
+    assert found(like_ids=[hit["document_id"]]) == ["pets"]
 
 
 @pytest.mark.parametrize(
@@ -366,21 +316,21 @@ def test_without_the_model_the_text_hits_give_the_embedding(
     assert degraded in str(reported["degraded"])
 
 
+WRONG = {
+    **{"public_only": "yes", "threshold": 1.5, "limit": 51, "offset": -1, "filters": "a = 1"},
+    **{"viewer_id": str(BEN), "toString": 1, "diversity": 2},
+}
+NOWHERE = [{"field": "nowhere", "op": "eq", "value": 1}]
+
+
 @pytest.mark.parametrize(
     ("body", "names"),
     [
         ("{", "body"),
         ({"query": " "}, "query"),
-        ({"query": "a", "public_only": "yes"}, "public_only"),
-        ({"query": "a", "threshold": 1.5}, "threshold"),
         ({"query": "x" * 1001}, "query"),
-        ({"query": "x", "limit": 51}, "limit"),
-        ({"query": "x", "offset": -1}, "offset"),
-        ({"query": "x", "filters": "a = 1"}, "filters"),
-        ({"query": "x", "viewer_id": str(BEN)}, "viewer_id"),
-        ({"query": "x", "toString": 1}, "toString"),
-        ({"query": "x", "diversity": 2}, "diversity"),
-        ({"query": "x", "filters": [{"field": "nowhere", "op": "eq", "value": 1}]}, "nowhere"),
+        ({"query": "x", "filters": NOWHERE}, "nowhere"),
+        *(({"query": "x", name: wrong}, name) for name, wrong in WRONG.items()),
     ],
 )
 def test_a_wrong_request_is_refused_by_name(edge: Edge, body: object, names: str) -> None:
@@ -399,29 +349,22 @@ def test_who_is_no_user_is_refused(edge: Edge) -> None:
         assert "user's own access token" in answer.json()["remedy"]
 
 
+OTHER_SIZE = "query_embedding has 384 dimensions, the stored embeddings have 3"
+
+
 @pytest.mark.parametrize(
-    ("failure", "status", "remedy"),
+    ("failed", "code", "message", "status", "remedy"),
     [
-        ((500, {"code": "57014", "message": "canceling statement"}), 504, "narrower"),
-        ((404, {"code": "PGRST202", "message": "no function"}), 500, "supabase db push"),
-        ((503, {"code": "PGRST002", "message": "no database"}), 502, "log"),
-        (
-            (
-                400,
-                {
-                    "code": "22023",
-                    "message": "query_embedding has 384 dimensions, the stored embeddings have 3",
-                },
-            ),
-            500,
-            "384",
-        ),
+        (500, "57014", "canceling statement", 504, "narrower"),
+        (404, "PGRST202", "no function", 500, "supabase db push"),
+        (503, "PGRST002", "no database", 502, "log"),
+        (400, "22023", OTHER_SIZE, 500, "384"),
     ],
 )
 def test_a_failure_of_the_database_names_its_remedy(
-    edge: Edge, failure: tuple[int, dict[str, Any]], status: int, remedy: str
+    edge: Edge, failed: int, code: str, message: str, status: int, remedy: str
 ) -> None:
-    edge.rest.failure = failure
+    edge.rest.failure = (failed, {"code": code, "message": message})
     answer = edge.ask({"query": "invoice"})
     assert (answer.status_code, remedy in answer.json()["remedy"]) == (status, True)
 
@@ -436,8 +379,6 @@ def test_browsers_are_let_in(edge: Edge) -> None:
 
 
 def test_the_message_that_the_function_looks_for_is_the_databases(database: Connection) -> None:
-    with pytest.raises(psycopg.Error, match="the stored embeddings have") as raised:
-        database.execute(
-            "select * from public.hybrid_search_knowledge_chunks(query_embedding => '[1, 2]')"
-        )
-    assert raised.value.sqlstate == "22023"
+    search = "select * from public.hybrid_search_knowledge_chunks(query_embedding => '[1, 2]')"
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="the stored embeddings have"):
+        database.execute(search)

@@ -3,6 +3,7 @@
 With POSTGREST_BIN a real PostgREST answers, else `rest.py` calls the same SQL functions.
 """
 
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import jwt
 import psycopg
@@ -37,6 +39,7 @@ from conftest import Connection, Server, copy_of
 from postgrest_server import JWT_SECRET, free_port
 from second_brain import errors
 from second_brain.errors import SecondBrainError
+from support.documents import embedded, upsert
 
 pytestmark = needs_deno
 
@@ -49,8 +52,6 @@ NOTES = 5
 
 @dataclass
 class Module:
-    """The module in a running Deno, the server that it calls, and the database's owner."""
-
     process: subprocess.Popen[str]
     rest: Rest
     owner: Connection
@@ -63,19 +64,14 @@ class Module:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def search(self, question: object, token: str | None = None, **call: Any) -> Any:
+    def search(
+        self, question: object, token: str | None = None, port: int | None = None, **options: Any
+    ) -> Any:
         """Search as a front end does; without a token as Ana."""
-        pages, aborted_after = call.pop("pages", False), call.pop("aborted_after", None)
-        port = call.pop("port", self.rest.server_port)
-        return self.send(
-            url=f"http://127.0.0.1:{port}",
-            key=ANON_KEY,
-            token=token or signed(ANA),
-            question=question,
-            options=call,
-            pages=pages,
-            **({} if aborted_after is None else {"aborted_after": aborted_after}),
-        )
+        call = {name: options.pop(name) for name in ("pages", "aborted_after") if name in options}
+        url = f"http://127.0.0.1:{port or self.rest.server_port}"
+        given = {"question": question, "options": options, "token": token or signed(ANA)}
+        return self.send(url=url, key=ANON_KEY, **{"pages": False, **call}, **given)
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +81,9 @@ def running(server: Server) -> Iterator[Module]:
         rest = stack.enter_context(answering(server, dsn, ANON_KEY))
         owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         for number in range(NOTES):
-            store(owner, f"note {number}", str(ANA), "private", f"An invoice, number {number}.")
-        store(owner, "salary", str(BEN), "private", "The invoice of another user.")
-        store(owner, "price list", str(BEN), "public", "A camera costs 100 euros.")
+            store(owner, f"note {number}", ANA, "private", f"An invoice, number {number}.")
+        store(owner, "salary", BEN, "private", "The invoice of another user.")
+        store(owner, "price list", BEN, "public", "A camera costs 100 euros.")
         process = subprocess.Popen(
             [str(DENO), "run", *OFFLINE, "--allow-net=127.0.0.1", "--allow-env", str(CALLS)],
             cwd=ROOT,
@@ -108,18 +104,9 @@ def module(running: Module) -> Iterator[Module]:
     running.rest.failure = None
 
 
-def store(owner: Connection, key: str, user: str, visibility: str, content: str) -> None:
-    document = {"external_key": key, "title": key, "owner_id": user, "visibility": visibility}
-    chunk = {
-        "content": content,
-        "embedding_model": "m",
-        "embedding": [1, 0, 0],
-        "metadata": {"tags": [key.split()[0]]},
-    }
-    owner.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [json.dumps(document), json.dumps([chunk])],
-    )
+def store(owner: Connection, key: str, user: UUID, visibility: str, content: str) -> None:
+    chunk = embedded(content) | {"metadata": {"tags": [key.split()[0]]}}
+    upsert(owner, key, chunk, title=key, owner_id=user, visibility=visibility)
 
 
 def titles(page: Any) -> list[str]:
@@ -135,14 +122,10 @@ def test_it_uses_nothing_of_deno(tmp_path: Path) -> None:
 
 
 def test_a_user_finds_by_both_legs_what_the_user_may_see(module: Module) -> None:
-    page = module.search(
-        {"text": "invoice", "embedding": [1, 0, 0]},
-        match_count=3,
-        filters=[{"field": "metadata.tags", "op": "contains", "value": ["note"]}],
-        snippet=True,
-    )
-    assert len(page["hits"]) == 3
-    assert {hit["match_type"] for hit in page["hits"]} == {"both"}
+    question = {"text": "invoice", "embedding": [1, 0, 0]}
+    filters = [{"field": "metadata.tags", "op": "contains", "value": ["note"]}]
+    page = module.search(question, match_count=3, filters=filters, snippet=True)
+    assert [hit["match_type"] for hit in page["hits"]] == ["both"] * 3
     assert "<mark>invoice</mark>" in page["hits"][0]["snippet"]
     assert (page["total_count"], page["next_offset"]) == (NOTES, 3)
     assert (page["pool_ended"], page["truncated"], page["notes"]) == (False, False, None)
@@ -160,18 +143,19 @@ def test_text_hits_give_a_question_its_embedding_where_it_is_wanted(module: Modu
 
 
 def test_the_service_role_names_the_viewer_and_visitors_need_a_grant(module: Module) -> None:
-    as_service = {"function": "hybrid_search_knowledge_chunks"}
-    found = module.search("invoice", SERVICE_TOKEN, viewer_id=str(BEN), **as_service)
+    in_service, for_visitors = "hybrid_search_knowledge_chunks", "search_public_knowledge_chunks"
+    found = module.search("invoice", SERVICE_TOKEN, viewer_id=str(BEN), function=in_service)
     assert titles(found) == ["salary"]
-    as_visitor = {"function": "search_public_knowledge_chunks"}
     visitor = signed(ANA, role="anon")
-    assert module.search("camera", visitor, **as_visitor)["kind"] == "permission_denied"
-    function = "execute on function public.search_public_knowledge_chunks"
-    module.owner.execute(f"grant {function} to anon")
+    refused = module.search("camera", visitor, function=for_visitors)
+    assert refused["kind"] == "permission_denied"
+    function = f"execute on function public.{for_visitors}"
+    module.owner.execute(f"grant {function} to anon".encode())
     try:
-        assert titles(module.search("camera", visitor, **as_visitor)) == ["price list"]
+        found = module.search("camera", visitor, function=for_visitors)
+        assert titles(found) == ["price list"]
     finally:
-        module.owner.execute(f"revoke {function} from anon")
+        module.owner.execute(f"revoke {function} from anon".encode())
 
 
 def test_pages_neither_repeat_nor_lose_a_hit(module: Module) -> None:
@@ -252,29 +236,22 @@ def test_codes_have_the_classes_and_remedies_of_python(module: Module) -> None:
         'role "x" does not exist',
         "function public.facet_knowledge_chunks(jsonb) does not exist",
     ]
-    given = [
-        (code, message, hint)
-        for code in codes
-        for message in messages
-        for hint in (None, "To add it: do this.", "Perhaps so.")
-        # PostgREST says a status where it has no code, without a hint.
+    hints = (None, "To add it: do this.", "Perhaps so.")
+    # PostgREST says a status where it has no code, without a hint.
+    given: list[dict[str, Any]] = [
+        {"code": code, "message": message, "hint": hint}
+        for code, message, hint in itertools.product(codes, messages, hints)
         if hint is None or len(code) > 3
     ]
-    told = module.send(
-        failures=[
-            [{"message": message}, int(code)]
-            if len(code) == 3
-            else [{"code": code, "message": message, "hint": hint}, 400]
-            for code, message, hint in given
-        ]
-    )
-    for one, answer in zip(given, told, strict=True):
-        known = errors.translate(APIError(dict(zip(("code", "message", "hint"), one, strict=True))))
+    failures = [
+        [{"message": one["message"]}, int(one["code"])] if len(one["code"]) == 3 else [one, 400]
+        for one in given
+    ]
+    for one, answer in zip(given, module.send(failures=failures), strict=True):
+        known = errors.translate(APIError(one))
         classes = [kind for kind in type(known).__mro__ if issubclass(kind, SecondBrainError)]
         assert answer == {
-            "kind": known.kind,
-            "message": str(known),
-            "remedy": known.remedy,
+            **{"kind": known.kind, "message": str(known), "remedy": known.remedy},
             "classes": [kind.__name__ for kind in classes],
         }, one
 

@@ -22,6 +22,7 @@ from test_frontend import ANA, ANON_KEY, PACKAGE, ROOT, deno, signed
 from conftest import Server
 from second_brain.database import migrations
 from second_brain.errors import SecondBrainError
+from support.processes import finished, succeeded
 from tools import playground
 
 NPM = shutil.which("npm")
@@ -38,17 +39,8 @@ def npm(*arguments: str, **environment: str) -> str:
     with (PACKAGE / "package.json").open() as locked:
         # No other worker builds the package while this one builds or runs it.
         fcntl.flock(locked, fcntl.LOCK_EX)
-        done = subprocess.run(
-            [str(NPM), *arguments],
-            cwd=PACKAGE,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+        environment = {**os.environ, **environment}
+        return succeeded(finished(NPM, *arguments, cwd=PACKAGE, env=environment, timeout=300))
 
 
 @cache
@@ -89,20 +81,16 @@ def test_the_package_has_code_and_types_of_each_entry_and_is_small() -> None:
     code = {entry.removeprefix("./") for entry in entries if entry.endswith(".js")}
     assert code | {name.removesuffix(".js") + ".d.ts" for name in code} <= names
     assert not [name for name in names if name.startswith(("src/", "test/"))]
-    code_size = sum(
-        file["size"] for file in packed["files"] if file["path"].endswith((".js", ".ts"))
-    )
-    assert code_size <= LARGEST
+    sizes = [one["size"] for one in packed["files"] if one["path"].endswith((".js", ".ts"))]
+    assert sum(sizes) <= LARGEST
     packed_sql = {name.removeprefix("dist/sql/") for name in names if name.startswith("dist/sql/")}
-    assert packed_sql == {
-        path.relative_to(MIGRATIONS).as_posix() for path in MIGRATIONS.rglob("*.sql")
-    }
+    sources = MIGRATIONS.rglob("*.sql")
+    assert packed_sql == {path.relative_to(MIGRATIONS).as_posix() for path in sources}
 
 
 def init(into: Path, dimensions: object, options: str) -> "subprocess.CompletedProcess[str]":
-    arguments = ["init", "--dimensions", str(dimensions), "--into", str(into), *options.split()]
-    program = ["node", str(PACKAGE / "dist" / "init.js"), *arguments]
-    return subprocess.run(program, capture_output=True, text=True, check=False)
+    arguments = ("init", "--dimensions", dimensions, "--into", into, *options.split())
+    return finished("node", PACKAGE / "dist" / "init.js", *arguments)
 
 
 def python_init(into: Path, dimensions: int, options: str) -> None:
@@ -124,9 +112,16 @@ def content(folder: Path) -> list[tuple[str, bytes]]:
     return [(this_year.sub("", file.name), file.read_bytes()) for file in files]
 
 
-# What is in the folder: files of the project, or what an earlier `init` wrote with these options.
+# The files of the project that are in the folder.
 FRESH: dict[str, str] = {}
 FETCHED = {"001_documents.sql": "select 1;", "nested/003_corpus.sql": "select 1;"}
+
+
+def fill(folder: Path, present: dict[str, str]) -> Path:
+    for name, text in present.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.mark.usefixtures("built")
@@ -137,29 +132,25 @@ FETCHED = {"001_documents.sql": "select 1;", "nested/003_corpus.sql": "select 1;
         (FRESH, 16_000, "--with adoption,facets --fusion none"),
         (FRESH, 1, "--with all --vector-schema public --fusion relative_score"),
         (FETCHED, 3, "--with citus,facets"),
-        ("--with all", 3, ""),
     ],
 )
 def test_init_writes_what_python_writes(
-    present: dict[str, str] | str, dimensions: int, options: str, tmp_path: Path
+    present: dict[str, str], dimensions: int, options: str, tmp_path: Path
 ) -> None:
-    of_python, of_node = tmp_path / "python", tmp_path / "node"
-    if isinstance(present, str):
-        python_init(of_python, dimensions, present)
-        shutil.copytree(of_python, of_node)
-    for folder in (of_python, of_node):
-        for name, text in present.items() if isinstance(present, dict) else ():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
+    of_python, of_node = (fill(tmp_path / name, present) for name in ("python", "node"))
     python_init(of_python, dimensions, options)
     done = init(of_node, dimensions, options)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "Next: supabase db push\n")
     assert content(of_node) == content(of_python)
-    assert done.stderr == (
-        "Nothing to write: all migrations exist.\n"
-        if present == "--with all"
-        else "Next: supabase db push\n"
-    )
+
+
+@pytest.mark.usefixtures("built")
+def test_init_writes_nothing_where_all_migrations_exist(tmp_path: Path) -> None:
+    python_init(tmp_path, 3, "--with all")
+    before = content(tmp_path)
+    done = init(tmp_path, 3, "")
+    assert (done.returncode, done.stderr) == (0, "Nothing to write: all migrations exist.\n")
+    assert content(tmp_path) == before
 
 
 @pytest.mark.usefixtures("built")
@@ -177,8 +168,7 @@ def test_init_writes_what_python_writes(
 def test_init_refuses_what_python_refuses(
     present: dict[str, str], dimensions: int, options: str, tmp_path: Path
 ) -> None:
-    for name, text in present.items():
-        (tmp_path / name).write_text(text)
+    fill(tmp_path, present)
     done = init(tmp_path, dimensions, options)
     assert done.returncode == 1, done.stderr
     with pytest.raises(SecondBrainError) as refused:

@@ -11,21 +11,14 @@ import jwt
 import psycopg
 import pytest
 from rest import Rest
-from test_frontend import (
-    ANA,
-    BEN,
-    ROOT,
-    deployed,
-    project,
-    signed,
-    store,
-)
+from test_frontend import ANA, BEN, ROOT, deployed, project, signed, store
 
 from conformance import REVISIONS, conformance, needs_runner
 from conftest import Server
 from mcp_clients import Answer, Assistant, connected, with_token
 from mcp_users import KEY, OTHER_KEY
 from second_brain.mcp_server.server import _TOOLS
+from support.documents import upsert
 
 FUNCTION = ROOT / "supabase" / "functions" / "mcp" / "index.ts"
 DATES = """
@@ -40,7 +33,6 @@ Running: TypeAlias = tuple[str, Rest]
 
 @pytest.fixture(scope="module")
 def running(server: Server) -> Iterator[Running]:
-    """The address of the function, and what stands for its project."""
     with project(server) as (rest, owner):
         rest.keys["first"] = KEY
         store(owner, "note", ANA, "Prefers mondays.", 2, collection="memory")
@@ -50,7 +42,6 @@ def running(server: Server) -> Iterator[Running]:
 
 
 def by_key(key: Any = KEY, kid: str = "first", algorithm: str = "ES256", **changed: Any) -> str:
-    """Sign a token of Ana's with a key of the project."""
     lasting = {"role": "authenticated", "sub": str(ANA), "exp": int(time.time()) + 600}
     return jwt.encode(
         {**lasting, **AUDIENCE, **changed}, key, algorithm=algorithm, headers={"kid": kid}
@@ -70,9 +61,8 @@ def test_a_user_finds_their_own_rows_with_either_kind_of_token(running: Running,
             found = assistant.ask("hybrid_search", query="invoice")
         assert {hit["title"] for hit in found.content["results"]} == titles
         assert found.content["results"][0]["match_type"] == "both"
-        assert [hit["id"] for hit in json.loads(found.text)["results"]] == [
-            hit["id"] for hit in found.content["results"]
-        ]
+        told = json.loads(found.text)["results"]
+        assert [hit["id"] for hit in told] == [hit["id"] for hit in found.content["results"]]
     assert set(rest.called) == {"search_my_knowledge_chunks"}
 
 
@@ -89,7 +79,6 @@ def test_its_tools_are_those_of_the_server(running: Running) -> None:
 
 @pytest.fixture
 def assistant(running: Running) -> Iterator[Assistant]:
-    """Ana's assistant."""
     with connected(with_token(running[0], by_key())) as one:
         yield one
 
@@ -138,20 +127,15 @@ def test_more_like_a_result_is_found(assistant: Assistant) -> None:
 def test_the_older_names_search_too(assistant: Assistant) -> None:
     found = assistant.ask("search", query="invoice").content["results"]
     assert [(hit["title"], hit["url"]) for hit in found] == [("billing", ""), ("pets", "")]
-    ranks = {
-        kind: [
-            (hit["title"], hit["vector_rank"], hit["text_rank"])
-            for hit in assistant.ask(
-                "search_knowledge_base", query="invoice", search_type=kind
-            ).content["results"]
-        ]
-        for kind in ("hybrid", "vector", "text")
-    }
-    assert ranks == {
-        "hybrid": [("billing", 1, 1), ("pets", 2, None)],
-        "vector": [("billing", 1, None), ("pets", 2, None)],
-        "text": [("billing", None, 1)],
-    }
+
+    def ranks(kind: str) -> list[tuple[object, ...]]:
+        asked = {"query": "invoice", "search_type": kind}
+        hits = assistant.ask("search_knowledge_base", **asked).content["results"]
+        return [(hit["title"], hit["vector_rank"], hit["text_rank"]) for hit in hits]
+
+    assert ranks("hybrid") == [("billing", 1, 1), ("pets", 2, None)]
+    assert ranks("vector") == [("billing", 1, None), ("pets", 2, None)]
+    assert ranks("text") == [("billing", None, 1)]
     other = assistant.ask("search_knowledge_base", query="invoice", source_id=str(BEN))
     assert titles(other) == []
 
@@ -176,58 +160,55 @@ def test_a_document_is_read_by_who_may_see_it(assistant: Assistant, running: Run
 
 def test_a_long_document_comes_in_parts(assistant: Assistant, running: Running) -> None:
     texts = ["a " * 30_000, "b " * 10_000, "c"]
-    document = {"external_key": "long", "title": "long", "owner_id": str(ANA)}
     with psycopg.connect(running[1].dsn, autocommit=True) as owner:
-        ((stored,),) = owner.execute(
-            "select document_id from public.upsert_knowledge_document(%s, %s)",
-            [json.dumps(document), json.dumps([{"content": text} for text in texts])],
-        ).fetchall()
-        first = assistant.ask("fetch", id=str(stored)).content
+        stored = str(upsert(owner, "long", *texts, title="long", owner_id=ANA))
+        first = assistant.ask("fetch", id=stored).content
         offset = first["metadata"]["next_offset"]
-        second = assistant.ask("fetch", id=str(stored), offset=offset).content
+        second = assistant.ask("fetch", id=stored, offset=offset).content
         owner.execute("select public.delete_knowledge_document('long')")
     assert (first["text"].strip(), offset) == (texts[0].strip(), 1)
     assert second["text"].endswith("c")
     assert "next_offset" not in second["metadata"]
 
 
-def test_a_refusal_names_the_argument_and_the_remedy(
-    assistant: Assistant, running: Running
+WRONG = {
+    **{"filters": [{"field": "no", "op": "eq"}], "limit": 51, "diversity": 2, "like_ids": ["x"]},
+    **{"order_by": "nothing", "nosuch": 1},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_refusal_names_the_argument_and_the_remedy(assistant: Assistant, name: str) -> None:
+    refused = assistant.ask("hybrid_search", **{"query": "a", name: WRONG[name]})
+    assert refused.is_error
+    assert refused.text.startswith("Search failed: ")
+    assert name in refused.text
+    assert refused.text.endswith(". Correct the argument that the message names."), refused.text
+
+
+SEARCH_FAILED = "Search failed: the search failed. Try again; the function's log has the cause."
+NOT_INSTALLED = (
+    "it is of the module own_documents, which is not installed or too old. "
+    "Install it: `second-brain migrate --with own_documents`"
+)
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument", "status", "message"),
+    [("hybrid_search", "query", 503, SEARCH_FAILED), ("fetch", "id", 404, NOT_INSTALLED)],
+)
+def test_a_failure_names_its_remedy(
+    assistant: Assistant, running: Running, tool: str, argument: str, status: int, message: str
 ) -> None:
-    rest = running[1]
-    remedy = "Correct the argument that the message names."
-    for wrong, named in (
-        ({"filters": [{"field": "no", "op": "eq"}]}, "filters"),
-        ({"limit": 51}, "limit"),
-        ({"diversity": 2}, "diversity"),
-        ({"like_ids": ["x"]}, "like_ids"),
-        ({"order_by": "nothing"}, "order_by"),
-        ({"nosuch": 1}, "nosuch"),
-    ):
-        refused = assistant.ask("hybrid_search", **{"query": "a", **wrong})
-        assert refused.is_error
-        assert refused.text.startswith("Search failed: ")
-        assert named in refused.text
-        assert refused.text.endswith(f". {remedy}"), refused.text
-    cases = {
-        (503, "down"): "Search failed: the search failed. Try again; the function's log has the "
-        "cause.",
-        (404, "PGRST202"): "it is of the module own_documents, which is not installed or too old. "
-        "Install it: `second-brain migrate --with own_documents`",
-    }
-    for (status, code), told in cases.items():
-        message = "Could not find the function public.read_my_knowledge_document"
-        rest.failure = (status, {"code": code, "message": message})
-        try:
-            failed = (
-                assistant.ask("hybrid_search", query="a")
-                if status == 503
-                else assistant.ask("fetch", id=str(BEN))
-            )
-        finally:
-            rest.failure = None
-        assert failed.is_error
-        assert told in failed.text
+    missing = "Could not find the function public.read_my_knowledge_document"
+    code = "PGRST202" if status == 404 else "down"
+    running[1].failure = (status, {"code": code, "message": missing})
+    try:
+        failed = assistant.ask(tool, **{argument: str(BEN)})
+    finally:
+        running[1].failure = None
+    assert failed.is_error
+    assert message in failed.text
 
 
 def refused(url: str, token: str | None) -> httpx.Response:
@@ -262,18 +243,17 @@ def test_a_token_that_is_not_a_signed_in_users_leads_to_the_sign_in(running: Run
     }
 
 
+CHECKED = {
+    "2026-07-28": {"server-stateless", "tools-list", "http-header-validation", "caching"},
+    "2025-11-25": {"server-initialize", "ping", "tools-list"},
+}
+
+
 @needs_runner
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_it_conforms(running: Running, revision: str, tmp_path: Path) -> None:
     preload = ROOT / "tests" / "supabase" / "signed_in.ts"
     with deployed(FUNCTION, running[1], preload, TOKEN=by_key()) as url:
         passed, failed = conformance(url, revision, tmp_path, NOT_OFFERED)
-    print(revision, passed)
     assert failed == []
-    assert (
-        passed.keys()
-        == {
-            "2026-07-28": {"server-stateless", "tools-list", "http-header-validation", "caching"},
-            "2025-11-25": {"server-initialize", "ping", "tools-list"},
-        }[revision]
-    )
+    assert passed.keys() == CHECKED[revision]

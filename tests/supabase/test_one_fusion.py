@@ -38,18 +38,13 @@ Callers = dict[str, Callable[[], str | None]]
 
 @pytest.fixture
 def dimensions() -> int:
-    """Those of the judged corpus."""
     return DIMENSIONS
 
 
 @pytest.fixture
 def run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    dsn: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dsn: str
 ) -> Run:
-    """Run `second-brain` on the judged corpus, with its model."""
     command = runner(monkeypatch, capsys, tmp_path)
     for name in ("cli.search.question", "evaluation.commands.questions.configured"):
         monkeypatch.setattr(f"second_brain.{name}_embedder", lambda _: embedder())
@@ -59,7 +54,6 @@ def run(
 
 @pytest.fixture
 def callers(database: Connection, server: Server, dsn: str, run: Run) -> Iterator[Callers]:
-    """Return the key of the first document that each caller gets for a question."""
     fill(database)
     vector = embedder().embed([QUESTION])[0]
     collections = [COLLECTION]

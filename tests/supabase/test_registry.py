@@ -8,10 +8,11 @@ from uuid import UUID
 import psycopg
 import pytest
 from test_frontend import OFFLINE, ROOT, deno, store
-from test_supabase_cli import Cli, pytestmark, succeeded, supabase
+from test_supabase_cli import Cli, a_project, pytestmark, supabase
 
 from command_line import Run
 from second_brain.database import migrations
+from support.processes import succeeded
 from tools import registry
 
 __all__ = ["supabase"]  # a fixture
@@ -65,8 +66,7 @@ def test_a_block_has_all_that_its_function_imports(name: str, tmp_path: Path) ->
 def test_the_migrations_of_a_block_make_an_install_for_gte_small(
     supabase: Cli, plain_dsn: str, tmp_path: Path, run: Run
 ) -> None:
-    project = installed("second-brain", tmp_path / "project")
-    (project / "supabase" / "config.toml").write_text('project_id = "own"\n')
+    project = installed("second-brain", a_project(tmp_path / "project"))
     succeeded(supabase("db", "push", "--include-all", project=project))
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         assert migrations.stored_dimensions(connection) == 384

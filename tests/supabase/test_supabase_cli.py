@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +16,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from second_brain.database import migrations
+from support.processes import finished, succeeded
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / "node_modules" / ".bin" / "supabase"
@@ -46,34 +46,32 @@ def supabase(plain_dsn: str, tmp_path: Path) -> Cli:
     """Run the CLI against this test's database, as its owner; the work tree is the repository's."""
 
     def run(*arguments: str, project: Path = ROOT) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [
-                str(PROGRAM),
-                *arguments,
-                f"--remote={url(plain_dsn)}",
-                f"--workdir={project}",
-                "--yes",
-            ],
-            # A home of its own: it must not find a login or leave settings behind.
-            env={**os.environ, "HOME": str(tmp_path), "SUPABASE_TELEMETRY_DISABLED": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        options = (f"--remote={url(plain_dsn)}", f"--workdir={project}", "--yes")
+        # A home of its own: it must not find a login or leave settings behind.
+        home = {"HOME": str(tmp_path), "SUPABASE_TELEMETRY_DISABLED": "1"}
+        return finished(PROGRAM, *arguments, *options, env={**os.environ, **home})
 
     return run
 
 
-def succeeded(done: "subprocess.CompletedProcess[str]") -> str:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+def a_project(place: Path) -> Path:
+    (place / "supabase" / "migrations").mkdir(parents=True)
+    (place / "supabase" / "config.toml").write_text('project_id = "own"\n')
+    return place
 
 
-def versions(done: "subprocess.CompletedProcess[str]") -> list[tuple[str, str]]:
-    succeeded(done)
-    return [(row["local"], row["remote"]) for row in json.loads(done.stdout)["migrations"]]
+def installed_modules(dsn: str) -> tuple[str, ...]:
+    with psycopg.connect(dsn) as connection:
+        return migrations.installed_modules(connection)
+
+
+def said(done: "subprocess.CompletedProcess[str]") -> str:
+    return succeeded(done) + done.stderr
+
+
+def versions(supabase: Cli) -> list[tuple[str, str]]:
+    listed = succeeded(supabase("migration", "list", "--output-format=json"))
+    return [(row["local"], row["remote"]) for row in json.loads(listed)["migrations"]]
 
 
 def test_push_applies_every_migration_and_records_what_migrate_records(
@@ -88,19 +86,9 @@ def test_push_applies_every_migration_and_records_what_migrate_records(
         recorded = connection.execute(
             "select version, name, statements from supabase_migrations.schema_migrations order by 1"
         ).fetchall()
-        superuser = connection.execute(
-            "select rolsuper from pg_roles where rolname = current_user"
-        ).fetchone()
+        superuser = "select rolsuper from pg_roles where rolname = current_user"
+        assert connection.execute(superuser).fetchone() == (False,)
     assert recorded == expected
-    assert superuser == (False,)
-
-
-def test_migrate_finds_nothing_to_do_after_push_nor_push_after_itself(
-    supabase: Cli, plain_dsn: str
-) -> None:
-    succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn) == []
-    assert "up to date" in succeeded(supabase("db", "push"))
 
 
 def test_a_checkout_pushes_what_init_writes(tmp_path: Path) -> None:
@@ -109,21 +97,11 @@ def test_a_checkout_pushes_what_init_writes(tmp_path: Path) -> None:
     assert [one.read_text("utf-8") for one in written] == [one.read_text("utf-8") for one in pushed]
 
 
-def test_push_finds_nothing_to_do_after_migrate_nor_migrate_after_that(
-    supabase: Cli, plain_dsn: str
-) -> None:
-    migrations.apply(plain_dsn)
-    assert "up to date" in succeeded(supabase("db", "push"))
-    assert migrations.apply(plain_dsn) == []
-
-
 def test_migration_list_agrees_after_migrate(supabase: Cli, plain_dsn: str) -> None:
     ours = [one.version for one in PUSHED]
-    before = versions(supabase("migration", "list", "--output-format=json"))
-    assert before == [(version, "") for version in ours]
+    assert versions(supabase) == [(version, "") for version in ours]
     migrations.apply(plain_dsn)
-    after = versions(supabase("migration", "list", "--output-format=json"))
-    assert after == [(version, version) for version in ours]
+    assert versions(supabase) == [(version, version) for version in ours]
 
 
 def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> None:
@@ -131,8 +109,8 @@ def test_the_advisors_have_nothing_to_warn_of(supabase: Cli, plain_dsn: str) -> 
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         for role in ("anon", "authenticated"):
             connection.execute("select knowledge_internal.let_search(%s)", [role])
-    said = succeeded(supabase("db", "advisors", "--level=warn", "--fail-on=warn"))
-    assert "No issues found" in said
+    advisors = supabase("db", "advisors", "--level=warn", "--fail-on=warn")
+    assert "No issues found" in said(advisors)
 
 
 @pytest.mark.parametrize("modules", [(), ALL], ids=["core", "all"])
@@ -141,8 +119,7 @@ def test_the_security_advisor_has_no_remark_at_all(
 ) -> None:
     migrations.apply(plain_dsn, modules=modules)
     options = ("--type=security", "--level=info", "--fail-on=info")
-    said = succeeded(supabase("db", "advisors", *options))
-    assert "No issues found" in said
+    assert "No issues found" in said(supabase("db", "advisors", *options))
 
 
 @pytest.mark.slow
@@ -159,41 +136,26 @@ def test_the_advisors_would_notice_a_table_without_row_level_security(
 
 @pytest.mark.parametrize("modules", [(), ALL], ids=["core", "all"])
 def test_what_init_writes_into_a_project_is_pushed_after_its_own_migrations(
-    supabase: Cli,
-    plain_dsn: str,
-    tmp_path: Path,
-    modules: tuple[str, ...],
-    record_property: Callable[[str, object], None],
+    supabase: Cli, plain_dsn: str, tmp_path: Path, modules: tuple[str, ...]
 ) -> None:
-    project = tmp_path / "project"
+    project = a_project(tmp_path / "project")
     own = project / "supabase" / "migrations"
-    own.mkdir(parents=True)
-    (project / "supabase" / "config.toml").write_text('project_id = "project"\n')
     (own / "20240101000000_profiles.sql").write_text("create table public.profiles (id int);")
     succeeded(supabase("db", "push", project=project))
     migrations.init(own, 384, modules=modules)
-    begun = time.monotonic()
     succeeded(supabase("db", "push", project=project))
-    record_property("seconds of the push", round(time.monotonic() - begun, 1))
     with psycopg.connect(plain_dsn) as connection:
         assert migrations.stored_dimensions(connection) == 384
-        assert migrations.installed_modules(connection) == modules
+    assert installed_modules(plain_dsn) == modules
     assert migrations.apply(plain_dsn) == []
 
 
-@pytest.mark.parametrize("modules", [ALL], ids=["all"])
-def test_modules_are_pushed_after_core(
-    supabase: Cli, plain_dsn: str, tmp_path: Path, modules: tuple[str, ...]
-) -> None:
-    project = tmp_path / "project"
-    own = project / "supabase" / "migrations"
-    own.mkdir(parents=True)
-    (project / "supabase" / "config.toml").write_text('project_id = "project"\n')
-    for chosen in ((), modules):
-        migrations.init(own, 384, modules=chosen)
+def test_modules_are_pushed_after_core(supabase: Cli, plain_dsn: str, tmp_path: Path) -> None:
+    project = a_project(tmp_path / "project")
+    for modules in ((), ALL):
+        migrations.init(project / "supabase" / "migrations", 384, modules=modules)
         succeeded(supabase("db", "push", project=project))
-    with psycopg.connect(plain_dsn) as connection:
-        assert migrations.installed_modules(connection) == modules
+    assert installed_modules(plain_dsn) == ALL
     assert migrations.apply(plain_dsn) == []
 
 
@@ -202,14 +164,12 @@ def test_a_project_fetches_the_files_that_the_sql_editor_has_installed(
 ) -> None:
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         connection.execute(migrations.one_file(384, modules=["facets"]).encode())
-    own = tmp_path / "own" / "supabase" / "migrations"
-    own.mkdir(parents=True)
-    (own.parent / "config.toml").write_text('project_id = "own"\n')
-    succeeded(supabase("migration", "fetch", project=tmp_path / "own"))
+    project = a_project(tmp_path / "own")
+    own = project / "supabase" / "migrations"
+    succeeded(supabase("migration", "fetch", project=project))
     assert migrations.written_modules(own) == ("facets",)
     assert migrations.init(own, 384) == []
-    assert "up to date" in succeeded(supabase("db", "push", project=tmp_path / "own"))
+    assert "up to date" in said(supabase("db", "push", project=project))
     assert len(migrations.init(own, 384, modules=["own_documents"])) == 1
-    succeeded(supabase("db", "push", project=tmp_path / "own"))
-    with psycopg.connect(plain_dsn) as connection:
-        assert migrations.installed_modules(connection) == ("facets", "own_documents")
+    succeeded(supabase("db", "push", project=project))
+    assert installed_modules(plain_dsn) == ("facets", "own_documents")

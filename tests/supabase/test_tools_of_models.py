@@ -12,14 +12,9 @@ from rest import Rest
 from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, project, signed, store
 from test_javascript_package import build, npm
 
+import second_brain
 from conftest import Server
 from mcp_clients import Assistant, connected, with_token
-from second_brain import (
-    AsyncPostgresProvider,
-    AsyncRetrievalService,
-    PostgresProvider,
-    RetrievalService,
-)
 from second_brain.errors import InvalidInputError
 from second_brain.integrations import langchain, llama_index
 from second_brain.mcp_server import Scope, create_server
@@ -52,8 +47,6 @@ WHO = {
 
 
 class Answered(NamedTuple):
-    """What the model gets of a call."""
-
     is_refused: bool
     text: str
 
@@ -86,7 +79,7 @@ def place(server: Server) -> Iterator[Place]:
 
 
 def of_langchain(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
+    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
     tool = langchain.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
     def ask(sent: Call) -> Answered:
@@ -102,7 +95,7 @@ def of_langchain(place: Place, calls: Sequence[Call]) -> list[Answered]:
 
 
 def of_llama_index(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
+    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
     tool = llama_index.search_tool(service, arguments=["limit", "collections"], options=BOUND)
 
     def ask(sent: Call) -> Answered:
@@ -120,9 +113,9 @@ def by_assistant(assistant: Assistant, calls: Sequence[Call]) -> list[Answered]:
 
 
 def of_mcp(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    provider = AsyncPostgresProvider(place.dsn)
+    provider = second_brain.AsyncPostgresProvider(place.dsn)
     server = create_server(
-        AsyncRetrievalService(provider, EMBEDDER), provider, Scope(viewer_id=ANA)
+        second_brain.AsyncRetrievalService(provider, EMBEDDER), provider, Scope(viewer_id=ANA)
     )
     with connected(Client(server)) as assistant:
         return by_assistant(assistant, calls)
@@ -131,10 +124,7 @@ def of_mcp(place: Place, calls: Sequence[Call]) -> list[Answered]:
 def of_the_edge_function(place: Place, calls: Sequence[Call]) -> list[Answered]:
     function = ROOT / "supabase" / "functions" / "mcp" / "index.ts"
     ana = signed(ANA, aud="authenticated")
-    with (
-        deployed(function, place.rest) as url,
-        connected(with_token(url, ana)) as assistant,
-    ):
+    with deployed(function, place.rest) as url, connected(with_token(url, ana)) as assistant:
         return by_assistant(assistant, calls)
 
 
@@ -156,14 +146,7 @@ def of_the_ai_sdk(place: Place, calls: Sequence[Call]) -> list[Answered]:
 
 
 @pytest.mark.parametrize(
-    "tool",
-    [
-        of_langchain,
-        of_llama_index,
-        of_mcp,
-        of_the_edge_function,
-        of_the_ai_sdk,
-    ],
+    "tool", [of_langchain, of_llama_index, of_mcp, of_the_edge_function, of_the_ai_sdk]
 )
 def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
     tool: Tool, place: Place
@@ -200,7 +183,7 @@ def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
 
 
 def test_what_the_options_bind_is_not_offered_and_cannot_be_named(place: Place) -> None:
-    service = RetrievalService(PostgresProvider(place.dsn), EMBEDDER)
+    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
     bound: dict[str, Any] = {"viewer_id": ANA, "limit": 1, "k": 60.0}
     for search_tool in (langchain.search_tool, llama_index.search_tool):
         metadata = search_tool(service, options=bound)

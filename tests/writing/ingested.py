@@ -1,29 +1,76 @@
-"""Files that the tests of ingestion write, how they are loaded, and what embeds them."""
+"""Files that the tests of ingestion write, how they are loaded and stored, and what embeds them."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from second_brain.ingest import LoadedDocument, find_files
+from conftest import Connection
+from second_brain.ingest import (
+    DocumentReport,
+    FoundFiles,
+    LoadedDocument,
+    UnreadableDocumentError,
+    find_files,
+    ingest,
+    split,
+)
 
 # What is stored of each file called a.md.
 OF_A = {"path": "a.md", "document_type": "md", "source_file": "a.md"}
 
 
-def load(path: Path) -> LoadedDocument:
-    """Load one file."""
-    (found,) = find_files([path]).documents
-    return found.load()
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    """Write a file and the folders above it."""
+def write(path: Path, content: str | bytes = "text") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def load(path: Path, **options: Any) -> LoadedDocument:
+    (found,) = find_files([path], **options).documents
+    return found.load()
+
+
+def read(name: str, content: str | bytes, **options: Any) -> LoadedDocument:
+    with TemporaryDirectory() as folder:
+        return load(write(Path(folder) / name, content), **options)
+
+
+def unreadable(message: str) -> pytest.RaisesExc[UnreadableDocumentError]:
+    return pytest.raises(UnreadableDocumentError, match=message)
+
+
+def sections(document: LoadedDocument) -> list[tuple[str, str]]:
+    return [(chunk.heading, chunk.content) for chunk in split(document)]
+
+
+def store(
+    database: Connection, found: FoundFiles, embedder: Any = None, *options: Any, **more: Any
+) -> dict[str, DocumentReport]:
+    """Ingest what was found; return the reports by key."""
+    reports = ingest(found.documents, database, embedder or CountingEmbedder(), *options, **more)
+    return {report.external_key: report for report in reports}
+
+
+def outcomes(reports: dict[str, DocumentReport]) -> dict[str, str]:
+    return {key: report.outcome for key, report in reports.items()}
+
+
+def contents(database: Connection, status: str = "active") -> dict[str, list[str]]:
+    """Return the texts of the stored chunks by the key of their document."""
+    rows = database.execute(
+        "select external_key, array_agg(content order by chunk_index)"
+        "  from public.knowledge_chunks as chunk"
+        "  join public.knowledge_documents as document on document.id = chunk.document_id"
+        " where status = %s group by external_key order by external_key",
+        [status],
+    )
+    return dict(rows.fetchall())
 
 
 def pdf(
@@ -60,19 +107,10 @@ def pdf(
             place = f"/Dest [{4 + 2 * (page - 1)} 0 R /Fit]"
             objects.append(f"<< /Title ({name}) /Parent {first - 1} 0 R {place} {following} >>")
     objects.append(f"<< /Title ({title or ''}) /CreationDate (D:20240229120000Z) >>")
-    data, offsets = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, start=1):
-        offsets.append(len(data))
-        data += f"{number} 0 obj\n{body}\nendobj\n".encode()
-    table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
-    size = len(objects) + 1
-    return (
-        data
-        + (
-            f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n"
-            f"<< /Size {size} /Root 1 0 R /Info {size - 1} 0 R >>\nstartxref\n{len(data)}\n%%EOF\n"
-        ).encode()
-    )
+    # PDFium finds the objects without a table of their places.
+    bodies = "".join(f"{at} 0 obj\n{body}\nendobj\n" for at, body in enumerate(objects, start=1))
+    trailer = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R /Info {len(objects)} 0 R >>\n"
+    return f"%PDF-1.4\n{bodies}{trailer}%%EOF\n".encode()
 
 
 class CountingEmbedder:

@@ -1,16 +1,20 @@
-"""A corpus to embed anew, its embedder, and the checks that a switch of models is whole."""
+"""Embedders, a corpus to embed anew, and processes that embed until they are killed."""
 
 import hashlib
-from collections.abc import Sequence
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
 from numpy.typing import NDArray
-from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from support.databases import query
+from support.documents import upsert as store
 
 DOCUMENTS = 12
 CHUNKS = 5
@@ -58,20 +62,13 @@ def literal(vector: NDArray[np.float32]) -> str:
     return str(vector.tolist())
 
 
-def upsert(connection: Connection, key: str, texts: Sequence[str], embedder: Hashed) -> Any:
+def upsert(connection: Connection, key: str, texts: Sequence[str], embedder: Hashed) -> None:
+    vectors = embedder.embed([f"Title\n{text}" for text in texts]).tolist()
     chunks = [
-        {
-            "heading": "Title",
-            "content": text,
-            "embedding": embedder.embed([f"Title\n{text}"])[0].tolist(),
-            "embedding_model": embedder.model,
-        }
-        for text in texts
+        {"content": text, "embedding": vector, "embedding_model": embedder.model}
+        for text, vector in zip(texts, vectors, strict=True)
     ]
-    return connection.execute(
-        "select * from public.upsert_knowledge_document(%s, %s)",
-        [Jsonb({"external_key": key, "title": "Title"}), Jsonb(chunks)],
-    ).fetchone()
+    store(connection, key, *chunks, title="Title")
 
 
 def texts_of(number: int) -> list[str]:
@@ -80,15 +77,11 @@ def texts_of(number: int) -> list[str]:
 
 ACTIVE = DOCUMENTS * CHUNKS
 COLUMNS = """
-select attribute.attname,
-       format_type(attribute.atttypid, attribute.atttypmod),
-       attribute.attstorage::text,
-       col_description(attribute.attrelid, attribute.attnum)
-  from pg_attribute as attribute
- where attribute.attrelid = 'public.knowledge_chunks'::regclass
-   and attribute.attnum > 0
-   and not attribute.attisdropped
- order by attribute.attname
+select attname, format_type(atttypid, atttypmod), attstorage::text,
+       col_description(attrelid, attnum)
+  from pg_attribute
+ where attrelid = 'public.knowledge_chunks'::regclass and attnum > 0 and not attisdropped
+ order by attname
 """
 OBJECTS = """
 select 'index ' || indexrelid::regclass || ' ' || indisvalid from pg_index
@@ -108,42 +101,37 @@ select 'column ' || attname from pg_attribute
  order by 1
 """
 
-
-def catalog(dsn: str) -> tuple[list[Any], list[Any]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return (
-            connection.execute(COLUMNS.encode()).fetchall(),
-            connection.execute(OBJECTS.encode()).fetchall(),
-        )
+Catalog = tuple[list[Any], list[Any]]
 
 
-def expected_similarities(connection: Connection, query: NDArray[np.float32]) -> dict[str, float]:
+def catalog(dsn: str) -> Catalog:
+    return query(dsn, COLUMNS), query(dsn, OBJECTS)
+
+
+def expected_similarities(connection: Connection, vector: NDArray[np.float32]) -> dict[str, float]:
     """Compare every active chunk as the new model embeds it."""
-    rows = connection.execute(
-        "select id::text, concat_ws(E'\\n', heading, content) from public.knowledge_chunks"
-        " where status = 'active'"
-    ).fetchall()
-    vectors = Hashed("new", NEW).embed([text for _, text in rows])
-    return {id_: float(one @ query) for (id_, _), one in zip(rows, vectors, strict=True)}
+    ids, texts = zip(
+        *connection.execute(
+            "select id::text, concat_ws(E'\\n', heading, content) from public.knowledge_chunks"
+            " where status = 'active'"
+        ),
+        strict=True,
+    )
+    similarities = Hashed("new", NEW).embed(texts) @ vector
+    return dict(zip(ids, similarities.tolist(), strict=True))
 
 
-def assert_switched(dsn: str, before: tuple[list[Any], list[Any]]) -> None:
+def assert_switched(dsn: str, before: Catalog) -> None:
     """Nothing but the model differs, and every chunk is embedded with it."""
-    columns, objects = catalog(dsn)
-    old_columns = [
-        (name, f"extensions.vector({NEW})" if name == "embedding" else kind, *rest)
-        for name, kind, *rest in before[0]
-    ]
-    assert [column[0] for column in columns] == [column[0] for column in old_columns]
-    assert columns == [
+    columns = [
         (name, kind.replace(f"vector({OLD})", f"vector({NEW})"), *rest)
         for name, kind, *rest in before[0]
     ]
-    assert objects == before[1]
-    query = Hashed("new", NEW).embed(["a question"])[0]
+    assert catalog(dsn) == (columns, before[1])
+    question = Hashed("new", NEW).embed(["a question"])[0]
     with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(SEARCH, [literal(query)]).fetchall()
-        expected = expected_similarities(connection, query)
+        found = connection.execute(SEARCH, [literal(question)]).fetchall()
+        expected = expected_similarities(connection, question)
         assert {id_: pytest.approx(one, abs=1e-5) for id_, one, _ in found} == expected
         assert connection.execute(
             "select count(*) from public.knowledge_chunks where status = 'active'"
@@ -152,3 +140,49 @@ def assert_switched(dsn: str, before: tuple[list[Any], list[Any]]) -> None:
         ).fetchone() == (0,)
         with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"have {NEW}"):
             connection.execute(SEARCH, [str([1.0] * OLD)])
+
+
+# Processes that may be killed.
+
+MODEL, DIMENSIONS = "hashed", 3
+
+Start = Callable[[], multiprocessing.Process]
+
+
+class Traced(Hashed):
+    """Writes each text to a file, then embeds as slowly as a model."""
+
+    def __init__(self, log: Path, pause: float) -> None:
+        super().__init__(MODEL, DIMENSIONS)
+        self.log = log
+        self.pause = pause
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        with self.log.open("a") as file:
+            file.write("".join(f"{text!r}\n" for text in texts))
+        time.sleep(self.pause)
+        return super().embed(texts)
+
+
+def lines_of(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def processes(work: Callable[..., None], *arguments: object) -> Iterator[Start]:
+    """Yield what starts processes, from a server that has imported everything; kill them after."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([work.__module__])
+    started: list[multiprocessing.Process] = []
+
+    def start_one() -> multiprocessing.Process:
+        process: multiprocessing.Process = context.Process(  # type: ignore[assignment]
+            target=work, args=arguments, daemon=True
+        )
+        process.start()
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.join()

@@ -1,7 +1,7 @@
-"""Workers of the queue: batches, refusals, stops, lost connections, and kills at any point."""
+"""Workers of the queue: batches, refusals, stops, lost connections, kills; and over PostgREST."""
 
+import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -12,41 +12,41 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import jwt
 import numpy as np
 import psycopg
 import pytest
 from numpy.typing import NDArray
-from reembedded import Hashed
+from postgrest import SyncPostgrestClient
+from reembedded import DIMENSIONS, MODEL, Hashed, Start, Traced, lines_of, processes
 from typer.testing import CliRunner
 
 from conftest import Connection, Server, copy_of
+from postgrest_server import JWT_SECRET, served
+from second_brain import errors
 from second_brain.cli.commands import app
 from second_brain.embedding_queue import reembedding
-from second_brain.embedding_queue.queue import PostgresEmbeddingQueue
-from second_brain.embedding_queue.worker import Batch, EmbeddingWorker
-from second_brain.errors import (
-    AuthenticationError,
-    DimensionMismatchError,
-    InvalidInputError,
-    SecondBrainError,
-    UnavailableError,
+from second_brain.embedding_queue.queue import (
+    EmbeddingQueue,
+    EmbeddingResult,
+    PostgresEmbeddingQueue,
+    SupabaseEmbeddingQueue,
 )
+from second_brain.embedding_queue.worker import Batch, EmbeddingWorker
 from second_brain.models import RateLimit, TextTooLongError
 from second_brain.services.install import Database
 from waiting import until
 
 pytestmark = pytest.mark.module("embedding_queue")
 
-MODEL, DIMENSIONS = "hashed", 3
 LEFT = "select count(*) from public.knowledge_chunks where status = 'active' and embedding is null"
 
 
 def add(connection: Connection, *texts: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            "insert into public.knowledge_chunks (content) values (%s)", [[text] for text in texts]
-        )
+    statement = "insert into public.knowledge_chunks (content) select unnest(%s::text[])"
+    connection.execute(statement, [list(texts)])
 
 
 def left(connection: Connection) -> int:
@@ -54,17 +54,19 @@ def left(connection: Connection) -> int:
     return int(count)
 
 
-def assert_all_are_right(connection: Connection, model: str = MODEL) -> None:
+def assert_all_are_right(connection: Connection) -> None:
     """Each active chunk has the embedding of its current text, computed again."""
-    rows = connection.execute(
-        "select concat_ws(E'\\n', heading, content), embedding::text, embedding_model"
-        "  from public.knowledge_chunks where status = 'active'"
-    ).fetchall()
-    expected = Hashed(model, DIMENSIONS).embed([text for text, *_ in rows])
-    stored = np.array([json.loads(embedding) for _, embedding, _ in rows], np.float32)
-    assert {model for *_, model in rows} == {model}
+    texts, embeddings, models = zip(
+        *connection.execute(
+            "select concat_ws(E'\\n', heading, content), embedding::text, embedding_model"
+            "  from public.knowledge_chunks where status = 'active'"
+        ),
+        strict=True,
+    )
+    assert set(models) == {MODEL}
+    stored = np.array([json.loads(embedding) for embedding in embeddings], np.float32)
     # The worker normalises again, which can change the last bit.
-    np.testing.assert_allclose(stored, expected, atol=1e-6)
+    np.testing.assert_allclose(stored, Hashed(MODEL, DIMENSIONS).embed(texts), atol=1e-6)
 
 
 class Picky(Hashed):
@@ -83,18 +85,16 @@ class Picky(Hashed):
         return super().embed(texts)
 
 
-def run(dsn: str, embedder: Hashed, **options: object) -> Batch:
-    queue = PostgresEmbeddingQueue(dsn)
-    try:
-        return EmbeddingWorker(queue, embedder, once=True, **options).run()  # type: ignore[arg-type]
-    finally:
-        queue.close()
+def run(dsn: str, embedder: Hashed | None = None, **options: Any) -> Batch:
+    with contextlib.closing(PostgresEmbeddingQueue(dsn)) as queue:
+        embedder = embedder or Hashed(MODEL, DIMENSIONS)
+        return EmbeddingWorker(queue, embedder, once=True, **options).run()
 
 
 def test_a_worker_embeds_what_waits_and_counts_it(dsn: str, database: Connection) -> None:
     add(database, *(f"text {number}" for number in range(20)), "text 1")
     batches: list[Batch] = []
-    total = run(dsn, Hashed(MODEL, DIMENSIONS), batch_size=8, on_batch=batches.append)
+    total = run(dsn, batch_size=8, on_batch=batches.append)
     assert (total.claimed, total.stored, total.chunks, total.texts_embedded) == (20, 20, 21, 20)
     assert total.model_calls == len(batches) == 3
     assert_all_are_right(database)
@@ -124,33 +124,34 @@ def test_a_model_that_refuses_every_text_stops_the_worker_and_fails_no_text(
     dsn: str, database: Connection
 ) -> None:
     add(database, "one", "two", "three", "four")
-    error = InvalidInputError("the model accepts no dimensions")
-    with pytest.raises(SecondBrainError, match=r"refused each of 4 texts.*no dimensions"):
+    error = errors.InvalidInputError("the model accepts no dimensions")
+    with pytest.raises(errors.SecondBrainError, match=r"refused each of 4 texts.*no dimensions"):
         run(dsn, Picky(one=error, two=error, three=error, four=error))
-    assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 4
+    assert run(dsn).stored == 4
 
 
 @pytest.mark.parametrize(
-    ("embedder", "error", "told"),
+    ("embedder", "message"),
     [
-        (Picky(one=AuthenticationError("rejected")), AuthenticationError, "rejected"),
-        (Hashed("wide", 4), DimensionMismatchError, "3 dimensions, but wide has 4"),
+        (Picky(one=errors.AuthenticationError("rejected")), "rejected"),
+        (Hashed("wide", 4), "3 dimensions, but wide has 4"),
     ],
 )
 def test_a_worker_that_cannot_go_on_frees_its_texts(
-    dsn: str, database: Connection, embedder: Hashed, error: type[SecondBrainError], told: str
+    dsn: str, database: Connection, embedder: Hashed, message: str
 ) -> None:
     add(database, "one")
-    with pytest.raises(error, match=told):
+    kinds = (errors.AuthenticationError, errors.DimensionMismatchError)
+    with pytest.raises(kinds, match=message):
         run(dsn, embedder)
-    assert run(dsn, Hashed(MODEL, DIMENSIONS)).stored == 1
+    assert run(dsn).stored == 1
 
 
 def test_a_model_that_is_away_is_waited_for_and_no_attempt_is_counted(
     dsn: str, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(database, "one")
-    embedder = Picky(one=UnavailableError("the model is away"))
+    embedder = Picky(one=errors.UnavailableError("the model is away"))
     pauses: list[float] = []
     worker = EmbeddingWorker(PostgresEmbeddingQueue(database), embedder, once=True)
 
@@ -178,7 +179,7 @@ def test_the_rate_limit_is_kept(dsn: str, database: Connection) -> None:
             return 0.0
 
     limit = Limit(requests_per_minute=1, clock=lambda: 0.0)
-    assert run(dsn, Hashed(MODEL, DIMENSIONS), batch_size=1, rate_limit=limit).stored == 3
+    assert run(dsn, batch_size=1, rate_limit=limit).stored == 3
     assert waits == [0, 60, 120]
 
 
@@ -200,7 +201,7 @@ def test_a_lost_connection_is_opened_again(dsn: str, database: Connection) -> No
 
 def test_a_worker_helps_a_reembedding(dsn: str, database: Connection) -> None:
     add(database, *(f"text {number}" for number in range(10)))
-    run(dsn, Hashed(MODEL, DIMENSIONS))
+    run(dsn)
     helped: list[Batch] = []
 
     class Helped(Hashed):
@@ -213,55 +214,36 @@ def test_a_worker_helps_a_reembedding(dsn: str, database: Connection) -> None:
     assert (report.embedded, helped[0].chunks) == (4, 6)
     assert reembedding.state(Database(database)).dimensions == 4
     assert run(dsn, Hashed("new", 4)).claimed == 0
-    with pytest.raises(InvalidInputError, match="are of new"):
-        run(dsn, Hashed(MODEL, DIMENSIONS))
-
-
-def command(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["corpus", "embed", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    with pytest.raises(errors.InvalidInputError, match="are of new"):
+        run(dsn)
 
 
 def test_the_command_embeds_and_prints_its_figures(server: Server) -> None:
+    def embed(*arguments: str) -> str:
+        line = ["corpus", "embed", "--once", "--dsn", dsn, *arguments]
+        result = CliRunner().invoke(app, line, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
     for dsn in copy_of(server, server.template(256)):
         with psycopg.connect(dsn, autocommit=True) as connection:
             add(connection, "a key", "a door", "a house")
-            lines = command("--once", "--json", "--batch-size", "2", "--dsn", dsn).splitlines()
-            first, _, last = map(json.loads, lines)
+            first, _, last = map(json.loads, embed("--json", "--batch-size", "2").splitlines())
             assert (first["stored"], last["total"]["stored"]) == (2, 3)
             assert left(connection) == 0
-            assert "In all: nothing to do" not in command("--once", "--dsn", dsn)
+            assert "In all: nothing to do" not in embed()
 
 
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[2:]
-from test_embedding_worker import Traced
+from pathlib import Path
+from reembedded import Traced
 from second_brain.embedding_queue import commands as embedding
-embedding.configured_embedder = lambda name: Traced(sys.argv[1], pause=0.5)
+embedding.configured_embedder = lambda name: Traced(Path(sys.argv[1]), pause=0.5)
 from second_brain.cli.commands import app
 app(["corpus", "embed", "--json", "--batch-size", "2", "--poll", "0.1"])
 """
-
-
-class Traced(Hashed):
-    """An embedder of a process that may be killed: it writes each text that it embeds to a file."""
-
-    def __init__(self, log: str, pause: float) -> None:
-        super().__init__(MODEL, DIMENSIONS)
-        self.log = log
-        self.pause = pause
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        with Path(self.log).open("a") as file:
-            file.write("".join(f"{text}\n" for text in texts))
-        time.sleep(self.pause)
-        return super().embed(texts)
-
-
-def lines_of(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.exists() else []
 
 
 def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
@@ -286,15 +268,10 @@ def test_sigterm_ends_after_the_batch_and_leaves_no_claim(
     assert claims.fetchone() == (0,)
 
 
-def work(dsn: str, log: str) -> None:
-    """Run a worker in this process until it is killed or told to stop."""
-    queue = PostgresEmbeddingQueue(dsn)
+def work(dsn: str, log: Path) -> None:
+    embedder, lease = Traced(log, pause=0.01), timedelta(seconds=3)
     worker = EmbeddingWorker(
-        queue,
-        Traced(log, pause=0.01),
-        batch_size=8,
-        lease=timedelta(seconds=3),
-        poll=0.05,
+        PostgresEmbeddingQueue(dsn), embedder, batch_size=8, lease=lease, poll=0.05
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     Path(f"{log}-{os.getpid()}").touch()
@@ -302,41 +279,19 @@ def work(dsn: str, log: str) -> None:
 
 
 @pytest.fixture
-def start(dsn: str, tmp_path: Path) -> Iterator[Callable[[], multiprocessing.Process]]:
-    """Start workers, from a server process that has imported everything."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_embedding_worker"])
-    started: list[multiprocessing.Process] = []
-
-    def start_one() -> multiprocessing.Process:
-        process: multiprocessing.Process = context.Process(  # type: ignore[assignment]
-            target=work, args=[dsn, str(tmp_path / "log")], daemon=True
-        )
-        process.start()
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.join()
+def start(dsn: str, tmp_path: Path) -> Iterator[Start]:
+    yield from processes(work, dsn, tmp_path / "log")
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
-    dsn: str,
-    database: Connection,
-    tmp_path: Path,
-    start: Callable[[], multiprocessing.Process],
-    kills: int,
-    record_property: Callable[[str, object], None],
+    dsn: str, database: Connection, tmp_path: Path, start: Start, kills: int
 ) -> None:
     log = tmp_path / "log"
     count = 60 * kills
     add(database, *(f"text {number % (count - 10)}" for number in range(count)))
     draw = random.Random(kills)
     workers = [start() for _ in range(3)]
-    changes = 0
     for _ in range(kills):
         seen = len(lines_of(log))
         until(lambda seen=seen: len(lines_of(log)) > seen or not left(database))  # type: ignore[misc]
@@ -344,13 +299,13 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
             "update public.knowledge_chunks set content = content || '.'"
             " where id in (select id from public.knowledge_chunks order by random() limit 3)"
         )
-        changes += 3
         time.sleep(draw.uniform(0, 0.05))
         place = draw.randrange(len(workers))
         workers[place].kill()
         workers[place].join()
         workers[place] = start()
-    until(lambda: not left(database) and not pending(database))
+    pending = "select from public.pending_knowledge_embeddings()"
+    until(lambda: not left(database) and not database.execute(pending).fetchall())
     for worker in workers:
         # A worker that has just begun cannot be told to stop yet.
         until(Path(f"{log}-{worker.pid}").exists)
@@ -359,15 +314,74 @@ def test_after_kills_at_any_point_each_chunk_has_one_embedding_of_its_text(
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert_all_are_right(database)
     embedded = Counter(lines_of(log))
-    repeated = embedded.total() - len(embedded)
-    record_property("repeated model calls", repeated)
-    print(
-        f"{kills} kills, {changes} changes of text: {count} chunks right, "
-        f"{embedded.total()} texts embedded, {repeated} of them again"
-    )
     # A kill costs at most the batch of the killed worker.
-    assert repeated <= kills * 8
+    assert embedded.total() - len(embedded) <= kills * 8
 
 
-def pending(connection: Connection) -> list[tuple[object, ...]]:
-    return connection.execute("select * from public.pending_knowledge_embeddings()").fetchall()
+QueueOf = Callable[[str | None], SupabaseEmbeddingQueue]
+CALLS: dict[str, Callable[[EmbeddingQueue], object]] = {
+    "claim": lambda queue: queue.claim(MODEL, 10),
+    "store": lambda queue: queue.store(MODEL, [EmbeddingResult("0" * 64)]),
+    "pending": lambda queue: queue.pending(),
+    "failed": lambda queue: queue.failed(),
+    "retry": lambda queue: queue.retry(),
+}
+
+
+@pytest.fixture
+def queue_of(dsn: str, server: Server, tmp_path: Path) -> Iterator[QueueOf]:
+    """Make queues over a real PostgREST with the key of a role, or without one."""
+    with contextlib.ExitStack() as stack:
+        rest = stack.enter_context(served(server.admin_dsn(), dsn, tmp_path))
+
+        def make(role: str | None) -> SupabaseEmbeddingQueue:
+            claims = {"role": role, "sub": "00000000-0000-0000-0000-000000000001"}
+            token = jwt.encode(claims, JWT_SECRET, algorithm="HS256")
+            headers = {"Authorization": f"Bearer {token}"} if role else {}
+            client = SyncPostgrestClient(f"http://127.0.0.1:{rest.port}", headers=headers)
+            stack.callback(client.session.close)
+            return SupabaseEmbeddingQueue(client=client)
+
+        yield make
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_only_the_services_key_may_use_the_queue(queue_of: QueueOf, call: str) -> None:
+    for role in (None, "authenticated"):
+        with pytest.raises(errors.PermissionDeniedError):
+            CALLS[call](queue_of(role))
+    CALLS[call](queue_of("service_role"))
+
+
+def test_a_worker_over_rest_embeds_what_waits(queue_of: QueueOf, database: Connection) -> None:
+    add(database, *(f"text {number}" for number in range(20)), "long")
+    queue = queue_of("service_role")
+    (waiting,) = queue.pending()
+    assert (waiting.collection, waiting.model, waiting.pending) == ("knowledge", None, 21)
+    embedder = Picky(long=TextTooLongError("it has 9000 tokens"))
+    total = EmbeddingWorker(queue, embedder, batch_size=8, once=True).run()
+    assert (total.stored, total.failed, left(database)) == (20, 1, 1)
+    (failed,) = queue.failed()
+    assert (failed.reason, failed.attempts) == ("it has 9000 tokens", 1)
+    assert queue.retry(MODEL) == 1
+    assert EmbeddingWorker(queue, Hashed(MODEL, 3), once=True).run().stored == 1
+    assert_all_are_right(database)
+
+
+def test_a_claim_of_a_thousand_texts_is_complete(queue_of: QueueOf, database: Connection) -> None:
+    add(database, *map(str, range(1100)))
+    queue = queue_of("service_role")
+    assert len(queue.claim(MODEL, 1000)) == 1000
+    assert len(queue.claim(MODEL, 1000)) == 100
+
+
+def test_without_credentials_or_a_server_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SUPABASE_URL", "SUPABASE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(errors.ClientUnavailableError):
+        SupabaseEmbeddingQueue().pending()
+    away = {"supabase_url": "http://127.0.0.1:9", "supabase_key": "k"}
+    queue = SupabaseEmbeddingQueue(away)
+    with pytest.raises((errors.UnavailableError, errors.ConfigurationError)):
+        queue.pending()
+    queue.close()

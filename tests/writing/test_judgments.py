@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from stored import upsert
 
 from conftest import Connect, Connection
 from second_brain.errors import InvalidInputError
@@ -15,6 +14,7 @@ from second_brain.evaluation.collection import CollectionError, load
 from second_brain.services.install import Database
 from second_brain.services.judgments import Judgment
 from second_brain.services.write import KnowledgeWriter
+from support.documents import upsert
 from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.module("insight")
@@ -24,40 +24,40 @@ ANNA, BEN = uuid4(), uuid4()
 
 @pytest.fixture
 def writer(connect: Connect) -> KnowledgeWriter:
-    """A writer as the service role, with three documents stored."""
     connection = connect("service_role")
-    upsert(connection, ["The key opens.", "Rotate the key."], "keys", owner_id=str(ANNA))
-    upsert(connection, ["Invoices are paid."], "invoices", owner_id=str(BEN), title="Invoices")
-    upsert(connection, ["Bananas are yellow."], "fruit", owner_id=str(BEN))
+    upsert(connection, "keys", "The key opens.", "Rotate the key.", owner_id=ANNA)
+    upsert(connection, "invoices", "Invoices are paid.", owner_id=BEN, title="Invoices")
+    upsert(connection, "fruit", "Bananas are yellow.", owner_id=BEN)
     return KnowledgeWriter(connection)
 
 
-def told(judgments: list[Judgment]) -> list[tuple[str, str | None, int]]:
-    return [(one.question, one.document_key, one.grade) for one in judgments]
+def of(document_key: str = "keys", question: str = "how?", **given: Any) -> Judgment:
+    return Judgment(question=question, document_key=document_key, **given)
+
+
+def stored(writer: KnowledgeWriter) -> list[tuple[str, str | None, int]]:
+    return [(one.question, one.document_key, one.grade) for one in writer.judgments()]
 
 
 def test_the_last_judgment_of_a_user_counts(writer: KnowledgeWriter) -> None:
-    first = Judgment(question="how?", document_key="keys", grade=0, judged_by=ANNA)
-    writer.set_judgments([first, first.model_copy(update={"judged_by": BEN})])
-    writer.set_judgments([first.model_copy(update={"grade": 2})])
+    writer.set_judgments([of(grade=0, judged_by=ANNA), of(grade=0, judged_by=BEN)])
+    writer.set_judgments([of(grade=2, judged_by=ANNA)])
     assert [one.grade for one in writer.judgments(judged_by=ANNA)] == [2]
     assert [one.grade for one in writer.judgments(judged_by=BEN)] == [0]
 
 
 def test_unknown_judges_do_not_add_up(writer: KnowledgeWriter) -> None:
     for grade in (1, 2):
-        writer.set_judgments([Judgment(question="how?", document_key="keys", grade=grade)])
-    assert told(writer.judgments()) == [("how?", "keys", 2)]
+        writer.set_judgments([of(grade=grade)])
+    assert stored(writer) == [("how?", "keys", 2)]
 
 
 def test_a_judged_chunk_names_its_document(writer: KnowledgeWriter, database: Connection) -> None:
-    row = database.execute(
-        "select id from public.knowledge_chunks where content ~ 'Rot'"
-    ).fetchone()
-    assert row is not None
-    writer.set_judgments([Judgment(question="how?", chunk_id=row[0], grade=1)])
+    query = "select id from public.knowledge_chunks where content ~ 'Rot'"
+    ((chunk,),) = database.execute(query).fetchall()
+    writer.set_judgments([Judgment(question="how?", chunk_id=chunk, grade=1)])
     (judgment,) = writer.judgments()
-    assert (judgment.document_key, judgment.chunk_id) == ("keys", row[0])
+    assert (judgment.document_key, judgment.chunk_id) == ("keys", chunk)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,8 @@ def test_a_judged_chunk_names_its_document(writer: KnowledgeWriter, database: Co
 def test_a_wrong_judgment_is_named_and_none_is_stored(
     writer: KnowledgeWriter, given: dict[str, Any], named: str
 ) -> None:
-    good = Judgment(question="how?", document_key="keys")
     with pytest.raises(InvalidInputError, match=named):
-        writer.set_judgments([good, Judgment(**given)])
+        writer.set_judgments([of(), Judgment(**given)])
     assert writer.judgments() == []
 
 
@@ -92,7 +91,7 @@ def test_sql_refuses_other_json(database: Connection, judgments: str, named: str
 def test_judgments_are_deleted_by_question_collection_and_user(writer: KnowledgeWriter) -> None:
     writer.set_judgments(
         [
-            Judgment(question=question, document_key="keys", collection=collection, judged_by=judge)
+            of(question=question, collection=collection, judged_by=judge)
             for question in ("how?", "why?")
             for collection in ("", "docs")
             for judge in (ANNA, BEN)
@@ -106,17 +105,13 @@ def test_judgments_are_deleted_by_question_collection_and_user(writer: Knowledge
     assert {(one.question, one.judged_by) for one in writer.judgments()} == {("why?", ANNA)}
 
 
-def test_erasing_an_owner_erases_the_judgments_of_the_owners_documents(
+def test_erasing_an_owner_erases_the_judgments_of_the_owner_and_of_the_owners_documents(
     writer: KnowledgeWriter,
 ) -> None:
-    writer.set_judgments(
-        [
-            Judgment(question="how?", document_key="keys", judged_by=BEN),
-            Judgment(question="how?", document_key="fruit", judged_by=BEN, grade=0),
-        ]
-    )
+    by_ben = of("invoices", judged_by=BEN, grade=1)
+    writer.set_judgments([of(judged_by=BEN), of("invoices", judged_by=ANNA), by_ben])
     writer.delete_owner(ANNA)
-    assert told(writer.judgments()) == [("how?", "fruit", 0)]
+    assert stored(writer) == [("how?", "invoices", 1)]
 
 
 def test_a_deleted_or_truncated_chunk_takes_its_judgment_along(
@@ -124,7 +119,7 @@ def test_a_deleted_or_truncated_chunk_takes_its_judgment_along(
 ) -> None:
     chunks = database.execute("select id from public.knowledge_chunks order by content").fetchall()
     writer.set_judgments([Judgment(question="how?", chunk_id=id_) for (id_,) in chunks])
-    writer.set_judgments([Judgment(question="how?", document_key="keys")])
+    writer.set_judgments([of()])
     database.execute("delete from public.knowledge_chunks where content ~ 'Rotate'")
     assert len(writer.judgments()) == 4
     database.execute("truncate public.knowledge_chunks")
@@ -139,10 +134,7 @@ def test_a_start_file_has_a_question_and_a_document_in_each_line(
     file = tmp_path / "start.tsv"
     file.write_text("how, and when?\tkeys\nwhat is paid?\tinvoices\t1\n")
     writer.set_judgments(files.read(file))
-    assert told(writer.judgments()) == [
-        ("how, and when?", "keys", 2),
-        ("what is paid?", "invoices", 1),
-    ]
+    assert stored(writer) == [("how, and when?", "keys", 2), ("what is paid?", "invoices", 1)]
 
 
 @pytest.mark.parametrize(
@@ -165,14 +157,11 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, named: str) -> None:
 def test_what_is_exported_is_imported_again(
     writer: KnowledgeWriter, database: Connection, tmp_path: Path, name: str
 ) -> None:
+    exactly, paid = 'how, "exactly"?', "what is paid?"
     writer.set_judgments(
-        [
-            Judgment(question='how, "exactly"?', document_key="keys"),
-            Judgment(question='how, "exactly"?', document_key="fruit", grade=0),
-            Judgment(question="what is paid?", document_key="invoices", grade=1),
-        ]
+        [of("keys", exactly), of("fruit", exactly, grade=0), of("invoices", paid, grade=1)]
     )
-    before = told(writer.judgments())
+    before = stored(writer)
     path = tmp_path / name
     if path.suffix:
         files.write_csv(path, writer.judgments())
@@ -181,14 +170,7 @@ def test_what_is_exported_is_imported_again(
         documents = {one.id: one for one in load(path).documents}
         assert documents["keys"].text == "The key opens.\n\nRotate the key."
         assert documents["invoices"].title == "Invoices"
-    for question in ('how, "exactly"?', "what is paid?"):
+    for question in (exactly, paid):
         writer.delete_judgments(question=question)
     writer.set_judgments(files.read(path))
-    assert told(writer.judgments()) == before
-
-
-def test_an_erased_user_takes_the_users_judgments_along(writer: KnowledgeWriter) -> None:
-    by_anna = Judgment(question="how?", document_key="invoices", grade=2, judged_by=ANNA)
-    writer.set_judgments([by_anna, by_anna.model_copy(update={"judged_by": BEN, "grade": 1})])
-    writer.delete_owner(ANNA)
-    assert told(writer.judgments()) == [("how?", "invoices", 1)]
+    assert stored(writer) == before

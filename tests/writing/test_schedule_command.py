@@ -1,8 +1,4 @@
-"""`second-brain server schedule`, on a schema that stands for pg_cron, which is not here.
-
-The stand-in has the documented columns and functions: a name is one job for each user, a job of the
-same name is replaced, and unscheduling an unknown job is an error.
-"""
+"""`second-brain server schedule`, on a schema that stands for pg_cron."""
 
 import json
 import re
@@ -15,30 +11,8 @@ from conftest import Connection
 from second_brain.database.schedule import add, jobs
 from second_brain.errors import PermissionDeniedError
 from second_brain.services.install import Database, Install
+from support.pg_cron import PG_CRON
 
-PG_CRON = """
-create schema cron;
-create table cron.job (
-  jobid bigint generated always as identity primary key,
-  schedule text not null, command text not null, database text default current_database(),
-  username text default current_user, active boolean default true, jobname text,
-  unique (jobname, username)
-);
-create function cron.schedule(job_name text, schedule text, command text)
-returns bigint language sql as $$
-  insert into cron.job (jobname, schedule, command) values (job_name, schedule, command)
-  on conflict on constraint job_jobname_username_key
-  do update set schedule = excluded.schedule, command = excluded.command
-  returning jobid
-$$;
-create function cron.unschedule(job_id bigint) returns boolean language plpgsql as $$
-begin
-  delete from cron.job where jobid = job_id;
-  if not found then raise exception 'could not find valid entry for job'; end if;
-  return true;
-end
-$$;
-"""
 OF_CORE = ["second-brain-purge", "second-brain-statistics"]
 QUERY_LOG = "second-brain-query-log"
 ADOPTION = "second-brain-adoption"
@@ -46,10 +20,8 @@ ADOPTION = "second-brain-adoption"
 
 @pytest.fixture
 def expected(modules: tuple[str, ...]) -> list[str]:
-    """The names of the jobs, in order."""
-    return sorted(
-        [*OF_CORE, *[QUERY_LOG] * ("insight" in modules), *[ADOPTION] * ("adoption" in modules)]
-    )
+    optional = {"insight": QUERY_LOG, "adoption": ADOPTION}
+    return sorted([*OF_CORE, *(name for module, name in optional.items() if module in modules)])
 
 
 @pytest.fixture
@@ -60,14 +32,22 @@ def run(run: Run, monkeypatch: pytest.MonkeyPatch, shared_dsn: str) -> Run:
 
 @pytest.fixture
 def cron(shared: Connection) -> Iterator[Connection]:
-    """The shared database with the stand-in."""
     shared.execute(PG_CRON)
     yield shared
     shared.execute("drop schema cron cascade")
 
 
+def scheduled(connection: Connection) -> list[tuple[object, ...]]:
+    return connection.execute("select * from cron.job order by jobname").fetchall()
+
+
 def names(connection: Connection) -> list[str]:
     return [name for (name,) in connection.execute("select jobname from cron.job order by 1")]
+
+
+def run_jobs(connection: Connection) -> None:
+    for (command,) in connection.execute("select command from cron.job").fetchall():
+        connection.execute(command.encode())
 
 
 def test_each_job_runs_and_a_second_run_changes_nothing(
@@ -75,13 +55,12 @@ def test_each_job_runs_and_a_second_run_changes_nothing(
 ) -> None:
     first = run("server", "schedule")
     assert first.code == 0, first.err
-    before = cron.execute("select * from cron.job order by jobname").fetchall()
+    before = scheduled(cron)
     assert names(cron) == expected
     assert all(name in first.out for name in expected)
-    for (command,) in cron.execute("select command from cron.job").fetchall():
-        cron.execute(command.encode())
+    run_jobs(cron)
     assert run("server", "schedule").code == 0
-    assert cron.execute("select * from cron.job order by jobname").fetchall() == before
+    assert scheduled(cron) == before
 
 
 @pytest.mark.module("insight")
@@ -95,12 +74,9 @@ def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -
     run("server", "schedule", "--log-days", "7")
     found = json.loads(run("server", "schedule", "--log-days", "5", "--json").out)
     assert sorted(job["name"] for job in found) == sorted([ADOPTION, *OF_CORE, QUERY_LOG])
-    for (command,) in cron.execute("select command from cron.job").fetchall():
-        cron.execute(command.encode())
-    kept = cron.execute(
-        "select max(now() - asked_at) < '5 days', count(*) from knowledge_query_log"
-    )
-    assert kept.fetchone() == (True, 4)
+    run_jobs(cron)
+    kept = "select max(now() - asked_at) < '5 days', count(*) from public.knowledge_query_log"
+    assert cron.execute(kept).fetchone() == (True, 4)
     assert "5 days" in json.dumps(found)
 
 

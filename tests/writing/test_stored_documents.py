@@ -1,14 +1,21 @@
 """The list of stored documents and the description of one: states, sizes, filters, pages."""
 
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from stored import upsert
 
 from conftest import Connect, Connection
-from second_brain.database.stored_documents import describe_document, list_documents
+from second_brain.database.stored_documents import (
+    DocumentDetail,
+    StoredChunk,
+    describe_document,
+    list_documents,
+)
 from second_brain.errors import InvalidInputError
 from second_brain.services.install import Database
+from support.documents import embedded, upsert
 from support.emptied import dsn as dsn
 
 pytestmark = pytest.mark.module("insight")
@@ -18,21 +25,10 @@ ANNA = uuid4()
 
 @pytest.fixture
 def stored(connect: Connect, database: Connection) -> Database:
-    """Documents of each state, read by the service role."""
-    upsert(
-        database,
-        [{"content": "Zebra", "embedding_model": "m", "embedding": [1, 0, 0]}],
-        "a/ready",
-        title="Striped",
-    )
-    upsert(database, [], "b/empty", collection="files")
-    upsert(
-        database,
-        [{"content": "Ünded", "embedding_model": "m", "embedding": [0, 1, 0]}, "Waiting"],
-        "c/pending",
-        owner_id=str(ANNA),
-    )
-    upsert(database, ["Also waiting"], "d/waiting", knowledge_type="note")
+    upsert(database, "a/ready", embedded("Zebra"), title="Striped")
+    upsert(database, "b/empty", collection="files")
+    upsert(database, "c/pending", embedded("Ünded"), "Waiting", owner_id=ANNA)
+    upsert(database, "d/waiting", "Also waiting", knowledge_type="note")
     return Database(connect("service_role"))
 
 
@@ -40,16 +36,24 @@ def keys(database: Database, **asked: object) -> list[str]:
     return [one.external_key for one in list_documents(database, **asked)]  # type: ignore[arg-type]
 
 
+def described(database: Database, **asked: Any) -> tuple[DocumentDetail, Sequence[StoredChunk]]:
+    found = describe_document(database, **asked)
+    assert found is not None
+    assert found.document is not None
+    return found.document, found.chunks
+
+
 def test_each_document_has_its_state_and_its_counts(stored: Database) -> None:
     listed = list_documents(stored)
-    assert [(one.external_key, one.state) for one in listed] == [
-        ("a/ready", "ready"),
-        ("b/empty", "empty"),
-        ("c/pending", "pending"),
-        ("d/waiting", "pending"),
+    assert [
+        (one.external_key, one.state, one.chunks, one.pending, one.inactive, one.bytes)
+        for one in listed
+    ] == [
+        ("a/ready", "ready", 1, 0, 0, 5),
+        ("b/empty", "empty", 0, 0, 0, 0),
+        ("c/pending", "pending", 2, 1, 0, 13),
+        ("d/waiting", "pending", 1, 1, 0, 12),
     ]
-    counts = [(one.chunks, one.pending, one.inactive, one.bytes) for one in listed]
-    assert counts == [(1, 0, 0, 5), (0, 0, 0, 0), (2, 1, 0, 13), (1, 1, 0, 12)]
     assert listed[2].owner_id == ANNA
 
 
@@ -60,23 +64,28 @@ def test_documents_of_a_superseded_model_wait(stored: Database) -> None:
     )
     assert keys(stored, state="pending") == ["a/ready", "c/pending", "d/waiting"]
     assert [one.pending for one in list_documents(stored)] == [1, 0, 2, 1]
-    described = describe_document(stored, document_key="a/ready")
-    assert described is not None
-    assert described.chunks[0].reason == (
+    _, (chunk,) = described(stored, document_key="a/ready")
+    assert chunk.reason == (
         "its embedding is of an unknown model, and the model of its collection is new"
     )
 
 
-def test_filters_and_pages(stored: Database) -> None:
-    assert keys(stored, collection="files") == ["b/empty"]
-    assert keys(stored, knowledge_type="note") == ["d/waiting"]
-    assert keys(stored, state="ready") == ["a/ready"]
-    assert keys(stored, state="empty") == ["b/empty"]
-    assert keys(stored, named="STRIPED") == ["a/ready"]
-    assert keys(stored, named="%") == []
-    assert keys(stored, named="/P") == ["c/pending"]
-    assert keys(stored, page_size=2) == ["a/ready", "b/empty"]
-    assert keys(stored, page_size=2, after_key="b/empty") == ["c/pending", "d/waiting"]
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"collection": "files"}, "b/empty"),
+        ({"knowledge_type": "note"}, "d/waiting"),
+        ({"state": "ready"}, "a/ready"),
+        ({"state": "empty"}, "b/empty"),
+        ({"named": "STRIPED"}, "a/ready"),
+        ({"named": "%"}, ""),
+        ({"named": "/P"}, "c/pending"),
+        ({"page_size": 2}, "a/ready b/empty"),
+        ({"page_size": 2, "after_key": "b/empty"}, "c/pending d/waiting"),
+    ],
+)
+def test_filters_and_pages(stored: Database, asked: dict[str, object], found: str) -> None:
+    assert keys(stored, **asked) == found.split()
 
 
 def test_wrong_arguments_are_named(stored: Database) -> None:
@@ -91,43 +100,33 @@ def test_wrong_arguments_are_named(stored: Database) -> None:
 
 
 def test_a_description_says_why_chunks_wait(stored: Database) -> None:
-    pending = describe_document(stored, document_key="c/pending")
-    assert pending is not None
-    assert pending.document is not None
-    assert [(one.state, one.bytes) for one in pending.chunks] == [("ready", 6), ("pending", 7)]
-    assert pending.document.pending == 1
-    assert [one.reason for one in pending.chunks] == [
-        None,
-        "it has no embedding, so only the text leg finds it",
+    document, chunks = described(stored, document_key="c/pending")
+    assert document.pending == 1
+    assert [(one.state, one.bytes, one.reason) for one in chunks] == [
+        ("ready", 6, None),
+        ("pending", 7, "it has no embedding, so only the text leg finds it"),
     ]
 
 
 def test_superseded_chunks_follow_the_active_ones(stored: Database, database: Connection) -> None:
     for newer in ("Newer", "Newest"):
-        upsert(database, [newer], "c/pending")
-    described = describe_document(stored, document_key="c/pending")
-    assert described is not None
-    assert described.document is not None
-    assert [(one.state, one.content) for one in described.chunks] == [
+        upsert(database, "c/pending", newer)
+    document, chunks = described(stored, document_key="c/pending")
+    assert [(one.state, one.content) for one in chunks] == [
         ("pending", "Newest"),
         ("inactive", "Newer"),
         ("inactive", "Ünded"),
         ("inactive", "Waiting"),
     ]
-    assert described.document.inactive == 3
-    second = describe_document(stored, document_key="c/pending", chunk_count=1, chunk_offset=1)
-    assert second is not None
-    assert second.chunks == described.chunks[1:2]
+    assert document.inactive == 3
+    _, second = described(stored, document_key="c/pending", chunk_count=1, chunk_offset=1)
+    assert second == chunks[1:2]
 
 
 def test_ids_of_documents_and_chunks_lead_there(stored: Database, database: Connection) -> None:
-    whole = describe_document(stored, document_key="c/pending")
-    assert whole is not None
-    assert whole.document is not None
-    assert describe_document(stored, document_id=whole.document.id) == whole
-    one = describe_document(stored, chunk_id=whole.chunks[1].id)
-    assert one is not None
-    assert (one.document, one.chunks) == (whole.document, whole.chunks[1:])
+    document, chunks = described(stored, document_key="c/pending")
+    assert described(stored, document_id=document.id) == (document, chunks)
+    assert described(stored, chunk_id=chunks[1].id) == (document, chunks[1:])
     alone = UUID(int=7)
     database.execute(
         "insert into public.knowledge_chunks (id, content) values (%s, 'Alone')", [alone]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,37 +12,25 @@ import psycopg
 import pytest
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
-from stored import dsn
 
-from conftest import Connection
+from conftest import Connect, Connection
 from corpora import SAVANNA
 from second_brain import errors
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter, UpsertCounts
+from support.emptied import dsn as dsn
 
-__all__ = ["dsn"]  # a fixture
-
-Connection = Connection
+DOCUMENTS = "select count(*) from public.knowledge_documents"
 
 
 class Waiting:
     """An AsyncKnowledgeWriter whose methods are called without await."""
 
-    def __init__(self, dsn: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.connection = self.loop.run_until_complete(
-            psycopg.AsyncConnection.connect(dsn, autocommit=True)
-        )
-        self.writer = AsyncKnowledgeWriter(self.connection)
+    def __init__(self, writer: AsyncKnowledgeWriter, loop: asyncio.Runner) -> None:
+        self.writer, self.loop = writer, loop
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.writer, name)
-        return lambda *arguments, **options: self.loop.run_until_complete(
-            method(*arguments, **options)
-        )
-
-    def close(self) -> None:
-        self.loop.run_until_complete(self.connection.close())
-        self.loop.close()
+        return lambda *arguments, **options: self.loop.run(method(*arguments, **options))
 
 
 @pytest.fixture(params=["thread", "loop"])
@@ -49,9 +38,10 @@ def writer(request: pytest.FixtureRequest, service_role: Connection, dsn: str) -
     if request.param == "thread":
         yield KnowledgeWriter(service_role)
         return
-    waiting = Waiting(dsn)
-    yield waiting
-    waiting.close()
+    with asyncio.Runner() as loop:
+        connection = loop.run(psycopg.AsyncConnection.connect(dsn, autocommit=True))
+        yield Waiting(AsyncKnowledgeWriter(connection), loop)
+        loop.run(connection.close())
 
 
 @pytest.fixture
@@ -69,37 +59,31 @@ def test_a_writer_takes_a_connection_and_no_dsn(kind: Any, dsn: str) -> None:
 
 def test_an_upsert_counts_what_it_changed(writer: Any, corpus: UUID) -> None:
     changed: list[dict[str, object]] = [*SAVANNA[:1], {"content": "A zebra runs."}]
-    assert writer.upsert_document(
-        {"external_key": "savanna", "title": "Savanna"}, changed
-    ) == UpsertCounts(
+    counts = writer.upsert_document({"external_key": "savanna", "title": "Savanna"}, changed)
+    assert counts == UpsertCounts(
         document_id=corpus,
-        chunks_added=0,
-        chunks_changed=1,
-        chunks_unchanged=1,
-        chunks_removed=1,
-        embeddings_reused=0,
-        embeddings_missing=1,
+        **{"chunks_added": 0, "chunks_changed": 1, "chunks_unchanged": 1, "chunks_removed": 1},
+        **{"embeddings_reused": 0, "embeddings_missing": 1},
     )
 
 
 @pytest.mark.parametrize("chunks", [None, "text", {"content": "text"}])
 def test_chunks_that_are_no_list_are_refused_by_name(writer: Any, chunks: Any) -> None:
-    with pytest.raises(
-        errors.InvalidInputError, match=r"^chunks must be a list of chunks, not"
-    ) as refused:
+    message = "^chunks must be a list of chunks, not"
+    with pytest.raises(errors.InvalidInputError, match=message) as refused:
         writer.upsert_document({"external_key": "one"}, chunks)
     assert "[] for a document without chunks" in (refused.value.remedy or "")
 
 
-@pytest.mark.parametrize(
-    "embedding", [np.array([0.6, 0.8, 0.0], dtype=np.float32), Vector([0.6, 0.8, 0.0])]
-)
+@pytest.mark.parametrize("embedding", [np.array([0.6, 0.8, 0], np.float32), Vector([0.6, 0.8, 0])])
 def test_a_document_may_hold_pythons_own_values(writer: Any, embedding: Any) -> None:
     document = {"external_key": "a", "document_date": date(2024, 5, 1), "owner_id": uuid4()}
-    counts = writer.upsert_document(
-        document, [{"content": "text", "embedding_model": "m", "embedding": embedding}]
-    )
+    chunk = {"content": "text", "embedding_model": "m", "embedding": embedding}
+    counts = writer.upsert_document(document, [chunk])
     assert (counts.chunks_added, counts.embeddings_missing) == (1, 0)
+
+
+SHORT = {"content": "a", "embedding_model": "m", "embedding": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -108,26 +92,17 @@ def test_a_document_may_hold_pythons_own_values(writer: Any, embedding: Any) -> 
         ({}, [], errors.InvalidInputError),
         ({"external_key": "a", "title": object()}, [], errors.InvalidInputError),
         ({"external_key": "a"}, [{"content": "a\x00"}], errors.InvalidInputError),
-        (
-            {"external_key": "a"},
-            [{"content": "a", "embedding_model": "m", "embedding": [1, 2]}],
-            errors.DimensionMismatchError,
-        ),
+        ({"external_key": "a"}, [SHORT], errors.DimensionMismatchError),
     ],
 )
 def test_a_document_that_cannot_be_stored_is_refused(
-    writer: Any,
-    service_role: Connection,
-    document: dict[str, object],
-    chunks: list[dict[str, object]],
-    kind: type[errors.SecondBrainError],
+    writer: Any, service_role: Connection, document: Any, chunks: Any, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind) as caught:
         writer.upsert_document(document, chunks)
     assert type(caught.value) is kind
     assert caught.value.__cause__ is not None
-    stored = service_role.execute("select count(*) from public.knowledge_documents")
-    assert stored.fetchone() == (0,)
+    assert service_role.execute(DOCUMENTS).fetchone() == (0,)
 
 
 @pytest.mark.parametrize(
@@ -151,20 +126,6 @@ def test_a_value_without_a_json_form_is_refused_by_its_name(
     assert str(refused.value).startswith(f"{named}: ")
 
 
-def test_a_stored_text_needs_no_second_embedding(writer: Any, service_role: Connection) -> None:
-    text = {"content": "same words", "heading": "H"}
-    row = service_role.execute("select public.knowledge_content_hash('H', 'same words')").fetchone()
-    assert row is not None
-    assert writer.missing_embeddings([row[0], row[0], "other"], "model") == {row[0], "other"}
-    writer.upsert_document(
-        {"external_key": "a"}, [{**text, "embedding": [1, 0, 0], "embedding_model": "model"}]
-    )
-    assert writer.missing_embeddings([row[0], "other"], "model") == {"other"}
-    assert writer.missing_embeddings([row[0]], "another model") == {row[0]}
-    again = writer.upsert_document({"external_key": "b"}, [{**text, "embedding_model": "model"}])
-    assert (again.embeddings_reused, again.embeddings_missing) == (1, 0)
-
-
 def test_deleting_returns_how_much_went(writer: Any, corpus: UUID) -> None:
     owner = uuid4()
     writer.upsert_document({"external_key": "mine", "owner_id": owner}, SAVANNA[:2])
@@ -183,8 +144,7 @@ def test_a_writer_joins_the_callers_transaction(dsn: str, database: Connection) 
             writer.upsert_document({}, [])
         assert connection.info.transaction_status == TransactionStatus.INTRANS
         connection.rollback()
-    stored = database.execute("select count(*) from public.knowledge_documents").fetchone()
-    assert stored == (0,)
+    assert database.execute(DOCUMENTS).fetchone() == (0,)
 
 
 def test_statistics_are_renewed_after_analyze(
@@ -211,3 +171,85 @@ def test_a_timeout_ends_with_its_write_in_the_callers_transaction(dsn: str) -> N
         with pytest.raises(errors.InvalidInputError):
             writer.upsert_document({}, [], timeout=30)
         assert connection.execute("show statement_timeout").fetchone() == ("7s",)
+
+
+# What fails by a deadlock or a serialization failure is tried again.
+
+DOCUMENT = {"external_key": "doc"}
+CHUNKS = [{"content": "text"}]
+
+
+@contextmanager
+def failing(owner: Connection, times: int, code: str) -> Iterator[None]:
+    """Let the next writes of a document fail with that SQLSTATE."""
+    owner.execute("create sequence public.attempts")
+    owner.execute(
+        f"""create function public.fail() returns trigger language plpgsql security definer as $$
+            begin
+              if nextval('public.attempts') <= {times} then
+                raise exception 'a conflict' using errcode = '{code}';
+              end if;
+              return new;
+            end $$""".encode()
+    )
+    owner.execute(
+        "create trigger fail before insert on public.knowledge_documents"
+        " for each row execute function public.fail()"
+    )
+    try:
+        yield
+    finally:
+        owner.execute("drop function public.fail cascade")
+        owner.execute("drop sequence public.attempts")
+
+
+def pausing(connection: Connection, **options: Any) -> tuple[KnowledgeWriter, list[float]]:
+    pauses: list[float] = []
+    return KnowledgeWriter(connection, sleep=pauses.append, **options), pauses
+
+
+@pytest.mark.parametrize("code", ["40P01", "40001"])
+def test_a_writer_tries_again_after_a_random_pause(connect: Connect, code: str) -> None:
+    writer, pauses = pausing(connect("service_role"))
+    with failing(connect(), 3, code):
+        assert writer.upsert_document(DOCUMENT, CHUNKS).chunks_added == 1
+    assert len(pauses) == len(set(pauses)) == 3
+
+
+def test_an_asynchronous_writer_tries_again(connect: Connect, dsn: str) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def write() -> int:
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            writer = AsyncKnowledgeWriter(connection, sleep=pause)
+            return (await writer.upsert_document(DOCUMENT, CHUNKS)).chunks_added
+
+    with failing(connect(), 2, "40P01"):
+        assert asyncio.run(write()) == 1
+    assert len(pauses) == 2
+
+
+def test_a_writer_gives_up_after_its_retries(connect: Connect) -> None:
+    writer, pauses = pausing(connect("service_role"), retries=2)
+    with failing(connect(), 9, "40001"), pytest.raises(errors.ConflictError):
+        writer.upsert_document(DOCUMENT, CHUNKS)
+    assert len(pauses) == 2
+
+
+def test_a_transaction_of_the_callers_is_not_repeated(connect: Connect) -> None:
+    connection = connect("service_role")
+    writer, pauses = pausing(connection)
+    with failing(connect(), 1, "40P01"):
+        with connection.transaction(), pytest.raises(errors.ConflictError):
+            writer.upsert_document(DOCUMENT, CHUNKS)
+        assert pauses == []
+
+
+def test_another_failure_is_not_tried_again(connect: Connect) -> None:
+    writer, pauses = pausing(connect("service_role"))
+    with failing(connect(), 1, "23514"), pytest.raises(Exception, match="not allowed"):
+        writer.upsert_document(DOCUMENT, CHUNKS)
+    assert pauses == []
