@@ -62,7 +62,7 @@ def filled(emptied_dsn: str) -> str:
             ([INVOICE], {"key": "invoices", "title": "Invoices"}),
         ):
             chunks = dict(zip(texts, EMBEDDER.embed(texts).tolist(), strict=True))
-            store_document(connection, model=EMBEDDER.model, texts=chunks, **document)  # type: ignore[arg-type]
+            store_document(connection, model=EMBEDDER.model, texts=chunks, **document)
         connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
     return emptied_dsn
 

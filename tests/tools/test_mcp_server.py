@@ -72,7 +72,7 @@ def say(process: "subprocess.Popen[str]", method: str, **message: Any) -> None:
 @pytest.fixture
 def greeted(corpus: str) -> Iterator["subprocess.Popen[str]"]:
     """The real process over stdio, which has been greeted and has answered."""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     given = environment(SECOND_BRAIN_DSN=corpus)
     with subprocess.Popen(COMMAND, text=True, env=given, **pipes) as process:
         client = {"name": "test", "version": "1"}

@@ -30,7 +30,7 @@ SHOWN = f"\"'>{SCRIPT}"
 """The title of the last document."""
 
 
-def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
+def _page(browser: TestClient, **asked: Any) -> BeautifulSoup:
     return page_of(browser, "/", **asked)
 
 
