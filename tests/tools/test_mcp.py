@@ -248,10 +248,16 @@ def test_a_document_that_fills_the_pools_does_not_hide_the_others(here: Here, co
     keys = [f"wombat-{number}" for number in range(9)]
     documents = {key: [f"In the evening {key} leaves its burrow."] for key in keys}
     documents["wombat"] = [f"wombat wombat {number}" for number in range(60)]
-    with stored(corpus, documents), here(Scope()) as assistant:
+    hidden = {"wombat of Ana": ["Wombat, wombat, wombat."]}
+    with (
+        stored(corpus, documents, owner_id=BEN),
+        stored(corpus, hidden, owner_id=ANA),
+        here(Scope(viewer_id=UUID(BEN))) as assistant,
+    ):
         for tool, count in COUNTS.items():
             found = assistant.ask(tool, query="wombat", **{count: 10})
             assert (len(found.content["results"]), found.content["pool_ended"]) == (10, False)
+            assert "Wombat, wombat, wombat." not in found.text
         assert len(assistant.ask("search", query="wombat").content["results"]) == 10
 
 
