@@ -147,6 +147,9 @@ class Assistant:
     def ask(self, tool: str, **arguments: Any) -> Answer:
         return _answer(self._portal.call(self._client.call_tool, tool, arguments))
 
+    def search(self, query: str, **arguments: Any) -> Answer:
+        return self.ask("hybrid_search", query=query, **arguments)
+
     def ask_with_progress(self, tool: str, **arguments: Any) -> list[tuple[float, Any, Any]]:
         """Call a tool, and return the progress that the server reported."""
         reports = []

@@ -15,6 +15,7 @@ from second_brain.models import CallableEmbedder
 from second_brain.services.write import KnowledgeWriter
 
 if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
     from starlette.testclient import TestClient
 
 ADDRESS = "http://127.0.0.1:8787"
@@ -105,6 +106,15 @@ def browser_of(dsn: str, **options: Any) -> Iterator["TestClient"]:
     headers = {"origin": ADDRESS}
     with TestClient(app, base_url=ADDRESS, headers=headers, raise_server_exceptions=False) as one:
         yield one
+
+
+def page_of(browser: "TestClient", path: str, status: int = 200, **asked: Any) -> "BeautifulSoup":
+    """Open an address, which must be answered with a status; return the page."""
+    from bs4 import BeautifulSoup
+
+    answer = browser.get(path, params=asked or None)
+    assert answer.status_code == status, answer.text
+    return BeautifulSoup(answer.text, "html.parser")
 
 
 @contextmanager

@@ -19,22 +19,16 @@ def fruit(tmp_path: Path) -> Path:
     """
     folder = tmp_path / "fruit"
     folder.mkdir()
-    write_lines(
-        folder / "corpus.jsonl",
-        [
-            {"_id": "apples", "title": "Apples", "text": "They grow on trees."},
-            {"_id": "bananas", "title": HOSTILE, "text": "Long and yellow."},
-            {"_id": "cars", "title": "", "text": "They need fuel."},
-        ],
+    documents = (
+        ("apples", "Apples", "They grow on trees."),
+        ("bananas", HOSTILE, "Long and yellow."),
+        ("cars", "", "They need fuel."),
     )
-    write_lines(
-        folder / "queries.jsonl",
-        [
-            {"_id": "q1", "text": f"yellow {HOSTILE}"},
-            {"_id": "q2", "text": "automobile"},
-            {"_id": "q3", "text": "nothing"},
-        ],
-    )
+    queries = {"q1": f"yellow {HOSTILE}", "q2": "automobile", "q3": "nothing"}
+    texts = [dict(zip(("_id", "title", "text"), one, strict=True)) for one in documents]
+    write_lines(folder / "corpus.jsonl", texts)
+    asked = [{"_id": id_, "text": text} for id_, text in queries.items()]
+    write_lines(folder / "queries.jsonl", asked)
     (folder / "qrels.tsv").write_text(
         "query-id\tcorpus-id\tscore\nq1\tbananas\t1\nq1\tapples\t0\nq2\tcars\t2\nq3\tcars\t0\n"
     )

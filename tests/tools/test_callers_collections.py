@@ -44,13 +44,16 @@ def embed(texts: Sequence[str]) -> list[list[float]]:
 EMBEDDER = CallableEmbedder(embed, "by-hand", 3)
 
 
+def chunk(text: str, embedding: list[float]) -> dict[str, Any]:
+    return {"content": text, "embedding": embedding, "embedding_model": "by-hand"}
+
+
 @pytest.fixture(scope="module")
 def brain(shared_dsn: str) -> str:
     """Return the DSN of two artifacts, the whole text of one, a memory and a turn of history."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        connection.execute(
-            "select public.set_knowledge_settings(fusion => 'auto')"
-        )  # as `migrate` does
+        # As `migrate` does.
+        connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
         writer = KnowledgeWriter(connection)
         documents: list[tuple[dict[str, Any], list[str]]] = [
             (
@@ -70,13 +73,7 @@ def brain(shared_dsn: str) -> str:
             ({"external_key": "turn", "collection": "history"}, [TURN]),
         ]
         for document, texts in documents:
-            writer.upsert_document(
-                document,
-                [
-                    {"content": text, "embedding": vector, "embedding_model": "by-hand"}
-                    for text, vector in zip(texts, embed(texts), strict=True)
-                ],
-            )
+            writer.upsert_document(document, [chunk(text, *embed([text])) for text in texts])
         connection.execute(
             """
             insert into public.knowledge_chunks (
@@ -173,10 +170,9 @@ def test_included_memory_is_ranked_as_a_list_of_its_own(dsn: str, fusion: Any) -
             text = f"A leaked key is revoked first, part {number}."
             if is_memory:
                 text = f"Asks about a key, the {number}th time, and about many other things too."
-            writer.upsert_document(
-                {"external_key": str(number), "collection": "memory" if is_memory else "notes"},
-                [{"content": text, "embedding": [0, number / 60, 1], "embedding_model": "by-hand"}],
-            )
+            document = {"external_key": str(number)}
+            document["collection"] = "memory" if is_memory else "notes"
+            writer.upsert_document(document, [chunk(text, [0, number / 60, 1])])
     search = RetrievalService(PostgresProvider(dsn), EMBEDDER).search
     asked: dict[str, Any] = {"fusion": fusion, "limit": 60}
     results = search("leaked key", include_memory=True, **asked).results
@@ -189,13 +185,8 @@ def test_included_memory_is_ranked_as_a_list_of_its_own(dsn: str, fusion: Any) -
 
 
 def test_mcp_hybrid_search_gives_one_hit_for_each_artifact(brain: str) -> None:
-    arguments = {
-        "query": "leaked key",
-        "limit": 5,
-        "include_memory": False,
-        "expand_neighbors": True,
-        "filters": None,
-    }
+    arguments: dict[str, Any] = {"query": "leaked key", "limit": 5, "filters": None}
+    arguments |= {"include_memory": False, "expand_neighbors": True}
     results = ask(brain, "hybrid_search", **arguments).structured_content["results"]
     assert [one["external_key"] for one in results] == ["keys", "cameras"]
     # Differs: the content is the quoted context.
@@ -293,11 +284,7 @@ def test_log_events_for_merging_and_deduplication(
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         KnowledgeWriter(connection).upsert_document(
-            {"external_key": "keys"},
-            [
-                {"content": f"Key {n}.", "embedding": [0, n, 1], "embedding_model": "by-hand"}
-                for n in range(6)
-            ],
+            {"external_key": "keys"}, [chunk(f"Key {n}.", [0, n, 1]) for n in range(6)]
         )
     service = RetrievalService(PostgresProvider(dsn), EMBEDDER)
     with caplog.at_level(logging.INFO, "second_brain.search"):

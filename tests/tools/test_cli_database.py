@@ -355,18 +355,18 @@ def test_it_stops_at_an_install_that_fails_if_asked(run: Run, file: Path, plain_
 
 
 @pytest.mark.parametrize(
-    ("line", "place"),
+    ("line", "schema"),
     [
-        ("postgresql://me@h:1/db", ("public", "h:1/db")),
-        ("postgres://me@h:1/db?sslmode=disable tenant_a", ("tenant_a", "h:1/db")),
-        ("host=h port=1 dbname=db", ("public", "h:1/db")),
-        ("host=h port=1 dbname=db tenant_a", ("tenant_a", "h:1/db")),
-        ("host=h port=1 dbname=db password='hunter2 is mine'", ("public", "h:1/db")),
-        ("host=h port=1 dbname=db password='hunter2 is mine' acme", ("acme", "h:1/db")),
+        ("postgresql://me@h:1/db", "public"),
+        ("postgres://me@h:1/db?sslmode=disable tenant_a", "tenant_a"),
+        ("host=h port=1 dbname=db", "public"),
+        ("host=h port=1 dbname=db tenant_a", "tenant_a"),
+        ("host=h port=1 dbname=db password='hunter2 is mine'", "public"),
+        ("host=h port=1 dbname=db password='hunter2 is mine' acme", "acme"),
     ],
 )
 def test_a_line_is_a_connection_string_and_a_schema(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, place: tuple[str, str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, schema: str
 ) -> None:
     file = tmp_path / "installs.txt"
     file.write_text(line)
@@ -378,8 +378,8 @@ def test_a_line_is_a_connection_string_and_a_schema(
 
     for_all(file, "public", work, as_json=True)
     (told,) = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["database"]) == place
-    assert asked == [make_conninfo(line.removesuffix(f" {place[0]}"))]
+    assert (told["schema"], told["database"]) == (schema, "h:1/db")
+    assert asked == [make_conninfo(line.removesuffix(f" {schema}"))]
 
 
 def test_a_line_that_is_no_install_is_named_and_not_shown(

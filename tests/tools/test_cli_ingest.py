@@ -112,12 +112,8 @@ def test_options_set_fields_and_what_changes_is_printed(brain: Run, database: Co
     )
     fields = "collection, visibility, owner_id::text, metadata"
     query = f"select {fields} from public.knowledge_documents where external_key = 'docs:keys.md'"
-    metadata: dict[str, object] = {
-        "path": "keys.md",
-        "document_type": "md",
-        "source_file": "keys.md",
-    }
-    metadata |= {"tags": ["a"], "team": "ops"}
+    metadata: dict[str, object] = {"path": "keys.md", "source_file": "keys.md"}
+    metadata |= {"document_type": "md", "tags": ["a"], "team": "ops"}
     row = database.execute(query.encode()).fetchone()
     assert row == ("vault", "public", owner, metadata)
 

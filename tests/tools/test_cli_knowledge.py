@@ -121,23 +121,19 @@ def test_what_is_like_a_hit_is_found_without_a_question(filled: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ([], ["Farm", "Past", "Savanna", "Savanna"]),
-        (["--filters", '[{"field": "chunk_index", "op": "gt", "value": 0}]'], ["Savanna"]),
-        (["--collection", "archive"], ["Past"]),
-        (
-            ["--collection", "archive", "--collection", "knowledge", "--public-only"],
-            ["Savanna"] * 2,
-        ),
-        (["--viewer-id", MINE, "--viewer-groups", "board"], ["Farm", "Savanna", "Savanna"]),
-        (["--viewer-groups", "board", "--viewer-groups", "staff"], ["Past", "Savanna", "Savanna"]),
-        (["--date-to", "2026-01-30"], ["Farm"]),
-        (["--one-per-document"], ["Farm", "Past", "Savanna"]),
-        (["--knowledge-type", "note", "--offset", "1"], ["Savanna"]),
+        ("", "Farm Past Savanna Savanna"),
+        ('--filters [{"field":"chunk_index","op":"gt","value":0}]', "Savanna"),
+        ("--collection archive", "Past"),
+        ("--collection archive --collection knowledge --public-only", "Savanna Savanna"),
+        (f"--viewer-id {MINE} --viewer-groups board", "Farm Savanna Savanna"),
+        ("--viewer-groups board --viewer-groups staff", "Past Savanna Savanna"),
+        ("--date-to 2026-01-30", "Farm"),
+        ("--one-per-document", "Farm Past Savanna"),
+        ("--knowledge-type note --offset 1", "Savanna"),
     ],
-    ids=" ".join,
 )
-def test_options_decide_what_is_found(zoo: Run, options: list[str], expected: list[str]) -> None:
-    assert sorted(titles(zoo(*ZEBRA, "--json", *options))) == expected
+def test_options_decide_what_is_found(zoo: Run, options: str, expected: str) -> None:
+    assert sorted(titles(zoo(*ZEBRA, "--json", *options.split()))) == expected.split()
 
 
 def test_facets_are_counted_over_the_chunks_that_have_the_words(zoo: Run) -> None:

@@ -67,19 +67,10 @@ def test_eval_measures_each_leg_and_hybrid(on_server: Run) -> None:
     assert (report["reference"], report["dimensions"]) == ("hybrid", 3)
     gain = report["modes"]["text"]["gain"]
     assert (gain["mean"], gain["p_value"], gain["significant"]) == (-0.5, 1, False)
-    assert report["relevant_found_by"]["first_10"] == {
-        "both": 1,
-        "vector": 1,
-        "text": 0,
-        "neither": 0,
-    }
-    assert report["per_query"][1] == {
-        "query": "q2",
-        "question": "automobile",
-        "vector": 1,
-        "text": 0,
-        "hybrid": 1,
-    }
+    found_by = {"both": 1, "vector": 1, "text": 0, "neither": 0}
+    assert report["relevant_found_by"]["first_10"] == found_by
+    asked = {"query": "q2", "question": "automobile", "vector": 1, "text": 0, "hybrid": 1}
+    assert report["per_query"][1] == asked
 
 
 @pytest.mark.slow

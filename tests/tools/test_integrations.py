@@ -1,12 +1,13 @@
 """The LangChain and LlamaIndex retrievers, with the frameworks themselves, on a real database."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import psycopg
 import pytest
+from axis import INVOICE, KEYS, LEAKED
 from langchain_core.documents import Document
 from langchain_core.language_models.fake import FakeListLLM
 from langchain_core.output_parsers import StrOutputParser
@@ -14,7 +15,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import MetadataMode, NodeWithScore
+from llama_index.core.schema import MetadataMode
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -25,10 +26,8 @@ from second_brain.retrieval.service import AsyncRetrievalService, RetrievalServi
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 
-KEYS = "Service role keys are rotated every 90 days."
-LEAKED = "A leaked key is revoked first."
-INVOICE = "An invoice is cancelled by a credit note."
 NOWHERE = "postgresql://postgres@127.0.0.1:1/postgres"
+ASKED = "rotated keys"
 
 
 class AxisEmbedder:
@@ -42,6 +41,13 @@ class AxisEmbedder:
         return np.array(axes, np.float32)
 
 
+class BrokenEmbedder(AxisEmbedder):
+    """The same model, whose service is down."""
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise ConnectionError("no answer")
+
+
 EMBEDDER = AxisEmbedder()
 SETTINGS = SearchSettings()
 
@@ -49,70 +55,72 @@ SETTINGS = SearchSettings()
 @pytest.fixture
 def filled(emptied_dsn: str) -> str:
     """The DSN of a database with two documents."""
+    keys = {"title": "API keys", "source_url": "https://example.org/keys"}
     with psycopg.connect(emptied_dsn, autocommit=True) as connection:
-        documents: list[tuple[dict[str, Any], list[str]]] = [
-            (
-                {
-                    "key": "keys",
-                    "title": "API keys",
-                    "source_url": "https://example.org/keys",
-                    "metadata": {"team": "platform"},
-                },
-                [KEYS, LEAKED],
-            ),
-            ({"key": "invoices", "title": "Invoices"}, [INVOICE]),
-        ]
-        for document, texts in documents:
+        for texts, document in (
+            ([KEYS, LEAKED], {"key": "keys", "metadata": {"team": "platform"}, **keys}),
+            ([INVOICE], {"key": "invoices", "title": "Invoices"}),
+        ):
             chunks = dict(zip(texts, EMBEDDER.embed(texts).tolist(), strict=True))
             store_document(connection, model=EMBEDDER.model, texts=chunks, **document)
         connection.execute("select public.set_knowledge_settings(fusion => 'auto')")
     return emptied_dsn
 
 
-def service(dsn: str) -> RetrievalService:
-    return RetrievalService(PostgresProvider(dsn), EMBEDDER, settings=SETTINGS)
+def service(dsn: str, embedder: AxisEmbedder = EMBEDDER) -> RetrievalService:
+    return RetrievalService(PostgresProvider(dsn), embedder, settings=SETTINGS)
 
 
 def async_service(dsn: str) -> AsyncRetrievalService:
     return AsyncRetrievalService(AsyncPostgresProvider(dsn), EMBEDDER, settings=SETTINGS)
 
 
-def documents(dsn: str, how: str, **options: Any) -> list[Document]:
-    """Retrieve with LangChain: now, awaited, or awaited with only a service that blocks."""
-    if how == "invoke":
-        retriever = langchain.SecondBrainRetriever(service=service(dsn), options=options)
-        return retriever.invoke("rotated keys")
-    if how == "ainvoke":
-        retriever = langchain.SecondBrainRetriever(
-            async_service=async_service(dsn), options=options
-        )
-    else:
-        retriever = langchain.SecondBrainRetriever(service=service(dsn), options=options)
-    return asyncio.run(retriever.ainvoke("rotated keys"))
+class Found(NamedTuple):
+    """What a framework has of a hit."""
+
+    id: str | None
+    text: str
+    document: str
+    score: float | None
+    metadata: dict[str, Any]
 
 
-def nodes(dsn: str, how: str, **options: Any) -> list[NodeWithScore]:
-    """Retrieve with LlamaIndex, in the same ways."""
-    if how == "invoke":
-        return llama_index.SecondBrainRetriever(service(dsn), options=options).retrieve(
-            "rotated keys"
-        )
-    if how == "ainvoke":
-        retriever = llama_index.SecondBrainRetriever(
-            async_service=async_service(dsn), options=options
-        )
-    else:
-        retriever = llama_index.SecondBrainRetriever(service(dsn), options=options)
-    return asyncio.run(retriever.aretrieve("rotated keys"))
+def retrieved(
+    framework: str, dsn: str, how: str = "now", *, model: AxisEmbedder = EMBEDDER, **options: Any
+) -> list[Found]:
+    """Retrieve now, awaited, or awaited with only a service that blocks."""
+    given: dict[str, Any] = {"service": service(dsn, model)}
+    if how == "awaited":
+        given = {"async_service": async_service(dsn)}
+    if framework == "LangChain":
+        chain = langchain.SecondBrainRetriever(**given, options=options)
+        documents = chain.invoke(ASKED) if how == "now" else asyncio.run(chain.ainvoke(ASKED))
+        return [
+            Found(
+                one.id,
+                one.page_content,
+                one.metadata["document_id"],
+                one.metadata["score"],
+                one.metadata,
+            )
+            for one in documents
+        ]
+    index = llama_index.SecondBrainRetriever(**given, options=options)
+    nodes = index.retrieve(ASKED) if how == "now" else asyncio.run(index.aretrieve(ASKED))
+    return [
+        Found(one.node_id, one.text, str(one.node.ref_doc_id), one.score, one.metadata)
+        for one in nodes
+    ]
 
 
-WAYS = pytest.mark.parametrize("how", ["invoke", "ainvoke", "ainvoke in a thread"])
+FRAMEWORKS = pytest.mark.parametrize("framework", ["LangChain", "LlamaIndex"])
+WAYS = pytest.mark.parametrize("how", ["now", "awaited", "awaited in a thread"])
 
 
-@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("is_awaited", [False, True])
 @pytest.mark.parametrize("has_async", [False, True])
 def test_langchain_s_own_arguments_are_options_of_one_search(
-    filled: str, how: str, has_async: bool
+    filled: str, is_awaited: bool, has_async: bool
 ) -> None:
     retriever = langchain.SecondBrainRetriever(
         service=service(filled),
@@ -120,9 +128,9 @@ def test_langchain_s_own_arguments_are_options_of_one_search(
         options={"limit": 2, "mode": "text"},
     )
     found = (
-        retriever.invoke("rotated keys", limit=1)
-        if how == "invoke"
-        else asyncio.run(retriever.ainvoke("rotated keys", limit=1))
+        asyncio.run(retriever.ainvoke(ASKED, limit=1))
+        if is_awaited
+        else retriever.invoke(ASKED, limit=1)
     )
     assert [document.metadata["vector_rank"] for document in found] == [None]
 
@@ -136,38 +144,29 @@ def test_a_retriever_without_a_service_or_with_an_unknown_argument_is_refused(fi
         llama_index.SecondBrainRetriever()
 
 
+@FRAMEWORKS
 @WAYS
-def test_langchain_gets_documents_with_id_text_and_metadata(filled: str, how: str) -> None:
-    best, second = documents(filled, how, limit=2)
-    assert (best.page_content, second.page_content) == (KEYS, LEAKED)
-    expected = service(filled).search("rotated keys", limit=1).results[0]
-    assert best.id == expected.id
+def test_a_framework_gets_the_id_the_text_and_the_metadata(
+    filled: str, framework: str, how: str
+) -> None:
+    best, second = retrieved(framework, filled, how, limit=2)
+    expected = service(filled).search(ASKED, limit=1).results[0]
+    assert (best.text, second.text) == (KEYS, LEAKED)
+    assert best[0:1] + best[2:4] == (expected.id, expected.document_id, expected.score)
     wanted = {
         "title": "API keys",
         "team": "platform",
         "source_url": "https://example.org/keys",
-        "document_id": expected.document_id,
         "rank": 1,
-        "score": expected.score,
         "match_type": "both",
         "degraded": None,
     }
     assert wanted.items() <= best.metadata.items()
 
 
-@WAYS
-def test_llama_index_gets_nodes_with_scores(filled: str, how: str) -> None:
-    best, second = nodes(filled, how, limit=2)
-    expected = service(filled).search("rotated keys", limit=1).results[0]
-    assert (best.text, second.text) == (KEYS, LEAKED)
-    assert (best.node_id, best.score) == (expected.id, expected.score)
-    assert best.node.source_node is not None
-    assert best.node.source_node.node_id == expected.document_id
-    assert best.metadata["team"] == "platform"
-
-
 def test_a_model_reads_of_a_node_where_it_is_from_and_no_scores(filled: str) -> None:
-    (best,) = nodes(filled, "invoke", limit=1)
+    retriever = llama_index.SecondBrainRetriever(service(filled), options={"limit": 1})
+    (best,) = retriever.retrieve(ASKED)
     shown = best.node.get_content(MetadataMode.LLM)
     assert "title: API keys" in shown
     assert KEYS in shown
@@ -176,51 +175,33 @@ def test_a_model_reads_of_a_node_where_it_is_from_and_no_scores(filled: str) -> 
     assert best.node.get_content(MetadataMode.EMBED) == KEYS
 
 
-@pytest.mark.parametrize("retrieve", [documents, nodes])
-def test_options_are_those_of_the_search(
-    filled: str, retrieve: Callable[..., Sequence[Document | NodeWithScore]]
-) -> None:
-    assert len(retrieve(filled, "invoke")) == 3
-    assert len(retrieve(filled, "invoke", min_similarity=0.5)) == 2
-    assert retrieve(filled, "invoke", filters={"team": "nobody"}) == []
+@FRAMEWORKS
+def test_options_are_those_of_the_search(filled: str, framework: str) -> None:
+    assert len(retrieved(framework, filled)) == 3
+    assert len(retrieved(framework, filled, min_similarity=0.5)) == 2
+    assert retrieved(framework, filled, filters={"team": "nobody"}) == []
+    (whole,) = retrieved(framework, filled, limit=1, expand_neighbors=1)
+    assert whole.text == f"{KEYS}\n[CHUNK BOUNDARY]\n{LEAKED}"
     with pytest.raises(InvalidInputError, match="limit"):
-        retrieve(filled, "invoke", limit=0)
+        retrieved(framework, filled, limit=0)
 
 
-@pytest.mark.parametrize("retrieve", [documents, nodes])
+@FRAMEWORKS
 @WAYS
-def test_a_failure_is_raised_and_no_empty_list(
-    retrieve: Callable[..., Sequence[object]], how: str
-) -> None:
+def test_a_failure_is_raised_and_no_empty_list(framework: str, how: str) -> None:
     with pytest.raises(UnavailableError):
-        retrieve(NOWHERE, how)
+        retrieved(framework, NOWHERE, how)
 
 
-class BrokenEmbedder(AxisEmbedder):
-    """The same model, whose service is down."""
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        raise ConnectionError("no answer")
-
-
-def test_a_hit_says_what_the_search_had_to_do_without(filled: str) -> None:
-    degraded = RetrievalService(PostgresProvider(filled), BrokenEmbedder(), settings=SETTINGS)
-    (document, *_) = langchain.SecondBrainRetriever(service=degraded).invoke("rotated keys")
-    (node, *_) = llama_index.SecondBrainRetriever(degraded).retrieve("rotated keys")
-    assert (document.page_content, document.metadata["degraded"]) == (KEYS, "embed")
-    assert (node.text, node.metadata["degraded"]) == (KEYS, "embed")
-
-
-def test_neighbours_that_were_asked_for_are_the_text(filled: str) -> None:
-    whole = f"{KEYS}\n[CHUNK BOUNDARY]\n{LEAKED}"
-    (document,) = documents(filled, "invoke", limit=1, expand_neighbors=1)
-    (node,) = nodes(filled, "invoke", limit=1, expand_neighbors=1)
-    assert (document.page_content, node.text) == (whole, whole)
+@FRAMEWORKS
+def test_a_hit_says_what_the_search_had_to_do_without(filled: str, framework: str) -> None:
+    best, *_ = retrieved(framework, filled, model=BrokenEmbedder())
+    assert (best.text, best.metadata["degraded"]) == (KEYS, "embed")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["invoke", "ainvoke"])
-def test_the_retriever_is_part_of_a_chain(filled: str, method: str) -> None:
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_the_retriever_is_part_of_a_chain(filled: str, is_awaited: bool) -> None:
     def joined(found: list[Document]) -> str:
         return " ".join(document.page_content for document in found)
 
@@ -241,22 +222,20 @@ def test_the_retriever_is_part_of_a_chain(filled: str, method: str) -> None:
         | StrOutputParser()
     )
     question = "How often are keys rotated?"
-    asked = chain.invoke(question) if method == "invoke" else asyncio.run(chain.ainvoke(question))
+    asked = asyncio.run(chain.ainvoke(question)) if is_awaited else chain.invoke(question)
     assert asked == "Every 90 days."
     assert seen == [f"Human: {KEYS} {LEAKED} Question: {question}"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["query", "aquery"])
-def test_the_retriever_feeds_a_query_engine(filled: str, method: str) -> None:
-    engine = RetrieverQueryEngine.from_args(
-        llama_index.SecondBrainRetriever(
-            service(filled), async_service=async_service(filled), options={"limit": 1}
-        ),
-        llm=MockLLM(),
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_the_retriever_feeds_a_query_engine(filled: str, is_awaited: bool) -> None:
+    retriever = llama_index.SecondBrainRetriever(
+        service(filled), async_service=async_service(filled), options={"limit": 1}
     )
+    engine = RetrieverQueryEngine.from_args(retriever, llm=MockLLM())
     question = "How often are keys rotated?"
-    response = engine.query(question) if method == "query" else asyncio.run(engine.aquery(question))
+    response = asyncio.run(engine.aquery(question)) if is_awaited else engine.query(question)
     # The stand-in for a model answers with what it was asked.
     assert KEYS in str(response)
     assert question in str(response)

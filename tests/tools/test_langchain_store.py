@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from axis import INVOICE, KEYS, LEAKED, axis
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.indexing import InMemoryRecordManager, aindex, index
@@ -21,24 +22,17 @@ from second_brain.errors import InvalidInputError, UnexpectedAnswerError
 from second_brain.integrations.langchain import SecondBrainVectorStore
 from second_brain.integrations.store import TextStore
 
-KEYS = "Service role keys are rotated every 90 days."
-LEAKED = "A leaked key is revoked first."
-INVOICE = "An invoice is cancelled by a credit note."
 TEXTS = [KEYS, LEAKED, INVOICE]
 
 
 class AxisEmbeddings(Embeddings):
-    """Embeds by hand: rotated keys along one axis, other keys near it, all else along another."""
-
     model = "by-hand"
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [self.embed_query(text) for text in texts]
+        return [*map(axis, texts)]
 
     def embed_query(self, text: str) -> list[float]:
-        if "rotate" in text:
-            return [0.0, 0.0, 1.0]
-        return [0.0, 0.6, 0.8] if "key" in text else [1.0, 0.0, 0.0]
+        return axis(text)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +45,6 @@ def six_dimensions(server: Server) -> Iterator[Any]:
 
 @pytest.mark.slow
 class TestVectorStoreSuite(VectorStoreIntegrationTests):
-    """LangChain's standard suite, synchronous and asynchronous."""
-
     @pytest.fixture
     def vectorstore(self, six_dimensions: Any) -> Iterator[SecondBrainVectorStore]:
         store = SecondBrainVectorStore(six_dimensions, self.get_embeddings())
@@ -63,8 +55,6 @@ class TestVectorStoreSuite(VectorStoreIntegrationTests):
 
 @pytest.mark.slow
 class TestRetrieverSuite(RetrieversIntegrationTests):
-    """LangChain's standard suite for retrievers, on the store's retriever."""
-
     @pytest.fixture(autouse=True)
     def _filled(self, emptied_dsn: str) -> None:
         type(self).dsn = emptied_dsn
@@ -74,8 +64,6 @@ class TestRetrieverSuite(RetrieversIntegrationTests):
 
     @property
     def retriever_constructor(self) -> type[BaseRetriever]:
-        """Return what makes the retriever with `k` documents."""
-
         def make(k: int = 3) -> BaseRetriever:
             store = SecondBrainVectorStore(self.dsn, AxisEmbeddings())
             return store.as_retriever(search_kwargs={"k": k})
@@ -114,28 +102,18 @@ def test_a_search_finds_by_both_legs_and_says_what_its_scores_are(emptied_dsn: s
     # The word is in no vector that is near.
     assert ids(store.similarity_search("credit", 1, mode="text")) == ["invoice"]
     by_vector = store.similarity_search_with_score("rotate", 3, mode="vector")
-    assert [(one.id, round(score, 2)) for one, score in by_vector] == [
-        ("keys", 1.0),
-        ("leaked", 0.8),
-        ("invoice", 0.0),
-    ]
+    similarities = {one.id: round(score, 2) for one, score in by_vector}
+    assert similarities == {"keys": 1.0, "leaked": 0.8, "invoice": 0.0}
     with pytest.raises(InvalidInputError, match="mode must be one of"):
         store.similarity_search("credit", mode="both")
-
-
-def test_the_keys_of_a_dict_are_metadata_and_a_list_has_conditions(emptied_dsn: str) -> None:
-    store = filled(emptied_dsn)
-    assert ids(store.similarity_search("key", filter={"team": "finance"})) == ["invoice"]
-    assert ids(store.similarity_search("key", filter={"title": "Keys"})) == ["keys"]
-    condition = {"field": "metadata.team", "op": "ne", "value": "platform"}
-    assert ids(store.similarity_search("key", filter=[condition])) == ["invoice"]
-    with pytest.raises(InvalidInputError, match="op"):
-        store.similarity_search("key", filter=[{**condition, "op": "like"}])
 
 
 @pytest.mark.parametrize(
     ("given", "found"),
     [
+        ({"team": "finance"}, {"invoice"}),
+        ({"title": "Keys"}, {"keys"}),
+        ([{"field": "metadata.team", "op": "ne", "value": "platform"}], {"invoice"}),
         ({"team": {"$eq": "finance"}}, {"invoice"}),
         ({"team": {"$ne": "platform"}}, {"invoice"}),
         ({"team": {"$in": ["finance", "sales"]}}, {"invoice"}),
@@ -151,26 +129,19 @@ def test_the_keys_of_a_dict_are_metadata_and_a_list_has_conditions(emptied_dsn: 
         ({"$not": {"$or": [{"team": "finance"}, {"title": "Keys"}]}}, {"leaked"}),
         ({"$not": {"team": {"$gt": "finance"}}}, {"invoice"}),
         ({"a.b": {"$nin": [1, 2]}}, {"keys", "leaked", "invoice"}),
-        ({"$not": {"team": "platform"}}, {"invoice"}),
         ({"team": "platform", "$not": {"title": {"$exists": True}}}, {"leaked"}),
     ],
 )
-def test_a_dict_takes_the_operators_of_other_stores(
-    emptied_dsn: str, given: dict[str, Any], found: set[str]
+def test_a_filter_has_keys_of_metadata_operators_of_other_stores_or_conditions(
+    emptied_dsn: str, given: Any, found: set[str]
 ) -> None:
     assert set(ids(filled(emptied_dsn).similarity_search("key", filter=given))) == found
 
 
 def test_mmr_leaves_out_what_is_like_the_first(emptied_dsn: str) -> None:
-    store = filled(emptied_dsn)
-    assert ids(store.max_marginal_relevance_search("rotate", 2, lambda_mult=0.2)) == [
-        "keys",
-        "invoice",
-    ]
-    assert ids(store.max_marginal_relevance_search("rotate", 2, lambda_mult=1.0)) == [
-        "keys",
-        "leaked",
-    ]
+    search = filled(emptied_dsn).max_marginal_relevance_search
+    assert ids(search("rotate", 2, lambda_mult=0.2)) == ["keys", "invoice"]
+    assert ids(search("rotate", 2, lambda_mult=1.0)) == ["keys", "leaked"]
 
 
 def test_a_retriever_with_a_score_threshold_compares_cosine_similarities(emptied_dsn: str) -> None:
@@ -243,11 +214,9 @@ async def test_the_indexing_api_adds_and_deletes(emptied_dsn: str, is_async: boo
     async def indexed(*texts: str) -> tuple[int, int]:
         documents = [Document(text, metadata={"source": "a"}) for text in texts]
         given: dict[str, Any] = {"cleanup": "incremental", "source_id_key": "source"}
+        given |= {"docs_source": documents, "record_manager": records, "vector_store": store}
         given["key_encoder"] = "sha256"
-        if is_async:
-            done = await aindex(documents, records, store, **given)
-        else:
-            done = index(documents, records, store, **given)
+        done = await aindex(**given) if is_async else index(**given)
         return done["num_added"], done["num_deleted"]
 
     assert await indexed(KEYS, LEAKED) == (2, 0)
@@ -274,6 +243,7 @@ def test_a_filter_that_would_match_nothing_or_everything_is_refused(emptied_dsn:
         {"a.b": None},
         {"": 1},
         [{"page": {"$in": [1]}}],
+        [{"field": "metadata.team", "op": "like", "value": "platform"}],
         lambda rpc: rpc,
         "team = 'a'",
         7,

@@ -141,17 +141,8 @@ def test_hits_of_the_settings_in_use_are_reranked(
     assert (report["reference"], report["reranker"]) == ("stored", "ours")
     # The first question twice: the model is loaded before a time is taken.
     assert len(calls) == 1 + report["queries"]
-    shown = brain(
-        "corpus",
-        "eval",
-        "--collection",
-        "first",
-        "--reranker",
-        "ours",
-        "--compare",
-        "vector",
-        "text",
-    )
+    given = ("corpus", "eval", "--collection", "first", "--reranker", "ours")
+    shown = brain(*given, "--compare", "vector", "text")
     assert "rerank: the first 50 hits of vector, ordered by ours" in shown.out
     assert "rerank against vector: +0.369" in shown.out
     refused = brain("corpus", "eval", "--reranker", "ours", "--compare-embedder", "better")
@@ -234,11 +225,9 @@ def test_questions_are_those_of_the_collection(brain: Run) -> None:
 
 def test_options_of_a_test_collection_need_its_folder(brain: Run, tmp_path: Path) -> None:
     done = brain("corpus", "eval", "--qrels", "qrels.tsv")
-    assert done.code == 2
-    assert "give its folder" in done.err
+    assert (done.code, "give its folder" in done.err) == (2, True)
     done = brain("corpus", "tune", str(tmp_path), "--questions", "all")
-    assert done.code == 2
-    assert "give no folder" in done.err
+    assert (done.code, "give no folder" in done.err) == (2, True)
 
 
 def test_generated_questions_are_repeatable_and_reported_apart(
@@ -295,13 +284,8 @@ def test_a_document_has_the_best_grade_of_its_chunks_and_the_mean_of_its_judges(
     given = [(1, "1", 0), (2, "1", 0), (1, "2", 2), (2, "2", 1)]
     judgments = [
         Judgment.model_validate(
-            {
-                "question": "q",
-                "document_key": "d",
-                "chunk_id": chunk + place,
-                "grade": grade,
-                "judged_by": f"{chunk}{judge}",
-            }
+            {"question": "q", "document_key": "d", "chunk_id": chunk + place, "grade": grade}
+            | {"judged_by": f"{chunk}{judge}"}
         )
         for judge, place, grade in given
     ]

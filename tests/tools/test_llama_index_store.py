@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from axis import INVOICE, KEYS, LEAKED, axis
 from llama_index.core import Document, StorageContext, VectorStoreIndex
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
@@ -19,27 +20,18 @@ from llama_index.core.vector_stores.types import (
 from second_brain.errors import InvalidInputError
 from second_brain.integrations.llama_index import SecondBrainVectorStore
 
-KEYS = "Service role keys are rotated every 90 days."
-LEAKED = "A leaked key is revoked first."
-INVOICE = "An invoice is cancelled by a credit note."
-
 
 class AxisEmbedding(BaseEmbedding):
-    """Embeds by hand: rotated keys along one axis, other keys near it, all else along another."""
-
     def _get_text_embedding(self, text: str) -> list[float]:
-        if "rotate" in text:
-            return [0.0, 0.0, 1.0]
-        return [0.0, 0.6, 0.8] if "key" in text else [1.0, 0.0, 0.0]
+        return axis(text)
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        return self._get_text_embedding(query)
+        return axis(query)
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._get_text_embedding(query)
+        return axis(query)
 
 
-EMBEDDER = AxisEmbedding()
 METADATA: dict[str, dict[str, Any]] = {
     "keys": {"team": "platform", "year": 2024, "tags": ["api", "keys"], "note": None},
     "leaked": {"team": "platform", "year": 2025, "tags": ["api"], "note": ""},
@@ -52,32 +44,18 @@ def store(emptied_dsn: str) -> SecondBrainVectorStore:
     """A store with three nodes of two documents."""
     made = SecondBrainVectorStore(emptied_dsn, embedding_model="by-hand")
     texts = zip(METADATA, (KEYS, LEAKED, INVOICE), ("a", "a", "b"), strict=True)
-    made.add(
-        [
-            TextNode(
-                id_=key,
-                text=text,
-                metadata=METADATA[key],
-                embedding=EMBEDDER.get_text_embedding(text),
-                relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=document)},
-            )
-            for key, text, document in texts
-        ]
-    )
+    for key, text, document in texts:
+        node = TextNode(id_=key, text=text, metadata=METADATA[key], embedding=axis(text))
+        node.relationships = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=document)}
+        made.add([node])
     return made
 
 
 def asked(
     store: SecondBrainVectorStore, text: str, mode: str = "default", **arguments: Any
 ) -> list[str]:
-    result = store.query(
-        VectorStoreQuery(
-            query_embedding=EMBEDDER.get_query_embedding(text),
-            query_str=text,
-            mode=VectorStoreQueryMode(mode),
-            **{"similarity_top_k": 3, **arguments},
-        )
-    )
+    given = {"query_embedding": axis(text), "query_str": text, "similarity_top_k": 3, **arguments}
+    result = store.query(VectorStoreQuery(mode=VectorStoreQueryMode(mode), **given))
     assert result.ids == [node.node_id for node in result.nodes or []]
     return result.ids or []
 
@@ -123,37 +101,58 @@ def test_the_score_of_the_default_mode_is_the_cosine_similarity(
 def test_each_operator_keeps_what_llama_index_itself_keeps(
     store: SecondBrainVectorStore, key: str, operator: str, value: Any, expected: set[str]
 ) -> None:
-    filters = MetadataFilters(
-        filters=[MetadataFilter(key=key, operator=FilterOperator(operator), value=value)]
-    )
+    filters = joined("and", (key, operator, value))
     assert set(asked(store, "key", filters=filters)) == expected
     # These are compared by LlamaIndex's own function.
     assert {node.node_id for node in store.get_nodes(filters=filters)} == expected
 
 
-def one_of(condition: str, *pairs: tuple[str, Any]) -> MetadataFilters:
-    return MetadataFilters(
-        filters=[MetadataFilter(key=key, value=value) for key, value in pairs],
-        condition=FilterCondition(condition),
-    )
+def joined(condition: str, *parts: tuple[str, str, Any] | MetadataFilters) -> MetadataFilters:
+    """Join filters, and conditions of a key, an operator and a value."""
+    filters = [
+        one
+        if isinstance(one, MetadataFilters)
+        else MetadataFilter(key=one[0], operator=FilterOperator(one[1]), value=one[2])
+        for one in parts
+    ]
+    return MetadataFilters(filters=filters, condition=FilterCondition(condition))
 
 
-def test_conditions_are_joined_where_a_search_can_join_them(store: SecondBrainVectorStore) -> None:
-    both = one_of("and", ("team", "platform"), ("year", 2025))
-    assert asked(store, "key", filters=both) == ["leaked"]
-    either = one_of("or", ("year", 2024), ("year", 2026))
-    assert set(asked(store, "key", filters=either)) == {"keys", "invoice"}
-    neither = one_of("not", ("year", 2024), ("year", 2026))
-    assert asked(store, "key", filters=neither) == ["leaked"]
-    nested = MetadataFilters(filters=[neither, either], condition=FilterCondition.AND)
-    assert asked(store, "key", filters=nested) == []
-    either = one_of("or", ("year", 2024), ("team", "finance"))
-    assert set(asked(store, "key", filters=either)) == {"keys", "invoice"}
-    part = MetadataFilter(key="team", operator=FilterOperator.TEXT_MATCH, value="inan")
-    assert asked(store, "key", filters=MetadataFilters(filters=[part])) == ["invoice"]
-    words = MetadataFilter(key="note", operator=FilterOperator.TEXT_MATCH_INSENSITIVE, value="paid")
-    with pytest.raises(InvalidInputError, match="text_match_insensitive of 'note'"):
-        asked(store, "key", filters=MetadataFilters(filters=[words]))
+EITHER = joined("or", ("year", "==", 2024), ("year", "==", 2026))
+NEITHER = joined("not", ("year", "==", 2024), ("year", "==", 2026))
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (joined("and", ("team", "==", "platform"), ("year", "==", 2025)), {"leaked"}),
+        (EITHER, {"keys", "invoice"}),
+        (NEITHER, {"leaked"}),
+        (joined("and", NEITHER, EITHER), set()),
+        (joined("or", ("year", "==", 2024), ("team", "==", "finance")), {"keys", "invoice"}),
+        (joined("and", ("team", "text_match", "inan")), {"invoice"}),
+    ],
+    ids=["and", "or", "not", "nested", "or over two keys", "a part of a text"],
+)
+def test_conditions_are_joined(
+    store: SecondBrainVectorStore, filters: MetadataFilters, expected: set[str]
+) -> None:
+    assert set(asked(store, "key", filters=filters)) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "told"),
+    [
+        ("note", "text_match_insensitive", "text_match_insensitive of 'note'"),
+        # It would be a path.
+        ("a.b", ">", r"a\.b' has a dot"),
+    ],
+)
+def test_what_a_search_cannot_compare_is_refused(
+    store: SecondBrainVectorStore, key: str, operator: str, told: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        asked(store, "key", filters=joined("and", (key, operator, "1")))
 
 
 def test_a_query_can_name_documents_and_nodes(store: SecondBrainVectorStore) -> None:
@@ -168,8 +167,9 @@ def test_nodes_come_back_as_they_were_and_are_deleted(store: SecondBrainVectorSt
     store.delete("a")
     store.delete("nobody")
     assert [one.node_id for one in store.get_nodes(list(METADATA))] == ["invoice"]
-    store.delete_nodes(filters=one_of("and", ("team", "platform")))
-    store.delete_nodes(["invoice"], filters=one_of("and", ("team", "platform")))
+    platform = joined("and", ("team", "==", "platform"))
+    store.delete_nodes(filters=platform)
+    store.delete_nodes(["invoice"], filters=platform)
     assert len(store.get_nodes(["invoice"])) == 1
     store.delete_nodes(["invoice"])
     assert store.get_nodes(["invoice"]) == []
@@ -194,58 +194,34 @@ def test_awaited_calls_do_the_same(store: SecondBrainVectorStore) -> None:
 
 def test_an_index_writes_to_the_store_and_another_one_reads_it(emptied_dsn: str) -> None:
     store = SecondBrainVectorStore(emptied_dsn, embedding_model="by-hand")
+    platform = {"team": "platform"}
     documents = [
-        Document(doc_id="manual", text=KEYS, metadata={"team": "platform"}),
+        Document(doc_id="manual", text=KEYS, metadata=platform),
         Document(doc_id="bills", text=INVOICE),
     ]
-    index = VectorStoreIndex.from_documents(
-        documents,
-        storage_context=StorageContext.from_defaults(vector_store=store),
-        embed_model=EMBEDDER,
-    )
-    again = VectorStoreIndex.from_vector_store(store, embed_model=EMBEDDER)
-    (best,) = again.as_retriever(
-        similarity_top_k=1, vector_store_query_mode="hybrid", alpha=0.5
-    ).retrieve("rotate")
-    assert (best.text, best.metadata, best.node.ref_doc_id) == (
-        KEYS,
-        {"team": "platform"},
-        "manual",
-    )
+    context = StorageContext.from_defaults(vector_store=store)
+    index = VectorStoreIndex.from_documents(documents, context, embed_model=AxisEmbedding())
+    again = VectorStoreIndex.from_vector_store(store, embed_model=AxisEmbedding())
+    hybrid = {"similarity_top_k": 1, "vector_store_query_mode": "hybrid", "alpha": 0.5}
+    (best,) = again.as_retriever(**hybrid).retrieve("rotate")
+    assert (best.text, best.metadata, best.node.ref_doc_id) == (KEYS, platform, "manual")
     index.delete_ref_doc("manual")
-    assert [one.text for one in again.as_retriever(similarity_top_k=2).retrieve("rotate")] == [
-        INVOICE
-    ]
+    assert [one.text for one in again.as_retriever().retrieve("rotate")] == [INVOICE]
 
 
 def test_nodes_are_deleted_by_the_filters_that_a_search_takes(
     store: SecondBrainVectorStore,
 ) -> None:
-    number = MetadataFilter(key="n", operator=FilterOperator.GT, value=1)
-    nested = MetadataFilters(
-        filters=[
-            MetadataFilters(filters=[number]),
-            MetadataFilters(
-                filters=[MetadataFilter(key="keep", value="yes")], condition=FilterCondition.NOT
-            ),
+    kept = joined("and", joined("and", ("n", ">", 1)), joined("not", ("keep", "==", "yes")))
+    metadata: list[dict[str, Any]] = [
+        *({"n": 1}, {"n": 2}, {"n": "a text"}, {}, {"n": 3, "keep": "yes"})
+    ]
+    store.add(
+        [
+            TextNode(id_=str(place), text="key", metadata=one, embedding=[1.0, 0.0, 0.0])
+            for place, one in enumerate(metadata)
         ]
     )
-    nodes = [
-        TextNode(id_=str(place), text="key", metadata=metadata, embedding=[1.0, 0.0, 0.0])
-        for place, metadata in enumerate(
-            [{"n": 1}, {"n": 2}, {"n": "a text"}, {}, {"n": 3, "keep": "yes"}]
-        )
-    ]
-    store.add(nodes)
-    before = {one.node_id for one in store.get_nodes(filters=MetadataFilters(filters=[]))}
-    store.delete_nodes(filters=nested)
-    after = {one.node_id for one in store.get_nodes(filters=MetadataFilters(filters=[]))}
-    assert before - after == {"1"}
-
-
-def test_a_key_with_a_dot_is_refused_where_it_would_be_a_path(
-    store: SecondBrainVectorStore,
-) -> None:
-    dotted = MetadataFilter(key="a.b", operator=FilterOperator.GT, value=1)
-    with pytest.raises(InvalidInputError, match=r"a\.b' has a dot"):
-        asked(store, "key", filters=MetadataFilters(filters=[dotted]))
+    store.delete_nodes(filters=kept)
+    left = {one.node_id for one in store.get_nodes(filters=MetadataFilters(filters=[]))}
+    assert left == {*METADATA, "0", "2", "3", "4"}

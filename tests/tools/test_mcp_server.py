@@ -1,4 +1,4 @@
-"""`second-brain server mcp`: stdio, HTTP, what it refuses, progress and cancellation."""
+"""`second-brain server mcp`: stdio, HTTP, what it refuses, progress, cancellation, conformance."""
 
 import json
 import signal
@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from command_line import Run
+from conformance import REVISIONS, conformance, needs_runner
 from mcp_clients import (
     ANA,
     COMMAND,
@@ -29,6 +31,7 @@ from mcp_clients import (
     connected,
     environment,
     http_server,
+    over_stdio,
     with_token,
 )
 from second_brain.mcp_server import Scope
@@ -36,6 +39,7 @@ from waiting import until
 
 pytest_plugins = ("mcp_fixtures",)
 
+HTTP = ["--transport", "http"]
 EMBED_AND_SEARCH = [(0, 2, "Embedding"), (1, 2, "Searching")]
 
 
@@ -53,42 +57,37 @@ def test_a_database_that_is_down_is_an_error_with_a_remedy_and_no_secret(
     named = {name: value.format(port=closed_port) for name, value in variables.items()}
     started = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=environment(**named))
     with connected(Client(stdio_client(started))) as assistant:
-        refused = assistant.ask("hybrid_search", query="keys")
+        refused = assistant.search("keys")
     assert refused.is_error
     assert "Try again shortly" in refused.text
     assert "hunter2" not in refused.text
 
 
-def say(process: "subprocess.Popen[str]", method: str, number: int | None, **params: Any) -> None:
-    message = {"jsonrpc": "2.0", "method": method, "params": params}
+def say(process: "subprocess.Popen[str]", method: str, **message: Any) -> None:
     assert process.stdin
-    print(json.dumps(message | ({"id": number} if number else {})), file=process.stdin, flush=True)
+    said = {"jsonrpc": "2.0", "method": method, **message}
+    print(json.dumps(said), file=process.stdin, flush=True)
 
 
 @pytest.fixture
 def greeted(corpus: str) -> Iterator["subprocess.Popen[str]"]:
     """The real process over stdio, which has been greeted and has answered."""
-    with subprocess.Popen(
-        COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(SECOND_BRAIN_DSN=corpus),
-    ) as process:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    given = environment(SECOND_BRAIN_DSN=corpus)
+    with subprocess.Popen(COMMAND, text=True, env=given, **pipes) as process:
         client = {"name": "test", "version": "1"}
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
-        say(process, "initialize", 1, **hello)
+        say(process, "initialize", id=1, params=hello)
         assert process.stdout
         assert json.loads(process.stdout.readline())["id"] == 1
-        say(process, "notifications/initialized", None)
+        say(process, "notifications/initialized")
         yield process
         process.kill()
 
 
 def test_standard_output_is_the_protocol_and_nothing_else(greeted: "subprocess.Popen[str]") -> None:
     assert greeted.stdout
-    say(greeted, "tools/call", 2, name="hybrid_search", arguments={"query": "keys"})
+    say(greeted, "tools/call", id=2, params={"name": "search", "arguments": {"query": "keys"}})
     assert json.loads(greeted.stdout.readline())["id"] == 2
     printed, logged = greeted.communicate()
     assert (printed, greeted.returncode) == ("", 0)
@@ -110,12 +109,11 @@ def open_server(corpus: str) -> Iterator[str]:
 def test_http_serves_both_kinds_of_clients_and_refuses_another_host(open_server: str) -> None:
     for mode in ("auto", "legacy"):
         with connected(Client(open_server, mode=mode)) as assistant:
-            assert KEYS in assistant.ask("hybrid_search", query="rotated keys").contents()
+            assert KEYS in assistant.search("rotated keys").contents()
             steps = assistant.ask_with_progress("hybrid_search", query="keys")
             assert steps == EMBED_AND_SEARCH
     # What a web page could send, from its own host or one that was made to lead here.
-    for header, status in (("Origin", 403), ("Host", 421)):
-        evil = {header: "http://evil.example" if header == "Origin" else "evil.example"}
+    for evil, status in (({"Origin": "http://evil.example"}, 403), ({"Host": "evil.example"}, 421)):
         assert httpx.post(open_server, json={}, headers=evil).status_code == status
 
 
@@ -133,8 +131,7 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
     variables = {**token, "SECOND_BRAIN_VIEWER_ID": ANA, "SECOND_BRAIN_DSN": corpus}
     with http_server(**variables) as served:
         url = served.url
-        for given in (None, "another"):
-            headers = {"Authorization": f"Bearer {given}"} if given else {}
+        for headers in ({}, {"Authorization": "Bearer another"}):
             refused = httpx.post(url, json={}, headers=headers)
             assert refused.status_code == 401
             # One token has no sign-in.
@@ -142,21 +139,17 @@ def test_http_asks_for_the_token_and_keeps_to_the_viewer(corpus: str) -> None:
         sign_in = f"{url.removesuffix('/mcp')}/.well-known/oauth-protected-resource"
         assert httpx.get(sign_in).status_code == 404
         with connected(with_token(url, TOKEN)) as assistant:
-            found = assistant.ask("hybrid_search", query="cameras, heron or kumquats", limit=50)
-    assert RECORDER in found.contents()
-    assert not {HOSTILE, LONG} & found.contents()
+            found = assistant.search("cameras, heron or kumquats", limit=50).contents()
+    assert RECORDER in found
+    assert not {HOSTILE, LONG} & found
 
 
 @pytest.mark.parametrize(
     ("arguments", "variables", "complaint"),
     [
-        (["--transport", "http", "--host", "0.0.0.0"], {}, "Set SECOND_BRAIN_MCP_TOKEN"),
-        (["--transport", "http"], {"SECOND_BRAIN_MCP_TOKEN": " "}, "TOKEN is empty"),
-        (
-            ["--transport", "http"],
-            {"SECOND_BRAIN_MCP_TOKEN": "two\nlines"},
-            "HTTP header cannot contain",
-        ),
+        ([*HTTP, "--host", "0.0.0.0"], {}, "Set SECOND_BRAIN_MCP_TOKEN"),
+        (HTTP, {TOKEN_NAME: " "}, "TOKEN is empty"),
+        (HTTP, {TOKEN_NAME: "two\nlines"}, "HTTP header cannot contain"),
         (["--remember"], {}, "notes need a viewer"),
         (
             ["--remember", "--viewer-id", ANA],
@@ -219,23 +212,18 @@ def wait_for(connection: psycopg.Connection[Any], *, waiting: bool) -> None:
     until(lambda: (connection.execute(WAITING).fetchone() != (0,)) is waiting)
 
 
-def assert_cancelled(assistant: Assistant, dsn: str) -> None:
-    """Cancel a search that waits for a lock: its statement ends while the lock is held."""
-    with locked_chunks(dsn) as watching:
-        call = assistant.begin("search_knowledge_base", query="keys", search_type="text")
-        wait_for(watching, waiting=True)
-        call.cancel()
-        wait_for(watching, waiting=False)
-    assert KEYS in assistant.ask("hybrid_search", query="rotated keys").contents()
-
-
-def test_a_cancelled_call_ends_its_statement_over_stdio(assistant: Assistant, corpus: str) -> None:
-    assert_cancelled(assistant, corpus)
-
-
-def test_a_cancelled_call_ends_its_statement_over_http(open_server: str, corpus: str) -> None:
-    with connected(Client(open_server)) as assistant:
-        assert_cancelled(assistant, corpus)
+@pytest.mark.parametrize("is_http", [False, True], ids=["stdio", "http"])
+def test_a_cancelled_call_ends_its_statement_while_the_lock_is_held(
+    open_server: str, corpus: str, is_http: bool
+) -> None:
+    client = Client(open_server) if is_http else over_stdio(corpus)
+    with connected(client) as assistant:
+        with locked_chunks(corpus) as watching:
+            call = assistant.begin("search_knowledge_base", query="keys", search_type="text")
+            wait_for(watching, waiting=True)
+            call.cancel()
+            wait_for(watching, waiting=False)
+        assert KEYS in assistant.search("rotated keys").contents()
 
 
 def test_a_closed_connection_ends_the_statement_of_an_older_client(
@@ -245,3 +233,25 @@ def test_a_closed_connection_ends_the_statement_of_an_older_client(
         with call_by_hand(open_server, "search_knowledge_base", None, query="keys"):
             wait_for(watching, waiting=True)
         wait_for(watching, waiting=False)
+
+
+SCENARIOS = {
+    "2026-07-28": {
+        *("server-stateless", "tools-list", "resources-list", "sep-2164-resource-not-found"),
+        *("http-header-validation", "dns-rebinding-protection", "caching"),
+    },
+    "2025-11-25": {
+        *("server-initialize", "ping", "tools-list", "resources-list", "dns-rebinding-protection")
+    },
+}
+
+
+@needs_runner
+@pytest.mark.slow
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_mcps_own_runner_finds_that_the_server_conforms(
+    revision: str, open_server: str, tmp_path: Path
+) -> None:
+    passed, failed = conformance(open_server, revision, tmp_path)
+    assert failed == []
+    assert passed.keys() == SCENARIOS[revision]

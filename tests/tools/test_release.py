@@ -1,4 +1,4 @@
-"""The release command: what it prints, what it refuses, what it writes. `make ci` does nothing."""
+"""`make release` (with a `make ci` that does nothing) and `make test-mutants`: what they do."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools import release
+from tools.mutants import PACKAGE, SCHEMAS, drawn
 
 ROOT = Path(__file__).parents[2]
 TODAY = date(2026, 1, 31)
@@ -20,18 +21,17 @@ CHANGELOG = (
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository on main with one commit, where `make ci` does nothing."""
-    (tmp_path / "migrations").mkdir()
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "migrations" / "001_tables.sql").write_text("-- 001_tables: tables.\n", "utf-8")
-    (tmp_path / "tools" / "__init__.py").touch()
+    for name, text in {
+        "migrations/001_tables.sql": "-- 001_tables: tables.\n",
+        "tools/__init__.py": "",
+        "CHANGELOG.md": CHANGELOG,
+        "pyproject.toml": '[project]\nversion = "1.2.2"\n',
+        "clients/js/package.json": '{\n  "version": "1.2.2"\n}\n',
+        "Makefile": "ci:\n\t@true\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
     (tmp_path / ".venv").mkdir()
-    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, "utf-8")
-    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.2"\n', "utf-8")
-    (tmp_path / "clients" / "js").mkdir(parents=True)
-    (tmp_path / "clients" / "js" / "package.json").write_text(
-        '{\n  "version": "1.2.2"\n}\n', "utf-8"
-    )
-    (tmp_path / "Makefile").write_text("ci:\n\t@true\n", "utf-8")
     git(tmp_path, "init", "--quiet", "--initial-branch=main")
     git(tmp_path, "config", "user.name", "Tester")
     git(tmp_path, "config", "user.email", "tester@example.org")
@@ -79,11 +79,9 @@ def test_a_release_sets_version_and_date_freezes_and_tags(checkout: Path) -> Non
     for step in release.steps(checkout, "1.2.3", TODAY):
         if not step.name.startswith("build"):  # the checkout has no package
             step.run()
-    assert tomllib.loads((checkout / "pyproject.toml").read_text("utf-8")) == {
-        "project": {"version": "1.2.3"}
-    }
-    package = (checkout / "clients" / "js" / "package.json").read_text("utf-8")
-    assert json.loads(package) == {"version": "1.2.3"}
+    project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))
+    package = json.loads((checkout / "clients" / "js" / "package.json").read_text("utf-8"))
+    assert project == {"project": package} == {"project": {"version": "1.2.3"}}
     assert "## 1.2.3 (2026-01-31)\n\n- A change." in (checkout / "CHANGELOG.md").read_text("utf-8")
     assert "001_tables.sql" in (checkout / "tools" / "released.sha256").read_text("utf-8")
     assert git(checkout, "tag") == "v1.2.3"
@@ -103,3 +101,17 @@ def test_the_project_has_one_version() -> None:
     package = (ROOT / "clients" / "js" / "package.json").read_text("utf-8")
     assert json.loads(package)["version"] == tomllib.loads(project)["project"]["version"]
     assert json.loads(release.with_version(package, "98.76.54"))["version"] == "98.76.54"
+
+
+SQL = sorted(SCHEMAS.rglob("*.sql"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [SQL, sorted(PACKAGE.rglob("*.py"))], ids=["sql", "python"])
+def test_a_seed_draws_changed_lines_of_each_kind(files: list[Path]) -> None:
+    mutants = drawn(1, 60, files)
+    assert mutants == drawn(1, 60, files) != drawn(2, 60, files)
+    assert all(one.new != one.old for one in mutants)
+    kinds = {one.kind for one in mutants}
+    assert kinds >= {"boundary", "condition", "constant", "operator", "order"}
+    assert (kinds >= {"grant", "lock"}) is (files is SQL)

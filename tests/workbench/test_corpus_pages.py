@@ -9,11 +9,10 @@ from uuid import UUID, uuid4
 import numpy as np
 import psycopg
 import pytest
-from bs4 import BeautifulSoup
 from starlette.testclient import TestClient
 
 from conftest import Connection
-from opened_workbench import SCRIPT
+from opened_workbench import SCRIPT, browser_of, page_of
 from second_brain.database.corpus_overview import corpus_overview
 from second_brain.services.install import Database
 from second_brain.services.write import KnowledgeWriter
@@ -126,14 +125,8 @@ def test_the_map_has_a_point_for_each_chunk_and_the_question(
     for chunk_id, embedding in rows:
         assert read[chunk_id] == pytest.approx(np.array(embedding, np.float32))
     page = library.get("/corpus/map", params={"q": "a key of iron", "by": "knowledge_type"})
-    assert (
-        len(
-            re.findall(
-                r'<a href="/chunk/[^"]+" tabindex="-1" aria-label="[^"]*"><circle', page.text
-            )
-        )
-        >= 6
-    )
+    point = r'<a href="/chunk/[^"]+" tabindex="-1" aria-label="[^"]*"><circle'
+    assert len(re.findall(point, page.text)) >= 6
     assert 'class="asked"' in page.text
     shown = text_of(page.text)
     assert re.search(r"Nearest in the sample Cosine Doors 0\.\d+", shown)
@@ -185,10 +178,8 @@ def test_the_map_keeps_the_plane_of_most_variance() -> None:
     assert max(lower) < min(higher)
     assert dict(drawn.legend) == {"left": 100, "right": 100}
     assert drawn.question is not None
-    near_question = {
-        point.colour for point in drawn.points if abs(point.x - drawn.question[0]) < 99
-    }
-    (colour,) = near_question
+    at = drawn.question[0]
+    (colour,) = {point.colour for point in drawn.points if abs(point.x - at) < 99}
     assert drawn.legend[colour][0] == "left"
     assert {int(near.title[1:]) % 2 for near in drawn.nearest} == {1}
     assert embedding_map.drawn(sample, "collection") == embedding_map.drawn(sample, "collection")
@@ -197,15 +188,10 @@ def test_the_map_keeps_the_plane_of_most_variance() -> None:
 def test_repeated_texts_titles_and_sizes_are_found(database: Connection) -> None:
     writer = KnowledgeWriter(database)
     for key in ("a", "b"):
-        writer.upsert_document(
-            {
-                "external_key": key,
-                "title": "Twice",
-                "source_url": f"https://example.org/{key}",
-                "document_date": "2024-02-29",
-            },
-            [{"content": "The same text."}, {"content": f"{key} " * 4000}],
-        )
+        document = {"external_key": key, "title": "Twice", "document_date": "2024-02-29"}
+        document["source_url"] = f"https://example.org/{key}"
+        chunks = [{"content": "The same text."}, {"content": f"{key} " * 4000}]
+        writer.upsert_document(document, chunks)
     writer.upsert_document({"external_key": "c", "title": "Once"}, [{"content": "Another text."}])
     found = corpus_overview(Database(database))
     documents, sizes = found["documents"], found["sizes"]
@@ -224,8 +210,6 @@ def test_repeated_texts_titles_and_sizes_are_found(database: Connection) -> None
 
 
 def test_an_empty_corpus_has_pages(dsn: str) -> None:
-    from opened_workbench import browser_of
-
     with browser_of(dsn) as opened:
         for address in PAGES:
             assert opened.get(address).status_code == 200
@@ -240,15 +224,9 @@ def test_what_scrolls_can_have_the_focus_of_the_keyboard(library: TestClient) ->
     found = set()
     waiting = library.post("/judge/questions", data={"questions": "zebra"})
     assert waiting.status_code == 200
-    for address in (
-        *PAGES,
-        "/document?key=doors.md",
-        "/?q=zebra",
-        "/judge",
-        "/judge?q=zebra",
-        "/settings",
-    ):
-        page = BeautifulSoup(library.get(address).text, "html.parser")
+    others = ("/document?key=doors.md", "/?q=zebra", "/judge", "/judge?q=zebra", "/settings")
+    for address in (*PAGES, *others):
+        page = page_of(library, address)
         for selector in boxes:
             for box in page.select(selector):
                 found.add(selector)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from html import unescape
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -62,13 +62,8 @@ def writer(corpus: Connection) -> KnowledgeWriter:
 
 def opened(dsn: str) -> TestClient:
     app = create_app(dsn, embedder=embedder())
-    return TestClient(
-        app,
-        base_url=ADDRESS,
-        headers={"origin": ADDRESS},
-        follow_redirects=False,
-        raise_server_exceptions=False,
-    )
+    given: dict[str, Any] = {"follow_redirects": False, "raise_server_exceptions": False}
+    return TestClient(app, base_url=ADDRESS, headers={"origin": ADDRESS}, **given)
 
 
 @pytest.fixture
@@ -128,10 +123,8 @@ def test_a_mark_is_stored_with_its_judge_and_withdrawn(
     page = browser.get("/judge", params={"q": "apples pie", "by": str(ANNA)}).text
     form = {"q": "apples pie", "chunk": chunks(page)[0], "by": str(ANNA), "grade": "1"}
     answer = browser.post("/judge/mark", data=form)
-    assert (answer.status_code, answer.headers["location"]) == (
-        303,
-        f"/judge?q=apples+pie&by={ANNA}#chunk-{chunks(page)[0]}",
-    )
+    back = f"/judge?q=apples+pie&by={ANNA}#chunk-{chunks(page)[0]}"
+    assert (answer.status_code, answer.headers["location"]) == (303, back)
     (stored,) = writer.judgments("")
     assert (stored.grade, stored.judged_by, str(stored.chunk_id)) == (1, ANNA, chunks(page)[0])
     marked = browser.get("/judge", params={"q": "apples pie", "by": str(ANNA)}).text
@@ -139,11 +132,9 @@ def test_a_mark_is_stored_with_its_judge_and_withdrawn(
     # Another judge does not see the mark, and cannot withdraw it.
     assert '<b id="marked">0</b>' in browser.get("/judge", params={"q": "apples pie"}).text
     for by, left in (("", 1), (str(ANNA), 0)):
-        answer = browser.post(
-            "/judge/mark",
-            data={**form, "by": by, "grade": ""},
-            headers={"accept": "application/json"},
-        )
+        as_json = {"accept": "application/json"}
+        given = {**form, "by": by, "grade": ""}
+        answer = browser.post("/judge/mark", data=given, headers=as_json)
         assert (answer.status_code, len(writer.judgments(""))) == (204, left)
 
 
@@ -167,10 +158,8 @@ def test_a_wrong_mark_is_refused_by_name(
 
 
 def test_marks_need_the_right_to_write_judgments(judged_dsn: str, corpus: Connection) -> None:
-    (chunk,) = cast(
-        tuple[UUID],
-        corpus.execute("select id from public.knowledge_chunks limit 1").fetchone(),
-    )
+    read = corpus.execute("select id from public.knowledge_chunks limit 1").fetchone()
+    (chunk,) = cast(tuple[UUID], read)
     with opened(make_conninfo(judged_dsn, options="-c role=authenticated")) as browser:
         form = {"q": "apples", "chunk": str(chunk), "grade": "2"}
         answer = browser.post("/judge/mark", data=form)
@@ -247,11 +236,8 @@ def test_the_page_counts_the_questions_that_a_fit_needs_and_then_offers_it(
 def test_questions_of_the_query_log_wait_those_without_hits_first(
     browser: TestClient, corpus: Connection
 ) -> None:
-    for question, hits, collections in (
-        ("found", 3, None),
-        ("not found", 0, None),
-        ("elsewhere", 0, ["copies"]),
-    ):
+    rows = (("found", 3, None), ("not found", 0, None), ("elsewhere", 0, ["copies"]))
+    for question, hits, collections in rows:
         corpus.execute(
             "insert into public.knowledge_query_log"
             " (asked_at, question, collections, mode, mode_used, hits, confidence, embed_ms,"

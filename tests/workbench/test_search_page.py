@@ -1,11 +1,11 @@
-"""The page Search over six documents: lists, shares, state in the address, copied calls."""
+"""The pages Search and Why not: lists, shares, state in the address, copied calls, causes."""
 
 import json
 import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -15,25 +15,27 @@ from bs4 import BeautifulSoup, Tag
 from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
-from opened_workbench import OWNER, SCRIPT, browser_of
+from corpora import store_document
+from opened_workbench import OWNER, SCRIPT, browser_of, page_of
+from second_brain.database import migrations
 from second_brain.filters import OPERATORS
 from second_brain.models import CallableEmbedder
+from second_brain.services.results import REMEDIES
+from second_brain.workbench.pages.why_not import TITLES
 from second_brain.workbench.question import Question, read_question
 
 QUESTION = "which key opens the door of a house?"
+OTHER = OWNER[:-1] + "2"
 SHOWN = f"\"'>{SCRIPT}"
 """The title of the last document."""
 
 
-def _page(browser: TestClient, **asked: object) -> BeautifulSoup:
-    answer = browser.get("/?" + urlencode(asked, doseq=True))
-    assert answer.status_code == 200, answer.text
-    return BeautifulSoup(answer.text, "html.parser")
+def _page(browser: TestClient, **asked: Any) -> BeautifulSoup:
+    return page_of(browser, "/", **asked)
 
 
 def _keys(page: BeautifulSoup, leg: str) -> list[str]:
-    hits = page.select(f'[data-list="{leg}"] summary code')
-    return [hit.get_text() for hit in hits]
+    return [hit.get_text() for hit in page.select(f'[data-list="{leg}"] summary code')]
 
 
 def _first(page: Tag, selector: str) -> Tag:
@@ -48,9 +50,7 @@ def _text(page: Tag, selector: str) -> str:
 
 def test_each_leg_has_its_list_and_the_fused_one_stands_beside_it(library: TestClient) -> None:
     page = _page(library, q=QUESTION)
-    assert _keys(page, "hybrid")[0] == "doors.md"
-    assert _keys(page, "text")[0] == "doors.md"
-    assert _keys(page, "vector")[0] == "doors.md"
+    assert {_keys(page, leg)[0] for leg in ("hybrid", "text", "vector")} == {"doors.md"}
     # The text leg finds only what has a word of the question; the vector leg ranks everything.
     assert "cars.md" in _keys(page, "vector")
     assert "cars.md" not in _keys(page, "text")
@@ -101,28 +101,27 @@ def test_what_auto_assumes_for_a_leg_without_the_hit_is_grey(library: TestClient
 def test_the_first_page_offers_questions_that_find_their_documents(library: TestClient) -> None:
     links = _page(library).select(".examples a")
     # The title without a space comes after the one that has some; at most six are offered.
-    assert {link.get_text() for link in links} == {
-        "Keys",
-        "Doors",
-        "Fruit",
-        "Cars",
-        "Budget",
-        SHOWN,
-    }
+    titles = {link.get_text() for link in links}
+    assert titles == {"Keys", "Doors", "Fruit", "Cars", "Budget", SHOWN}
     for link in links:
-        answer = library.get(str(link["href"]))
-        titles = BeautifulSoup(answer.text, "html.parser").select('[data-list="hybrid"] h3')
-        assert link.get_text() in [title.get_text() for title in titles]
+        found = page_of(library, str(link["href"])).select('[data-list="hybrid"] h3')
+        assert link.get_text() in [title.get_text() for title in found]
 
 
-def test_the_questions_offered_to_a_viewer_name_no_private_document(library: TestClient) -> None:
-    for asked in ({"viewer": OWNER[:-1] + "2"}, {"groups": "staff"}, {"public": "1"}):
-        offered = [link.get_text() for link in _page(library, **asked).select(".examples a")]
-        assert "Doors" in offered, asked
-        assert "Budget" not in offered, asked
-    offered = [link.get_text() for link in _page(library, collections="knowledge").select("main a")]
-    assert "Doors" in offered
-    assert SHOWN not in offered
+@pytest.mark.parametrize(
+    ("asked", "hidden"),
+    [
+        ({"viewer": OTHER}, "Budget"),
+        ({"groups": "staff"}, "Budget"),
+        ({"public": "1"}, "Budget"),
+        ({"collections": "knowledge"}, SHOWN),
+    ],
+)
+def test_the_questions_offered_to_a_viewer_name_no_hidden_document(
+    library: TestClient, asked: dict[str, str], hidden: str
+) -> None:
+    offered = [link.get_text() for link in _page(library, **asked).select("main a")]
+    assert ("Doors" in offered, hidden in offered) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -153,15 +152,14 @@ def test_corpus_text_never_becomes_html(library: TestClient) -> None:
         "/why-not/answer?" + urlencode({"q": "automobile", "key": SCRIPT}),
         "/why-not?" + urlencode({"q": f"zebra {SCRIPT}", "key": SCRIPT, "types": SCRIPT}),
     ]
+    ours = {f"/static/{name}.js" for name in ("workbench", "search", "filters")}
     for path in pages:
         text = library.get(path).text
         assert "&lt;script" in text, path
-        found = _Elements(text)
-        assert found.scripts <= {
-            f"/static/{name}.js" for name in ("workbench", "search", "filters")
-        }, path
-        assert found.handlers == [], path
-        assert "img" not in found.names, path
+        elements = BeautifulSoup(text, "html.parser").find_all(True)
+        assert {one.get("src") for one in elements if one.name == "script"} <= ours, path
+        names = [name for one in elements for name in (one.name, *one.attrs)]
+        assert not [name for name in names if name == "img" or name.startswith("on")], path
 
 
 def test_a_mark_in_the_text_is_not_a_mark_of_the_search(library: TestClient) -> None:
@@ -202,21 +200,19 @@ def test_the_address_holds_the_state() -> None:
 def test_a_wrong_value_is_named_beside_the_form(
     library: TestClient, asked: dict[str, str], named: str
 ) -> None:
-    answer = library.get("/?" + urlencode({"q": "key", **asked}))
-    assert answer.status_code == 400
-    assert named in BeautifulSoup(answer.text, "html.parser").get_text()
-    assert 'value="key"' in answer.text
+    page = page_of(library, "/", 400, q="key", **asked)
+    assert named in page.get_text()
+    assert _first(page, '[name="q"]')["value"] == "key"
 
 
 def test_search_as_shows_what_that_viewer_may_see(library: TestClient) -> None:
-    other = OWNER[:-1] + "2"
-    assert "budget.md" in _keys(_page(library, q="automobile budget"), "hybrid")
-    assert "budget.md" in _keys(_page(library, q="automobile budget", viewer=OWNER), "hybrid")
-    assert "budget.md" not in _keys(_page(library, q="automobile budget", viewer=other), "hybrid")
+    for asked, is_shown in (({}, True), ({"viewer": OWNER}, True), ({"viewer": OTHER}, False)):
+        keys = _keys(_page(library, q="automobile budget", **asked), "hybrid")
+        assert ("budget.md" in keys) is is_shown, asked
 
 
 def test_filters_are_offered_with_their_counts(library: TestClient) -> None:
-    page = BeautifulSoup(library.get("/search/filters?types=decision&types=x").text, "html.parser")
+    page = page_of(library, "/search/filters", types=["decision", "x"])
     types = {
         str(box["value"]): box.parent.get_text(" ", strip=True)
         for box in page.select('[name="types"]')
@@ -225,8 +221,8 @@ def test_filters_are_offered_with_their_counts(library: TestClient) -> None:
     assert types == {"document": "document 5", "decision": "decision 1", "x": "x"}
     chosen = [str(one["value"]) for one in page.select("[checked]")]
     assert chosen == ["decision", "x"]
-    found = _keys(_page(library, q="automobile", types="decision"), "hybrid")
-    assert found == ["budget.md"]
+    page = _page(library, q="automobile", types="decision")
+    assert _keys(page, "hybrid") == ["budget.md"]
 
 
 ASKED = {
@@ -288,30 +284,11 @@ def test_another_embedder_is_told_and_text_hits_give_the_embedding(
             assert [row[5] for row in connection.execute(statement)] == hybrid
 
 
-class _Elements(HTMLParser):
-    """What a browser would make of a page: elements, sources of scripts, event handlers."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.scripts: set[str | None] = set()
-        self.handlers: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        if tag == "script":
-            self.scripts.add(dict(attrs).get("src"))
-        self.handlers += [name for name, _ in attrs if name.startswith("on")]
-
-
 def test_more_like_a_hit_is_one_click_away(library: TestClient) -> None:
     page = _page(library, q=QUESTION)
     hit = _first(page, '[data-list="hybrid"]')
     (more,) = (link for link in hit.select("a") if link.get_text() == "More like this")
-    answer = library.get(str(more["href"]))
-    assert answer.status_code == 200
-    page = BeautifulSoup(answer.text, "html.parser")
+    page = page_of(library, str(more["href"]))
     assert "doors.md" not in _keys(page, "hybrid")
     box = _first(page, 'input[name="like_ids"][checked]')
     (back,) = (link for link in page.select(".note a") if link.get_text() == "Leave it out")
@@ -338,7 +315,7 @@ def test_texts_of_the_corpus_have_their_own_direction(library: TestClient) -> No
     assert len(texts) > 3
     assert {one.get("dir") for one in texts} == {"auto"}
     (document,) = {str(one["href"]) for one in page.select(".hit a[href^='/document/']")[:1]}
-    shown = BeautifulSoup(library.get(document).text, "html.parser")
+    shown = page_of(library, document)
     assert {one.get("dir") for one in shown.select("h1, .chunk .content")} == {"auto"}
 
 
@@ -384,3 +361,73 @@ def test_the_builder_keeps_the_meaning_of_a_filter(
         for one in (built, given)
     )
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("question", "asked", "key", "cause", "remedy"),
+    [
+        (
+            *("automobile", {"types": "decision"}, "cars.md"),
+            *("A filter leaves it out", "Leave out this filter"),
+        ),
+        (
+            *("automobile -engine", {"legs": "text"}, "cars.md"),
+            *("It has a word that the question excludes", "Ask without"),
+        ),
+        (
+            *("bananas", {"legs": "text"}, "cars.md"),
+            *("It has no word of the question", "Ask with a word"),
+        ),
+        ("bananas", {}, "nowhere.md", "Not in the database", "Check the name"),
+    ],
+)
+def test_why_not_names_a_cause_with_its_remedy(
+    library: TestClient, question: str, asked: dict[str, Any], key: str, cause: str, remedy: str
+) -> None:
+    page = page_of(library, "/why-not/answer", q=question, key=key, **asked)
+    (named,) = (one for one in page.select(".causes li") if cause in one.get_text())
+    assert remedy in named.get_text()
+
+
+def test_every_cause_has_a_title_and_a_remedy() -> None:
+    assert TITLES.keys() == REMEDIES.keys()
+
+
+def test_why_not_says_of_a_document_on_the_page_that_it_is_found(library: TestClient) -> None:
+    page = page_of(library, "/why-not/answer", q="which fruit is yellow?", key="fruit.md")
+    assert "Found, at place 1" in page.get_text()
+    assert page.select(".causes") == []
+
+
+def test_one_click_leads_from_the_search_to_why_not_with_its_state(library: TestClient) -> None:
+    def hidden(page: Tag) -> dict[str, str]:
+        fields = page.select('[type="hidden"]')
+        return {str(one["name"]): str(one.get("value")) for one in fields}
+
+    page = _page(library, q="automobile", types="decision", pool=20)
+    why = page_of(library, str(_first(page, "[data-why]")["href"]))
+    assert "/why-not/answer?q=automobile&amp;pool=20&amp;types=decision&amp;key=" in str(why)
+    assert hidden(why) == {"types": "decision", "pool": "20"}
+    form = _first(page, 'form[action="/why-not"]')
+    assert hidden(form) == {"q": "automobile", "types": "decision", "pool": "20"}
+
+
+def test_a_page_that_needs_a_module_names_it(plain_dsn: str, three_words: CallableEmbedder) -> None:
+    # Over core alone.
+    migrations.apply(plain_dsn, dimensions=3)
+    store_document(plain_dsn, "a", {"Bread.": [1, 0, 0]}, three_words.model)
+    with browser_of(plain_dsn, embedder=three_words) as browser:
+        for address in ("/search/filters?q=bread&types=note", "/corpus/checks"):
+            assert browser.get(address).status_code == 200, address
+        for address in ("/?q=bread", "/corpus", "/documents", "/judge", "/measure"):
+            failed = browser.get(address)
+            assert failed.status_code == 500, address
+            assert "second-brain migrate --with insight" in failed.text, address
+        settings = browser.get("/settings")
+        assert settings.status_code == 200
+        assert "schema public, core alone" in settings.text
+        assert "second-brain migrate --with words" in settings.text
+        synonym = {"change": "store_synonym", "term": "bill", "synonym": "invoice"}
+        refused = browser.post("/settings", data={**synonym, "confirmed": "1"})
+        assert refused.status_code == 500
+        assert "second-brain migrate --with words" in refused.text

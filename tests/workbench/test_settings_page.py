@@ -8,24 +8,14 @@ from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
 from conftest import Connection
-from opened_workbench import SCRIPT, browser_of
+from opened_workbench import SCRIPT, browser_of, page_of
 from second_brain.services.corpus_settings import CorpusSettings
 from second_brain.services.write import KnowledgeWriter
 
-SETTINGS = {
-    "change": "store_settings",
-    "collection": "notes",
-    "fusion": "relative_score",
-    "vector_weight": "0.5",
-    "text_weight": "2",
-}
-SYNONYM = {
-    "change": "store_synonym",
-    "collection": "",
-    "term": "bill",
-    "synonym": "invoice",
-    "weight": "0.5",
-}
+SETTINGS = {"change": "store_settings", "collection": "notes", "fusion": "relative_score"}
+SETTINGS |= {"vector_weight": "0.5", "text_weight": "2"}
+SYNONYM = {"change": "store_synonym", "collection": "", "term": "bill", "synonym": "invoice"}
+SYNONYM |= {"weight": "0.5"}
 SYNONYMS = "select collection, term, synonym, is_two_way, weight from public.knowledge_synonyms"
 
 
@@ -59,20 +49,20 @@ def _removal(page: BeautifulSoup, card: str) -> dict[str, str]:
     return {str(one["name"]): str(one["value"]) for one in fields}
 
 
-def test_nothing_changes_before_the_confirmation_which_says_what_will(
-    workbench: TestClient, corpus: Connection
-) -> None:
-    for form, said in (
-        (
-            SETTINGS,
-            "the collection notes: fusion relative_score, vector weight 0.5, text weight 2.",
-        ),
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (SETTINGS, "the collection notes: fusion relative_score, vector weight 0.5, text weight 2"),
         (SYNONYM, "A search for bill then also finds invoice, with 0.5 of its weight"),
-    ):
-        asked = workbench.post("/settings", data=form)
-        assert asked.status_code == 200
-        assert said in BeautifulSoup(asked.text, "html.parser").get_text()
-        assert _stored(corpus) == []
+    ],
+)
+def test_nothing_changes_before_the_confirmation_which_says_what_will(
+    workbench: TestClient, corpus: Connection, form: dict[str, str], said: str
+) -> None:
+    asked = workbench.post("/settings", data=form)
+    assert asked.status_code == 200
+    assert said in BeautifulSoup(asked.text, "html.parser").get_text()
+    assert _stored(corpus) == []
 
 
 @pytest.mark.module("field_weights")
@@ -86,15 +76,9 @@ def test_settings_are_stored_and_removed_and_keep_the_name_of_the_model(
     assert "The change is stored" in page.get_text()
     assert "title 2" in page.get_text()
     (stored,) = writer.settings()
-    assert stored.arguments() == {
-        "collection": "notes",
-        "fusion": "relative_score",
-        "vector_weight": 0.5,
-        "text_weight": 2.0,
-        "embedding_model": "three words",
-        "bm25_k1": None,
-        "bm25_b": None,
-    }
+    wanted = {"collection": "notes", "fusion": "relative_score", "embedding_model": "three words"}
+    weights = {"vector_weight": 0.5, "text_weight": 2.0, "bm25_k1": None, "bm25_b": None}
+    assert stored.arguments() == wanted | weights
     page = _confirm(workbench, _removal(page, "#fusion"))
     assert "Nothing is stored" in page.get_text()
     assert writer.settings() == []
@@ -161,7 +145,7 @@ def reader(shared_dsn: str, corpus: Connection) -> Iterator[TestClient]:
 def test_a_connection_that_only_reads_shows_the_settings_and_refuses_changes(
     reader: TestClient, corpus: Connection
 ) -> None:
-    page = BeautifulSoup(reader.get("/settings").text, "html.parser")
+    page = page_of(reader, "/settings")
     assert "This connection only reads" in page.get_text()
     assert "car" in page.get_text()
     assert page.select("form") == page.select("dialog form")

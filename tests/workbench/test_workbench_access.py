@@ -2,12 +2,11 @@
 
 import psycopg
 import pytest
-from bs4 import BeautifulSoup
 from psycopg.conninfo import conninfo_to_dict
 from starlette.testclient import TestClient
 
 from conftest import Connection, Server
-from opened_workbench import ADDRESS, browser_of, closed
+from opened_workbench import ADDRESS, browser_of, closed, page_of
 
 TOKEN = "right-token"
 PATHS = ("/", "/?q=bread", "/why-not?q=bread&key=x", "/search/filters", "/nowhere")
@@ -73,7 +72,7 @@ def test_the_head_names_the_database_and_the_install(shared_dsn: str) -> None:
     parts = conninfo_to_dict(shared_dsn)
     with browser_of(shared_dsn) as browser:
         for path in ("/", "/why-not", "/corpus", "/settings"):
-            head = BeautifulSoup(browser.get(path).text, "html.parser").select_one(".at")
+            head = page_of(browser, path).select_one(".at")
             assert head is not None
             place = f"{parts['host']}:{parts['port']}/{parts['dbname']}"
             assert head.get_text() == f"{place}, schema public, all modules", path

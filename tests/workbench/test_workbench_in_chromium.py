@@ -1,19 +1,85 @@
-"""The workbench in a real browser: keyboard, narrow window, lines, console."""
+"""The workbench in a real browser: keyboard, narrow window, console, and from judging to tuning."""
 
 import json
+import os
+import shutil
+import socket
+import threading
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
-from windows import headless, needs_chromium, served, window
+import uvicorn
 
+from conftest import Server, copy_of
+from judged import (
+    COLLECTION,
+    DIMENSIONS,
+    WORDS,
+    embedder,
+    fill,
+    judge_enough,
+    use_the_worse_leg,
+)
 from opened_workbench import SCRIPT
 from second_brain.models import load_embedder
+from second_brain.services.write import KnowledgeWriter
+from second_brain.workbench.app import create_app
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
-pytestmark = needs_chromium
+CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH or in CHROMIUM_BIN")
+
+
+@contextmanager
+def served(dsn: str, **options: Any) -> Iterator[str]:
+    """Serve a workbench as the command does; yield its address."""
+    app = create_app(dsn, **options)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator["Browser"]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        # Chromium has no sandbox for root.
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def window(browser: "Browser", address: str) -> Iterator["Page"]:
+    """Open a wide window, whose console must stay empty."""
+    complaints: list[str] = []
+    context = browser.new_context(base_url=address, viewport={"width": 1360, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+
+    def note_dialog(dialog: "Dialog") -> None:
+        complaints.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", note_dialog)
+    yield page
+    context.close()
+    assert complaints == []
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +88,6 @@ def address(library_dsn: str) -> Iterator[str]:
     model = load_embedder("wordllama")
     with served(library_dsn, embedder=model, embedder_name="wordllama") as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator["Browser"]:
-    with headless() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -208,3 +268,89 @@ def _contrast(one: str, other: str) -> float:
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+ASKED = WORDS[:3]
+
+
+@pytest.fixture
+def corpus_dsn(server: Server) -> Iterator[str]:
+    """The owner's DSN of a database of this test's own."""
+    yield from copy_of(server, server.template(DIMENSIONS))
+
+
+@pytest.fixture
+def writer(corpus_dsn: str) -> Iterator[KnowledgeWriter]:
+    """A corpus with bad settings and no judgment."""
+    with psycopg.connect(corpus_dsn, autocommit=True) as connection:
+        writer = fill(connection)
+        writer.delete_judgments(collection=COLLECTION)
+        use_the_worse_leg(writer)
+        yield writer
+
+
+@pytest.fixture
+def judging(chromium: "Browser", corpus_dsn: str) -> Iterator["Page"]:
+    """A window at a workbench on the corpus."""
+    with (
+        served(corpus_dsn, embedder=embedder()) as address,
+        window(chromium, address) as opened,
+    ):
+        yield opened
+
+
+def first_hit(page: "Page") -> str:
+    page.goto(f"/?q=apples&collections={COLLECTION}")
+    return str(page.locator('[data-list="hybrid"] .excerpt').first.text_content()).split()[0]
+
+
+def test_judged_by_keyboard_tuned_applied_and_the_search_changes(
+    judging: "Page", writer: KnowledgeWriter
+) -> None:
+    from playwright.sync_api import expect
+
+    page = judging
+
+    assert first_hit(page) == "bananas"
+
+    page.goto(f"/judge?collection={COLLECTION}")
+    page.get_by_label("Questions, one in each line").fill("\n".join(ASKED))
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_role("link", name="Judge the first one").click()
+    for place, word in enumerate(ASKED):
+        page.wait_for_url(f"**/judge?q={word}*")
+        # The first chunk that is not judged has the focus; j goes on to the right one.
+        contents = [
+            text.split()[0] for text in page.locator(".candidate .content").all_inner_texts()
+        ]
+        for _ in range(contents.index(word)):
+            page.keyboard.press("j")
+        page.keyboard.press("3")
+        page.keyboard.press("u")
+        expect(page.locator("#announcement")).to_have_text("Undone")
+        expect(page.locator("#marked")).to_have_text("0")
+        assert len(writer.judgments(COLLECTION)) == place
+        page.keyboard.press("1")
+        expect(page.locator("#marked")).to_have_text("1")
+        page.keyboard.press("n")
+    page.wait_for_url("**/judge?collection=*")
+    stored = writer.judgments(COLLECTION)
+    assert [(one.question, one.document_key, one.grade) for one in stored] == [
+        (word, word, 2) for word in ASKED
+    ]
+
+    judge_enough(writer)
+    page.goto(f"/judge?collection={COLLECTION}")
+    expect(page.locator("[data-judged]")).to_have_text("24 questions judged, 30 are better")
+    page.get_by_role("button", name="Find better settings").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tuned")
+    page.get_by_role("button", name="Store these settings").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**stored=1*")
+    assert first_hit(page) == "apples"
+
+    page.set_viewport_size({"width": 400, "height": 800})
+    for path in (f"/measure?collection={COLLECTION}", "/judge?q=apples", "/judge"):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
