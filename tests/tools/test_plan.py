@@ -43,6 +43,8 @@ def test_each_machine_has_the_memory_and_the_processors() -> None:
             assert each < 0.5 * planned.instance.memory_gb * 1e9
             work = search_ms(chunks / planned.workers) / 1000 * qps
             assert work < 0.6 * planned.instance.cores * planned.nodes
+            machines = {line.what: line.value for line in planned.lines}["machines in all"]
+            assert machines == planned.workers * planned.nodes
     assert plan(50_000_000, 768, 1, largest_gb=256).workers < planned.workers
 
 

@@ -65,16 +65,18 @@ def test_what_word_shows_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "style",
+    ("style", "heading"),
     [
-        '<w:name w:val="Chapter"/><w:basedOn w:val="H1"/>',
-        '<w:name w:val="Chapter"/><w:basedOn w:val="Other"/>',
-        '<w:name w:val="Kapitel"/><w:pPr><w:outlineLvl w:val="0"/></w:pPr>',
-        '<w:name w:val="HEADING 1"/>',
-        '<w:name w:val="Loop"/><w:basedOn w:val="X"/><w:pPr><w:outlineLvl w:val="0"/></w:pPr>',
+        ('<w:name w:val="Chapter"/><w:basedOn w:val="H1"/>', "# Keys"),
+        ('<w:name w:val="Chapter"/><w:basedOn w:val="Other"/>', "# Keys"),
+        ('<w:name w:val="Kapitel"/><w:pPr><w:outlineLvl w:val="0"/></w:pPr>', "# Keys"),
+        ('<w:name w:val="HEADING 1"/>', "# Keys"),
+        ('<w:basedOn w:val="X"/><w:pPr><w:outlineLvl w:val="0"/></w:pPr>', "# Keys"),
+        ('<w:pPr><w:outlineLvl w:val="5"/></w:pPr>', "###### Keys"),
+        ('<w:pPr><w:outlineLvl w:val="6"/></w:pPr>', "Keys"),
     ],
 )
-def test_a_style_is_a_heading_by_its_level_or_its_base(style: str) -> None:
+def test_a_style_is_a_heading_by_its_level_or_its_base(style: str, heading: str) -> None:
     styles = (
         '<w:style w:type="paragraph" w:styleId="Other"><w:basedOn w:val="H1"/></w:style>'
         '<w:style w:type="paragraph" w:styleId="H1"><w:name w:val="heading 1"/></w:style>'
@@ -82,7 +84,7 @@ def test_a_style_is_a_heading_by_its_level_or_its_base(style: str) -> None:
     )
     more = {"word/styles.xml": f'<w:styles xmlns:w="{WORD}">{styles}</w:styles>'}
     data = word(paragraph("Keys", "X") + paragraph("Text"), more=more)
-    assert read("a.docx", data).text == "# Keys\n\nText"
+    assert read("a.docx", data).text == f"{heading}\n\nText"
 
 
 def test_merged_cells_of_slides_and_sheets_are_repeated(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ HTML = {
     "<main id=app></main><div><p>Text.</div>": "Text.",
     "<main hidden><p>Loading</main><main><p>Text.</main>": "Text.",
     "<main>  <br></main><p>Text.": "Text.",
+    "<main><p>Menu</main><main><p>All of the text.</main>": "All of the text.",
     "<details><summary>One</summary>Two</details>Three": "One\n\nTwo\n\nThree",
     "<form>One</form><aside>Two</aside><address>Three</address>": "One\n\nTwo\n\nThree",
     "<html xmlns='http://www.w3.org/1999/xhtml'><title/><script src='a'/><p>One <a/>two": "One two",
@@ -277,6 +278,7 @@ def test_what_cannot_be_read_as_it_is_meant_is_no_loss(
     document = read(name, content)
     assert document.text.endswith(end)
     assert says(document, said)
+    assert document.is_markdown == (name == "a.csv")
 
 
 def records(path: Path, *lines: dict[str, Any], encoding: str = "utf-8") -> list[UnreadDocument]:
