@@ -905,6 +905,12 @@ begin
 
   analysis.weighed := weighed;
   analysis.bonuses := bonuses;
+  if not exists (
+    select from unnest(operands) as operand where operand.is_required or operand.is_excluded
+  ) then
+    analysis.is_optional := true;
+    return analysis;
+  end if;
   return knowledge_internal.with_requirements(
     analysis, search_mode, operands, configurations, expansions
   );
