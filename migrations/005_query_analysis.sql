@@ -337,14 +337,21 @@ declare
 begin
   with typed as (
     select distinct on (lower(same.word)) trimmed.word, same.word as normalised, split.place,
-           knowledge_internal.apart(trimmed.word) as apart,
+           case when shape.is_simple then trimmed.word else knowledge_internal.apart(trimmed.word) end
+             as apart,
            -- The dot before .NET is part of the word.
-           knowledge_internal.joined(split.word) as joined,
-           trimmed.word ~ '^([[:alpha:]][[:lower:]]*|[[:upper:]]+|\d+)$'
-             and octet_length(trimmed.word) = length(trimmed.word) as is_simple
+           case when shape.is_simple then '' else knowledge_internal.joined(split.word) end as joined,
+           shape.is_simple
       from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
      cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
-     cross join lateral btrim(knowledge_internal.normalised(trimmed.word)) as same (word)
+     cross join lateral (
+             select octet_length(split.word) = length(split.word)
+                    and split.word ~ '^[("]?([[:alpha:]][[:lower:]]*|[[:upper:]]+|\d+)[.,;:!?)"]*$'
+           ) as shape (is_simple)
+     cross join lateral (
+             select case when shape.is_simple then trimmed.word
+                      else btrim(knowledge_internal.normalised(trimmed.word)) end
+           ) as same (word)
      order by lower(same.word), split.place
   ),
   -- A row with one part of a compound is a hit, too.
