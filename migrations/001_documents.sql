@@ -496,9 +496,9 @@ begin
     ' where status = ''active''',
     knowledge_internal.indexed_embedding('halfvec')
   );
-  perform knowledge_internal.use_vector_index('halfvec');
 end
 $$;
+select knowledge_internal.use_vector_index('halfvec');
 
 -- With fastupdate, every search would also read the list of pending entries.
 create index knowledge_chunks_content_tsv on public.knowledge_chunks

@@ -336,10 +336,15 @@ declare
 begin
   with typed as (
     select distinct on (lower(same.word)) trimmed.word, same.word as normalised, split.place,
-           case when shape.is_simple then trimmed.word else knowledge_internal.apart(trimmed.word) end
-             as apart,
+           case
+             when shape.is_simple then trimmed.word
+             else knowledge_internal.apart(trimmed.word)
+           end as apart,
            -- The dot before .NET is part of the word.
-           case when shape.is_simple then '' else knowledge_internal.joined(split.word) end as joined,
+           case
+             when shape.is_simple then ''
+             else knowledge_internal.joined(split.word)
+           end as joined,
            shape.is_simple
       from regexp_split_to_table(wanted, '\s+') with ordinality as split (word, place)
      cross join lateral btrim(split.word, '.,;:!?()[]{}<>"''`’') as trimmed (word)
