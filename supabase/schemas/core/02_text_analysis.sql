@@ -231,7 +231,7 @@ declare
     '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
   found text;
 begin
-  -- Most words of a query are letters only.
+  -- A word of letters has no compound. Most words of a query are such words.
   if source ~ '^[[:alpha:]]*$' then
     return '';
   end if;
