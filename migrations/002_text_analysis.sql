@@ -660,7 +660,7 @@ $$;
 -- What BM25 stores of a chunk: the number of its words, without inner words (label C); the weight
 -- of each lexeme without its idf, tf (k1 + 1) / (tf + length factor), which is between 0 and k1 + 1
 -- (Robertson and Zaragoza 2009); in the last dimension the length factor, k1 (1 - b + b dl /
--- avgdl), from which exact_scores computes tf, to score with k1 and b of corpus_figures; its
+-- avgdl), from which exact_scores computes tf, to score with k1 and b of search_settings; its
 -- impacts (knowledge_internal.impact_levels). mean_length is the average text_length of the corpus;
 -- null: that of this chunk.
 create function knowledge_internal.document_side(

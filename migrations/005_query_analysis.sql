@@ -10,50 +10,36 @@ create type knowledge_internal.expansion as (
   typed text, typed_lexeme text, lexeme text, share float8
 );
 
--- What a chunk scores beside BM25: identifier_bonus if it matches identifier_query, and the bonus
--- of each phrase query that it matches.
-create type knowledge_internal.query_bonuses as (
-  identifier_query tsquery, identifier_bonus float8, phrase_queries tsquery[],
-  phrase_bonuses float8[]
-);
-
--- What the words of a query weigh: lexemes with their conditions, document_frequencies and
--- scored_weights (idf times the occurrences in the query), rarest first. readings: a number that
--- lexemes have in common which are one word read in several languages: only the best of them
--- counts. weights: the same for finding candidates, where an identifier outweighs all other words;
--- weight_vector: these weights for an inner product with bm25. document_count and mean_length are
--- those of the corpus; k1 and b as of corpus_figures.
-create type knowledge_internal.query_weights as (
-  lexemes text[], lexeme_queries tsquery[], document_frequencies float8[], weights float8[],
-  weight_vector extensions.sparsevec, scored_weights float8[], readings integer[],
-  document_count float8, mean_length float8, k1 float8, b float8
-);
-
--- A query when no row has what it requires; null when nothing can be relaxed. parts: what is
--- required no more.
-create type knowledge_internal.relaxation as (
-  query tsquery, bonuses knowledge_internal.query_bonuses, parts text[]
-);
-
--- words, word_queries, compounds: as in asked_words. matching_query: the rows that match, null when
--- no row can; required_query: the words that a row must have, in any order; indexed_query: the same
--- where words must be near each other, whose many conditions take GIN long; excluded_parts: what
--- the question excludes; dropped_parts: required phrases of stop words only; candidate_query: the
--- rows to score first; is_partial: candidate_query finds fewer rows than matching_query;
--- is_optional: one word is enough. replaced: as in the notes of knowledge_search_hit.
-create type knowledge_internal.query_analysis as (
-  words text[], word_queries tsquery[], compounds text[], weighed knowledge_internal.query_weights,
-  bonuses knowledge_internal.query_bonuses, relaxed knowledge_internal.relaxation,
-  matching_query tsquery, required_query tsquery, indexed_query tsquery, excluded_parts text[],
-  dropped_parts text[], candidate_query tsquery, is_partial boolean, is_optional boolean,
-  replaced jsonb
-);
-
--- The words of all questions of a search as typed, without stop words, and the parts of compounds
--- after their compound; the condition for each; the compound that a part is in, null for a word;
--- and the lexemes of all.
-create type knowledge_internal.asked_words as (
-  words text[], word_queries tsquery[], compounds text[], lexemes text[]
+-- One way to ask, read: an embedding, words, or both. ignored_embedding: why its embedding is not
+-- used, where on_bad_embedding allows that; is_inferred: its embedding is made of its best text
+-- hits. words: as typed, without stop words, and the parts of compounds after their compound;
+-- word_queries: the condition for each; compounds: the compound that a part is in, null for a word;
+-- replaced: as in the notes of knowledge_search_hit. lexemes: rarest first, with their conditions,
+-- the chunks that have them (frequencies), their weights (idf times the occurrences in the
+-- question) and their vectors for an inner product with bm25. readings: a number that lexemes have
+-- in common which are one word read in several languages: only the best of them counts; null where
+-- no word has several. candidate_weights: the weights for finding candidates, where an identifier
+-- outweighs all other words; weight_vector: the same for an inner product with bm25.
+-- matching_query: the rows that match, null when no row can; required_query: the words that a row
+-- must have, in any order; indexed_query: the same where words must be near each other, whose many
+-- conditions take GIN long; is_optional: one word is enough. candidate_query: the rows to score
+-- first; is_partial: it finds fewer rows than matching_query; null: not known yet. A chunk scores
+-- beside BM25 identifier_bonus if it matches identifier_query, and the bonus of each phrase query
+-- that it matches. relaxed_query: the rows that match when no row has what is required,
+-- relaxed_parts; null when nothing can be relaxed. Only then phrases that are required have a
+-- bonus. excluded_parts: what the question excludes; dropped_parts: required phrases of stop words
+-- only; like_words: the lexemes that like_ids add.
+create type knowledge_internal.question as (
+  embedding extensions.vector, ignored_embedding text, is_inferred boolean, query_text text,
+  words text[], word_queries tsquery[], compounds text[], replaced jsonb,
+  lexemes text[], lexeme_queries tsquery[], frequencies double precision[],
+  weights double precision[], vectors extensions.sparsevec[], readings integer[],
+  candidate_weights double precision[], weight_vector extensions.sparsevec,
+  matching_query tsquery, required_query tsquery, indexed_query tsquery, is_optional boolean,
+  candidate_query tsquery, is_partial boolean,
+  identifier_query tsquery, identifier_bonus double precision, phrase_queries tsquery[],
+  phrase_bonuses double precision[], relaxed_query tsquery, relaxed_parts text[],
+  excluded_parts text[], dropped_parts text[], like_words text[]
 );
 
 -- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
@@ -84,7 +70,7 @@ $$;
 -- nearly the same and the number of chunks that have them (counting may stop early), such as
 -- {"recieve": {"receive": 12}}; null for none. Only words of chunks in scope may be returned.
 create function knowledge_internal.near_words(
-  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+  question knowledge_internal.question, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -95,7 +81,7 @@ $$;
 -- Extension point: the same for identifiers that no chunk in scope has, by chunks that have one of
 -- which they are a part, such as {"DS-76": {"DS-7604 DS-7610": 3}}.
 create function knowledge_internal.words_by_part(
-  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+  question knowledge_internal.question, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
@@ -576,7 +562,7 @@ create function knowledge_internal.weighed_readings(
   wanted text,
   configurations regconfig[],
   expansions knowledge_internal.expansion[],
-  corpus knowledge_internal.corpus_figures
+  settings knowledge_internal.search_settings
 )
 returns table (
   lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean
@@ -607,7 +593,7 @@ begin
                ) as score
           from unnest(
                  case when cardinality(configurations) > 1 then
-                   knowledge_internal.chunks_of_configurations(configurations, corpus) end
+                   knowledge_internal.chunks_of_configurations(configurations, settings) end
                ) with ordinality as counted (chunks, number)
          cross join lateral (select 1::bigint << (counted.number - 1)::integer) as bit (bit)
       ) as listed
@@ -636,14 +622,14 @@ begin
   ),
   known as (
     select typed.*, frequency.document_frequency,
-           least(sum(frequency.document_frequency) over same_reading, corpus.document_count)
+           least(sum(frequency.document_frequency) over same_reading, settings.document_count)
              as group_frequency,
            typed.role in ('part', 'piece') and typed.lexeme = min(typed.lexeme) over same_reading
              as is_first_of_part
       from (select array_agg(distinct typed.lexeme) from typed) as asked (lexemes)
      cross join unnest(
              asked.lexemes,
-             knowledge_internal.document_frequencies(asked.lexemes, corpus)
+             knowledge_internal.document_frequencies(asked.lexemes, settings)
            ) as frequency (lexeme, document_frequency)
       join typed on typed.lexeme = frequency.lexeme
     window same_reading as (partition by typed.compound, typed.role, typed.part)
@@ -651,7 +637,7 @@ begin
   rated as (
     select known.*,
            knowledge_internal.weight_of_word(
-             corpus.document_count, known.group_frequency, known.stop_word_in, known.probability
+             settings.document_count, known.group_frequency, known.stop_word_in, known.probability
            )
              as idf,
            bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
@@ -683,7 +669,7 @@ begin
          bool_or(
            shared.is_identifier
            and shared.group_frequency > 0
-           and shared.group_frequency <= greatest(few, common_identifier * corpus.document_count)
+           and shared.group_frequency <= greatest(few, common_identifier * settings.document_count)
          )
     from (
       select rated.*,
@@ -711,13 +697,58 @@ begin
 end
 $$;
 
--- A reading with what a row must have and must not have. is_partial: false where all rows that
--- match are candidates, else null.
+-- A question with the lexemes of its text, which is normalised, and their weights.
+create function knowledge_internal.with_lexemes(
+  question knowledge_internal.question, wanted text, expansions knowledge_internal.expansion[],
+  settings knowledge_internal.search_settings
+) returns knowledge_internal.question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_lexemes constant integer := 256;
+begin
+  with ordered as (
+    select reading.*,
+           row_number() over (order by reading.document_frequency, reading.lexeme) as place
+      from knowledge_internal.weighed_readings(
+             wanted, settings.configurations, expansions, settings
+           ) as reading
+  ),
+  kept as (
+    -- In a very long query, the words that weigh least change the order least.
+    select ordered.*,
+           min(ordered.place) over (partition by ordered.reading) as number,
+           knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery as query,
+           format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(ordered.lexeme))
+             ::extensions.sparsevec as vector
+      from ordered
+     order by ordered.weight desc, ordered.lexeme
+     limit most_lexemes
+  )
+  select array_agg(kept.lexeme order by kept.place),
+         array_agg(kept.query order by kept.place),
+         array_agg(kept.document_frequency order by kept.place),
+         array_agg(kept.weight order by kept.place),
+         array_agg(kept.vector order by kept.place),
+         case when count(*) > count(distinct kept.number)
+           then array_agg(kept.number order by kept.place) end,
+         string_agg(kept.query::text, ' | ')::tsquery,
+         string_agg(kept.query::text, ' | ') filter (where kept.is_identifier)::tsquery
+    into question.lexemes, question.lexeme_queries, question.frequencies, question.weights,
+         question.vectors, question.readings, question.matching_query, question.identifier_query
+    from kept;
+  question.candidate_weights := question.weights;
+  question.weight_vector := knowledge_internal.lexeme_vector(question.lexemes, question.weights);
+  return question;
+end
+$$;
+
+-- What a row must have and must not have, in a question whose words are read. is_partial: false
+-- where all rows that match are candidates.
 create function knowledge_internal.with_requirements(
-  analysis knowledge_internal.query_analysis, search_mode text,
+  question knowledge_internal.question, search_mode text,
   operands knowledge_internal.query_operand[], configurations regconfig[],
-  expansions knowledge_internal.expansion[]
-) returns knowledge_internal.query_analysis
+  expansions knowledge_internal.expansion[], document_count double precision
+) returns knowledge_internal.question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -725,28 +756,22 @@ declare
   has_distances constant boolean := exists (
     select from unnest(operands) as operand where operand.further > 0
   );
-  weighed constant knowledge_internal.query_weights := analysis.weighed;
   conditions constant record := knowledge_internal.operand_conditions(
     operands, configurations, expansions
   );
 begin
   if numnode(conditions.required) > 0 then
     if search_mode = 'websearch' then
-      analysis.relaxed := row(
-        analysis.matching_query && !!conditions.excluded,
-        analysis.bonuses,
-        array(
-          select concat(operand.source, '~' || operand.further)
-            from unnest(operands) as operand
-           where operand.is_required and not operand.is_excluded
-        )
+      question.relaxed_query := question.matching_query && !!conditions.excluded;
+      question.relaxed_parts := array(
+        select concat(operand.source, '~' || operand.further)
+          from unnest(operands) as operand
+         where operand.is_required and not operand.is_excluded
       );
-      analysis.bonuses.phrase_queries := null; -- each row has them
-      analysis.bonuses.phrase_bonuses := null;
     end if;
-    analysis.matching_query := conditions.required || conditions.neighbours;
+    question.matching_query := conditions.required || conditions.neighbours;
     -- GIN finds the words of a phrase, in any order.
-    analysis.required_query := regexp_replace(regexp_replace(
+    question.required_query := regexp_replace(regexp_replace(
       case
         when has_distances then (
           knowledge_internal.operand_conditions(operands, configurations, expansions, false)
@@ -755,58 +780,53 @@ begin
       end::text,
       ''':[A-D]+', '''', 'g'
     ), '<(-|\d+)>', '&', 'g')::tsquery;
-    analysis.indexed_query := case when has_distances then analysis.required_query end;
+    question.indexed_query := case when has_distances then question.required_query end;
   end if;
-  analysis.excluded_parts := conditions.excluded_parts;
-  analysis.dropped_parts := case when search_mode = 'websearch' then conditions.dropped_parts end;
+  question.excluded_parts := conditions.excluded_parts;
+  question.dropped_parts := case when search_mode = 'websearch' then conditions.dropped_parts end;
   -- Nothing excluded is an empty condition, and so is its negation.
-  analysis.matching_query := analysis.matching_query && !!conditions.excluded;
-  analysis.is_optional := numnode(conditions.required || conditions.excluded) = 0;
+  question.matching_query := question.matching_query && !!conditions.excluded;
+  question.is_optional := numnode(conditions.required || conditions.excluded) = 0;
   -- Few rows have all required words: then all of these rows are candidates.
-  analysis.is_partial := case when expansions = '{}' and (
+  question.is_partial := case when expansions = '{}' and (
     select case
-             when conditions.required::text like '%|%' then min(word.document_frequency)
-             else weighed.document_count
-               * exp(sum(ln(greatest(word.document_frequency, 1) / weighed.document_count)))
+             when conditions.required::text like '%|%' then min(word.frequency)
+             else document_count * exp(sum(ln(greatest(word.frequency, 1) / document_count)))
            end
-      from unnest(weighed.lexeme_queries, weighed.document_frequencies)
-           as word (query, document_frequency)
+      from unnest(question.lexeme_queries, question.frequencies) as word (query, frequency)
      where conditions.required @> word.query
   ) <= scored_in_full then false end;
-  return analysis;
+  return question;
 end
 $$;
 
--- Reads a query's text in every language of the corpus and weighs its words by idf. collections:
+-- Reads a question's text in every language of the corpus and weighs its words by idf. collections:
 -- those whose synonyms are used beside the general ones; prefix_last: the last word may be the
 -- beginning of a word; scope: null for words of all chunks. Of a long text it reads the first 4,096
 -- characters, 512 words (3,000 divided by the number of languages, where these are more than 5),
 -- and the 256 lexemes that weigh most.
-create function knowledge_internal.analyse_query(
-  query_text text, search_mode text, collections text[] default null,
-  prefix_last boolean default false, scope knowledge_internal.row_scope default null,
-  corpus knowledge_internal.corpus_figures default knowledge_internal.corpus_figures()
-) returns knowledge_internal.query_analysis
+create function knowledge_internal.read_text(
+  query_text text, search_mode text, prefix_last boolean, collections text[],
+  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings
+) returns knowledge_internal.question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 -- Postgres sends a NOTICE for a query of stop words only.
 set client_min_messages = warning as $$
 declare
-  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  configurations constant regconfig[] := settings.configurations;
   most_words constant integer := 512;
   most_readings constant integer := 3000; -- of words, each once in every configuration
-  most_lexemes constant integer := 256;
   candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   operands knowledge_internal.query_operand[];
   typed text; -- without what is excluded
   wanted text;
   expansions knowledge_internal.expansion[] := '{}';
-  weighed knowledge_internal.query_weights;
-  bonuses knowledge_internal.query_bonuses;
-  analysis knowledge_internal.query_analysis;
+  question knowledge_internal.question;
 begin
+  question.query_text := query_text;
   if configurations is null then
-    return analysis;
+    return question;
   end if;
   operands := knowledge_internal.query_operands(
     query_text, search_mode, least(most_words, most_readings / cardinality(configurations))
@@ -825,45 +845,16 @@ begin
       scope
     );
   end if;
-  -- Few statements, because a connection keeps a plan for each.
-  select read.words, read.word_queries, read.compounds, corpus.document_count, corpus.mean_length,
-         corpus.k1, corpus.b
-    into analysis.words, analysis.word_queries, analysis.compounds, weighed.document_count,
-         weighed.mean_length, weighed.k1, weighed.b
+  select read.words, read.word_queries, read.compounds
+    into question.words, question.word_queries, question.compounds
     from knowledge_internal.typed_words(typed, configurations, expansions) as read;
-  if analysis.words is null then
-    return analysis;
+  if question.words is null then
+    return question;
   end if;
 
-  with ordered as (
-    select reading.*,
-           row_number() over (order by reading.document_frequency, reading.lexeme) as place
-      from knowledge_internal.weighed_readings(
-             wanted, configurations, expansions, corpus
-           ) as reading
-  ),
-  kept as (
-    -- In a very long query, the words that weigh least change the order least.
-    select ordered.*,
-           min(ordered.place) over (partition by ordered.reading) as number,
-           knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery as query
-      from ordered
-     order by ordered.weight desc, ordered.lexeme
-     limit most_lexemes
-  )
-  select array_agg(kept.lexeme order by kept.place),
-         array_agg(kept.query order by kept.place),
-         array_agg(kept.document_frequency order by kept.place),
-         array_agg(kept.weight order by kept.place),
-         array_agg(kept.number order by kept.place),
-         string_agg(kept.query::text, ' | ')::tsquery,
-         string_agg(kept.query::text, ' | ') filter (where kept.is_identifier)::tsquery
-    into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
-         weighed.scored_weights, weighed.readings, analysis.matching_query,
-         bonuses.identifier_query
-    from kept;
-  if weighed.lexemes is null then
-    return analysis;
+  question := knowledge_internal.with_lexemes(question, wanted, expansions, settings);
+  if question.lexemes is null then
+    return question;
   end if;
 
   -- A condition for each phrase of at least two words, and what it adds to a chunk that has it.
@@ -871,12 +862,12 @@ begin
          array_agg(
            (
              select coalesce(sum(word.weight), 0)
-               from unnest(weighed.lexeme_queries, weighed.scored_weights) as word (query, weight)
+               from unnest(question.lexeme_queries, question.weights) as word (query, weight)
               where phrase.query @> word.query
            )
            order by operand.ordinality
          )
-    into bonuses.phrase_queries, bonuses.phrase_bonuses
+    into question.phrase_queries, question.phrase_bonuses
     from unnest(operands) with ordinality as operand
    cross join lateral (
            select string_agg(distinct '(' || reading.query::text || ')', ' | ')::tsquery as query
@@ -887,68 +878,257 @@ begin
             where reading.query::text ~ '<' -- two words
          ) as phrase
    where operand.is_phrase and not operand.is_excluded and phrase.query is not null;
-  weighed.weights := weighed.scored_weights;
-  if bonuses.identifier_query is not null then
+  if question.identifier_query is not null then
     select identifier.bonus,
            array(
              select listed.weight + case
-                      when bonuses.identifier_query @> listed.query
+                      when question.identifier_query @> listed.query
                         then candidate_factor * identifier.bonus
                       else 0
                     end
-               from unnest(weighed.lexeme_queries, weighed.scored_weights)
+               from unnest(question.lexeme_queries, question.weights)
                     with ordinality as listed (query, weight, place)
               order by listed.place
            )
-      into bonuses.identifier_bonus, weighed.weights
+      into question.identifier_bonus, question.candidate_weights
       from (
              -- Above every score without an identifier.
              select 1.01 * sum(reachable.score) as bonus
                from (
-                 select (weighed.k1 + 1) * max(listed.weight)
-                   from unnest(weighed.scored_weights, weighed.readings)
-                        as listed (weight, reading)
-                  group by listed.reading
+                 select (settings.k1 + 1) * max(listed.weight)
+                   from unnest(question.weights, question.readings)
+                        with ordinality as listed (weight, reading, place)
+                  group by coalesce(listed.reading, listed.place)
                  union all
-                 select unnest(bonuses.phrase_bonuses)
+                 select unnest(question.phrase_bonuses)
                ) as reachable (score)
            ) as identifier;
+    question.weight_vector :=
+      knowledge_internal.lexeme_vector(question.lexemes, question.candidate_weights);
   end if;
-  weighed.weight_vector := knowledge_internal.lexeme_vector(weighed.lexemes, weighed.weights);
-
-  analysis.weighed := weighed;
-  analysis.bonuses := bonuses;
   if not exists (
     select from unnest(operands) as operand where operand.is_required or operand.is_excluded
   ) then
-    analysis.is_optional := true;
-    return analysis;
+    question.is_optional := true;
+    return question;
   end if;
   return knowledge_internal.with_requirements(
-    analysis, search_mode, operands, configurations, expansions
+    question, search_mode, operands, configurations, expansions, settings.document_count
   );
 end
 $$;
 
--- The words of all questions and the parts of their compounds, each once whatever its case.
-create function knowledge_internal.words_of_questions(analyses knowledge_internal.query_analysis[])
-returns knowledge_internal.asked_words
+-- Reads a question's text as read_text. Under websearch, a word that no visible chunk has is
+-- replaced by the near word that most chunks have.
+create function knowledge_internal.read_question(
+  query_text text, search_mode text, prefix_last boolean, collections text[],
+  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings
+) returns knowledge_internal.question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  characters_read constant integer := 4096; -- as in query_operands
+  question knowledge_internal.question := knowledge_internal.read_text(
+    query_text, search_mode, prefix_last, collections, scope, settings
+  );
+  corrected text := left(query_text, characters_read);
+  replaced jsonb;
+  typed text;
+  nearest text;
+  pattern text;
+begin
+  if search_mode <> 'websearch' then
+    return question;
+  end if;
+  for typed, nearest in
+    select word.key, best.near
+      from jsonb_each(
+             coalesce(knowledge_internal.near_words(question, scope), '{}')
+               || coalesce(knowledge_internal.words_by_part(question, scope), '{}')
+           ) as word
+     cross join lateral (
+             select found.key as near
+               from jsonb_each_text(word.value) as found
+              order by found.value::bigint desc, found.key
+              limit 1
+           ) as best
+  loop
+    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
+    if corrected ~* pattern then
+      corrected := regexp_replace(corrected, pattern, nearest, 'gi');
+      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
+    end if;
+  end loop;
+  if replaced is not null then
+    question := knowledge_internal.read_text(
+      corrected, search_mode, prefix_last, collections, scope, settings
+    );
+    question.replaced := replaced;
+  end if;
+  return question;
+end
+$$;
+
+-- Whether a word that no chunk has would be replaced by another one.
+create function knowledge_internal.has_near_words(question knowledge_internal.question)
+returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  everything constant knowledge_internal.row_scope :=
+    knowledge_internal.row_scope(null, null, null, false, null);
+begin
+  return exists (
+    select
+      from jsonb_each(
+             coalesce(knowledge_internal.near_words(question, everything), '{}')
+               || coalesce(knowledge_internal.words_by_part(question, everything), '{}')
+           ) as word
+     where word.value <> '{}'
+  );
+end
+$$;
+
+-- Extension point: whether expansions would return any for a text with these words, in lower case
+-- and ASCII letters, and their lexemes. Each search of plain words calls it: be fast.
+create function knowledge_internal.has_expansions(words text[], lexemes text[]) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return false;
+end
+$$;
+
+-- A question of plain words, which are optional, in a corpus of one language; is_optional is null
+-- for any other text, which read_question reads. Compounds (N-cadherin, p53) are read as there.
+create function knowledge_internal.read_plain_question(
+  query_text text, settings knowledge_internal.search_settings
+) returns knowledge_internal.question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+-- Postgres sends a NOTICE for a stop word.
+set client_min_messages = warning as $$
+declare
+  longest constant integer := 800; -- characters
+  words constant text :=
+    '^\s*(?:(?:\(?(?:[A-Za-z][a-z]*|[A-Z]+|[0-9]+)(?:''[a-z]{1,2})?[.,;:!?)]*|[.,;:!?]+)'
+    '(?:\s+|$))+$';
+  words_and_compounds constant text :=
+    '^\s*(?:(?:\(?[A-Za-z0-9]+(?:[-/_.,''+&]?[A-Za-z0-9]+)*%?[.,;:!?)]*|[.,;:!?]+)(?:\s+|$))+$';
+  words_of_prose constant integer := 6; -- in prose, or is a word
+  configuration constant regconfig := settings.configurations[1];
+  document_count constant double precision := settings.document_count;
+  question knowledge_internal.question;
+  nodes integer;
+begin
+  if (
+    cardinality(settings.configurations) = 1 and settings.frequencies_from <> 'analysis'
+    and octet_length(query_text) <= longest and octet_length(query_text) = length(query_text)
+    and query_text ~ words_and_compounds
+    and (
+      query_text !~* '(?<!\S)or(?!\S)' or query_text ~ '\?\s*$'
+      or regexp_count(query_text, '(?<!\S)(?!or(?!\S))\S*[[:alnum:]]', 1, 'i') >= words_of_prose
+    )
+  ) is not true then
+    return question;
+  end if;
+  question.query_text := query_text;
+  if query_text ~ words and query_text !~ '(?:^|\s)\(?[oO]''' then
+    with typed as (
+      select distinct on (lower(said.word)) said.word, said.place,
+             plainto_tsquery(configuration, translate(said.word, '''', ' ')) as query
+        from (
+          select btrim(split.word, '.,;:!?()') as word, split.place
+            from unnest(string_to_array(translate(query_text, E'\t\n\r', '   '), ' '))
+                 with ordinality as split (word, place)
+           where split.word <> ''
+        ) as said
+       order by lower(said.word), said.place
+    )
+    select array_agg(typed.word order by typed.place),
+           array_agg(typed.query order by typed.place), max(numnode(typed.query))
+      into question.words, question.word_queries, nodes
+      from typed
+     where numnode(typed.query) > 0;
+    with lexeme as (
+      select found.lexeme, found.occurrences, found.dimension,
+             coalesce(
+               listed.frequency * document_count, knowledge_internal.counted_chunks(found.lexeme)
+             ) as frequency
+        from (
+          select analysed.lexeme, cardinality(analysed.positions)::float8 as occurrences,
+                 knowledge_internal.lexeme_dimension(analysed.lexeme) as dimension
+            from unnest(
+                   to_tsvector(configuration, translate(query_text, '.,;:!?()''', '         '))
+                 ) as analysed
+        ) as found
+        left join public.knowledge_lexeme_statistics as listed
+          on listed.lexeme = found.lexeme and settings.frequencies_from = 'copy'
+    ),
+    weighed as (
+      select lexeme.*, ('''' || lexeme.lexeme || '''')::tsquery as query,
+             lexeme.occurrences * knowledge_internal.weight_of_word(
+               document_count, least(lexeme.frequency, document_count)
+             ) as weight
+        from lexeme
+    )
+    select array_agg(weighed.lexeme order by weighed.frequency, weighed.lexeme),
+           array_agg(weighed.query order by weighed.frequency, weighed.lexeme),
+           array_agg(weighed.frequency order by weighed.frequency, weighed.lexeme),
+           array_agg(weighed.weight order by weighed.frequency, weighed.lexeme),
+           array_agg(
+             ('{' || weighed.dimension || ':1}/536870912')::extensions.sparsevec
+             order by weighed.frequency, weighed.lexeme
+           ),
+           ('{' || string_agg(weighed.dimension || ':' || weighed.weight::real, ',')
+             || '}/536870912')::extensions.sparsevec,
+           string_agg('''' || weighed.lexeme || '''', ' | ')::tsquery
+      into question.lexemes, question.lexeme_queries, question.frequencies, question.weights,
+           question.vectors, question.weight_vector, question.matching_query
+      from weighed;
+    question.candidate_weights := question.weights;
+    -- A word with two lexemes is read as a phrase.
+    question.is_optional := case when nodes > 1 then null else true end;
+  else
+    select read.words, read.word_queries, read.compounds
+      into question.words, question.word_queries, question.compounds
+      from knowledge_internal.typed_words(query_text, settings.configurations, '{}') as read;
+    if question.words is not null then
+      question := knowledge_internal.with_lexemes(
+        question, knowledge_internal.normalised(query_text), '{}', settings
+      );
+    end if;
+    question.is_optional := nullif(
+      num_nonnulls(question.readings, question.identifier_query) = 0, false
+    );
+  end if;
+  if knowledge_internal.has_expansions(
+       string_to_array(lower(regexp_replace(query_text, '[^A-Za-z]+', ' ', 'g')), ' '),
+       question.lexemes
+     )
+     or 0 = any (question.frequencies) and knowledge_internal.has_near_words(question)
+  then
+    question.is_optional := null;
+  end if;
+  return question;
+end
+$$;
+
+-- A question of several, for the words to mark: those of all and the parts of their compounds, each
+-- once whatever its case, and the lexemes of all.
+create function knowledge_internal.words_of_questions(questions knowledge_internal.question[])
+returns knowledge_internal.question
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  asked knowledge_internal.asked_words := row(
-    analyses[1].words, analyses[1].word_queries, analyses[1].compounds,
-    (analyses[1].weighed).lexemes
-  );
+  asked knowledge_internal.question := questions[1];
 begin
-  if cardinality(analyses) > 1 then
+  if cardinality(questions) > 1 then
     select array_agg(typed.word order by typed.place), array_agg(typed.query order by typed.place),
            array_agg(typed.compound order by typed.place),
-           array(select unnest((question.weighed).lexemes) from unnest(analyses) as question)
+           array(select unnest(question.lexemes) from unnest(questions) as question)
       into asked.words, asked.word_queries, asked.compounds, asked.lexemes
       from (
         select distinct on (lower(said.word)) said.*,
                row_number() over (order by question.ordinality, said.ordinality) as place
-          from unnest(analyses) with ordinality as question
+          from unnest(questions) with ordinality as question
          cross join lateral unnest(question.words, question.word_queries, question.compounds)
                  with ordinality as said (word, query, compound, ordinality)
          order by lower(said.word), said.compound is not null, question.ordinality, said.ordinality
@@ -961,23 +1141,18 @@ $$;
 -- The words of the questions that a chunk has, as typed; of a compound that it does not have, the
 -- parts that it has.
 create function knowledge_internal.matched_words(
-  content_tsv tsvector, asked knowledge_internal.asked_words
+  content_tsv tsvector, words text[], word_queries tsquery[], compounds text[]
 ) returns text[]
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   matched text[] := '{}';
-  found tsvector;
-begin
-  if asked.words is null then
-    return matched;
-  end if;
   -- Concatenated with nothing, a tsvector outside its row is fetched once.
-  found := content_tsv || ''::tsvector;
-  for place in 1 .. cardinality(asked.words) loop
-    if (asked.compounds[place] = any (matched)) is not true
-      and found @@ asked.word_queries[place] then
-      matched := matched || asked.words[place];
+  found constant tsvector := content_tsv || ''::tsvector;
+begin
+  for place in 1 .. coalesce(cardinality(words), 0) loop
+    if (compounds[place] = any (matched)) is not true and found @@ word_queries[place] then
+      matched := matched || words[place];
     end if;
   end loop;
   return matched;
@@ -997,7 +1172,7 @@ $$;
 -- Extension point: the excerpt of a chunk for the questions of a search, as HTML with their words
 -- in <mark>: of up to `fragments` passages, or the beginning of a content without these words.
 create function knowledge_internal.marked_snippet(
-  content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words,
+  content text, content_tsv tsvector, language text, asked knowledge_internal.question,
   fragments integer
 ) returns text
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$

@@ -151,7 +151,7 @@ end
 $$;
 
 -- Extension point: the nearest rows by the vector index of the table, merged with those that are
--- found elsewhere.
+-- found elsewhere. scope: null for all active rows.
 create function knowledge_internal.nearest_elsewhere(
   near_ids uuid[], near_similarities double precision[], asked_embedding extensions.vector,
   collection text, scope knowledge_internal.row_scope, most integer, out ids uuid[],
@@ -263,7 +263,7 @@ $$;
 -- (indexed_query, where there is one, finds them) or are at least so similar to one of the
 -- embeddings; takes_all: every row.
 create function knowledge_internal.matching_rows(
-  asked knowledge_internal.query_analysis[], embeddings extensions.vector[],
+  asked knowledge_internal.question[], embeddings extensions.vector[],
   least_similarity double precision, takes_all boolean, collections text[],
   scope knowledge_internal.row_scope
 ) returns table (id uuid, document_id uuid)

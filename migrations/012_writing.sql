@@ -362,7 +362,7 @@ create function knowledge_internal.refuse_chunk(chunks jsonb, reported text) ret
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   dimensions constant integer := (
-    select facts.dimensions from knowledge_internal.chunk_table() as facts
+    select facts.dimensions from knowledge_internal.chunk_table as facts
   );
   embedding extensions.vector;
   chunk jsonb;

@@ -694,7 +694,7 @@ declare
     else coalesce((scope.wanted).collections, (scope.required).collections) end;
   direction constant extensions.vector := extensions.l2_normalize(asked_embedding);
   bits constant bit varying := knowledge_internal.embedding_bits(asked_embedding);
-  matching constant text := scope.matching
+  matching constant text := coalesce(scope.matching, 'chunk.status = ''active''')
     || case when collection is not null then ' and chunk.collection = $5' else '' end;
   conditions constant text :=
     matching || ' and chunk.embedding_bits is not null and chunk.embedding is null';

@@ -224,7 +224,9 @@ declare
        limit $2
          for no key update of chunk skip locked
     )$query$;
-  table_of_chunks constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
+  table_of_chunks constant record := (
+    select stored from knowledge_internal.chunk_table as stored
+  );
   first_page constant tid := format('(%s,0)', floor(random() * table_of_chunks.pages))::tid;
   ids uuid[];
   more uuid[];

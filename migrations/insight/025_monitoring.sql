@@ -495,7 +495,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
       ),
       'rows', knowledge_internal.row_health(),
       'dimensions', (
-        select facts.dimensions from knowledge_internal.chunk_table() as facts
+        select facts.dimensions from knowledge_internal.chunk_table as facts
       ),
       'embedding_models', (
         select coalesce(

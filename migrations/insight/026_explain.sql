@@ -249,7 +249,7 @@ begin
     select string_agg(distinct to_json(left(word, 60))::text, ', ')
       from (
         select word
-          from unnest(plan.analyses) as analysis cross join unnest(analysis.words) as word
+          from unnest(plan.questions) as question cross join unnest(question.words) as word
          -- Rows have it as a stop word of their language.
          where knowledge_internal.joined(word) <> '' or not exists (
                  select from unnest(configurations) as language (configuration)
@@ -258,7 +258,7 @@ begin
          limit 10
       ) as listed
   );
-  if not (plan.known is null)
+  if plan.known_ids is not null
      and not knowledge_internal.shows_row(matching, plan.collections, null)
   then
     reason := 'only_like_ids';
@@ -266,7 +266,9 @@ begin
       'other ids, or leave out a filter.';
   elsif exists (select from unnest(plan.questions) as asked where asked.embedding is not null) then
     plan.match_threshold := -1;
-    plan.analyses := null;
+    for place in 1 .. cardinality(plan.questions) loop
+      plan.questions[place].matching_query := null;
+    end loop;
     best := (
       select max(list.similarities[1])
         from unnest(knowledge_internal.rank_all(plan)) as list
@@ -286,8 +288,8 @@ begin
     message := 'The question has only stop words, signs or excluded words. Ask with other words, '
       'or with an embedding.';
   elsif exists (
-    select from unnest(plan.analyses) as analysis
-     cross join unnest((analysis.weighed).lexeme_queries) as word (query)
+    select from unnest(plan.questions) as question
+     cross join unnest(question.lexeme_queries) as word (query)
      where knowledge_internal.shows_row(matching, plan.collections, word => word.query)
   ) then
     reason := 'words_not_together';
@@ -311,16 +313,16 @@ $$;
 
 -- The answer for rows that are all below min_confidence, else null.
 create function knowledge_internal.unsure_answer(
-  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[]
+  plan knowledge_internal.search_plan, lists knowledge_internal.ranked_list[],
+  threshold double precision
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  threshold constant double precision := (plan.arrangement).min_confidence;
   best constant double precision := case when threshold is not null then (
     select max(confidence)
       from unnest(
              knowledge_internal.answer_confidences(
-               plan,
+               plan.asked,
                array(
                  select distinct unnest(list.vector_ids || list.text_ids)
                    from unnest(lists) as list
@@ -445,7 +447,7 @@ begin
   if exists (
     select from unnest(lists) as list where list.vector_ids <> '{}' or list.text_ids <> '{}'
   ) then
-    return knowledge_internal.unsure_answer(plan, lists);
+    return knowledge_internal.unsure_answer(plan, lists, given.min_confidence);
   end if;
 
   return knowledge_internal.unmatched_question(plan);
@@ -555,18 +557,18 @@ declare
   reading_milliseconds constant float8 := 1000 * extract(epoch from clock_timestamp() - begun_at);
   -- The lists that are fused below.
   lists constant knowledge_internal.ranked_list[] := knowledge_internal.rank_all(plan);
-  analysis constant knowledge_internal.query_analysis :=
-    knowledge_internal.with_candidates(plan.analyses[1]);
-  weighed constant knowledge_internal.query_weights := analysis.weighed;
+  settings constant knowledge_internal.search_settings := plan.settings;
+  question constant knowledge_internal.question :=
+    knowledge_internal.with_candidates(plan.questions[1], settings.document_count);
   hits jsonb;
   hybrid_milliseconds float8;
   candidates bigint;
   summary record;
 begin
-  if analysis.candidate_query is not null then
+  if question.candidate_query is not null then
     execute 'select count(*) from public.knowledge_chunks as chunk'
       ' where ' || (plan.scope).visible || ' and chunk.content_tsv @@ $2'
-      into candidates using plan.scope, analysis.candidate_query;
+      into candidates using plan.scope, question.candidate_query;
   end if;
   hits := (
     select coalesce(
@@ -575,7 +577,7 @@ begin
                  'notes', nullif(hit.notes - 'shares', '{}'),
                  'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}',
                  'factors', hit.notes #> '{shares,2}',
-                 'neighbour_share', case when (plan.arrangement).neighbour_weight > 0 then
+                 'neighbour_share', case when settings.neighbour_weight > 0 then
                    hit.rrf_score / nullif(product.factors, 0)
                      - (hit.notes #>> '{shares,0}')::float8 - (hit.notes #>> '{shares,1}')::float8
                    end
@@ -627,7 +629,9 @@ begin
                'relaxed', list.relaxed_parts
              ),
              'pool', plan.pool,
-             'weights', jsonb_build_object('vector', plan.vector_weight, 'text', plan.text_weight)
+             'weights', jsonb_build_object(
+               'vector', settings.vector_weight, 'text', settings.text_weight
+             )
            )
            order by list.formulation, list.collection
          ) as lists
@@ -655,38 +659,40 @@ begin
           then 'fewer rows that pass the filters have words of the query'
       end,
       'candidates', candidates,
-      'chunks', weighed.document_count,
-      'mean_length', weighed.mean_length,
-      'k1', weighed.k1,
-      'b', weighed.b,
-      'query', analysis.candidate_query::text,
+      'chunks', case when question.lexemes is not null then settings.document_count end,
+      'mean_length', case when question.lexemes is not null then settings.mean_length end,
+      'k1', case when question.lexemes is not null then settings.k1 end,
+      'b', case when question.lexemes is not null then settings.b end,
+      'query', question.candidate_query::text,
       'lexemes', (
         select jsonb_agg(
                  jsonb_build_object(
                    'lexeme', word.lexeme,
                    'document_frequency', round(word.document_frequency),
                    'weight', word.weight,
-                   'is_from_like_ids', coalesce(word.lexeme = any ((plan.known).lexemes), false),
+                   'is_from_like_ids', coalesce(word.lexeme = any (question.like_words), false),
                    -- The candidate query has a lexeme as a word or at one of its impact levels.
-                   'left_out', analysis.candidate_query::text
+                   'left_out', question.candidate_query::text
                      !~ format('''%s(\^\d)?''', regexp_replace(word.lexeme, '(\W)', '\\\1', 'g'))
                  )
                  order by word.place
                )
-          from unnest(weighed.lexemes, weighed.document_frequencies, weighed.scored_weights)
+          from unnest(question.lexemes, question.frequencies, question.weights)
                with ordinality as word (lexeme, document_frequency, weight, place)
       )
     ),
     'fusion', jsonb_build_object(
-      'policy', plan.fusion,
-      'is_stored', plan.fusion is distinct from given.fusion,
-      'weights', jsonb_build_object('vector', plan.vector_weight, 'text', plan.text_weight),
-      'cosine_scale', plan.cosine_scale
+      'policy', settings.fusion,
+      'is_stored', settings.fusion is distinct from given.fusion,
+      'weights', jsonb_build_object(
+               'vector', settings.vector_weight, 'text', settings.text_weight
+             ),
+      'cosine_scale', settings.cosine_scale
     ),
     'lists', coalesce(summary.lists, '[]'),
     'hits', hits,
     'hit_confidences', knowledge_internal.answer_confidences(
-      plan,
+      plan.asked,
       array(select (hit ->> 'id')::uuid from jsonb_array_elements(hits) as hit)
     ),
     'empty', case when hits = '[]' then knowledge_internal.empty_reason(given, true) end

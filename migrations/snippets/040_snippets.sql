@@ -469,7 +469,7 @@ $$;
 -- that was typed only as a part of a compound (E in E-1042) is marked only in a chunk that has all
 -- parts of the compound and not the compound as one word.
 create or replace function knowledge_internal.marked_snippet(
-  content text, content_tsv tsvector, language text, asked knowledge_internal.asked_words,
+  content text, content_tsv tsvector, language text, asked knowledge_internal.question,
   fragments integer
 ) returns text
 language plpgsql stable parallel safe security invoker set search_path = pg_catalog, pg_temp

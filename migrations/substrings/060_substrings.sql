@@ -43,7 +43,9 @@ begin
               hint = 'Run: create extension pg_trgm with schema extensions. Without it, leave the '
                 'module out.';
     end if;
-  elsif (knowledge_internal.chunk_table()).analysed_rows > most_rows then
+  elsif (
+    select stored.analysed_rows > most_rows from knowledge_internal.chunk_table as stored
+  ) then
     raise warning 'parts of identifiers are found when knowledge_chunks_identifiers is built'
       using hint = format(
         'Run, outside of a transaction: create index concurrently knowledge_chunks_identifiers on '
@@ -61,7 +63,7 @@ end
 $$;
 
 create or replace function knowledge_internal.words_by_part(
-  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+  question knowledge_internal.question, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -74,7 +76,7 @@ declare
   rows integer;
   parts jsonb;
 begin
-  if query_text !~ '[0-9_./@:#]|[[:lower:]][[:upper:]]'
+  if question.query_text !~ '[0-9_./@:#]|[[:lower:]][[:upper:]]'
      or not exists (
        select
          from pg_catalog.pg_index as index
@@ -90,7 +92,7 @@ begin
         knowledge_internal.identifiers_of(
           -- What is excluded or quoted is searched as it is.
           null, regexp_replace(
-            translate(left(query_text, 4096), '“”„‟«»', '""""""'),
+            translate(left(question.query_text, 4096), '“”„‟«»', '""""""'),
             '(?<!\S)-\S+|"[^"]*"', ' ', 'g'
           )
         ),
@@ -101,7 +103,7 @@ begin
     -- Of hidden chunks, only the rows below may tell whether one has it.
     continue when scope.is_restricted is not true and exists (
       select
-        from unnest((analysis.weighed).lexemes, (analysis.weighed).document_frequencies)
+        from unnest(question.lexemes, question.frequencies)
              as known (lexeme, document_frequency)
        where known.lexeme = lower(typed) and known.document_frequency > 0
     );

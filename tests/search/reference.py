@@ -420,6 +420,7 @@ def stored(connection: Connection, chunks: Sequence[Chunk]) -> Corpus:
         [as_json(rows)],
     )
     ((today, cosine_spread),) = connection.execute(
-        "select (now() at time zone 'UTC')::date, knowledge_internal.cosine_spread()"
+        "select (now() at time zone 'UTC')::date,"
+        "       (knowledge_internal.read_settings('auto')).cosine_scale / 3"
     ).fetchall()
     return Corpus(dict(enumerate(chunks, 1)), today, cosine_spread)

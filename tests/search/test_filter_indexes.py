@@ -107,8 +107,8 @@ def test_excluding_few_or_most_chunks_leaves_the_others(many: Connection) -> Non
         others = Jsonb(one("collection", "not_in", excluded))
         # The search plans for a filter only where it leaves out most chunks.
         assert many.execute(
-            "select ((knowledge_internal.plan_search(knowledge_internal.given_arguments("
-            "jsonb_build_object('filters', %s::jsonb)), false)).reading).is_filtered",
+            "select (knowledge_internal.plan_search(knowledge_internal.given_arguments("
+            "jsonb_build_object('filters', %s::jsonb)), false)).is_filtered",
             [others],
         ).fetchone() == (are_most,)
         for query in ({"query_embedding": NORTH}, {"query_text": "alpha"}):

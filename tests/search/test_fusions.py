@@ -153,8 +153,9 @@ def test_an_identifier_comes_before_the_nearest_chunk_with_every_other_word(
         assert numbers(rows)[0] == 2
         least, best = rows[1], rows[0]
         vector, text = weights.get("vector_weight", 1), weights.get("text_weight", 1)
-        ((spread,),) = knowledge.execute("select knowledge_internal.cosine_spread()")
-        scale = 3 * spread
+        ((scale,),) = knowledge.execute(
+            "select (knowledge_internal.read_settings('auto')).cosine_scale"
+        )
         tier = 2 * vector / scale + text
         assert best["rrf_score"] == pytest.approx(vector * best["similarity"] / scale + text + tier)
         assert least["rrf_score"] < best["rrf_score"]

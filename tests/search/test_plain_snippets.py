@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
 
 from conftest import Connection, Server, copy_of
 from support.properties import tried
@@ -34,8 +35,8 @@ def excerpt(
 ) -> str:
     row = connection.execute(
         "select knowledge_internal.marked_snippet(%s, '', %s,"
-        "  row(null, null, null, %s::text[])::knowledge_internal.asked_words, %s)",
-        [content, language, list(lexemes), fragments],
+        "  jsonb_populate_record(null::knowledge_internal.question, %s), %s)",
+        [content, language, Jsonb({"lexemes": lexemes}), fragments],
     ).fetchone()
     assert row is not None
     return str(row[0])

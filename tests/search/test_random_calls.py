@@ -88,7 +88,8 @@ def whole(shared: Connection) -> tuple[Connection, Corpus]:
     shared.execute("update public.knowledge_chunks set content_tsv = null")
     shared.execute("vacuum public.knowledge_chunks")
     ((today, cosine_spread),) = shared.execute(
-        "select (now() at time zone 'UTC')::date, knowledge_internal.cosine_spread()"
+        "select (now() at time zone 'UTC')::date,"
+        "       (knowledge_internal.read_settings('auto')).cosine_scale / 3"
     ).fetchall()
     return shared, Corpus(chunks, today, cosine_spread, 0.75)
 

@@ -48,7 +48,8 @@ STATISTICS = {
     "sampled_spread",
     "chunks_of_configurations",
     "refresh_knowledge_statistics",
-    "corpus_figures",
+    "counted_corpus",
+    "read_settings",
     "counted_chunks",
     "ranked_corpus",
     "knowledge_embedding_models",
@@ -67,6 +68,8 @@ STATISTICS = {
     "use_vector_index",
     "write_chunk_rows",
 }
+# The plain search, whose rows are all active ones.
+PLAIN = {"hybrid_search_knowledge_chunks", "vector_leg", "text_leg"}
 # They read rows that a search may not return, of any status, or one document as it is stored.
 WITHOUT_A_SCOPE = {
     "named_rows",
@@ -104,7 +107,7 @@ def test_only_the_rows_and_who_is_listed_name_the_table_of_chunks() -> None:
     named = {
         name for file, name, text in FOUND if file not in {ROWS, OF_AN_ENGINE} and naming(text)
     }
-    listed = WRITERS | STATISTICS | WITHOUT_A_SCOPE | BY_ID | OF_A_SCOPE | OF_PLACES
+    listed = WRITERS | STATISTICS | PLAIN | WITHOUT_A_SCOPE | BY_ID | OF_A_SCOPE | OF_PLACES
     assert named - listed == set()
 
 

@@ -134,13 +134,16 @@ def test_settings_that_were_measured_tell_what_has_changed_since(corpus: Connect
 
 RANKS = {
     "bm25_k1",
-    "cosine_spread",
     "document_side",
     "exact_scores",
+    "fused_rows",
     "fusion_rules",
+    "hybrid_search_knowledge_chunks",
     "ranking_version",
+    "read_settings",
     "rules_of_lists",
-    "search",
+    "sampled_spread",
+    "text_leg",
     "weighed_readings",
     "weight_of_word",
 }

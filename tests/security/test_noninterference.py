@@ -59,21 +59,34 @@ ME, MEMBER, GUEST, VISITOR = (
 )
 CONSTANT_STATISTICS = """
 create or replace function knowledge_internal.document_frequencies(
-  lexemes text[], corpus knowledge_internal.corpus_figures
+  lexemes text[], settings knowledge_internal.search_settings
 )
 returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
   select array_agg(1.0 + length(asked.lexeme) order by asked.place)
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
-create or replace function knowledge_internal.corpus_figures(
-  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table(),
-  collections text[] default null
+alter function knowledge_internal.read_settings rename to stored_settings;
+create function knowledge_internal.read_settings(
+  fusion text default null, vector_weight double precision default 1,
+  text_weight double precision default 1, collections text[] default null
 )
-returns knowledge_internal.corpus_figures
-language sql stable set search_path = pg_catalog, pg_temp as
-  'select row(100, 5, 5, 4, null, 1.2, 0.6)::knowledge_internal.corpus_figures';
-create or replace function knowledge_internal.cosine_spread()
-returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 0.3::float8';
+returns knowledge_internal.search_settings
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  settings knowledge_internal.search_settings := knowledge_internal.stored_settings(
+    fusion, vector_weight, text_weight, collections
+  );
+begin
+  settings.document_count := 100;
+  settings.mean_length := 5;
+  settings.frequencies_from := null;
+  settings.k1 := 1.2;
+  settings.b := 0.6;
+  settings.cosine_scale := 0.9;
+  settings.neighbour_weight := case when settings.fusion = 'auto' then 0.3 end;
+  return settings;
+end
+$$;
 create or replace function knowledge_internal.mean_length_so_far()
 returns float8 language sql stable set search_path = pg_catalog, pg_temp as 'select 5.0::float8';
 -- An ANALYZE would bring statistics of its own.

@@ -11,67 +11,6 @@ begin
 end
 $$;
 
--- stored_rows: estimated from the current number of pages and from what the last ANALYZE or VACUUM
--- counted, analysed_rows; both null before the first one and after a truncate. estimated_rows: the
--- active ones of them. least_rows: the fewest there can be by the counters of the server, which
--- know of a deletion before an ANALYZE, but can have it twice; null where a crash has reset them.
--- analysed_at: the last ANALYZE that they know of.
-create type knowledge_internal.chunk_table as (
-  relation regclass, pages bigint, estimated_rows float8, stored_rows float8, analysed_rows float8,
-  least_rows float8, analysed_at timestamptz, dimensions integer
-);
-
--- What the system catalogues say of the table of chunks, with one query.
-create function knowledge_internal.chunk_table() returns knowledge_internal.chunk_table
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  facts knowledge_internal.chunk_table;
-  rows_on_a_page float8;
-  inactive_rows float8;
-begin
-  select class.oid, pg_relation_size(class.oid) / current_setting('block_size')::bigint,
-         nullif(class.reltuples, -1), nullif(class.reltuples, -1) / nullif(class.relpages, 0),
-         -- With Citus, the index of a shard has the shard's number in its name, too.
-         (
-           select greatest(index.reltuples, 0)
-             from pg_catalog.pg_class as index
-            where index.relnamespace = class.relnamespace
-              and index.relname
-                    = replace(class.relname, 'knowledge_chunks', 'knowledge_chunks_status')
-         ),
-         -- What this session has deleted is counted up to a second later.
-         pg_stat_get_live_tuples(class.oid) - pg_stat_get_xact_tuples_deleted(class.oid),
-         greatest(
-           pg_stat_get_last_analyze_time(class.oid), pg_stat_get_last_autoanalyze_time(class.oid)
-         ),
-         (
-           select nullif(attribute.atttypmod, -1)
-             from pg_catalog.pg_attribute as attribute
-            where attribute.attrelid = class.oid and attribute.attname = 'embedding'
-         )
-    into facts.relation, facts.pages, facts.analysed_rows, rows_on_a_page, inactive_rows,
-         facts.least_rows, facts.analysed_at, facts.dimensions
-    from pg_catalog.pg_class as class
-   where class.oid = knowledge_internal.physical_table();
-  -- Five, in a table that was never analysed.
-  facts.estimated_rows := greatest(
-    facts.pages * coalesce(rows_on_a_page, 5) - coalesce(inactive_rows, 0), 0
-  );
-  facts.stored_rows := facts.pages * rows_on_a_page;
-  if facts.analysed_at is null then
-    facts.least_rows := null;
-  end if;
-  if facts.pages = 0 then
-    -- No rows, or rows on other machines: then the last refresh has counted them.
-    facts.least_rows := null;
-    facts.estimated_rows := coalesce(
-      (select corpus.document_count from public.knowledge_corpus_statistics as corpus), 0
-    );
-  end if;
-  return facts;
-end
-$$;
-
 create table public.knowledge_corpus_statistics (
   id boolean primary key default true check (id),
   document_count float8 not null,
@@ -114,6 +53,57 @@ create policy knowledge_lexeme_statistics_none on public.knowledge_lexeme_statis
 revoke all on table public.knowledge_corpus_statistics, public.knowledge_lexeme_statistics
   from public, anon, authenticated, service_role;
 
+-- What the system catalogues say of the table of chunks. stored_rows: estimated from the current
+-- number of pages and from what the last ANALYZE or VACUUM counted, analysed_rows; both null before
+-- the first one and after a truncate. estimated_rows: the active ones of them. least_rows: the
+-- fewest there can be by the counters of the server, which know of a deletion before an ANALYZE,
+-- but can have it twice; null where a crash has reset them. analysed_at: the last ANALYZE that they
+-- know of. A table without pages is empty, or its rows are on other machines: then the last refresh
+-- of the statistics has counted them.
+create view knowledge_internal.chunk_table with (security_invoker = true) as
+select facts.relation, facts.pages, facts.dimensions, facts.analysed_rows, facts.analysed_at,
+       facts.pages * facts.rows_on_a_page as stored_rows,
+       case
+         when facts.pages = 0 then coalesce(
+           (select corpus.document_count from public.knowledge_corpus_statistics as corpus), 0
+         )
+         -- Five rows on a page, in a table that was never analysed.
+         else greatest(
+           facts.pages * coalesce(facts.rows_on_a_page, 5) - coalesce(facts.inactive_rows, 0), 0
+         )
+       end as estimated_rows,
+       case when facts.pages > 0 and facts.analysed_at is not null then facts.live_rows end
+         as least_rows
+  from (
+    select class.oid as relation,
+           pg_relation_size(class.oid) / current_setting('block_size')::bigint as pages,
+           nullif(class.reltuples, -1)::float8 as analysed_rows,
+           nullif(class.reltuples, -1)::float8 / nullif(class.relpages, 0) as rows_on_a_page,
+           -- With Citus, the index of a shard has the shard's number in its name, too.
+           (
+             select greatest(index.reltuples, 0)
+               from pg_catalog.pg_class as index
+              where index.relnamespace = class.relnamespace
+                and index.relname
+                      = replace(class.relname, 'knowledge_chunks', 'knowledge_chunks_status')
+           ) as inactive_rows,
+           -- What this session has deleted is counted up to a second later.
+           pg_stat_get_live_tuples(class.oid) - pg_stat_get_xact_tuples_deleted(class.oid)
+             as live_rows,
+           greatest(
+             pg_stat_get_last_analyze_time(class.oid), pg_stat_get_last_autoanalyze_time(class.oid)
+           ) as analysed_at,
+           (
+             select nullif(attribute.atttypmod, -1)
+               from pg_catalog.pg_attribute as attribute
+              where attribute.attrelid = class.oid and attribute.attname = 'embedding'
+           ) as dimensions
+      from pg_catalog.pg_class as class
+     where class.oid = knowledge_internal.physical_table()
+    offset 0
+  ) as facts;
+revoke all on table knowledge_internal.chunk_table from public, anon, authenticated, service_role;
+
 -- The most common lexemes, at most 10,000, or languages, with the share of chunks that have them,
 -- from the last ANALYZE. The last three entries of most_common_elem_freqs are the minimum, the
 -- maximum and the frequency of null; they have no lexeme.
@@ -151,7 +141,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
                     tablesample system (
                       least(100, 2000.0 * sample_size / (
                         select greatest(stored.pages, 1)
-                          from knowledge_internal.chunk_table() as stored
+                          from knowledge_internal.chunk_table as stored
                       ))
                     ) repeatable (1)
               where chunk.status = 'active'
@@ -168,17 +158,6 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
     join sample as other on other.id < one.id
 $$;
 
--- The stored one; before the first refresh, that of a small sample.
-create function knowledge_internal.cosine_spread() returns float8
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return coalesce(
-    (select corpus.cosine_spread from public.knowledge_corpus_statistics as corpus),
-    knowledge_internal.sampled_spread(48)
-  );
-end
-$$;
-
 -- Extension point: copies the statistics of the last ANALYZE.
 create function public.refresh_knowledge_statistics() returns boolean
 -- definer: service_role has no rights on the internal tables.
@@ -191,7 +170,9 @@ declare
   chunks constant regclass := knowledge_internal.physical_table();
   sampled_rows constant float8 := 5000;
   kept_rows constant integer := 200;
-  last_analysed_at constant timestamptz := (knowledge_internal.chunk_table()).analysed_at;
+  last_analysed_at constant timestamptz := (
+    select stored.analysed_at from knowledge_internal.chunk_table as stored
+  );
   table_rows constant float8 := (
     select class.reltuples from pg_catalog.pg_class as class where class.oid = chunks
   );
@@ -353,125 +334,53 @@ begin
 end
 $$;
 
--- The figures of BM25; the lengths and words are means of a chunk. frequencies_from: copy
--- (knowledge_lexeme_statistics), analysis (the planner's statistics) or count.
-create type knowledge_internal.corpus_figures as (
-  document_count float8, mean_length float8, content_words float8, distinct_words float8,
-  frequencies_from text, k1 float8, b float8
-);
-
--- The figures for a search of these collections (null: all). They are from
--- refresh_knowledge_statistics, or counted here: before its first run, while there are at most
--- small_corpus_limit() chunks, and while the table has a fifth more or fewer rows than at the copy.
--- k1 and b: those stored for the one collection searched, else for all, else 1.2 and a b that falls
--- where chunks seldom repeat a word: there, as in the turns of a conversation, a longer chunk says
--- more. docs/ranking.md measures it.
-create function knowledge_internal.corpus_figures(
-  facts knowledge_internal.chunk_table default knowledge_internal.chunk_table(),
-  collections text[] default null
-) returns knowledge_internal.corpus_figures
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
-set enable_seqscan = on as $$
-declare
-  small constant integer := knowledge_internal.small_corpus_limit();
-  most_counted constant integer := 1001; -- chunks
-  counted_exactly constant integer := 20000; -- chunks, as in counted_chunks
-  tolerance constant float8 := 0.2; -- of the rows
-  searched constant text := case
-    when collections[1] = all (collections) then collections[1] else '' end;
-  copied public.knowledge_corpus_statistics;
-  is_current boolean;
-  figures knowledge_internal.corpus_figures;
+-- The model whose embeddings a collection should have: its own setting, else that for all others.
+create function knowledge_internal.model_of_collection(name text) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  select corpus.* into copied
-    from public.knowledge_corpus_statistics as corpus
-   where corpus.document_count > small;
-  -- After a restore, the table is not known, and taken to be as it was at the copy.
-  is_current := coalesce(
-    abs(facts.stored_rows - copied.analysed_rows) <= tolerance * copied.analysed_rows, found
+  return (
+    select settings.embedding_model
+      from public.knowledge_settings as settings
+     where settings.collection in (name, '') and settings.embedding_model is not null
+     order by settings.collection = '', settings.collection
+     limit 1
   );
-  if not is_current or least(facts.estimated_rows, facts.least_rows) <= small then
-    select count(*), greatest(avg(chunk.text_length), 1), avg(chunk.content_words),
-           avg(chunk.distinct_words), 'count'
-      into figures.document_count, figures.mean_length, figures.content_words,
-           figures.distinct_words, figures.frequencies_from
-      from (
-        select active.text_length, active.content_words, active.distinct_words
-          from public.knowledge_chunks as active
-         where active.status = 'active'
-         limit most_counted
-      ) as chunk;
-  end if;
-  if (figures.document_count <= small) is not true and is_current then
-    figures.document_count := copied.document_count;
-    figures.mean_length := copied.mean_length;
-    figures.content_words := copied.content_words;
-    figures.distinct_words := copied.distinct_words;
-    figures.frequencies_from := 'copy';
-  elsif figures.document_count > small then
-    figures.document_count := greatest(
-      coalesce(facts.stored_rows, facts.estimated_rows), figures.document_count
-    );
-    figures.frequencies_from := case
-      when facts.analysed_rows is null then 'count'
-      -- Not analysed since it grew or shrank; a VACUUM leaves the planner's statistics as they
-      -- were.
-      when figures.document_count <= counted_exactly
-           and (
-             abs(facts.stored_rows - facts.analysed_rows) > tolerance * facts.analysed_rows
-             or facts.analysed_at = copied.analysed_at
-           )
-        then 'count'
-      when facts.analysed_rows = copied.analysed_rows then 'copy'
-      else 'analysis'
-    end;
-  end if;
-
-  select settings.bm25_k1, settings.bm25_b
-    into figures.k1, figures.b
-    from public.knowledge_settings as settings
-   where settings.collection in (searched, '')
-   order by settings.collection = '', settings.collection
-   limit 1;
-  figures.k1 := coalesce(figures.k1, knowledge_internal.bm25_k1());
-  figures.b := coalesce(
-    figures.b,
-    least(
-      knowledge_internal.bm25_b(),
-      greatest(
-        0.4, coalesce(3 * (1 - figures.distinct_words / nullif(figures.content_words, 0)), 1)
-      )
-    )
-  );
-  return figures;
 end
 $$;
 
--- The number of chunks with each lexeme, in the order of the lexemes. A lexeme that ANALYZE did not
--- list is rare: counting its chunks is cheap, as always in a small corpus.
-create function knowledge_internal.document_frequencies(
-  lexemes text[], corpus knowledge_internal.corpus_figures
-) returns float8[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+-- What a search has to know beside its arguments, read once. is_here: the rows are in the table
+-- knowledge_chunks of this database. cosine_scale: what fusion auto divides a cosine by.
+-- neighbour_weight: of scores_with_neighbours, null for no bonus. dimensions: of the column of
+-- embeddings. chunk_count: active chunks, estimated. document_count, mean_length, content_words: of
+-- BM25; the last two are means of a chunk. frequencies_from: copy (knowledge_lexeme_statistics),
+-- analysis (the planner's statistics) or count. configurations: those that the chunks were analysed
+-- with, each in its own language; null in an empty corpus.
+create type knowledge_internal.search_settings as (
+  is_here boolean, fusion text, vector_weight double precision, text_weight double precision,
+  cosine_scale double precision, neighbour_weight double precision, dimensions integer,
+  chunk_count double precision, document_count double precision, mean_length double precision,
+  content_words double precision, frequencies_from text, k1 double precision, b double precision,
+  configurations regconfig[]
+);
+
+-- The figures of a corpus of at most 1,000 chunks; of a larger one those of 1,001 chunks.
+create function knowledge_internal.counted_corpus(
+  out chunks double precision, out mean_length double precision,
+  out content_words double precision, out distinct_words double precision
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The calling search turns enable_seqscan off, but a sequential scan is fastest for a small table.
+set enable_seqscan = on as $$
 begin
-  return array(
-    select coalesce(
-             listed.frequency * corpus.document_count,
-             knowledge_internal.counted_chunks(asked.lexeme)
-           )
-      from unnest(lexemes) with ordinality as asked (lexeme, place)
-      left join (
-             select copied.lexeme, copied.frequency
-               from public.knowledge_lexeme_statistics as copied
-              where corpus.frequencies_from = 'copy' and copied.lexeme = any (lexemes)
-             union all
-             select analysed.value collate "C", analysed.frequency
-               from knowledge_internal.listed_frequencies() as analysed
-              where corpus.frequencies_from = 'analysis'
-           ) as listed on listed.lexeme = asked.lexeme
-     order by asked.place
-  );
+  select count(*), greatest(avg(chunk.text_length), 1), avg(chunk.content_words),
+         avg(chunk.distinct_words)
+    into chunks, mean_length, content_words, distinct_words
+    from (
+      select active.text_length, active.content_words, active.distinct_words
+        from public.knowledge_chunks as active
+       where active.status = 'active'
+       limit 1001
+    ) as chunk;
 end
 $$;
 
@@ -499,17 +408,189 @@ begin
 end
 $$;
 
+-- The settings of a search of these collections (null: all). Fusion and weights: a fusion that the
+-- caller names keeps the caller's weights. For null, the settings stored for the one collection
+-- searched, else those stored for all, multiply the weights. They give the fusion: that of the
+-- collection, else that of all, else rrf. Where scores and not ranks are fused, the weight of the
+-- model counts, too. Chunks of more than 60 words get no bonus for neighbours, because each says
+-- enough by itself, and only the scores of auto do.
+-- Figures of BM25: from refresh_knowledge_statistics, or counted here: before its first run, while
+-- there are at most small_corpus_limit() chunks, and while the table has a fifth more or fewer rows
+-- than at the copy. k1 and b: those stored for the collection, else for all, else 1.2 and a b that
+-- falls where chunks seldom repeat a word: there, as in the turns of a conversation, a longer chunk
+-- says more. docs/ranking.md measures fusion, bonus and b. Raises 22023 where both weights are 0.
+create function knowledge_internal.read_settings(
+  fusion text default null, vector_weight double precision default 1,
+  text_weight double precision default 1, collections text[] default null
+) returns knowledge_internal.search_settings
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  small constant integer := knowledge_internal.small_corpus_limit();
+  tolerance constant float8 := 0.2; -- of the rows
+  counted_exactly constant integer := 20000; -- chunks, as in counted_chunks
+  -- Standard deviations of the cosine of random pairs; docs/ranking.md measures it.
+  deviations constant float8 := 3;
+  most_words constant float8 := 60;
+  most_neighbour_weight constant float8 := 0.3;
+  words_of_noise constant float8 := 25; -- a weak model is weaker where texts have few words
+  fewest_words constant float8 := 10;
+  -- Several collections are ranked in one list of scores, so they have one fusion.
+  searched constant text := case
+    when collections[1] = all (collections) then collections[1] else '' end;
+  known record;
+  counted record;
+  chunks float8; -- counted
+  cosine_scale float8;
+  neighbour_weight float8;
+  model_weight float8;
+begin
+  -- One statement: a search pays for each.
+  select facts.*, facts.relation = 'public.knowledge_chunks'::regclass and facts.pages > 0
+           as is_here,
+         corpus.document_count, corpus.mean_length, corpus.content_words, corpus.distinct_words,
+         corpus.analysed_rows as copied_rows, corpus.analysed_at as copied_at, every.cosine_spread,
+         -- After a restore, the table is not known, and taken to be as it was at the copy.
+         coalesce(
+           abs(facts.stored_rows - corpus.analysed_rows) <= tolerance * corpus.analysed_rows,
+           corpus.id is not null
+         ) as is_current,
+         stored.fusion, stored.vector_weight, stored.text_weight, stored.bm25_k1, stored.bm25_b,
+         -- "> ''" and not "is not null", which PostgreSQL 17 drops, and then reads the whole table.
+         (select min(chunk.language) from public.knowledge_chunks as chunk
+           where chunk.status = 'active' and chunk.language > '') as first_language,
+         (select max(chunk.language) from public.knowledge_chunks as chunk
+           where chunk.status = 'active' and chunk.language > '') as last_language
+    into known
+    from knowledge_internal.chunk_table as facts
+    left join public.knowledge_corpus_statistics as every on true
+    left join public.knowledge_corpus_statistics as corpus on corpus.document_count > small
+    left join (
+           select coalesce(
+                    settings.fusion,
+                    (select general.fusion from public.knowledge_settings as general
+                      where general.collection = '')
+                  ) as fusion,
+                  settings.vector_weight, settings.text_weight, settings.bm25_k1, settings.bm25_b
+             from public.knowledge_settings as settings
+            where settings.collection in (searched, '')
+            order by settings.collection = '', settings.collection
+            limit 1
+         ) as stored on true;
+  if not known.is_current or least(known.estimated_rows, known.least_rows) <= small then
+    counted := knowledge_internal.counted_corpus();
+    chunks := counted.chunks;
+    if chunks <= small or not known.is_current then
+      known.mean_length := counted.mean_length;
+      known.content_words := counted.content_words;
+      known.distinct_words := counted.distinct_words;
+      known.document_count := case
+        when chunks <= small then chunks
+        else greatest(coalesce(known.stored_rows, known.estimated_rows), chunks)
+      end;
+    end if;
+  end if;
+
+  if fusion is null then
+    fusion := coalesce(known.fusion, 'rrf');
+    vector_weight := vector_weight * coalesce(known.vector_weight, 1);
+    text_weight := text_weight * coalesce(known.text_weight, 1);
+    if vector_weight = 0 and text_weight = 0 then
+      raise exception 'vector_weight and text_weight are both 0 after they are multiplied by the '
+                      'stored weights, one must be above'
+        using errcode = '22023', hint = 'Give a fusion, or change knowledge_settings.';
+    end if;
+  end if;
+  if fusion in ('auto', 'relative_score') and vector_weight > 0 and text_weight > 0 then
+    model_weight :=
+      knowledge_internal.model_weight(knowledge_internal.model_of_collection(searched));
+    vector_weight := vector_weight * case
+      when model_weight < 1 and known.content_words > 0
+        then model_weight ^ (1 + words_of_noise / greatest(known.content_words, fewest_words))
+      else model_weight
+    end;
+  end if;
+  if fusion = 'auto' then
+    cosine_scale :=
+      deviations * coalesce(known.cosine_spread, knowledge_internal.sampled_spread(48));
+    neighbour_weight := case when known.content_words > 0 and known.content_words <= most_words
+      then least(most_neighbour_weight, 6 / known.content_words) end;
+  end if;
+  return row(
+    known.is_here, fusion, vector_weight, text_weight, cosine_scale, neighbour_weight,
+    known.dimensions, known.estimated_rows, known.document_count, known.mean_length,
+    known.content_words,
+    case
+      when chunks <= small then 'count'
+      when known.is_current then 'copy'
+      when known.analysed_rows is null then 'count'
+      -- Not analysed since it grew or shrank; a VACUUM leaves the planner's statistics as they
+      -- were.
+      when known.document_count <= counted_exactly
+           and (
+             abs(known.stored_rows - known.analysed_rows) > tolerance * known.analysed_rows
+             or known.analysed_at = known.copied_at
+           )
+        then 'count'
+      when known.analysed_rows = known.copied_rows then 'copy'
+      else 'analysis'
+    end,
+    coalesce(known.bm25_k1, knowledge_internal.bm25_k1()),
+    coalesce(
+      known.bm25_b,
+      least(
+        knowledge_internal.bm25_b(),
+        greatest(
+          0.4, coalesce(3 * (1 - known.distinct_words / nullif(known.content_words, 0)), 1)
+        )
+      )
+    ),
+    case
+      when known.first_language = known.last_language
+        then array[knowledge_internal.text_configuration(known.first_language)]
+      else knowledge_internal.query_configurations()
+    end
+  )::knowledge_internal.search_settings;
+end
+$$;
+
+-- The number of chunks with each lexeme, in the order of the lexemes. A lexeme that ANALYZE did not
+-- list is rare: counting its chunks is cheap, as always in a small corpus.
+create function knowledge_internal.document_frequencies(
+  lexemes text[], settings knowledge_internal.search_settings
+) returns float8[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(
+    select coalesce(
+             listed.frequency * settings.document_count,
+             knowledge_internal.counted_chunks(asked.lexeme)
+           )
+      from unnest(lexemes) with ordinality as asked (lexeme, place)
+      left join (
+             select copied.lexeme, copied.frequency
+               from public.knowledge_lexeme_statistics as copied
+              where settings.frequencies_from = 'copy' and copied.lexeme = any (lexemes)
+             union all
+             select analysed.value collate "C", analysed.frequency
+               from knowledge_internal.listed_frequencies() as analysed
+              where settings.frequencies_from = 'analysis'
+           ) as listed on listed.lexeme = asked.lexeme
+     order by asked.place
+  );
+end
+$$;
+
 -- The number of chunks that each of these text search configurations has analysed. A language that
 -- the planner's statistics do not list has few.
 create function knowledge_internal.chunks_of_configurations(
-  configurations regconfig[], corpus knowledge_internal.corpus_figures
+  configurations regconfig[], settings knowledge_internal.search_settings
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_counted constant integer := 20000; -- chunks
   shares jsonb;
 begin
-  if corpus.frequencies_from <> 'count' then
+  if settings.frequencies_from <> 'count' then
     shares := (
       select copied.language_shares from public.knowledge_corpus_statistics as copied
     );
@@ -529,7 +610,7 @@ begin
       ) as counted;
   end if;
   return array(
-    select corpus.document_count * coalesce(sum(present.share::float8), 0)
+    select settings.document_count * coalesce(sum(present.share::float8), 0)
       from unnest(configurations) with ordinality as asked (configuration, place)
       left join jsonb_each_text(shares) as present (language, share)
         on knowledge_internal.text_configuration(present.language) = asked.configuration
@@ -550,7 +631,7 @@ begin
     return '{}';
   end if;
   chunks := knowledge_internal.chunks_of_configurations(
-    configurations, knowledge_internal.corpus_figures()
+    configurations, knowledge_internal.read_settings()
   );
   return array(
     select phrase
@@ -689,20 +770,6 @@ comment on function public.reset_knowledge_settings(text) is
 revoke all on function public.reset_knowledge_settings(text) from public, anon, authenticated;
 grant execute on function public.reset_knowledge_settings(text) to service_role;
 
--- The model whose embeddings a collection should have: its own setting, else that for all others.
-create function knowledge_internal.model_of_collection(name text) returns text
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select settings.embedding_model
-      from public.knowledge_settings as settings
-     where settings.collection in (name, '') and settings.embedding_model is not null
-     order by settings.collection = '', settings.collection
-     limit 1
-  );
-end
-$$;
-
 create function public.knowledge_embedding_models()
 returns table (model text, dimensions integer, chunks bigint)
 -- definer: service_role has no rights on the internal schema.
@@ -742,7 +809,7 @@ begin
                 limit most_counted
              ) as one
          ) as counted
-   cross join knowledge_internal.chunk_table() as stored
+   cross join knowledge_internal.chunk_table as stored
    where name.model is not null
    order by counted.chunks desc, name.model;
 end

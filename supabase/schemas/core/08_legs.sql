@@ -1,58 +1,36 @@
 -- 008_legs: the two legs: the rows that a question finds, ranked.
--- Adds: types search_question, search_plan and ranked_list, and the functions that find rows by the
--- vector index and by words, and rank them. Locks nothing that exists.
+-- Adds: types search_arguments, search_plan and ranked_list, and the functions that find rows by
+-- the vector index and by words, and rank them. Locks nothing that exists.
 
--- One way to ask: an embedding, words, or both. ignored_embedding: why its embedding is not used,
--- where on_bad_embedding allows that. is_inferred: its embedding is made of its best text hits.
-create type knowledge_internal.search_question as (
-  embedding extensions.vector, query_text text, ignored_embedding text, is_inferred boolean
+-- The arguments of hybrid_search_knowledge_chunks, in its order.
+create type knowledge_internal.search_arguments as (
+  query_embedding extensions.vector, query_text text, match_count integer,
+  match_threshold double precision, vector_weight double precision, text_weight double precision,
+  filter_type text, search_mode text, pool_size integer, rrf_k double precision, fusion text,
+  filters jsonb, date_from date, date_to date, collections text[], viewer_id uuid,
+  public_only boolean, one_per_document boolean, neighbor_window integer,
+  recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
+  viewer_groups text[], on_bad_embedding text, prefix_last boolean,
+  embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
+  max_per_document integer, merge_duplicates boolean, min_confidence double precision,
+  snippets integer, order_by text, required_filters jsonb
 );
 
--- What a search knows of the rows that hits should be like. left_out: they and their documents.
--- embedding: the mean of their directions, each given id once; null without embeddings. lexemes:
--- their most telling words; null where these do not help. question and analysis: the first question
--- as it was asked.
-create type knowledge_internal.known_rows as (
-  ids uuid[], left_out uuid[], embedding extensions.vector, lexemes text[],
-  question knowledge_internal.search_question, analysis knowledge_internal.query_analysis
-);
-
--- What the fused list is arranged by; null for what was not asked. neighbour_weight: as of
--- scores_with_neighbours. further: as further_arrangement returns it.
-create type knowledge_internal.arrangement as (
-  one_per_document boolean, max_per_document integer, min_confidence double precision,
-  recency_half_life double precision, neighbour_weight double precision, further jsonb
-);
-
--- How a search reads its rows. is_filtered: not every active row may be returned (for excluded
--- collections only, where they have most chunks); is_indexed: an index finds the rows that may.
--- Vector leg: index_rows are asked of the index, with ef_search and scan_tuples as pgvector's
--- settings; with at most most_compared matching rows (of those stored) the index is not used:
--- compared_by_bits rows are chosen by embedding_bits (null: all), and compared_exactly of them
--- returned. Text leg: scored_exactly candidates get their exact BM25; with at most
--- most_read_by_filter matching rows (most_compared, where the vector leg compares them too) all of
--- them are candidates. sampled_collections: the collections of those rows of a sample that match,
--- each for sample_weight chunks.
-create type knowledge_internal.reading_plan as (
-  is_filtered boolean, is_indexed boolean, is_small_corpus boolean,
-  stored knowledge_internal.chunk_table, corpus knowledge_internal.corpus_figures,
-  index_rows integer, ef_search integer, scan_tuples integer, most_compared double precision,
-  compared_by_bits integer, compared_exactly integer, scored_exactly integer,
-  most_read_by_filter double precision, sample_weight double precision,
-  sampled_collections text[]
-);
-
--- A search whose arguments are checked and whose question is read. cosine_scale: what fusion auto
--- divides a cosine by. is_empty: there is no row that may be returned. pool: rows that each leg
--- returns. apart: beside a list of all other rows, each of these collections has a list of its own.
--- arrangement: null where the fused list stays as it is. known: null without like_ids.
+-- A search whose arguments are checked and whose questions are read. asked: the questions without
+-- what like_ids add, which known_ids are. collections: each is ranked by itself; null: all
+-- together. apart: beside a list of all other rows, each of these collections has a list of its
+-- own. pool: rows that each leg returns. effort: of the vector index (hnsw.ef_search). is_filtered:
+-- not every active row may be returned (for excluded collections only, where they have most
+-- chunks); is_indexed: an index finds the rows that may; is_empty: there is none.
+-- sampled_collections: the collections of those rows of a sample that match, each for sample_weight
+-- chunks. further: as further_arrangement returns it.
 create type knowledge_internal.search_plan as (
-  questions knowledge_internal.search_question[], analyses knowledge_internal.query_analysis[],
-  scope knowledge_internal.row_scope, collections text[], apart text[], fusion text,
-  vector_weight double precision, text_weight double precision, match_threshold double precision,
-  cosine_scale double precision, is_empty boolean, pool integer,
-  reading knowledge_internal.reading_plan, arrangement knowledge_internal.arrangement,
-  known knowledge_internal.known_rows
+  questions knowledge_internal.question[], asked knowledge_internal.question[],
+  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings,
+  collections text[], apart text[], pool integer, match_threshold double precision,
+  effort integer, is_filtered boolean, is_indexed boolean, is_empty boolean,
+  sample_weight double precision, sampled_collections text[], known_ids uuid[],
+  known_embedding extensions.vector, further jsonb
 );
 
 -- The rows that the legs found for one question in one collection (null: in all), best first.
@@ -83,6 +61,123 @@ begin
   return extensions.binary_quantize(direction operator(extensions.+) step)
            || extensions.binary_quantize(direction)
            || extensions.binary_quantize(direction operator(extensions.-) step);
+end
+$$;
+
+-- Sets what the vector index looks at: hnsw.ef_search, hnsw.iterative_scan and
+-- hnsw.max_scan_tuples. Returns what they were, to be set again. A set clause of a function cannot
+-- do this: a role that is not a superuser could not create the function in a session that has not
+-- loaded pgvector, which the cast does.
+create function knowledge_internal.exchange_vector_settings(wanted text[]) returns text[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  callers constant text[] := case when '[1]'::extensions.vector is not null then array[
+    current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
+    current_setting('hnsw.max_scan_tuples')
+  ] end;
+begin
+  perform set_config('hnsw.ef_search', wanted[1], true),
+          set_config('hnsw.iterative_scan', wanted[2], true),
+          set_config('hnsw.max_scan_tuples', wanted[3], true);
+  return callers;
+end
+$$;
+
+-- How far the vector index looks (hnsw.ef_search) for a pool of rows. With a low effort, HNSW can
+-- end in the wrong cluster of a large graph.
+create function knowledge_internal.vector_effort(pool integer, chunk_count double precision)
+returns integer
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return least(1000, greatest(2 * pool, 50 * (round(log(greatest(chunk_count, 100000))) - 1)));
+end
+$$;
+
+-- The vector leg over all active rows, nearest first: the nearest by the index, compared in full
+-- precision; in a small corpus, and where the index stops early, the nearest of all rows.
+create function knowledge_internal.vector_leg(
+  query_embedding extensions.vector, pool integer, match_threshold double precision,
+  effort integer, settings knowledge_internal.search_settings,
+  out ids uuid[], out similarities double precision[], out strategy text
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  compared_exactly constant integer := greatest(pool, 50); -- rows
+  -- More than is wanted, because the index orders by half precision.
+  index_rows constant integer := ceil(1.1 * compared_exactly);
+  quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
+  -- The index has the first 4,000 dimensions, as in indexed_embedding.
+  direction constant extensions.vector :=
+    extensions.l2_normalize(extensions.subvector(query_embedding, 1, 4000));
+  callers text[];
+  last integer;
+begin
+  strategy := 'compared: few rows';
+  if settings.chunk_count > knowledge_internal.small_corpus_limit() then
+    callers := knowledge_internal.exchange_vector_settings(
+      array[effort::text, 'relaxed_order', '20000']
+    );
+    select array_agg(near.id order by near.distance, near.id),
+           array_agg(1 - near.distance order by near.distance, near.id)
+      into ids, similarities
+      from (
+        select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
+          from knowledge_internal.searchable_chunks as chunk
+         where chunk.status = 'active' and chunk.embedding is not null
+         order by chunk.indexed_embedding operator(extensions.<=>) direction
+         limit index_rows
+      ) as near;
+    select merged.ids, merged.similarities into ids, similarities
+      from knowledge_internal.nearest_elsewhere(
+             ids, similarities, query_embedding, null, null, index_rows
+           ) as merged;
+    perform knowledge_internal.exchange_vector_settings(callers);
+    strategy := case when cardinality(ids) >= index_rows then 'index'
+      else 'compared: the index stopped early' end;
+  end if;
+  if strategy <> 'index' then
+    select array_agg(near.id order by near.distance, near.id),
+           array_agg(1 - near.distance order by near.distance, near.id)
+      into ids, similarities
+      from (
+        select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
+          from knowledge_internal.chunk_rows as chunk
+         where chunk.id = any (array(
+                 select every.id
+                   from public.knowledge_chunks as every
+                  where every.status = 'active' and every.embedding_bits is not null
+                  order by every.embedding_bits operator(extensions.<~>)
+                           knowledge_internal.embedding_bits(query_embedding), every.id
+                  limit case when settings.dimensions >= quantized_from
+                    then 5 * compared_exactly end
+               ))
+         order by distance, chunk.id
+         limit compared_exactly
+      ) as near;
+  end if;
+  last := least(pool, cardinality(ids));
+  while similarities[last] < match_threshold loop
+    last := last - 1;
+  end loop;
+  ids := ids[:last];
+  similarities := similarities[:last];
+end
+$$;
+
+-- How many candidates get their exact BM25. The rows of a small corpus were written while its mean
+-- length still changed, those of short texts with the usual b.
+create function knowledge_internal.scored_exactly(
+  pool integer, settings knowledge_internal.search_settings
+) returns integer
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return case
+    when settings.chunk_count <= knowledge_internal.small_corpus_limit()
+      then greatest(4 * pool, 50)
+    when settings.b <> knowledge_internal.bm25_b() or settings.k1 <> knowledge_internal.bm25_k1()
+      then greatest(2 * pool, 50)
+    else pool
+  end;
 end
 $$;
 
@@ -395,13 +490,13 @@ $$;
 -- greater effort; null when at most 3,000 rows match at all (20,000 for a query of at least 24
 -- lexemes), so that all of them are candidates.
 create function knowledge_internal.candidate_query(
-  weighed knowledge_internal.query_weights, required_query tsquery, effort float8
+  question knowledge_internal.question, document_count float8, required_query tsquery,
+  effort float8
 ) returns tsquery
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  lexemes constant text[] := weighed.lexemes;
-  document_frequencies constant float8[] := weighed.document_frequencies;
-  document_count constant float8 := weighed.document_count;
+  lexemes constant text[] := question.lexemes;
+  document_frequencies constant float8[] := question.frequencies;
   growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
   words constant integer := cardinality(lexemes);
   short_words constant integer := 3;
@@ -431,7 +526,8 @@ begin
   end if;
   if words <= short_words then
     candidate_query := knowledge_internal.short_candidate_query(
-      lexemes, document_frequencies, weighed.weights, document_count, effort * sqrt(growth)
+      lexemes, document_frequencies, question.candidate_weights, document_count,
+      effort * sqrt(growth)
     );
   -- Common words occur together more often than by chance, and too many rows have three of them.
   -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best.
@@ -449,110 +545,71 @@ begin
     )::tsquery;
   else
     candidate_query := knowledge_internal.long_candidate_query(
-      lexemes, document_frequencies, weighed.weights, document_count, effort * growth
+      lexemes, document_frequencies, question.candidate_weights, document_count, effort * growth
     );
   end if;
   return coalesce(required_query && candidate_query, candidate_query);
 end
 $$;
 
--- What is read of a question, with the query for its candidates.
-create function knowledge_internal.with_candidates(analysis knowledge_internal.query_analysis)
-returns knowledge_internal.query_analysis
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  -- Known words change only the scores of a question's candidates.
-  if analysis.is_partial is null and (analysis.weighed).lexemes is not null then
-    analysis.candidate_query := knowledge_internal.candidate_query(
-      analysis.weighed, analysis.required_query, 1
-    );
-    analysis.is_partial := analysis.candidate_query is not null;
-  end if;
-  analysis.candidate_query := coalesce(analysis.candidate_query, analysis.matching_query);
-  return analysis;
-end
-$$;
-
--- The best of the candidates by BM25 with bonuses, best first, at most pool. bm25 was written with
--- the default k1 and b and the mean length of that time; these scores have the present ones. Of the
--- lexemes with the same reading only the best counts.
+-- The best of the candidates by BM25 with bonuses, best first, at most pool; the formula is that of
+-- text_leg. Of the lexemes with the same reading only the best counts. is_relaxed: what is required
+-- is required no more.
 create function knowledge_internal.exact_scores(
-  candidates uuid[], pool integer, weighed knowledge_internal.query_weights,
-  bonuses knowledge_internal.query_bonuses, out ids uuid[], out scores float8[]
+  candidates uuid[], pool integer, question knowledge_internal.question,
+  settings knowledge_internal.search_settings, is_relaxed boolean default false,
+  out ids uuid[], out scores float8[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  k1 constant float8 := settings.k1;
   most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
-  -- The length factor is linear in the length.
-  shortest constant float8 := weighed.k1 * (1 - weighed.b);
+  shortest constant float8 := k1 * (1 - settings.b);
   per_word constant float8 :=
-    weighed.k1 * (1 - weighed.b + weighed.b / weighed.mean_length) - shortest;
+    k1 * (1 - settings.b + settings.b / settings.mean_length) - shortest;
   length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
-  vectors extensions.sparsevec[];
-  -- Words are read alike in one language: then no word has several lexemes.
-  is_one_reading boolean;
-  has_bonuses constant boolean :=
-    num_nonnulls(bonuses.identifier_query, bonuses.phrase_queries) > 0;
+  -- Each row has the phrases that are required.
+  has_phrases constant boolean := question.phrase_queries is not null
+    and (is_relaxed or question.relaxed_query is null);
+  has_bonuses constant boolean := has_phrases or question.identifier_query is not null;
 begin
   if candidates = '{}' then
     return;
   end if;
-  select array_agg(
-           format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(listed.lexeme))
-             ::extensions.sparsevec
-           order by listed.place
-         ),
-         count(*) = count(distinct listed.reading)
-    into vectors, is_one_reading
-    from unnest(weighed.lexemes, weighed.readings)
-         with ordinality as listed (lexeme, reading, place);
   -- Reading a CTE again takes less time than unnesting for each row.
   with word as materialized (
-    select listed.*
-      from unnest(vectors, weighed.scored_weights, weighed.readings)
-           as listed (vector, weight, reading)
+    select listed.vector, listed.weight, coalesce(listed.reading, listed.place) as reading
+      from unnest(question.vectors, question.weights, question.readings)
+           with ordinality as listed (vector, weight, reading, place)
   )
   select array_agg(rated.id order by rated.score desc, rated.id),
          array_agg(rated.score order by rated.score desc, rated.id)
     into ids, scores
     from (
       select chunk.id,
-             -- stored = tf * most_weight / (tf + stored_factor), solved for tf, in quarters.
-             case
-               when is_one_reading then (
-                 select sum(word.weight * (weighed.k1 + 1) / (1 + 4 * chunk.length_factor / round(
-                          4 * chunk.stored_factor / (most_weight / nullif(
-                            -(chunk.bm25 operator(extensions.<#>) word.vector), 0
-                          ) - 1)
-                        )))
-                   from word
-               )
-               else (
-                 select sum(best.score order by best.reading)
-                   from (
-                     select word.reading,
-                            max(
-                              word.weight * (weighed.k1 + 1) / (1 + 4 * chunk.length_factor / round(
-                                4 * chunk.stored_factor / (most_weight / nullif(
-                                  -(chunk.bm25 operator(extensions.<#>) word.vector), 0
-                                ) - 1)
-                              ))
-                            ) as score
-                       from word
-                      group by word.reading
-                   ) as best
-               )
-             end + case when has_bonuses then
+             (
+               select sum(best.score order by best.reading)
+                 from (
+                   select word.reading,
+                          max(word.weight * (k1 + 1) / (1 + 4 * chunk.length_factor / round(
+                            4 * chunk.stored_factor / (most_weight / nullif(
+                              -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                            ) - 1)
+                          ))) as score
+                     from word
+                    group by word.reading
+                 ) as best
+             ) + case when has_bonuses then
                coalesce(
-                 case when chunk.content_tsv @@ bonuses.identifier_query
-                   then bonuses.identifier_bonus end,
+                 case when chunk.content_tsv @@ question.identifier_query
+                   then question.identifier_bonus end,
                  0
                ) + coalesce(
                  (
                    select sum(phrase.bonus order by phrase.ordinality)
-                     from unnest(bonuses.phrase_queries, bonuses.phrase_bonuses)
+                     from unnest(question.phrase_queries, question.phrase_bonuses)
                           with ordinality as phrase (query, bonus, ordinality)
-                    where chunk.content_tsv @@ phrase.query
+                    where has_phrases and chunk.content_tsv @@ phrase.query
                  ),
                  0
                ) else 0 end as score
@@ -571,76 +628,174 @@ begin
 end
 $$;
 
--- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
--- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
--- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than
--- the pool, pass 4 if there was no row. takes_candidates: passes 1 and 2 are made. pass: the last
--- one.
-create function knowledge_internal.candidate_rows(
-  analysis knowledge_internal.query_analysis, collection text, is_narrow boolean,
-  takes_candidates boolean, plan knowledge_internal.search_plan, out pass integer, out ids uuid[]
+-- Extension point: at least the best rows of the text leg for a question with a matching_query, by
+-- an index that orders rows by BM25, wanted rows where so many match; or the reason why the plain
+-- leg finds them (null: no such index). scope: null for all active rows; matching: how many rows of
+-- the collection are in scope, null for all; most_read: so few are read without the index. In core
+-- there is none.
+create function knowledge_internal.native_rows(
+  question knowledge_internal.question, wanted integer,
+  settings knowledge_internal.search_settings, scope knowledge_internal.row_scope default null,
+  collection text default null, matching double precision default null,
+  most_read double precision default null, out ids uuid[], out reason text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  most_effort constant double precision := 20; -- rows of the second pass, over those of the first
-  query tsquery := analysis.matching_query;
-  candidate_query tsquery;
 begin
-  pass := 0;
-  loop
-    if pass = 3 then
-      query := (analysis.relaxed).query;
-    end if;
-    pass := case when takes_candidates or pass = 3 then pass + 1 else 3 end;
-    candidate_query := case
-      when pass = 1 then analysis.candidate_query
-      when pass = 2 or pass = 4 and not is_narrow then coalesce(
-        knowledge_internal.candidate_query(
-          analysis.weighed, case when pass = 2 then analysis.required_query end,
-          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
-        ),
-        query
-      )
-      when not (analysis.is_partial and is_narrow) then
-        case when pass = 3 then coalesce(analysis.indexed_query, query) else query end
-    end;
-    if candidate_query is null then
-      select compared.text_ids
-        into ids
-        from knowledge_internal.compared_rows(
-               null, (analysis.weighed).weight_vector,
-               -- A negative product shows that a row has a word.
-               case when analysis.is_optional is false then query end, collection, plan.scope,
-               0, (plan.reading).scored_exactly
-             ) as compared;
-    else
-      ids := array(
-        select id
-          from knowledge_internal.worded_rows(
-                 (analysis.weighed).weight_vector, candidate_query,
-                 case
-                   when (analysis.is_optional or pass = 3 and analysis.indexed_query is null)
-                        is not true then query
-                 end,
-                 collection, plan.scope, (plan.reading).scored_exactly, (plan.reading).is_filtered
-               ) as id
-      );
-    end if;
-    exit when pass = 4 or cardinality(ids) >= plan.pool
-           or pass = 3 and (cardinality(ids) > 0 or (analysis.relaxed).query is null);
-  end loop;
 end
 $$;
 
--- Extension point: at least the best rows of the pool for a query with a matching_query, by an
--- index that orders rows by BM25; or the reason why the plain leg finds them (null: no such index).
--- In core there is none.
-create function knowledge_internal.native_rows(
-  analysis knowledge_internal.query_analysis, collection text, plan knowledge_internal.search_plan,
-  out ids uuid[], out reason text
+-- The text leg over all active rows, for a question of which one word is enough and each has one
+-- reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b and
+-- the mean length of that time: tf * (k1 + 1) / (tf + length factor) for each word. It orders the
+-- candidates; solved for tf, it gives their exact scores with the present k1, b and mean length.
+create function knowledge_internal.text_leg(
+  question knowledge_internal.question, pool integer,
+  settings knowledge_internal.search_settings,
+  out ids uuid[], out scores double precision[], out strategy text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  scored constant integer := knowledge_internal.scored_exactly(pool, settings);
+  k1 constant float8 := settings.k1;
+  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  -- The length factor is linear in the length.
+  shortest constant float8 := k1 * (1 - settings.b);
+  per_word constant float8 :=
+    k1 * (1 - settings.b + settings.b / settings.mean_length) - shortest;
+  length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
+  native constant record := knowledge_internal.native_rows(question, scored, settings);
+  candidates tsquery;
+  is_partial boolean;
+  found integer;
 begin
+  if native.ids is not null then
+    strategy := 'BM25 index';
+    select rated.ids, rated.scores into ids, scores
+      from knowledge_internal.exact_scores(native.ids, pool, question, settings) as rated;
+    return;
+  end if;
+  candidates := knowledge_internal.candidate_query(question, settings.document_count, null, 1);
+  is_partial := candidates is not null;
+  for pass in 1 .. 3 loop
+    if pass = 2 then
+      candidates := knowledge_internal.candidate_query(
+        question, settings.document_count, null, least(20, 5 + 4 * pool / (1 + found))
+      );
+    elsif pass = 3 then
+      candidates := null;
+    end if;
+    strategy := case
+      when not is_partial then 'all rows'
+      when pass = 1 then 'candidates'
+      when pass = 2 then 'more candidates: too few at first'
+      else 'all rows: too few candidates'
+    end;
+    with word as materialized (
+      select * from unnest(question.vectors, question.weights) as listed (vector, weight)
+    ),
+    candidate as materialized (
+      select chunk.id, chunk.bm25, chunk.text_length
+        from public.knowledge_chunks as chunk
+       where chunk.status = 'active'
+         and chunk.content_tsv @@ coalesce(candidates, question.matching_query)
+       order by chunk.bm25 operator(extensions.<#>) question.weight_vector, chunk.id
+       limit scored
+    )
+    select array_agg(rated.id order by rated.score desc, rated.id),
+           array_agg(rated.score order by rated.score desc, rated.id),
+           (select count(*) from candidate)
+      into ids, scores, found
+      from (
+        select chunk.id,
+               (
+                 select sum(word.weight * (k1 + 1) / (1 + 4 * chunk.length_factor / round(
+                          4 * chunk.stored_factor / (most_weight / nullif(
+                            -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                          ) - 1)
+                        )))
+                   from word
+               ) as score
+          from (
+            select candidate.id, candidate.bm25,
+                   shortest + per_word * candidate.text_length as length_factor,
+                   -(candidate.bm25 operator(extensions.<#>) length_dimension) as stored_factor
+              from candidate
+            offset 0
+          ) as chunk
+         order by score desc, chunk.id
+         limit pool
+      ) as rated;
+    exit when not is_partial or found >= pool;
+  end loop;
+  ids := coalesce(ids, '{}');
+  strategy := strategy || coalesce('; not by the BM25 index: ' || native.reason, '');
+end
+$$;
+
+-- What is read of a question, with the query for its candidates.
+create function knowledge_internal.with_candidates(
+  question knowledge_internal.question, document_count double precision
+) returns knowledge_internal.question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- Known words change only the scores of a question's candidates.
+  if question.is_partial is null and question.lexemes is not null then
+    question.candidate_query := knowledge_internal.candidate_query(
+      question, document_count, question.required_query, 1
+    );
+    question.is_partial := question.candidate_query is not null;
+  end if;
+  question.candidate_query := coalesce(question.candidate_query, question.matching_query);
+  return question;
+end
+$$;
+
+-- How a search with conditions reads its rows. index_rows are asked of the vector index; with at
+-- most most_compared matching rows the index is not used: compared_by_bits rows are chosen by
+-- embedding_bits (null: all), and compared_exactly of them returned. With at most most_read
+-- matching rows (most_compared, where the vector leg compares them too) all of them are candidates
+-- of the text leg.
+create function knowledge_internal.reading_limits(
+  plan knowledge_internal.search_plan, out index_rows integer, out most_compared double precision,
+  out compared_exactly integer, out compared_by_bits integer, out most_read double precision
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  fewest_compared constant integer := 50; -- rows of the vector leg
+  quantized_from constant integer := 128; -- dimensions: shorter vectors lie in their row
+  index_cost constant integer := 20; -- a row of the vector index, against one that is compared
+  candidate_rows constant integer := 1000; -- what the words of a query find, at most
+  usual_candidates constant integer := 350; -- the same, at least
+  soon_read constant integer := 3000; -- rows that take no longer than a wider candidate pass
+  most_read_ever constant integer := 20000; -- rows by a filter
+  scan_tuples constant integer := 20000; -- rows
+  chunk_count constant double precision := (plan.settings).chunk_count;
+begin
+  compared_exactly := greatest(plan.pool, fewest_compared);
+  compared_by_bits := case when (plan.settings).dimensions >= quantized_from
+    then 5 * compared_exactly end;
+  -- More than is wanted: the index orders by half precision, and an iterative scan, which filters
+  -- lead to, returns rows in approximate order.
+  index_rows := ceil(
+    case when plan.is_filtered or (plan.scope).wanted.bounds_rows is not null then 2 else 1.1 end
+      * compared_exactly
+  );
+  -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
+  -- comparison reads m, or n where no index finds the m.
+  most_compared := case
+    when plan.is_indexed then sqrt(index_cost * index_rows * chunk_count)
+    else index_rows * chunk_count / scan_tuples
+  end;
+  most_read := case
+    when plan.is_indexed then least(
+      most_read_ever,
+      greatest(
+        plan.pool * chunk_count / candidate_rows,
+        least(soon_read, plan.pool * chunk_count / usual_candidates)
+      )
+    )
+    else -1
+  end;
 end
 $$;
 
@@ -651,10 +806,73 @@ create function knowledge_internal.estimated_chunks(
 ) returns float8
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return (plan.reading).sample_weight * case
-    when collection is null then cardinality((plan.reading).sampled_collections)
-    else cardinality(array_positions((plan.reading).sampled_collections, collection))
+  return plan.sample_weight * case
+    when collection is null then cardinality(plan.sampled_collections)
+    else cardinality(array_positions(plan.sampled_collections, collection))
   end;
+end
+$$;
+
+-- The rows of the text leg for a query with a matching_query, in one collection or in all. Pass 1
+-- reads the rows of candidate_query, pass 2 those of a wider one, pass 3 every row that matches,
+-- pass 4 rows without what is required. The next pass follows if the last one found fewer rows than
+-- the pool, pass 4 if there was no row. takes_candidates: passes 1 and 2 are made. pass: the last
+-- one.
+create function knowledge_internal.candidate_rows(
+  question knowledge_internal.question, collection text, is_narrow boolean,
+  takes_candidates boolean, plan knowledge_internal.search_plan, out pass integer, out ids uuid[]
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_effort constant double precision := 20; -- rows of the second pass, over those of the first
+  scored constant integer := knowledge_internal.scored_exactly(plan.pool, plan.settings);
+  document_count constant double precision := (plan.settings).document_count;
+  query tsquery := question.matching_query;
+  candidate_query tsquery;
+begin
+  pass := 0;
+  loop
+    if pass = 3 then
+      query := question.relaxed_query;
+    end if;
+    pass := case when takes_candidates or pass = 3 then pass + 1 else 3 end;
+    candidate_query := case
+      when pass = 1 then question.candidate_query
+      when pass = 2 or pass = 4 and not is_narrow then coalesce(
+        knowledge_internal.candidate_query(
+          question, document_count, case when pass = 2 then question.required_query end,
+          least(most_effort, 5 + 4 * plan.pool / (1 + cardinality(ids)))
+        ),
+        query
+      )
+      when not (question.is_partial and is_narrow) then
+        case when pass = 3 then coalesce(question.indexed_query, query) else query end
+    end;
+    if candidate_query is null then
+      select compared.text_ids
+        into ids
+        from knowledge_internal.compared_rows(
+               null, question.weight_vector,
+               -- A negative product shows that a row has a word.
+               case when question.is_optional is false then query end, collection, plan.scope,
+               0, scored
+             ) as compared;
+    else
+      ids := array(
+        select id
+          from knowledge_internal.worded_rows(
+                 question.weight_vector, candidate_query,
+                 case
+                   when (question.is_optional or pass = 3 and question.indexed_query is null)
+                        is not true then query
+                 end,
+                 collection, plan.scope, scored, plan.is_filtered
+               ) as id
+      );
+    end if;
+    exit when pass = 4 or cardinality(ids) >= plan.pool
+           or pass = 3 and (cardinality(ids) > 0 or question.relaxed_query is null);
+  end loop;
 end
 $$;
 
@@ -691,22 +909,29 @@ create function knowledge_internal.rank_legs(
 ) returns knowledge_internal.ranked_list
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  reading constant knowledge_internal.reading_plan := plan.reading;
-  asked_embedding constant extensions.vector := plan.questions[formulation].embedding;
-  analysis knowledge_internal.query_analysis := plan.analyses[formulation];
-  has_words constant boolean := analysis.matching_query is not null;
-  matching constant float8 := case when reading.is_filtered
+  settings constant knowledge_internal.search_settings := plan.settings;
+  question knowledge_internal.question := plan.questions[formulation];
+  asked_embedding constant extensions.vector := question.embedding;
+  has_words constant boolean := question.matching_query is not null;
+  -- Then the rows are those of the legs of a plain search.
+  is_every_row constant boolean := collection is null and settings.is_here
+    and (plan.scope).matching = 'chunk.status = ''active''';
+  is_plain constant boolean := is_every_row and question.is_optional is true and num_nonnulls(
+    question.readings, question.identifier_query, question.phrase_queries, question.like_words
+  ) = 0;
+  limits constant record := knowledge_internal.reading_limits(plan);
+  matching constant float8 := case when plan.is_filtered
     then knowledge_internal.estimated_chunks(plan, collection) end;
   is_narrow constant boolean := coalesce(
-    matching <= reading.most_compared, reading.is_small_corpus
+    matching <= limits.most_compared,
+    settings.chunk_count <= knowledge_internal.small_corpus_limit()
   );
   takes_candidates constant boolean := (
     matching <= greatest(
-      reading.most_read_by_filter,
-      case when asked_embedding is not null then reading.most_compared end
+      limits.most_read, case when asked_embedding is not null then limits.most_compared end
     )
   ) is not true;
-  compares_text constant boolean := has_words and is_narrow and analysis.is_partial
+  compares_text constant boolean := has_words and is_narrow and question.is_partial
     and not takes_candidates;
   list knowledge_internal.ranked_list;
   near record;
@@ -719,27 +944,34 @@ declare
 begin
   list.formulation := formulation;
   list.collection := collection;
-  if asked_embedding is not null then
+  if asked_embedding is not null and is_every_row then
+    select leg.ids, leg.similarities, leg.strategy
+      into list.vector_ids, list.similarities, list.vector_strategy
+      from knowledge_internal.vector_leg(
+             asked_embedding, plan.pool, plan.match_threshold, plan.effort, settings
+           ) as leg;
+  elsif asked_embedding is not null then
     list.vector_strategy := 'compared: few rows';
     if not is_narrow then
       near := knowledge_internal.nearest_rows(
-        asked_embedding, collection, plan.scope, reading.index_rows
+        asked_embedding, collection, plan.scope, limits.index_rows
       );
       list.vector_strategy := case
-        when cardinality(near.ids) >= reading.index_rows then 'index'
+        when cardinality(near.ids) >= limits.index_rows then 'index'
         else 'compared: the index stopped early'
       end;
     end if;
   end if;
-  if list.vector_strategy <> 'index' or compares_text then
+  if list.vector_strategy <> 'index' and not is_every_row or compares_text then
     found := knowledge_internal.compared_rows(
       case
         when list.vector_strategy <> 'index'
           then knowledge_internal.embedding_bits(asked_embedding)
       end,
-      case when compares_text then (analysis.weighed).weight_vector end,
-      case when analysis.is_optional is false then analysis.matching_query end,
-      collection, plan.scope, reading.compared_by_bits, reading.scored_exactly
+      case when compares_text then question.weight_vector end,
+      case when question.is_optional is false then question.matching_query end,
+      collection, plan.scope, limits.compared_by_bits,
+      knowledge_internal.scored_exactly(plan.pool, settings)
     );
     list.text_ids := found.text_ids;
     if list.vector_strategy <> 'index' then
@@ -752,17 +984,19 @@ begin
             from knowledge_internal.rows_by_id(found.near_ids, asked_embedding => asked_embedding)
                  as row
            order by row.distance, row.id
-           limit reading.compared_exactly
+           limit limits.compared_exactly
         ) as nearest;
     end if;
   end if;
   if list.vector_strategy is not null then
-    vector_rows := least(plan.pool, cardinality(near.ids));
-    while near.similarities[vector_rows] < plan.match_threshold loop
-      vector_rows := vector_rows - 1;
-    end loop;
-    list.vector_ids := near.ids[:vector_rows];
-    list.similarities := near.similarities[:vector_rows];
+    if not is_every_row then
+      vector_rows := least(plan.pool, cardinality(near.ids));
+      while near.similarities[vector_rows] < plan.match_threshold loop
+        vector_rows := vector_rows - 1;
+      end loop;
+      list.vector_ids := near.ids[:vector_rows];
+      list.similarities := near.similarities[:vector_rows];
+    end if;
     list.vector_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
     begun_at := clock_timestamp();
   end if;
@@ -771,42 +1005,50 @@ begin
     return list;
   end if;
 
-  if not compares_text or list.text_ids = '{}' and (analysis.relaxed).query is not null then
-    found := knowledge_internal.native_rows(analysis, collection, plan);
-    native_reason := found.reason;
-    pass := 0;
-    if found.ids is null then
-      analysis := knowledge_internal.with_candidates(analysis);
-      found := knowledge_internal.candidate_rows(
-        analysis, collection, is_narrow, analysis.is_partial and takes_candidates, plan
+  list.identifier_bonus := question.identifier_bonus;
+  if is_plain then
+    select leg.ids, leg.scores, leg.strategy
+      into list.text_ids, list.text_scores, list.text_strategy
+      from knowledge_internal.text_leg(question, plan.pool, settings) as leg;
+  else
+    if not compares_text or list.text_ids = '{}' and question.relaxed_query is not null then
+      found := knowledge_internal.native_rows(
+        question, knowledge_internal.scored_exactly(plan.pool, settings), settings, plan.scope,
+        collection, matching, limits.most_read
       );
-      pass := found.pass;
+      native_reason := found.reason;
+      pass := 0;
+      if found.ids is null then
+        question := knowledge_internal.with_candidates(question, settings.document_count);
+        found := knowledge_internal.candidate_rows(
+          question, collection, is_narrow, question.is_partial and takes_candidates, plan
+        );
+        pass := found.pass;
+      end if;
+      list.text_ids := found.ids;
     end if;
+    list.relaxed_parts := case when pass = 4 then question.relaxed_parts end;
+    list.text_strategy := case
+      when pass = 0 then 'BM25 index'
+      when pass = 4 then 'relaxed: no row has what is required'
+      when not question.is_partial then 'all rows'
+      when not takes_candidates then 'all rows: few pass the filters'
+      when pass = 3 then 'all rows: too few candidates'
+      when pass = 2 then 'more candidates: too few at first'
+      else 'candidates'
+    end || coalesce('; not by the BM25 index: ' || native_reason, '');
+    found := knowledge_internal.exact_scores(
+      list.text_ids, plan.pool, question, settings, pass = 4
+    );
     list.text_ids := found.ids;
+    list.text_scores := found.scores;
   end if;
-  list.relaxed_parts := case when pass = 4 then (analysis.relaxed).parts end;
-  list.text_strategy := case
-    when pass = 0 then 'BM25 index'
-    when pass = 4 then 'relaxed: no row has what is required'
-    when not analysis.is_partial then 'all rows'
-    when not takes_candidates then 'all rows: few pass the filters'
-    when pass = 3 then 'all rows: too few candidates'
-    when pass = 2 then 'more candidates: too few at first'
-    else 'candidates'
-  end || coalesce('; not by the BM25 index: ' || native_reason, '');
-  list.identifier_bonus := (analysis.bonuses).identifier_bonus;
-  found := knowledge_internal.exact_scores(
-    list.text_ids, plan.pool, analysis.weighed,
-    case when pass = 4 then (analysis.relaxed).bonuses else analysis.bonuses end
-  );
-  list.text_ids := found.ids;
-  list.text_scores := found.scores;
   list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
-  if asked_embedding is null and plan.questions[formulation].is_inferred then
-    inferred.questions[formulation] := row(
-      knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores), null, null, false
-    )::knowledge_internal.search_question;
-    inferred.analyses[formulation] := null;
+  if asked_embedding is null and question.is_inferred then
+    question.embedding := knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores);
+    question.is_inferred := false;
+    question.matching_query := null;
+    inferred.questions[formulation] := question;
     near := knowledge_internal.rank_legs(formulation, collection, inferred);
     list.vector_strategy := 'from the best text hits: ' || near.vector_strategy;
     list.vector_ids := near.vector_ids;
@@ -848,24 +1090,22 @@ begin
     others.scope.matching := (plan.scope).matching
       || ' and chunk.collection <> all (($1).wanted.excluded_collections)';
   end if;
-  -- A set clause cannot restore the settings of pgvector: a role that is not a superuser could not
-  -- create the function in a session that has not loaded pgvector, which the cast does.
-  callers := case when '[1]'::extensions.vector is not null then array[
-    current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan'),
-    current_setting('hnsw.max_scan_tuples')
-  ] end;
-  perform set_config('hnsw.ef_search', (plan.reading).ef_search::text, true),
-          -- Filters are checked after the index scan, which goes on until enough rows pass.
-          set_config('hnsw.iterative_scan', 'relaxed_order', true),
-          set_config('hnsw.max_scan_tuples', (plan.reading).scan_tuples::text, true),
-          -- When no index finds the matching rows, a sequential scan does.
-          case when (plan.reading).is_filtered and not (plan.reading).is_indexed
-            then set_config('enable_seqscan', 'on', true) end;
+  callers := knowledge_internal.exchange_vector_settings(
+    -- Filters are checked after the index scan, which goes on until enough rows pass.
+    array[plan.effort::text, 'relaxed_order', '20000']
+  );
+  -- When no index finds the matching rows, a sequential scan does.
+  if plan.is_filtered and not plan.is_indexed then
+    perform set_config('enable_seqscan', 'on', true);
+  end if;
   for formulation in 1 .. cardinality(plan.questions) loop
     -- Once for all collections; without a filter, the leg may need none.
-    if (plan.reading).is_filtered or (plan.reading).is_small_corpus then
-      plan.analyses[formulation] := knowledge_internal.with_candidates(plan.analyses[formulation]);
-      others.analyses[formulation] := plan.analyses[formulation];
+    if plan.is_filtered or (plan.settings).chunk_count <= knowledge_internal.small_corpus_limit()
+    then
+      plan.questions[formulation] := knowledge_internal.with_candidates(
+        plan.questions[formulation], (plan.settings).document_count
+      );
+      others.questions[formulation] := plan.questions[formulation];
     end if;
     foreach collection in array coalesce(plan.collections, null::text || plan.apart) loop
       lists := lists || knowledge_internal.rank_legs(
@@ -874,9 +1114,7 @@ begin
       );
     end loop;
   end loop;
-  perform set_config('hnsw.ef_search', callers[1], true),
-          set_config('hnsw.iterative_scan', callers[2], true),
-          set_config('hnsw.max_scan_tuples', callers[3], true);
+  perform knowledge_internal.exchange_vector_settings(callers);
   for place in 1 .. case when cardinality(lists) > 1 then cardinality(lists) else 0 end loop
     if lists[place].relaxed_parts is not null and exists (
       select from unnest(lists) as list

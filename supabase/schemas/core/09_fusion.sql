@@ -4,8 +4,8 @@
 -- knowledge_settings, and locks nothing else that exists.
 
 -- To add a fusion, add its row to fusion_rules and its name to the check of knowledge_settings, and
--- run `make baseline`. Nothing else in the SQL names one, but effective_fusion says below what
--- belongs to single fusions.
+-- run `make baseline`. Nothing else in the SQL names one, but read_settings says what belongs to
+-- single fusions.
 
 -- How the rows of one list get their scores; list: its number. A leg adds its weight / (rrf_k +
 -- rank) if is_by_rank, else its weight times (its score - zero) / unit; for a row that it missed,
@@ -22,7 +22,7 @@ create type knowledge_internal.fusion_rule as (
 -- The fusions: each is a row here, with its rule for a list with these scores, which are in falling
 -- order. wanted: one of them, null for all. least_similarity: the cosine of a row that the vector
 -- leg missed; missing_score: the BM25 score of one that the text leg missed. cosine_scale: of
--- effective_fusion. Raises 22023 for an unknown fusion.
+-- search_settings. Raises 22023 for an unknown fusion.
 create function knowledge_internal.fusion_rules(
   wanted text, rrf_k double precision default null, cosine_scale double precision default null,
   similarities double precision[] default null, text_scores double precision[] default null,
@@ -80,70 +80,6 @@ alter table public.knowledge_settings
   add constraint knowledge_settings_fusion_check
       check (fusion in ('rrf', 'relative_score', 'auto'));
 
--- The fusion and the weights of a search. A fusion that the caller names keeps the caller's
--- weights. For null, the settings stored for the one collection searched, else those stored for
--- all, multiply the weights. They give the fusion: that of the collection, else that of all, else
--- rrf. Where scores and not ranks are fused, the weight of the model counts, too. cosine_scale:
--- what auto divides a cosine by. neighbour_weight: of scores_with_neighbours, null for no bonus:
--- chunks of more than 60 words get none, because each says enough by itself, and only the scores of
--- auto do. content_words: of a chunk, on average. docs/ranking.md measures it.
-create function knowledge_internal.effective_fusion(
-  inout fusion text, inout vector_weight double precision, inout text_weight double precision,
-  collections text[], content_words double precision, out cosine_scale double precision,
-  out neighbour_weight double precision
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  -- Standard deviations of the cosine of random pairs; docs/ranking.md measures it.
-  deviations constant float8 := 3;
-  most_words constant float8 := 60;
-  most_neighbour_weight constant float8 := 0.3;
-  words_of_noise constant float8 := 25; -- a weak model is weaker where texts have few words
-  fewest_words constant float8 := 10;
-  weight float8;
-  -- Several collections are ranked in one list of scores, so they have one fusion.
-  searched constant text := case
-    when collections[1] = all (collections) then collections[1] else '' end;
-  stored public.knowledge_settings;
-begin
-  if fusion is null then
-    select settings.* into stored
-      from public.knowledge_settings as settings
-     where settings.collection in (searched, '')
-     order by settings.collection = '', settings.collection
-     limit 1;
-    fusion := coalesce(
-      stored.fusion,
-      (
-        select settings.fusion from public.knowledge_settings as settings
-         where settings.collection = ''
-      ),
-      'rrf'
-    );
-    vector_weight := vector_weight * coalesce(stored.vector_weight, 1);
-    text_weight := text_weight * coalesce(stored.text_weight, 1);
-    if vector_weight = 0 and text_weight = 0 then
-      raise exception 'vector_weight and text_weight are both 0 after they are multiplied by the '
-                      'stored weights, one must be above'
-        using errcode = '22023', hint = 'Give a fusion, or change knowledge_settings.';
-    end if;
-  end if;
-  if fusion in ('auto', 'relative_score') and vector_weight > 0 and text_weight > 0 then
-    weight := knowledge_internal.model_weight(knowledge_internal.model_of_collection(searched));
-    vector_weight := vector_weight * case
-      when weight < 1 and content_words > 0
-        then weight ^ (1 + words_of_noise / greatest(content_words, fewest_words))
-      else weight
-    end;
-  end if;
-  if fusion = 'auto' then
-    cosine_scale := deviations * knowledge_internal.cosine_spread();
-    neighbour_weight := case when content_words > 0 and content_words <= most_words
-      then least(most_neighbour_weight, 6 / content_words) end;
-  end if;
-end
-$$;
-
 create function public.set_knowledge_settings(
   collection text default '',
   fusion text default null,
@@ -160,7 +96,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
   fusions constant text[] := knowledge_internal.fusions();
   stored_dimensions constant integer := (
-    select stored.dimensions from knowledge_internal.chunk_table() as stored
+    select stored.dimensions from knowledge_internal.chunk_table as stored
   );
   settings public.knowledge_settings;
   problem constant text := case
@@ -260,8 +196,9 @@ begin
              ) as last
     ) as found
    cross join lateral knowledge_internal.fusion_rules(
-           plan.fusion, rrf_k, plan.cosine_scale, found.similarities, found.text_scores,
-           found.least_similarity, found.missing_score, found.identifier_bonus, found.ordinality
+           (plan.settings).fusion, rrf_k, (plan.settings).cosine_scale, found.similarities,
+           found.text_scores, found.least_similarity, found.missing_score, found.identifier_bonus,
+           found.ordinality
          ) as rule;
 end
 $$;
@@ -272,33 +209,25 @@ create function knowledge_internal.highest_score(
 ) returns double precision
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  best float8 := 0;
+  settings constant knowledge_internal.search_settings := plan.settings;
 begin
-  for place in 1 .. cardinality(plan.questions) loop
-    best := best + (
-      select case
-               when plan.questions[place].embedding is null
-                 and not plan.questions[place].is_inferred then 0
-               else plan.vector_weight * rule.vector_best
-             end
-             + case
-               when num_nonnulls(
-                      plan.questions[place].query_text, (plan.analyses[place].weighed).lexemes
-                    ) = 0
-                 then 0
-               else plan.text_weight * rule.text_best
-             end
-             + case
-               when rule.identifier_bonus is null then 0
-               else 2 * plan.vector_weight * rule.vector_best + plan.text_weight * rule.text_best
-             end
-        from knowledge_internal.fusion_rules(
-               plan.fusion, rrf_k, plan.cosine_scale,
-               identifier_bonus => (plan.analyses[place].bonuses).identifier_bonus
-             ) as rule
-    );
-  end loop;
-  return best;
+  return (
+    select sum(
+             case when num_nonnulls(question.embedding, nullif(question.is_inferred, false)) = 0
+               then 0 else settings.vector_weight * rule.vector_best end
+               + case when num_nonnulls(question.query_text, question.lexemes) = 0
+                 then 0 else settings.text_weight * rule.text_best end
+               + case when rule.identifier_bonus is null then 0
+                 else 2 * settings.vector_weight * rule.vector_best
+                   + settings.text_weight * rule.text_best end
+             order by question.ordinality
+           )
+      from unnest(plan.questions) with ordinality as question
+     cross join lateral knowledge_internal.fusion_rules(
+             settings.fusion, rrf_k, settings.cosine_scale,
+             identifier_bonus => question.identifier_bonus
+           ) as rule
+  );
 end
 $$;
 
@@ -311,49 +240,113 @@ create type knowledge_internal.fused_row as (
   score double precision, collections text[], factors double precision[], duplicates integer
 );
 
--- The plan with its first question as it was asked, without what like_ids add.
-create function knowledge_internal.as_asked(plan knowledge_internal.search_plan)
-returns knowledge_internal.search_plan
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+-- The fused list of several: each question is ranked by itself in each collection. The scores of a
+-- row are added.
+create function knowledge_internal.fused_rows(
+  lists knowledge_internal.ranked_list[], plan knowledge_internal.search_plan,
+  rrf_k double precision
+) returns knowledge_internal.fused_row[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  vector_weight constant double precision := (plan.settings).vector_weight;
+  text_weight constant double precision := (plan.settings).text_weight;
+  rows knowledge_internal.fused_row[];
 begin
-  -- Nothing was added to the plan of a search that can find no row.
-  if not (plan.known is null) and plan.is_empty is not true then
-    plan.questions[1] := (plan.known).question;
-    plan.analyses[1] := (plan.known).analysis;
-  end if;
-  return plan;
+  with
+  vector_results as (
+    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
+      from knowledge_internal.leg_rows(lists, 'vector') as leg
+  ),
+  text_results as (
+    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
+      from knowledge_internal.leg_rows(lists, 'text') as leg
+  ),
+  combined as (
+    select list, id, vector_results.vector_rank, text_results.text_rank,
+           vector_results.similarity, text_results.text_score
+      from vector_results
+      full outer join text_results using (list, id)
+  ),
+  scored as (
+    select combined.id,
+           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
+           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
+           sum(share.of_vector + share.of_text) as rrf_score,
+           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
+      from combined
+      join knowledge_internal.rules_of_lists(lists, plan, rrf_k) as rule using (list)
+     cross join lateral (
+             select case
+                      when rule.is_by_rank then
+                        coalesce(vector_weight / (rrf_k + combined.vector_rank), 0)
+                      else vector_weight * coalesce(
+                        (combined.similarity - rule.vector_zero) / rule.vector_unit,
+                        rule.vector_missing
+                      )
+                    end as of_vector,
+                    case
+                      when rule.is_by_rank then
+                        coalesce(text_weight / (rrf_k + combined.text_rank), 0)
+                      else text_weight * coalesce(
+                        (combined.text_score - rule.text_zero) / rule.text_unit,
+                        rule.text_missing
+                      )
+                    end
+                    -- A row with an identifier that was asked for has more than others can have.
+                    + case when combined.text_score >= rule.identifier_bonus
+                        then 2 * vector_weight * rule.vector_best + text_weight * rule.text_best
+                        else 0 end as of_text
+           ) as share
+     group by combined.id
+  )
+  select array_agg(
+           row(
+             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
+             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
+             null, null, null
+           )::knowledge_internal.fused_row
+           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+         )
+    into rows
+    from scored;
+  return rows;
 end
 $$;
 
--- How well each of these chunks fits the question that it fits best, 0 to 1: by its cosine
--- similarity, and by coverage, the weight of the question's words that it has over that of all.
--- docs/ranking.md measures it. Null for a chunk that is not here.
+-- How well a chunk fits a question, 0 to 1: by its cosine similarity (null: without an embedding),
+-- and by coverage, the weight of the question's words that it has over that of all (null: without
+-- words). docs/ranking.md measures it.
+create function knowledge_internal.confidence_of(cosine double precision, coverage double precision)
+returns double precision
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return 1 / (
+    1 + exp(
+      -case
+        when cosine is null then 15 * coverage - 6
+        when coverage is null then 30 * cosine - 12.5
+        else 15 * cosine + 8.7 * coverage - 9.2
+      end
+    )
+  );
+end
+$$;
+
+-- How well each of these chunks fits the question that it fits best, as confidence_of; null for a
+-- chunk that is not here.
 create function knowledge_internal.answer_confidences(
-  plan knowledge_internal.search_plan, ids uuid[]
+  questions knowledge_internal.question[], ids uuid[]
 ) returns double precision[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  asked constant knowledge_internal.search_plan := case when plan.known is null then plan
-    else knowledge_internal.as_asked(plan) end;
-  asked_embedding extensions.vector;
-  weighed knowledge_internal.query_weights;
+  question knowledge_internal.question;
   confidences double precision[];
 begin
-  for question in 1 .. cardinality(asked.questions) loop
-    asked_embedding := asked.questions[question].embedding;
-    weighed := asked.analyses[question].weighed;
+  foreach question in array questions loop
     confidences := array(
       select case when chunk.id is not null then greatest(
                confidences[listed.place],
-               1 / (
-                 1 + exp(
-                   -case
-                     when chunk.cosine is null then 15 * fit.coverage - 6
-                     when fit.coverage is null then 30 * chunk.cosine - 12.5
-                     else 15 * chunk.cosine + 8.7 * fit.coverage - 9.2
-                   end
-                 )
-               )
+               knowledge_internal.confidence_of(chunk.cosine, fit.coverage)
              ) end
         from unnest(ids) with ordinality as listed (id, place)
         left join (
@@ -361,28 +354,20 @@ begin
                select stored.id, stored.content_tsv || ''::tsvector as lexemes,
                       1 - stored.distance as cosine
                  from knowledge_internal.rows_by_id(
-                        ids, has_lexemes => true, asked_embedding => asked_embedding
+                        ids, has_lexemes => true, asked_embedding => question.embedding
                       ) as stored
                offset 0
              ) as chunk on chunk.id = listed.id
        cross join lateral (
-               -- Of the readings of a word, the best counts. The sum of all is read once.
-               select coalesce(sum(word.weight), 0) / (
-                        select sum(best.weight)
-                          from (
-                            select max(lexeme.weight) as weight
-                              from unnest(weighed.scored_weights, weighed.readings)
-                                   as lexeme (weight, reading)
-                             group by lexeme.reading
-                          ) as best
-                      ) as coverage
+               -- Of the readings of a word, the best counts.
+               select coalesce(sum(word.found), 0) / sum(word.weight) as coverage
                  from (
-                   select max(lexeme.weight) as weight
+                   select max(lexeme.weight) as weight,
+                          max(lexeme.weight) filter (where chunk.lexemes @@ lexeme.query) as found
                      from unnest(
-                            weighed.scored_weights, weighed.lexeme_queries, weighed.readings
-                          ) as lexeme (weight, query, reading)
-                    where chunk.lexemes @@ lexeme.query
-                    group by lexeme.reading
+                            question.weights, question.lexeme_queries, question.readings
+                          ) with ordinality as lexeme (weight, query, reading, place)
+                    group by coalesce(lexeme.reading, lexeme.place)
                  ) as word
              ) as fit
        order by listed.place
@@ -419,29 +404,23 @@ begin
 end
 $$;
 
--- The scores of the rows, in their order, each with the neighbour bonus: the weight times the
--- difference between its best neighbour and the last row. A neighbour is the chunk before or after
--- it in its document, if that chunk is in the list.
-create function knowledge_internal.scores_with_neighbours(
-  rows knowledge_internal.fused_row[], neighbour_weight double precision
-) returns double precision[]
+-- What the chunks before and after a hit in its document add to its score, where these are hits,
+-- too: the weight times the difference between the better one and the last hit.
+create function knowledge_internal.neighbour_bonuses(
+  ids uuid[], scores double precision[], neighbour_weight double precision
+) returns table (id uuid, bonus double precision)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
 begin
-  return array(
-    select listed.score + neighbour_weight * coalesce(listed.near - listed.least, 0)
-      from (
-        select hit.score, hit.ordinality, min(hit.score) over () as least,
-               max(hit.score) over (
-                 partition by coalesce(chunk.document_id, hit.id) order by chunk.chunk_index
-                     range between 1 preceding and 1 following exclude group
-               ) as near
-          from unnest(rows) with ordinality as hit
-          left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id
-      ) as listed
-     order by listed.ordinality
-  );
+  return query
+  select hit.id,
+         neighbour_weight * (
+           max(hit.score) over (
+             partition by coalesce(chunk.document_id, hit.id) order by chunk.chunk_index
+                 range between 1 preceding and 1 following exclude group
+           ) - min(hit.score) over ()
+         )
+    from unnest(ids, scores) as hit (id, score)
+    left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id;
 end
 $$;
 
@@ -449,22 +428,21 @@ $$;
 -- neighbour bonus, is multiplied by the factors of its row, the last of which is that of
 -- recency_half_life. greatest_factor: the greatest product of the factors of a row, at least 1.
 create function knowledge_internal.weighted_rows(
-  rows knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
+  rows knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
+  plan knowledge_internal.search_plan,
   out weighted knowledge_internal.fused_row[], out greatest_factor double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  asked constant knowledge_internal.arrangement := plan.arrangement;
-  half_life constant float8 := case when asked.recency_half_life is not null
-    then greatest(1e-6, least(1e100, asked.recency_half_life)) end;
+  neighbour_weight constant float8 := (plan.settings).neighbour_weight;
+  half_life constant float8 := case when given.recency_half_life is not null
+    then greatest(1e-6, least(1e100, given.recency_half_life)) end;
   least_exponent constant float8 := ln(knowledge_internal.least_factor());
   -- A date is a whole number of days.
   today constant float8 := floor(extract(epoch from now()) / 86400);
   ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
-  confidences constant float8[] := case when asked.min_confidence is not null
-    then knowledge_internal.answer_confidences(plan, ids) end;
-  scores constant float8[] := case when asked.neighbour_weight is not null
-    then knowledge_internal.scores_with_neighbours(rows, asked.neighbour_weight) end;
+  confidences constant float8[] := case when given.min_confidence is not null
+    then knowledge_internal.answer_confidences(plan.asked, ids) end;
 begin
   select array_agg(
            row(
@@ -479,6 +457,14 @@ begin
     left join knowledge_internal.page_rows(
            case when half_life is not null then ids end, has_text => false
          ) as chunk on chunk.id = hit.id
+    left join (
+           select near.*
+             from knowledge_internal.neighbour_bonuses(
+                    ids, array(select hit.score from unnest(rows) as hit), neighbour_weight
+                  ) as near
+            where neighbour_weight is not null -- else the function is not called
+           offset 0
+         ) as neighbour on neighbour.id = hit.id
    cross join lateral (
            select case
                     when half_life is null then hit.factors
@@ -504,11 +490,11 @@ begin
            -- A score below 0 would rise with a factor below 1.
            select case when ranked.score < 0 then ranked.score
                     else ranked.score * weight.product end as score
-             from coalesce(scores[hit.ordinality], hit.score) as ranked (score)
+             from (select hit.score + coalesce(neighbour.bonus, 0)) as ranked (score)
            offset 0
          ) as scaled
    -- Without a question nothing is compared.
-   where (confidences[hit.ordinality] < asked.min_confidence) is not true;
+   where (confidences[hit.ordinality] < given.min_confidence) is not true;
 end
 $$;
 
@@ -516,14 +502,14 @@ $$;
 -- stand in others of their documents. With one_per_document, a document stands where its best row
 -- stands, with its score, and shows its best chunk.
 create function knowledge_internal.rows_of_documents(
-  rows knowledge_internal.fused_row[], asked knowledge_internal.arrangement,
+  rows knowledge_internal.fused_row[], one_per_document boolean, max_per_document integer,
   out kept knowledge_internal.fused_row[], out merged integer
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
 begin
-  if num_nonnulls(asked.one_per_document, asked.max_per_document) = 0 then
+  if not one_per_document and max_per_document is null then
     kept := rows;
     return;
   end if;
@@ -531,8 +517,8 @@ begin
     select row(
              shown.id, shown.vector_rank, shown.text_rank, shown.similarity, shown.text_score,
              shown.vector_share, shown.text_share,
-             case when asked.one_per_document then shown.best_score else shown.score end,
-             case when asked.one_per_document then array(
+             case when one_per_document then shown.best_score else shown.score end,
+             case when one_per_document then array(
                select distinct name from unnest(shown.names) as name
                 where name is not null order by name
              ) end,
@@ -544,7 +530,7 @@ begin
                min(hit.ordinality) over of_document as best_place,
                row_number() over (
                  partition by coalesce(chunk.document_id, hit.id)
-                     order by case when asked.one_per_document then chunk.chunk_index is null end,
+                     order by case when one_per_document then chunk.chunk_index is null end,
                               hit.ordinality
                ) as place_in_document
           from unnest(rows) with ordinality as hit
@@ -552,28 +538,29 @@ begin
         window of_document as (partition by coalesce(chunk.document_id, hit.id))
       ) as shown
      where shown.place_in_document
-             <= case when asked.one_per_document then 1 else asked.max_per_document end
-     order by case when asked.one_per_document then shown.best_place else shown.ordinality end
+             <= case when one_per_document then 1 else max_per_document end
+     order by case when one_per_document then shown.best_place else shown.ordinality end
   );
-  merged := case when asked.one_per_document then cardinality(rows) - cardinality(kept) end;
+  merged := case when one_per_document then cardinality(rows) - cardinality(kept) end;
 end
 $$;
 
--- Extension point: the fused list of a search, arranged by plan.arrangement. It calls weighted_rows
--- and rows_of_documents. merged: how many rows stand in others of their documents; best: the row
--- with the best score; greatest_factor: as of weighted_rows.
+-- Extension point: the fused list of a search, arranged as given. It calls weighted_rows and
+-- rows_of_documents. merged: how many rows stand in others of their documents; best: the row with
+-- the best score; greatest_factor: as of weighted_rows.
 create function knowledge_internal.arranged_rows(
-  fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
-  out arranged knowledge_internal.fused_row[], out merged integer, out best uuid,
-  out greatest_factor double precision
+  fused knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
+  plan knowledge_internal.search_plan, out arranged knowledge_internal.fused_row[],
+  out merged integer, out best uuid, out greatest_factor double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   select weighted.greatest_factor, listed.kept, listed.merged, listed.kept[1].id
     into greatest_factor, arranged, merged, best
-    from knowledge_internal.weighted_rows(fused, plan) as weighted
-   cross join lateral knowledge_internal.rows_of_documents(weighted.weighted, plan.arrangement)
-           as listed;
+    from knowledge_internal.weighted_rows(fused, given, plan) as weighted
+   cross join lateral knowledge_internal.rows_of_documents(
+           weighted.weighted, given.one_per_document, given.max_per_document
+         ) as listed;
 end
 $$;
 

@@ -1,21 +1,7 @@
 -- 010_hybrid_search: the search.
--- Adds: types search_arguments and knowledge_search_hit, the functions that check and plan a
--- search, and hybrid_search_knowledge_chunks, which runs it and shows the rows. Locks nothing that
+-- Adds: type knowledge_search_hit, hybrid_search_knowledge_chunks, and before it the second way of
+-- a search: the functions that check and plan it, and search, which runs it. Locks nothing that
 -- exists.
-
--- The arguments of hybrid_search_knowledge_chunks, in its order.
-create type knowledge_internal.search_arguments as (
-  query_embedding extensions.vector, query_text text, match_count integer,
-  match_threshold double precision, vector_weight double precision, text_weight double precision,
-  filter_type text, search_mode text, pool_size integer, rrf_k double precision, fusion text,
-  filters jsonb, date_from date, date_to date, collections text[], viewer_id uuid,
-  public_only boolean, one_per_document boolean, neighbor_window integer,
-  recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
-  viewer_groups text[], on_bad_embedding text, prefix_last boolean,
-  embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
-  max_per_document integer, merge_duplicates boolean, min_confidence double precision,
-  snippets integer, order_by text, required_filters jsonb
-);
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -140,23 +126,46 @@ begin
 end
 $$;
 
--- The questions of a search, each with what the legs that are run use of it. Unless
--- on_bad_embedding is error, an embedding that cannot be used is left out and the reason kept.
+-- Why an embedding cannot be compared with the stored ones, after the name of the argument; null
+-- where it can, or there is none.
+create function knowledge_internal.embedding_problem(
+  embedding extensions.vector, dimensions integer
+) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return case
+    when extensions.vector_dims(embedding) <> dimensions then format(
+      ' has %s dimensions, the stored embeddings have %s',
+      extensions.vector_dims(embedding), dimensions
+    )
+    when embedding is not null
+      and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
+      then ' must not be a zero vector, nor too long or short for float4'
+  end;
+end
+$$;
+
+-- The questions of a search, each with what the legs that are run use of it; their words are not
+-- read yet. Unless on_bad_embedding is error, an embedding that cannot be used is left out and the
+-- reason kept. needs_question: one must be there beside like_ids.
 create function knowledge_internal.search_questions(
-  given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
-) returns knowledge_internal.search_question[]
+  given knowledge_internal.search_arguments, settings knowledge_internal.search_settings
+) returns knowledge_internal.question[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   most_formulations constant integer := 10;
-  questions knowledge_internal.search_question[] := '{}';
+  question knowledge_internal.question;
+  questions knowledge_internal.question[] := '{}';
   embedding extensions.vector := given.query_embedding;
   query_text text := given.query_text;
   argument text := 'query_embedding';
   formulation jsonb;
   problem text;
 begin
-  if embedding is null and coalesce(query_text, '') !~ '\S' and plan.known is null then
+  if embedding is null and coalesce(query_text, '') !~ '\S'
+     and coalesce(given.like_ids, '{}') = '{}'
+  then
     raise exception 'query_embedding and query_text are both missing, give at least one'
       using errcode = '22023', hint = 'Or give like_ids: chunks or documents to find others like.';
   end if;
@@ -190,39 +199,34 @@ begin
         raise exception '%: %', argument, left(sqlerrm, 200) using errcode = '22023';
       end;
     end if;
-    query_text := case when plan.text_weight > 0 and query_text ~ '\S' then query_text end;
-    problem := case
-      when extensions.vector_dims(embedding) <> ((plan.reading).stored).dimensions then format(
-        '%s has %s dimensions, the stored embeddings have %s',
-        argument, extensions.vector_dims(embedding), ((plan.reading).stored).dimensions
-      )
-      when embedding is not null
-        and ((embedding operator(extensions.<=>) embedding) < 0.5) is not true
-        then format('%s must not be a zero vector, nor too long or short for float4', argument)
-    end;
+    query_text := case when settings.text_weight > 0 and query_text ~ '\S' then query_text end;
+    problem := knowledge_internal.embedding_problem(embedding, settings.dimensions);
     -- Without words, nothing would be left to search by.
     if problem is not null and (given.on_bad_embedding = 'error' or query_text is null) then
-      raise exception '%', problem
+      raise exception '%', argument || problem
         using errcode = '22023',
               hint = case when problem like '% dimensions, %'
                 then 'Embed the query with the model that embedded the chunks.' else '' end;
     end if;
-    questions := questions || row(
-      case when plan.vector_weight > 0 and problem is null then embedding end, query_text, problem,
-      plan.vector_weight > 0 and query_text is not null
-        and (
-          embedding is null and given.embedding_from_text
-          or problem is not null and given.on_bad_embedding = 'from_text'
-        )
-    )::knowledge_internal.search_question;
+    question.embedding := case
+      when settings.vector_weight > 0 and problem is null then embedding end;
+    question.query_text := query_text;
+    question.ignored_embedding := argument || problem;
+    question.is_inferred := settings.vector_weight > 0 and query_text is not null
+      and (
+        embedding is null and given.embedding_from_text
+        or problem is not null and given.on_bad_embedding = 'from_text'
+      );
+    questions := questions || question;
   end loop;
   return questions;
 end
 $$;
 
 -- Extension point: the plan of a search with like_ids. With ids, before its questions are there:
--- known and the scope leave these chunks and documents out. Without, after they are read: the known
--- rows add to the first question. Raises 22023 for an id that the viewer may not see.
+-- known_ids are theirs, and the scope leaves these chunks and documents out. Without, after they
+-- are read: the known rows add to the first question. Raises 22023 for an id that the viewer may
+-- not see.
 create function knowledge_internal.with_known(
   plan knowledge_internal.search_plan, like_ids uuid[] default null
 ) returns knowledge_internal.search_plan
@@ -252,14 +256,13 @@ begin
     -- A small corpus has no sample of its own.
     array(select chunk.id from knowledge_internal.some_rows(everything, sample_size) as chunk)
   );
-  plan.reading.sample_weight :=
-    ((plan.reading).stored).estimated_rows / nullif(cardinality(sample), 0);
-  plan.reading.sampled_collections := array(
+  plan.sample_weight := (plan.settings).chunk_count / nullif(cardinality(sample), 0);
+  plan.sampled_collections := array(
     select chunk.collection from knowledge_internal.rows_in_scope(sample, plan.scope) as chunk
   );
   -- Without an index, this would read the table once more.
-  if (plan.reading).is_indexed and not (plan.reading).is_small_corpus
-     and (plan.reading).sampled_collections = '{}'
+  if plan.is_indexed and plan.sampled_collections = '{}'
+     and (plan.settings).chunk_count > knowledge_internal.small_corpus_limit()
   then
     plan.is_empty := not exists (select from knowledge_internal.some_rows(plan.scope, 1));
   end if;
@@ -285,158 +288,6 @@ begin
 end
 $$;
 
--- How a search reads its rows in the present table. named: the collections that it names; null:
--- all. A viewer and collections bound the rows beside the filters.
-create function knowledge_internal.plan_reading(
-  given knowledge_internal.search_arguments, stored knowledge_internal.chunk_table,
-  wanted knowledge_internal.chunk_filter, required knowledge_internal.chunk_filter, named text[]
-) returns knowledge_internal.reading_plan
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  planned knowledge_internal.reading_plan;
-begin
-  -- One statement, because a connection keeps a plan for each assignment.
-  select is_bounded or wanted.bounds_rows is true
-           or wanted.excluded_collections is not null
-             -- More than half of the chunks, by the sample of the statistics.
-             and (
-               select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
-                 from public.knowledge_corpus_statistics as corpus
-                cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
-             ) is true, -- is_filtered
-         is_indexed, is_small_corpus, stored, known.corpus, index_rows,
-         -- With a low ef_search, HNSW can end in the wrong cluster of a large graph.
-         least(
-           1000,
-           greatest(
-             2 * pool, effort_per_magnitude * (round(log(greatest(chunk_count, 100000))) - 1)
-           )
-         ), -- ef_search
-         scan_tuples,
-         -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough;
-         -- a comparison reads m, or n where no index finds the m.
-         case
-           when is_indexed then sqrt(index_cost * index_rows * chunk_count)
-           else index_rows * chunk_count / scan_tuples
-         end, -- most_compared
-         case when stored.dimensions >= quantized_from then 5 * compared_exactly end,
-         compared_exactly,
-         -- The rows of a small corpus were written while its mean length still changed, those of
-         -- short texts with the usual b.
-         case
-           when is_small_corpus then greatest(4 * pool, fewest_compared)
-           when (known.corpus).b <> knowledge_internal.bm25_b()
-             or (known.corpus).k1 <> knowledge_internal.bm25_k1()
-             then greatest(2 * pool, fewest_compared)
-           else pool
-         end, -- scored_exactly
-         case
-           when is_indexed then least(
-             most_read,
-             greatest(
-               pool * chunk_count / candidate_rows,
-               least(soon_read, pool * chunk_count / usual_candidates)
-             )
-           )
-           else -1
-         end, -- most_read_by_filter
-         null, null
-    into planned
-    from (
-      select 50 as fewest_compared, -- rows of the vector leg
-             128 as quantized_from, -- dimensions: shorter vectors lie in their row
-             20 as index_cost, -- a row of the vector index, against one that is compared
-             50 as effort_per_magnitude, -- of hnsw.ef_search, for each tenfold of the table
-             1000 as candidate_rows, -- what the words of a query find, at most
-             350 as usual_candidates, -- the same, at least
-             3000 as soon_read, -- rows that take no longer to read than a wider candidate pass
-             20000 as most_read, -- rows by a filter
-             20000 as scan_tuples -- rows
-    ) as fixed
-   cross join lateral (
-           select stored.estimated_rows as chunk_count,
-                  stored.estimated_rows <= knowledge_internal.small_corpus_limit()
-                    as is_small_corpus,
-                  greatest(given.pool_size, given.match_count) as pool,
-                  greatest(given.pool_size, given.match_count, fewest_compared)
-                    as compared_exactly,
-                  num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or not (required is null)
-                    or knowledge_internal.caller_condition(null) is not null as is_bounded,
-                  num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
-                    or wanted.is_indexed is true or required.is_indexed is true as is_indexed,
-                  knowledge_internal.corpus_figures(stored, named) as corpus
-         ) as known
-   cross join lateral (
-           -- More than is wanted: the index orders by half precision, and an iterative scan, which
-           -- filters lead to, returns rows in approximate order.
-           select ceil(
-                    case when is_bounded or wanted.bounds_rows is not null then 2 else 1.1 end
-                      * compared_exactly
-                  ) as index_rows
-         ) as reading;
-  return planned;
-end
-$$;
-
--- The words of a question, null for one without words. Under websearch, a word that no visible
--- chunk has is replaced by the near word that most chunks have.
-create function knowledge_internal.read_question(
-  query_text text, given knowledge_internal.search_arguments, plan knowledge_internal.search_plan
-) returns knowledge_internal.query_analysis
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  characters_read constant integer := 4096; -- as in analyse_query
-  named constant text[] := coalesce(
-    plan.collections, ((plan.scope).wanted).collections, ((plan.scope).required).collections
-  );
-  analysis knowledge_internal.query_analysis;
-  replaced jsonb;
-  typed text;
-  nearest text;
-  pattern text;
-begin
-  -- A search without words does not plan the call, so it works where the text leg is broken.
-  if query_text is null then
-    return null;
-  end if;
-  analysis := knowledge_internal.analyse_query(
-    query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
-  );
-  if given.search_mode <> 'websearch' then
-    return analysis;
-  end if;
-  query_text := left(query_text, characters_read);
-  for typed, nearest in
-    select word.key, best.near
-      from jsonb_each(
-             coalesce(knowledge_internal.near_words(query_text, analysis, plan.scope), '{}')
-               || coalesce(knowledge_internal.words_by_part(query_text, analysis, plan.scope), '{}')
-           ) as word
-     cross join lateral (
-             select found.key as near
-               from jsonb_each_text(word.value) as found
-              order by found.value::bigint desc, found.key
-              limit 1
-           ) as best
-  loop
-    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
-    if query_text ~* pattern then
-      query_text := regexp_replace(query_text, pattern, nearest, 'gi');
-      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
-    end if;
-  end loop;
-  if replaced is not null then
-    analysis := knowledge_internal.analyse_query(
-      query_text, given.search_mode, named, given.prefix_last, plan.scope, (plan.reading).corpus
-    );
-    analysis.replaced := replaced;
-  end if;
-  return analysis;
-end
-$$;
-
 -- Checks the arguments of a search, plans how it finds its rows, and reads its words. Without
 -- needs_question, a search without any question is one of all rows that pass the filters.
 create function knowledge_internal.plan_search(
@@ -447,13 +298,16 @@ set standard_conforming_strings = on as $$
 declare
   most_collections constant integer := 50;
   most_lists constant integer := 100;
-  stored constant knowledge_internal.chunk_table := knowledge_internal.chunk_table();
   wanted knowledge_internal.chunk_filter;
   required constant knowledge_internal.chunk_filter := case
     when given.required_filters is not null then knowledge_internal.compile_filter(
       given.required_filters, null, null, null, false, 'required_filters'
     ) end;
+  is_viewed constant boolean :=
+    num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0;
   named text[]; -- collections
+  settings knowledge_internal.search_settings;
+  question knowledge_internal.question;
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(given);
@@ -464,46 +318,50 @@ begin
       given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
     );
   end if;
-  if stored.relation <> 'public.knowledge_chunks'::regclass then
+  named := coalesce(given.collections, wanted.collections, required.collections);
+  settings := knowledge_internal.read_settings(
+    given.fusion, given.vector_weight, given.text_weight, named
+  );
+  if not settings.is_here then
     -- Citus makes no generic plan of a distributed table.
     perform set_config('plan_cache_mode', 'force_custom_plan', true);
   end if;
-  named := coalesce(given.collections, wanted.collections, required.collections);
-  select reading, greatest(given.pool_size, given.match_count), given.match_threshold,
-         knowledge_internal.row_scope(
-           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
-         ),
-         settled.fusion, settled.vector_weight, settled.text_weight, settled.cosine_scale,
-         row(
-           nullif(given.one_per_document, false), given.max_per_document, given.min_confidence,
-           given.recency_half_life, settled.neighbour_weight,
-           case
-             when given.diversity = 0 and not given.merge_duplicates
-               and num_nonnulls(given.boosts, given.order_by) = 0 then null
-             else knowledge_internal.further_arrangement(given)
-           end
-         )::knowledge_internal.arrangement
-    into plan.reading, plan.pool, plan.match_threshold, plan.scope, plan.fusion,
-         plan.vector_weight, plan.text_weight, plan.cosine_scale, plan.arrangement
-    from knowledge_internal.plan_reading(given, stored, wanted, required, named) as reading
-   cross join knowledge_internal.effective_fusion(
-           given.fusion, given.vector_weight, given.text_weight, named,
-           (reading.corpus).content_words
-         ) as settled;
   -- Where text is all that a question has, a stored weight of 0 does not leave the text out.
-  if plan.text_weight = 0 and given.query_embedding is null and given.formulations is null then
-    plan.text_weight := given.text_weight;
+  if settings.text_weight = 0 and given.query_embedding is null and given.formulations is null then
+    settings.text_weight := given.text_weight;
+  end if;
+  plan.settings := settings;
+  plan.pool := greatest(given.pool_size, given.match_count);
+  plan.effort := knowledge_internal.vector_effort(plan.pool, settings.chunk_count);
+  plan.match_threshold := given.match_threshold;
+  plan.scope := knowledge_internal.row_scope(
+    wanted, given.viewer_id, given.viewer_groups, given.public_only, required
+  );
+  plan.is_indexed := is_viewed or wanted.is_indexed is true or required.is_indexed is true;
+  plan.is_filtered := is_viewed or not (required is null) or wanted.bounds_rows is true
+    or knowledge_internal.caller_condition(null) is not null
+    or wanted.excluded_collections is not null
+      -- More than half of the chunks, by the sample of the statistics.
+      and (
+        select avg((chunk.collection = any (wanted.excluded_collections))::integer) > 0.5
+          from public.knowledge_corpus_statistics as corpus
+         cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
+      ) is true;
+  if (given.diversity = 0) is not true or given.merge_duplicates
+     or num_nonnulls(given.boosts, given.order_by) > 0
+  then
+    plan.further := knowledge_internal.further_arrangement(given);
   end if;
   if given.like_ids <> '{}' then
     plan := knowledge_internal.with_known(plan, given.like_ids);
   end if;
-  if (plan.reading).is_filtered then
+  if plan.is_filtered then
     plan := knowledge_internal.with_sample(plan);
   end if;
   if needs_question or given.query_embedding is not null or given.formulations is not null
      or given.query_text ~ '\S' or given.like_ids <> '{}'
   then
-    plan.questions := knowledge_internal.search_questions(given, plan);
+    plan.questions := knowledge_internal.search_questions(given, settings);
   end if;
   if given.collections is not null then
     if (
@@ -525,15 +383,22 @@ begin
       plan.collections := null;
     end if;
   end if;
-  if plan.is_empty then
-    return plan;
-  end if;
-  for place in 1 .. coalesce(cardinality(plan.questions), 0) loop
-    plan.analyses[place] := knowledge_internal.read_question(
-      plan.questions[place].query_text, given, plan
+  for place in 1 .. case when plan.is_empty then 0 else coalesce(cardinality(plan.questions), 0) end
+  loop
+    -- A search without words does not plan the call, so it works where the text leg is broken.
+    continue when plan.questions[place].query_text is null;
+    question := knowledge_internal.read_question(
+      plan.questions[place].query_text, given.search_mode, given.prefix_last,
+      coalesce(plan.collections, wanted.collections, required.collections), plan.scope, settings
     );
+    question.embedding := plan.questions[place].embedding;
+    question.ignored_embedding := plan.questions[place].ignored_embedding;
+    question.is_inferred := plan.questions[place].is_inferred;
+    question.query_text := plan.questions[place].query_text;
+    plan.questions[place] := question;
   end loop;
-  if not (plan.known is null) then
+  plan.asked := plan.questions;
+  if plan.known_ids is not null and plan.is_empty is not true then
     plan := knowledge_internal.with_known(plan);
   end if;
   return plan;
@@ -573,16 +438,16 @@ begin
            cross join unnest(list.relaxed_parts) as part
         ),
         'excluded', (
-          select jsonb_agg(distinct part) from unnest(plan.analyses) as read
+          select jsonb_agg(distinct part) from unnest(plan.asked) as read
            cross join unnest(read.excluded_parts) as part
         ),
         'dropped', (
-          select jsonb_agg(distinct part) from unnest(plan.analyses) as read
+          select jsonb_agg(distinct part) from unnest(plan.asked) as read
            cross join unnest(read.dropped_parts) as part
         ),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)
-            from unnest(plan.analyses) with ordinality as read
+            from unnest(plan.asked) with ordinality as read
            cross join jsonb_each(read.replaced) as word
         )
       )
@@ -610,7 +475,9 @@ begin
 end
 $$;
 
--- The search itself, for all that call it: the rows of the tables that its caller may read.
+-- The second way, for all that a plain search has not: conditions on rows, several questions and
+-- collections, operators, several languages, arrangements, excerpts. It reads the rows of the
+-- tables that its caller may read. ranked_lists: lists that are there, fused instead of searching.
 create function knowledge_internal.search(
   given knowledge_internal.search_arguments, ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
@@ -626,7 +493,7 @@ set enable_hashjoin = off as $$
 declare
   plan knowledge_internal.search_plan;
   lists knowledge_internal.ranked_list[];
-  asked knowledge_internal.asked_words;
+  asked knowledge_internal.question; -- the words of all questions
   notes jsonb;
   best_score double precision;
   rows knowledge_internal.fused_row[];
@@ -648,90 +515,34 @@ begin
   if lists = '{}' then
     return;
   end if;
+  asked := knowledge_internal.words_of_questions(plan.asked);
   -- Most searches have nothing to note.
-  if cardinality(lists) > 1 or plan.questions[1].is_inferred
+  if cardinality(lists) > 1 or asked.is_inferred
      or num_nonnulls(
-          plan.questions[1].ignored_embedding, lists[1].relaxed_parts, plan.analyses[1].replaced,
-          plan.analyses[1].excluded_parts, plan.analyses[1].dropped_parts
+          asked.ignored_embedding, lists[1].relaxed_parts, asked.replaced, asked.excluded_parts,
+          asked.dropped_parts
         ) > 0
   then
     notes := knowledge_internal.search_notes(plan, lists);
   end if;
   best_score := knowledge_internal.highest_score(plan, given.rrf_k);
-  if not (plan.known is null) then
-    plan := knowledge_internal.as_asked(plan);
-  end if;
-  asked := knowledge_internal.words_of_questions(plan.analyses);
 
-  with
-  -- Each question is ranked by itself in each collection; list is the number of such a list.
-  vector_results as (
-    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
-      from knowledge_internal.leg_rows(lists, 'vector') as leg
-  ),
-  text_results as (
-    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
-      from knowledge_internal.leg_rows(lists, 'text') as leg
-  ),
-  combined as (
-    select list, id, vector_results.vector_rank, text_results.text_rank,
-           vector_results.similarity, text_results.text_score
-      from vector_results
-      full outer join text_results using (list, id)
-  ),
-  scored as (
-    select combined.id,
-           min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
-           max(combined.similarity) as similarity, max(combined.text_score) as text_score,
-           sum(share.of_vector + share.of_text) as rrf_score,
-           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
-      from combined
-      join knowledge_internal.rules_of_lists(lists, plan, given.rrf_k) as rule using (list)
-     cross join lateral (
-             select case
-                      when rule.is_by_rank then
-                        coalesce(plan.vector_weight / (given.rrf_k + combined.vector_rank), 0)
-                      else plan.vector_weight * coalesce(
-                        (combined.similarity - rule.vector_zero) / rule.vector_unit,
-                        rule.vector_missing
-                      )
-                    end as of_vector,
-                    case
-                      when rule.is_by_rank then
-                        coalesce(plan.text_weight / (given.rrf_k + combined.text_rank), 0)
-                      else plan.text_weight * coalesce(
-                        (combined.text_score - rule.text_zero) / rule.text_unit,
-                        rule.text_missing
-                      )
-                    end
-                    -- A row with an identifier that was asked for has more than others can have.
-                    + case when combined.text_score >= rule.identifier_bonus
-                        then 2 * plan.vector_weight * rule.vector_best
-                          + plan.text_weight * rule.text_best
-                        else 0 end as of_text
-           ) as share
-     group by combined.id
-  )
-  select array_agg(
-           row(
-             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
-             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
-             null, null, null
-           )::knowledge_internal.fused_row
-           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
-         )
-    into rows
-    from scored;
-  if not (plan.arrangement is null) then
+  rows := knowledge_internal.fused_rows(lists, plan, given.rrf_k);
+  if given.one_per_document
+     or num_nonnulls(
+          given.max_per_document, given.min_confidence, given.recency_half_life, plan.further,
+          (plan.settings).neighbour_weight
+        ) > 0
+  then
     select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
       into rows, merged, best, best_score
-      from knowledge_internal.arranged_rows(rows, plan) as found;
+      from knowledge_internal.arranged_rows(rows, given, plan) as found;
     -- What a neighbour adds can lift a hit above the highest score of the legs.
     best_score := greatest(best_score, (select max(hit.score) from unnest(rows) as hit));
   end if;
 
   best := coalesce(best, rows[1].id);
-  first_confidence := (knowledge_internal.answer_confidences(plan, array[best]))[1];
+  first_confidence := (knowledge_internal.answer_confidences(plan.asked, array[best]))[1];
   rows_found := cardinality(rows);
   rows := rows[given.match_offset + 1:given.match_offset + given.match_count];
   return query
@@ -750,7 +561,9 @@ begin
          page.similarity, page.text_score,
          case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
            else 'both' end,
-         knowledge_internal.matched_words(chunk.content_tsv, asked),
+         knowledge_internal.matched_words(
+           chunk.content_tsv, asked.words, asked.word_queries, asked.compounds
+         ),
          document.title, document.source_url, chunk.collection, chunk.document_date,
          case
            when given.snippet then knowledge_internal.marked_snippet(
@@ -836,23 +649,224 @@ create function public.hybrid_search_knowledge_chunks(
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- definer: callers have no grant on the tables, the arguments decide which rows they see.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+-- All statements are the same for every search; planning them takes longer than running them.
+set plan_cache_mode = force_generic_plan
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- Rows are found by the indexes of both legs, and looked up by their ids.
+set enable_seqscan = off
+set enable_sort = off
+set enable_hashjoin = off as $$
+declare
+  pool constant integer := greatest(pool_size, match_count);
+  -- Only these arguments are given, within their bounds: every active row may be returned. An
+  -- argument that is not named here is one that the second way reads.
+  is_plain constant boolean := num_nonnulls(
+      filter_type, filters, date_from, date_to, collections, viewer_id, recency_half_life,
+      formulations, viewer_groups, like_ids, boosts, max_per_document, min_confidence, order_by,
+      required_filters, ranked_lists
+    ) = 0
+    and not (
+      public_only or one_per_document or snippet or prefix_last or embedding_from_text
+      or merge_duplicates
+    )
+    and neighbor_window = 0 and diversity = 0 and snippets = 1 and on_bad_embedding = 'error'
+    and search_mode = 'websearch' and match_count between 1 and 1000
+    and pool_size between 1 and 1000 and match_offset between 0 and 1000
+    and match_threshold between -1 and 1 and rrf_k between 1e-30 and 1e30
+    and (vector_weight = 0 or vector_weight between 1e-30 and 1e30)
+    and (text_weight = 0 or text_weight between 1e-30 and 1e30) and vector_weight + text_weight > 0
+    and (fusion is null or fusion = any (knowledge_internal.fusions()))
+    and (query_embedding is not null or query_text ~ '[^[:space:]]');
+  settings knowledge_internal.search_settings;
+  question knowledge_internal.question;
+  rule knowledge_internal.fusion_rule;
+  near_ids uuid[];
+  similarities double precision[];
+  text_ids uuid[];
+  text_scores double precision[];
+  highest double precision; -- score of a row that is the best of both legs
 begin
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
+  if is_plain then
+    settings := knowledge_internal.read_settings(fusion, vector_weight, text_weight);
+    if settings.text_weight = 0 and query_embedding is null then
+      settings.text_weight := text_weight;
+    end if;
+    if query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
+      question := knowledge_internal.read_plain_question(query_text, settings);
+    else
+      question.is_optional := true;
+    end if;
+  end if;
+  if (
+    is_plain and settings.is_here and question.is_optional
+    and knowledge_internal.embedding_problem(query_embedding, settings.dimensions) is null
+  ) is not true then
+    -- What is rare has a way of its own.
+    return query
+    select hit.*
+      from knowledge_internal.search(
+             row(
+               query_embedding, query_text, match_count, match_threshold, vector_weight,
+               text_weight, filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from,
+               date_to, collections, viewer_id, public_only, one_per_document, neighbor_window,
+               recency_half_life, match_offset, snippet, formulations, viewer_groups,
+               on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts, diversity,
+               max_per_document, merge_duplicates, min_confidence, snippets, order_by,
+               required_filters
+             )::knowledge_internal.search_arguments,
+             ranked_lists
+           ) as hit;
+    return;
+  end if;
+
+  if query_embedding is not null and settings.vector_weight > 0 then
+    select leg.ids, leg.similarities into near_ids, similarities
+      from knowledge_internal.vector_leg(
+             query_embedding, pool, match_threshold,
+             knowledge_internal.vector_effort(pool, settings.chunk_count), settings
+           ) as leg;
+  end if;
+  if question.matching_query is not null then
+    select leg.ids, leg.scores into text_ids, text_scores
+      from knowledge_internal.text_leg(question, pool, settings) as leg;
+  end if;
+  rule := knowledge_internal.fusion_rules(
+    settings.fusion, rrf_k, settings.cosine_scale, similarities, text_scores,
+    similarities[cardinality(similarities)],
+    case when cardinality(text_scores) = pool then text_scores[pool] else 0 end
+  );
+  highest := case when num_nonnulls(query_embedding, near_ids) = 0 then 0
+      else settings.vector_weight * rule.vector_best end
+    + case when question.query_text is null then 0 else settings.text_weight * rule.text_best end;
+
   return query
-  select hit.*
-    from knowledge_internal.search(
-           row(
-             query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
-             filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to,
-             collections, viewer_id, public_only, one_per_document, neighbor_window,
-             recency_half_life, match_offset, snippet, formulations, viewer_groups,
-             on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts, diversity,
-             max_per_document, merge_duplicates, min_confidence, snippets, order_by,
-             required_filters
-           )::knowledge_internal.search_arguments,
-           ranked_lists
-         ) as hit;
+  with
+  vector_results as (
+    select leg.id, leg.similarity, leg.vector_rank
+      from unnest(near_ids, similarities) with ordinality as leg (id, similarity, vector_rank)
+  ),
+  text_results as (
+    select leg.id, leg.text_score, leg.text_rank
+      from unnest(text_ids, text_scores) with ordinality as leg (id, text_score, text_rank)
+  ),
+  combined as (
+    select id, vector_rank, text_rank, similarity, text_score
+      from vector_results full outer join text_results using (id)
+  ),
+  -- By rank, a leg adds weight / (rrf_k + rank) for its rows; by score, its scores from a zero and
+  -- in a unit.
+  scored as materialized (
+    select combined.*,
+           case
+             when rule.is_by_rank then
+               coalesce(settings.vector_weight / (rrf_k + combined.vector_rank), 0)
+                 + coalesce(settings.text_weight / (rrf_k + combined.text_rank), 0)
+             else
+               settings.vector_weight * coalesce(
+                 (combined.similarity - rule.vector_zero) / rule.vector_unit, rule.vector_missing
+               )
+                 + settings.text_weight * coalesce(
+                   (combined.text_score - rule.text_zero) / rule.text_unit, rule.text_missing
+                 )
+           end as score
+      from combined
+  ),
+  ordered as materialized (
+    select scored.id, scored.vector_rank, scored.text_rank, scored.similarity, scored.text_score,
+           scored.score + coalesce(neighbour.bonus, 0) as score
+      from scored
+      left join (
+             select near.*
+               from knowledge_internal.neighbour_bonuses(
+                      array(select scored.id from scored), array(select scored.score from scored),
+                      settings.neighbour_weight
+                    ) as near
+              where settings.neighbour_weight is not null -- else the function is not called
+             offset 0
+           ) as neighbour on neighbour.id = scored.id
+     order by 6 desc, least(scored.vector_rank, scored.text_rank), scored.id
+  ),
+  -- How well the first hit answers the question, as in answer_confidences.
+  best as materialized (
+    select chunk.lexemes, chunk.cosine
+      from (
+        select stored.content_tsv || ''::tsvector as lexemes,
+               case when settings.vector_weight > 0
+                 then 1 - (stored.embedding operator(extensions.<=>) query_embedding) end as cosine
+          from knowledge_internal.chunk_rows as stored
+         where stored.id = (select ordered.id from ordered limit 1)
+        offset 0
+      ) as chunk
+  ),
+  page as materialized (
+    select hit.*, chunk.*
+      from (select * from ordered limit match_count offset match_offset) as hit
+     cross join lateral (
+             select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
+                    stored.source_origin, stored.metadata, stored.collection, stored.document_date,
+                    stored.heading, stored.sensitivity, stored.source_row,
+                    stored.content_tsv || ''::tsvector as lexemes
+               from knowledge_internal.chunk_rows as stored
+              where stored.id = hit.id and stored.content is not null
+             offset 0
+           ) as chunk
+  ),
+  size as (
+    select part.document_id, count(part.chunk_index) as placed
+      from public.knowledge_chunks as part
+     where part.document_id = any (array(select page.document_id from page))
+       and part.status = 'active'
+     group by part.document_id
+  )
+  select page.id, page.content, page.knowledge_type, page.document_id, page.chunk_index,
+         page.source_origin, page.metadata, page.score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         array(
+           select word.typed
+             from unnest(question.words, question.word_queries, question.compounds)
+                  with ordinality as word (typed, query, compound, place)
+            where page.lexemes @@ word.query
+              -- Of a compound that is there, its parts are not listed.
+              and (
+                word.compound is null
+                or not page.lexemes @@ question.word_queries[
+                     array_position(question.words, word.compound)
+                   ]
+              )
+            order by word.place
+         ),
+         document.title, document.source_url, page.collection, page.document_date,
+         null::text, null::text, (select count(*) from scored),
+         pool in (cardinality(near_ids), cardinality(text_ids)) is true,
+         page.heading, page.sensitivity, array[page.collection],
+         coalesce(size.placed, 0)::integer, document.external_key,
+         coalesce(page.source_row, document.source_row),
+         greatest(0, least(1, page.score / greatest(
+           highest,
+           case when settings.neighbour_weight is not null
+             then (select max(ordered.score) from ordered) end
+         ))),
+         null::jsonb,
+         (
+           select knowledge_internal.confidence_of(best.cosine, fit.coverage)
+             from best
+            cross join lateral (
+                    select coalesce(
+                             sum(word.weight) filter (where best.lexemes @@ word.query), 0
+                           ) / sum(word.weight) as coverage
+                      from unnest(question.lexeme_queries, question.weights) as word (query, weight)
+                  ) as fit
+         ),
+         null::integer
+    from page
+    left join size on size.document_id = page.document_id
+    left join public.knowledge_documents as document on document.id = page.document_id
+   order by page.score desc, least(page.vector_rank, page.text_rank), page.id;
 end
 $$;
 

@@ -234,8 +234,8 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   plan constant knowledge_internal.search_plan :=
     knowledge_internal.plan_search(given, needs_question);
-  analysis knowledge_internal.query_analysis;
-  asked knowledge_internal.query_analysis[] := '{}';
+  question knowledge_internal.question;
+  asked knowledge_internal.question[] := '{}';
   ids uuid[];
   document_ids uuid[];
   confidences double precision[];
@@ -243,24 +243,24 @@ begin
   if plan.is_empty then
     return;
   end if;
-  foreach analysis in array coalesce(plan.analyses, '{}') loop
+  foreach question in array coalesce(plan.questions, '{}') loop
     -- What is required is required no more where no chunk has it.
-    if (analysis.relaxed).query is not null and not exists (
+    if question.relaxed_query is not null and not exists (
       select from knowledge_internal.some_rows(
-        plan.scope, 1, coalesce(analysis.indexed_query, analysis.matching_query),
-        case when analysis.indexed_query is not null then analysis.matching_query end,
+        plan.scope, 1, coalesce(question.indexed_query, question.matching_query),
+        case when question.indexed_query is not null then question.matching_query end,
         plan.collections
       )
     ) then
-      analysis.matching_query := (analysis.relaxed).query;
-      analysis.indexed_query := null;
+      question.matching_query := question.relaxed_query;
+      question.indexed_query := null;
     end if;
-    asked := array_append(asked, analysis);
+    asked := array_append(asked, question);
   end loop;
   select array_agg(chunk.id), array_agg(chunk.document_id)
     into ids, document_ids
     from knowledge_internal.matching_rows(
-           asked, array(select question.embedding from unnest(plan.questions) as question),
+           asked, array(select one.embedding from unnest(plan.questions) as one),
            given.match_threshold, plan.questions is null, plan.collections, plan.scope
          ) as chunk;
   if num_nulls(given.min_confidence, plan.questions, ids) = 0 then
@@ -273,7 +273,7 @@ begin
               )
             )
       where most_rated is not null;
-    confidences := knowledge_internal.answer_confidences(plan, ids);
+    confidences := knowledge_internal.answer_confidences(plan.asked, ids);
   end if;
   return query
   select rated.id, rated.document_id

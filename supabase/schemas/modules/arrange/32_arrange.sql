@@ -430,14 +430,14 @@ end
 $$;
 
 create or replace function knowledge_internal.arranged_rows(
-  fused knowledge_internal.fused_row[], plan knowledge_internal.search_plan,
-  out arranged knowledge_internal.fused_row[], out merged integer, out best uuid,
-  out greatest_factor double precision
+  fused knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
+  plan knowledge_internal.search_plan, out arranged knowledge_internal.fused_row[],
+  out merged integer, out best uuid, out greatest_factor double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_varied constant integer := 100; -- rows, each of which is compared with each pick
-  further constant jsonb := (plan.arrangement).further;
+  further constant jsonb := plan.further;
   boosts constant knowledge_internal.boost[] := case
     when jsonb_typeof(further -> 'boosts') = 'array' then array(
       select one from jsonb_populate_recordset(
@@ -465,13 +465,15 @@ begin
   end if;
   select weighted.weighted, weighted.greatest_factor
     into rows, greatest_factor
-    from knowledge_internal.weighted_rows(rows, plan) as weighted;
+    from knowledge_internal.weighted_rows(rows, given, plan) as weighted;
   if further ? 'merge_duplicates' then
     rows := knowledge_internal.distinct_rows(rows);
   end if;
   select listed.kept, listed.merged, listed.kept[1].id
     into arranged, merged, best
-    from knowledge_internal.rows_of_documents(rows, plan.arrangement) as listed;
+    from knowledge_internal.rows_of_documents(
+           rows, given.one_per_document, given.max_per_document
+         ) as listed;
   if order_by.value_sql is not null then
     arranged := array(
       select hit

@@ -141,7 +141,7 @@ $$;
 -- the chunks that the arguments allow; and why the search does not find it in the leg. A rank
 -- beyond the largest pool is counted if there are at most 100,000 chunks.
 create function knowledge_internal.leg_standings(
-  given knowledge_internal.search_arguments, question knowledge_internal.search_question,
+  given knowledge_internal.search_arguments, asked knowledge_internal.question,
   chunk public.knowledge_chunks, out vector jsonb, out text jsonb, out causes jsonb
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -152,7 +152,7 @@ declare
   alone constant knowledge_internal.search_arguments := jsonb_populate_record(
     given,
     jsonb_build_object(
-      'query_embedding', question.embedding, 'query_text', question.query_text,
+      'query_embedding', asked.embedding, 'query_text', asked.query_text,
       'formulations', null, 'fusion', 'rrf', 'vector_weight', 1, 'text_weight', 1,
       'match_threshold', -1, 'pool_size', largest_pool, 'match_count', largest_pool,
       'match_offset', 0, 'one_per_document', false, 'recency_half_life', null, 'boosts', null,
@@ -166,12 +166,12 @@ declare
   );
   plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(alone);
   list constant knowledge_internal.ranked_list := (knowledge_internal.rank_all(plan))[1];
-  analysis constant knowledge_internal.query_analysis := plan.analyses[1];
-  has_text constant boolean := num_nonnulls(question.query_text, (analysis.weighed).lexemes) > 0;
-  is_countable constant boolean := ((plan.reading).stored).estimated_rows <= most_counted;
+  question constant knowledge_internal.question := plan.questions[1];
+  has_text constant boolean := num_nonnulls(asked.query_text, question.lexemes) > 0;
+  is_countable constant boolean := (plan.settings).chunk_count <= most_counted;
   vector_rank bigint := array_position(list.vector_ids, chunk.id);
   similarity constant double precision :=
-    1 - (chunk.embedding operator(extensions.<=>) plan.questions[1].embedding);
+    1 - (chunk.embedding operator(extensions.<=>) question.embedding);
   text_rank bigint := array_position(list.text_ids, chunk.id);
   text_score double precision := list.text_scores[text_rank];
   matching uuid[];
@@ -203,9 +203,8 @@ begin
       select scored.place, scored.score
         into text_rank, text_score
         from knowledge_internal.exact_scores(
-               matching, cardinality(matching), analysis.weighed,
-               case when list.relaxed_parts is null then analysis.bonuses
-                 else (analysis.relaxed).bonuses end
+               matching, cardinality(matching), question, plan.settings,
+               list.relaxed_parts is not null
              ) as best
        cross join unnest(best.ids, best.scores) with ordinality as scored (id, score, place)
        where scored.id = chunk.id;
@@ -216,10 +215,10 @@ begin
     select words.having_excluded, words.lacking_required
       into having_excluded, lacking_required
       from knowledge_internal.excluding_words(
-             question.query_text, given.search_mode, chunk.content_tsv
+             asked.query_text, given.search_mode, chunk.content_tsv
            ) as words;
     has_word := exists (
-      select from unnest((analysis.weighed).lexeme_queries) as word (query)
+      select from unnest(question.lexeme_queries) as word (query)
        where chunk.content_tsv @@ word.query
     );
   end if;
@@ -232,7 +231,7 @@ begin
       values
         (
           'no_embedding', 'vector', null, null, 'it has no embedding',
-          plan.questions[1].embedding is not null and chunk.embedding is null
+          question.embedding is not null and chunk.embedding is null
         ),
         (
           'threshold', 'vector', 'match_threshold', null,
@@ -403,15 +402,14 @@ declare
   last_place constant integer := given.match_offset + given.match_count;
   plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   -- What each leg is asked, like_ids aside: null for a leg that is not run.
-  question constant knowledge_internal.search_question :=
-    (knowledge_internal.as_asked(plan)).questions[1];
+  question constant knowledge_internal.question := plan.asked[1];
   -- The rows that have words of the question, also where no row passes the filters.
   matching_query constant tsquery := (
     (
       knowledge_internal.plan_search(knowledge_internal.given_arguments(
         search - '{filters,filter_type,date_from,date_to}'::text[]
       ))
-    ).analyses[1]
+    ).questions[1]
   ).matching_query;
   required constant knowledge_internal.row_scope := knowledge_internal.row_scope(
     null, null, null, false, (plan.scope).required
@@ -488,10 +486,9 @@ begin
       if original_place is null and given.min_confidence is not null then
         confidence := (
           knowledge_internal.answer_confidences(
-            knowledge_internal.plan_search(
+            (knowledge_internal.plan_search(
               knowledge_internal.given_arguments(search - 'min_confidence')
-            ),
-            array[chunk.id]
+            )).asked, array[chunk.id]
           )
         )[1];
         if (confidence >= given.min_confidence) is not true then
@@ -545,7 +542,7 @@ begin
     'pool', greatest(given.pool_size, given.match_count),
     'vector', vector || jsonb_build_object('is_run', plan.questions[1].embedding is not null),
     'text', text || jsonb_build_object(
-      'is_run', num_nonnulls(question.query_text, (plan.analyses[1].weighed).lexemes) > 0
+      'is_run', num_nonnulls(question.query_text, plan.questions[1].lexemes) > 0
     ),
     'causes', causes
   ) || knowledge_internal.named_chunk(chunk, documents[1]);

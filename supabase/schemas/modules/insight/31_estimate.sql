@@ -51,47 +51,51 @@ create function knowledge_internal.estimated_list(
 -- Postgres allows no EXPLAIN in a stable function.
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  reading constant knowledge_internal.reading_plan := plan.reading;
+  limits constant record := knowledge_internal.reading_limits(plan);
+  scan_tuples constant double precision := 20000; -- as in rank_all
+  chunk_count constant double precision := (plan.settings).chunk_count;
   most_effort constant double precision := 20; -- as in candidate_rows
   has_embedding constant boolean := plan.questions[formulation].embedding is not null;
-  analysis constant knowledge_internal.query_analysis :=
-    knowledge_internal.with_candidates(plan.analyses[formulation]);
+  question constant knowledge_internal.question := knowledge_internal.with_candidates(
+    plan.questions[formulation], (plan.settings).document_count
+  );
   estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
   is_narrow constant boolean := coalesce(
-    estimated <= reading.most_compared, reading.is_small_corpus
+    estimated <= limits.most_compared,
+    chunk_count <= knowledge_internal.small_corpus_limit()
   );
   share double precision;
   read_by_index double precision;
   read_query tsquery;
   planned json;
 begin
-  matching := coalesce(estimated, (reading.stored).estimated_rows);
-  share := matching / greatest((reading.stored).estimated_rows, 1);
+  matching := coalesce(estimated, chunk_count);
+  share := matching / greatest(chunk_count, 1);
   -- The index is read until enough rows pass the filter.
-  read_by_index := greatest(reading.ef_search, reading.index_rows / greatest(share, 1e-9));
+  read_by_index := greatest(plan.effort, limits.index_rows / greatest(share, 1e-9));
   index_rows := case
-    when has_embedding and not is_narrow then least(read_by_index, reading.scan_tuples)
+    when has_embedding and not is_narrow then least(read_by_index, scan_tuples)
     else 0
   end;
   vector_strategy := case
     when not has_embedding then null
     when is_narrow then 'compared: few rows'
-    when read_by_index > reading.scan_tuples then 'compared: the index stopped early'
+    when read_by_index > scan_tuples then 'compared: the index stopped early'
     else 'index'
   end;
   compared_rows := case when vector_strategy like 'compared%' then matching else 0 end;
 
-  if analysis.is_partial and coalesce(estimated > reading.most_read_by_filter, true)
+  if question.is_partial and coalesce(estimated > limits.most_read, true)
      and vector_strategy is distinct from 'compared: few rows'
   then
     text_strategy := 'candidates';
-    read_query := analysis.candidate_query;
-  elsif analysis.is_partial and is_narrow then
+    read_query := question.candidate_query;
+  elsif question.is_partial and is_narrow then
     text_strategy := 'all rows: few pass the filters';
     text_rows := matching;
-  elsif analysis.matching_query is not null then
+  elsif question.matching_query is not null then
     text_strategy := 'all rows';
-    read_query := analysis.matching_query;
+    read_query := question.matching_query;
   end if;
   if read_query is not null then
     for planned in
@@ -109,7 +113,7 @@ begin
     text_rows := text_rows
       * (1 + least(most_effort, 5 + 4 * plan.pool / (1 + text_rows * share)));
   end if;
-  text_rows := least(coalesce(text_rows, 0), (reading.stored).estimated_rows);
+  text_rows := least(coalesce(text_rows, 0), chunk_count);
 end
 $$;
 
@@ -132,7 +136,7 @@ declare
   list knowledge_internal.ranked_list;
   begun_at timestamptz;
 begin
-  ef_search := (plan.reading).ef_search;
+  ef_search := plan.effort;
   if plan.is_empty then
     return;
   end if;
@@ -149,12 +153,12 @@ begin
             set_config('enable_seqscan', callers[2], true);
     return;
   end if;
-  plan.reading.ef_search := coalesce(effort, ef_search);
+  plan.effort := coalesce(effort, ef_search);
   list := (knowledge_internal.rank_all(plan))[1];
   ids := list.vector_ids;
   similarities := list.similarities;
   strategy := list.vector_strategy;
-  ef_search := (plan.reading).ef_search;
+  ef_search := plan.effort;
   milliseconds := list.vector_milliseconds;
 end
 $$;
@@ -193,8 +197,8 @@ begin
               where question.embedding is not null limit 1
            ),
            (
-             select (analysis.weighed).weight_vector from unnest(plan.analyses) as analysis
-              where (analysis.weighed).weight_vector is not null limit 1
+             select question.weight_vector from unnest(plan.questions) as question
+              where question.weight_vector is not null limit 1
            )
          );
   select sum(list.matching) as matching,
@@ -212,12 +216,15 @@ begin
   vector_ms := costs.compared * (index_row * found.index_rows + compared_row * found.compared_rows);
   text_ms := costs.scored
     * (candidate * found.text_rows
-       + exact_row * least(found.text_lists * (plan.reading).scored_exactly, found.text_rows));
+       + exact_row * least(
+           found.text_lists * knowledge_internal.scored_exactly(plan.pool, plan.settings),
+           found.text_rows
+         ));
   excerpt_ms := costs.scored * excerpt_word * excerpts
     * coalesce((select corpus.mean_length from public.knowledge_corpus_statistics as corpus), 0);
   return jsonb_build_object(
     'milliseconds', reading_ms + statement_ms + vector_ms + text_ms + excerpt_ms,
-    'chunks', ((plan.reading).stored).estimated_rows,
+    'chunks', (plan.settings).chunk_count,
     'matching', found.matching / cardinality(plan.questions),
     'lists', found.lists,
     'reading', jsonb_build_object('milliseconds', reading_ms),

@@ -3,14 +3,16 @@
 -- Adds: functions find_known, stop_word_chunks and with_known_words. Replaces with_known. Locks
 -- nothing that exists.
 
--- The known_rows of ids, the words aside: the chunks with these ids and in these documents, if a
--- viewer may see them. Of many chunks the first are read. Raises 22023 for an id without any.
-create function knowledge_internal.find_known(like_ids uuid[], scope knowledge_internal.row_scope)
-returns knowledge_internal.known_rows
+-- The chunks with these ids and in these documents, if a viewer may see them. Of many chunks the
+-- first are read. left_out: they and their documents. embedding: the mean of their directions, each
+-- given id once; null without embeddings. Raises 22023 for an id without any chunk.
+create function knowledge_internal.find_known(
+  like_ids uuid[], scope knowledge_internal.row_scope, out ids uuid[], out left_out uuid[],
+  out embedding extensions.vector
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_chunks constant integer := 100; -- of all ids together
-  known knowledge_internal.known_rows;
   missing uuid;
 begin
   with stored as materialized (
@@ -46,32 +48,31 @@ begin
              from direction
          ),
          (select min(found.given_id::text)::uuid from found where found.id is null)
-    into known.ids, known.left_out, known.embedding, missing;
+    into ids, left_out, embedding, missing;
   if missing is not null then
     raise exception 'like_ids: no visible chunk or document has the id %', missing
       using errcode = '22023', hint = 'Give the id or the document_id of a hit.';
   end if;
-  known.left_out := array_remove(known.left_out, null);
-  if (extensions.vector_norm(known.embedding) > 0.5) is not true then
-    known.embedding := null;
+  left_out := array_remove(left_out, null);
+  if (extensions.vector_norm(embedding) > 0.5) is not true then
+    embedding := null;
   end if;
-  return known;
 end
 $$;
 
 -- For each lexeme, the number of chunks in whose language it is a stop word.
 create function knowledge_internal.stop_word_chunks(
-  lexemes text[], corpus knowledge_internal.corpus_figures
+  lexemes text[], settings knowledge_internal.search_settings
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a stop word.
 set client_min_messages = warning as $$
 declare
-  configurations constant regconfig[] := knowledge_internal.query_configurations();
+  configurations constant regconfig[] := settings.configurations;
   chunks float8[];
 begin
   if cardinality(configurations) > 1 then
-    chunks := knowledge_internal.chunks_of_configurations(configurations, corpus);
+    chunks := knowledge_internal.chunks_of_configurations(configurations, settings);
   end if;
   return array(
     select coalesce(
@@ -90,31 +91,28 @@ begin
 end
 $$;
 
--- The plan with the words that tell most of its known rows, by frequency and idf. A question keeps
--- its words, with a part of the weight, and what it requires.
-create function knowledge_internal.with_known_words(plan knowledge_internal.search_plan)
-returns knowledge_internal.search_plan
+-- A question with the words that tell most of these chunks, by frequency and idf. It keeps its own
+-- words, with a part of the weight, and what it requires.
+create function knowledge_internal.with_known_words(
+  question knowledge_internal.question, ids uuid[], settings knowledge_internal.search_settings
+) returns knowledge_internal.question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_chunks constant integer := 40;
   most_rated constant integer := 300; -- lexemes
   known_share constant float8 := 0.7; -- of the weight; docs/ranking.md measures it
-  corpus constant knowledge_internal.corpus_figures :=
-    knowledge_internal.corpus_figures(collections => plan.collections);
-  analysis knowledge_internal.query_analysis :=
-    knowledge_internal.with_candidates(plan.analyses[1]);
-  weighed knowledge_internal.query_weights := analysis.weighed;
   -- Alone, more words find no better rows, and read many more.
-  most_words constant integer := case when weighed.lexemes is null then 20 else 50 end;
+  most_words constant integer := case when question.lexemes is null then 20 else 50 end;
   lexemes text[];
   chunks bigint[];
   shares float8[];
 begin
+  question := knowledge_internal.with_candidates(question, settings.document_count);
   with read as materialized (
     -- Words inside words have labels A and C, and impact levels no position.
     select coalesce(chunk.document_id, chunk.id) as unit,
            ts_filter(chunk.content_tsv, '{b,d}') as words
-      from knowledge_internal.rows_by_id((plan.known).ids, has_lexemes => true) as chunk
+      from knowledge_internal.rows_by_id(ids, has_lexemes => true) as chunk
      order by chunk.chunk_index, chunk.id
      limit most_chunks
   ),
@@ -140,7 +138,7 @@ begin
     into lexemes, shares, chunks
     from kept;
   if lexemes is null then
-    return plan;
+    return question;
   end if;
   with telling as (
     select word.lexeme, word.document_frequency,
@@ -151,9 +149,9 @@ begin
                select sum(best.weight)
                  from (
                    select max(asked.weight) as weight
-                     from unnest(weighed.scored_weights, weighed.readings)
-                          as asked (weight, reading)
-                    group by asked.reading
+                     from unnest(question.weights, question.readings)
+                          with ordinality as asked (weight, reading, place)
+                    group by coalesce(asked.reading, asked.place)
                  ) as best
              ) / sum(word.weight) over (), 1
            ) as weight
@@ -161,12 +159,12 @@ begin
         select listed.lexeme, listed.document_frequency,
                listed.share / max(listed.share) over ()
                  * knowledge_internal.weight_of_word(
-                     corpus.document_count, listed.document_frequency, listed.stop_word_in,
-                     1 - listed.stop_word_in / corpus.document_count
+                     settings.document_count, listed.document_frequency, listed.stop_word_in,
+                     1 - listed.stop_word_in / settings.document_count
                    ) as weight
           from unnest(
-                 lexemes, knowledge_internal.document_frequencies(lexemes, corpus), shares, chunks,
-                 knowledge_internal.stop_word_chunks(lexemes, corpus)
+                 lexemes, knowledge_internal.document_frequencies(lexemes, settings), shares,
+                 chunks, knowledge_internal.stop_word_chunks(lexemes, settings)
                ) as listed (lexeme, document_frequency, share, chunks, stop_word_in)
          -- Others must have it.
          where listed.document_frequency > listed.chunks
@@ -181,64 +179,67 @@ begin
            coalesce((1 - known_share) * asked.scored, 0) + coalesce(telling.weight, 0) as scored,
            coalesce(asked.candidate - asked.scored, 0) as beside,
            -- A word of its own.
-           coalesce(asked.reading, 1000000 + telling.place) as reading
+           coalesce(asked.reading, asked.place, 1000000 + telling.place) as reading
       from unnest(
-             weighed.lexemes, weighed.document_frequencies, weighed.scored_weights,
-             weighed.weights, weighed.readings
-           ) as asked (lexeme, document_frequency, scored, candidate, reading)
+             question.lexemes, question.frequencies, question.weights,
+             question.candidate_weights, question.readings
+           ) with ordinality
+             as asked (lexeme, document_frequency, scored, candidate, reading, place)
       full join telling using (lexeme)
      order by document_frequency, lexeme
   )
   select array_agg(word.lexeme), array_agg(word.query), array_agg(word.document_frequency),
          array_agg(word.scored), array_agg(word.scored + word.beside), array_agg(word.reading),
+         array_agg(
+           format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(word.lexeme))
+             ::extensions.sparsevec
+         ),
          (select array_agg(telling.lexeme) from telling),
          -- A row must still match the question, if there is one.
-         coalesce(analysis.matching_query, string_agg(word.query::text, ' | ')::tsquery),
-         analysis.matching_query is null
-    into weighed.lexemes, weighed.lexeme_queries, weighed.document_frequencies,
-         weighed.scored_weights, weighed.weights, weighed.readings, lexemes,
-         analysis.matching_query, analysis.is_optional
+         coalesce(question.matching_query, string_agg(word.query::text, ' | ')::tsquery),
+         question.matching_query is null
+    into question.lexemes, question.lexeme_queries, question.frequencies, question.weights,
+         question.candidate_weights, question.readings, question.vectors, question.like_words,
+         question.matching_query, question.is_optional
     from both_words as word;
-  plan.known.lexemes := lexemes;
-  weighed.document_count := corpus.document_count;
-  weighed.mean_length := corpus.mean_length;
-  weighed.k1 := corpus.k1;
-  weighed.b := corpus.b;
-  weighed.weight_vector := knowledge_internal.lexeme_vector(weighed.lexemes, weighed.weights);
-  analysis.weighed := weighed;
-  plan.analyses[1] := knowledge_internal.with_candidates(analysis);
-  return plan;
+  question.weight_vector :=
+    knowledge_internal.lexeme_vector(question.lexemes, question.candidate_weights);
+  return knowledge_internal.with_candidates(question, settings.document_count);
 end
 $$;
 
--- The plan of a search with like_ids. With ids, before its questions are there: known and the scope
--- leave these chunks and documents out. Without, after they are read: the known rows add to the
--- first question. Raises 22023 for an id that the viewer may not see.
+-- The plan of a search with like_ids. With ids, before its questions are there: known_ids are
+-- theirs, and the scope leaves these chunks and documents out. Without, after they are read: the
+-- known rows add to the first question. Raises 22023 for an id that the viewer may not see.
 create or replace function knowledge_internal.with_known(
   plan knowledge_internal.search_plan, like_ids uuid[] default null
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  known record;
+  question knowledge_internal.question;
 begin
   if like_ids is not null then
-    plan.known := knowledge_internal.find_known(like_ids, plan.scope);
-    plan.scope.left_out := (plan.known).left_out;
+    known := knowledge_internal.find_known(like_ids, plan.scope);
+    plan.known_ids := known.ids;
+    plan.known_embedding := known.embedding;
+    plan.scope.left_out := known.left_out;
     plan.scope.matching := (plan.scope).matching || ' and chunk.id <> all (($1).left_out)'
       ' and (chunk.document_id = any (($1).left_out)) is not true';
     return plan;
   end if;
-  plan.known.question := plan.questions[1];
-  plan.known.analysis := plan.analyses[1];
-  if (plan.known).embedding is not null and plan.vector_weight > 0 then
-    plan.questions[1].embedding := coalesce(
-      extensions.l2_normalize(plan.questions[1].embedding)
-        operator(extensions.+) (plan.known).embedding,
-      (plan.known).embedding
+  question := plan.questions[1];
+  if plan.known_embedding is not null and (plan.settings).vector_weight > 0 then
+    question.embedding := coalesce(
+      extensions.l2_normalize(question.embedding) operator(extensions.+) plan.known_embedding,
+      plan.known_embedding
     );
-    plan.questions[1].is_inferred := false;
+    question.is_inferred := false;
   end if;
-  if plan.text_weight > 0 then
-    plan := knowledge_internal.with_known_words(plan);
+  if (plan.settings).text_weight > 0 then
+    question := knowledge_internal.with_known_words(question, plan.known_ids, plan.settings);
   end if;
+  plan.questions[1] := question;
   return plan;
 end
 $$;

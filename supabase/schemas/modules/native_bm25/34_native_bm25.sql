@@ -156,23 +156,20 @@ $$;
 -- Why a question is not asked of the index; null where it is. The index adds the scores of words:
 -- it knows no phrases and exclusions, and not that only the best reading of a word counts.
 create function knowledge_internal.no_native_reason(
-  analysis knowledge_internal.query_analysis, native_query text, collection text,
-  plan knowledge_internal.search_plan
+  question knowledge_internal.question, native_query text,
+  settings knowledge_internal.search_settings, matching double precision,
+  most_read double precision
 ) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  matching constant float8 := knowledge_internal.estimated_chunks(plan, collection);
 begin
   return case
-    when (plan.reading).is_small_corpus then 'small corpus'
-    when analysis.is_optional is not true then 'required or excluded words'
-    when (analysis.bonuses).identifier_query is not null then 'identifier'
-    when (analysis.bonuses).phrase_queries is not null then 'phrase'
-    when (select count(distinct listed.reading)
-            from unnest((analysis.weighed).readings) as listed (reading))
-         < cardinality((analysis.weighed).lexemes) then 'words with several readings'
+    when settings.chunk_count <= knowledge_internal.small_corpus_limit() then 'small corpus'
+    when question.is_optional is not true then 'required or excluded words'
+    when question.identifier_query is not null then 'identifier'
+    when question.phrase_queries is not null then 'phrase'
+    when question.readings is not null then 'words with several readings'
     when native_query is null then 'words with a share of their weight'
-    when matching <= (plan.reading).most_read_by_filter then 'few rows pass the filters'
+    when matching <= most_read then 'few rows pass the filters'
     when to_regclass('public.knowledge_native_texts_bm25') is null then 'no index'
   end;
 end
@@ -180,8 +177,9 @@ $$;
 
 -- The words of a question for the index, each as often as it counts: null where a word counts in
 -- parts.
-create function knowledge_internal.native_query(weighed knowledge_internal.query_weights)
-returns text
+create function knowledge_internal.native_query(
+  question knowledge_internal.question, document_count double precision
+) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return (
@@ -195,9 +193,9 @@ begin
       from (
         select asked.lexeme,
                asked.weight / knowledge_internal.weight_of_word(
-                 weighed.document_count, asked.document_frequency
+                 document_count, asked.document_frequency
                ) as times
-          from unnest(weighed.lexemes, weighed.scored_weights, weighed.document_frequencies)
+          from unnest(question.lexemes, question.weights, question.frequencies)
                as asked (lexeme, weight, document_frequency)
       ) as word
   );
@@ -236,50 +234,51 @@ $$;
 -- The best rows by the index, a few more than the pool: exact_scores orders them, and the index
 -- rounds the length of a text. Where filters drop rows, the index is read again, further.
 create or replace function knowledge_internal.native_rows(
-  analysis knowledge_internal.query_analysis, collection text, plan knowledge_internal.search_plan,
-  out ids uuid[], out reason text
+  question knowledge_internal.question, wanted integer,
+  settings knowledge_internal.search_settings, scope knowledge_internal.row_scope default null,
+  collection text default null, matching double precision default null,
+  most_read double precision default null, out ids uuid[], out reason text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   every_active_row constant text := 'chunk.status = ''active''';
-  most_read constant float8 := 20000; -- rows of the index
-  native_query constant text := knowledge_internal.native_query(analysis.weighed);
-  wanted constant float8 := ceil(1.2 * (plan.reading).scored_exactly);
-  read_rows float8 := wanted;
+  most_index_rows constant float8 := 20000;
+  native_query constant text := knowledge_internal.native_query(question, settings.document_count);
+  with_room constant float8 := ceil(1.2 * wanted);
+  read_rows float8 := with_room;
   read uuid[];
 begin
-  reason := knowledge_internal.no_native_reason(analysis, native_query, collection, plan);
+  reason := knowledge_internal.no_native_reason(
+    question, native_query, settings, matching, most_read
+  );
   if reason is not null then
     return;
   end if;
   -- Only active chunks are in the table.
-  if (plan.scope).matching = every_active_row and collection is null then
+  if coalesce(scope.matching, every_active_row) = every_active_row and collection is null then
     ids := knowledge_internal.native_order(native_query, read_rows::integer);
   else
-    read_rows := ceil(1.5 * wanted * greatest(
-      1, coalesce(
-        ((plan.reading).stored).estimated_rows
-          / nullif(knowledge_internal.estimated_chunks(plan, collection), 0), 1
-      )
-    ));
-    while read_rows <= most_read loop
+    read_rows := ceil(
+      1.5 * with_room * greatest(1, coalesce(settings.chunk_count / nullif(matching, 0), 1))
+    );
+    while read_rows <= most_index_rows loop
       read := knowledge_internal.native_order(native_query, read_rows::integer);
       ids := array(
         select best.id
           from unnest(read) with ordinality as best (id, place)
-          join knowledge_internal.rows_in_scope(read, plan.scope) as chunk
+          join knowledge_internal.rows_in_scope(read, scope) as chunk
             on chunk.id = best.id
          where (chunk.collection = native_rows.collection) is not false
          order by best.place
-         limit wanted
+         limit with_room
       );
-      exit when cardinality(ids) >= (plan.reading).scored_exactly or cardinality(read) < read_rows;
+      exit when cardinality(ids) >= wanted or cardinality(read) < read_rows;
       read_rows := 4 * read_rows;
     end loop;
   end if;
   -- The plain leg finds few rows as fast, and also where the index has lost some: before 1.3, a
   -- restart can empty it.
-  if (cardinality(ids) >= (plan.reading).scored_exactly) is not true then
+  if (cardinality(ids) >= wanted) is not true then
     ids := null;
     reason := 'fewer rows than the pool';
   end if;

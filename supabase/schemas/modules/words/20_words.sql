@@ -22,6 +22,8 @@ comment on table public.knowledge_words is
 
 -- No unique index: writers that add the same word would wait for each other, and could deadlock.
 create index knowledge_words_folded on public.knowledge_words (folded, word);
+-- Other spellings of a word without accents.
+create index knowledge_words_accented on public.knowledge_words (folded) where word <> folded;
 create index knowledge_words_reversed on public.knowledge_words (reverse(folded) collate "C");
 create index knowledge_words_chunk on public.knowledge_words (chunk_id);
 
@@ -472,7 +474,7 @@ $$;
 -- Words outside quotation marks that have five letters or more, without those that exclude. Of the
 -- words near to one, the first 12 that the viewer may see are counted in 20 chunks.
 create or replace function knowledge_internal.near_words(
-  query_text text, analysis knowledge_internal.query_analysis, scope knowledge_internal.row_scope
+  question knowledge_internal.question, scope knowledge_internal.row_scope
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a stop word.
@@ -492,11 +494,11 @@ declare
   configurations regconfig[];
 begin
   -- Mostly each word is in a chunk.
-  if not is_restricted and 0 < all ((analysis.weighed).document_frequencies)
+  if not is_restricted and 0 < all (question.frequencies)
      and not exists (
        select
-         from unnest(analysis.word_queries) as word (form)
-        where (array_to_tsvector((analysis.weighed).lexemes) @@ word.form) is not true
+         from unnest(question.word_queries) as word (form)
+        where (array_to_tsvector(question.lexemes) @@ word.form) is not true
      )
   then
     return null;
@@ -504,7 +506,7 @@ begin
   configurations := knowledge_internal.query_configurations();
   known := array_to_tsvector(array(
     select listed.lexeme
-      from unnest((analysis.weighed).lexemes, (analysis.weighed).document_frequencies)
+      from unnest(question.lexemes, question.frequencies)
            as listed (lexeme, document_frequency)
      where listed.document_frequency > 0
   ));
@@ -512,7 +514,7 @@ begin
     into typed, forms
     from (
       select said.typed, said.form
-        from unnest(analysis.words, analysis.word_queries, analysis.compounds) with ordinality
+        from unnest(question.words, question.word_queries, question.compounds) with ordinality
              as said (typed, form, compound, place)
        where said.compound is null
          and length(said.typed) >= 5
@@ -527,7 +529,7 @@ begin
          and said.typed <> all (array(
                select regexp_split_to_table(phrase.parts[1], '\W+')
                  from regexp_matches(
-                        translate(left(query_text, 4096), '“”„‟«»', '""""""'),
+                        translate(left(question.query_text, 4096), '“”„‟«»', '""""""'),
                         '"([^"]*)"',
                         'g'
                       ) as phrase (parts)
@@ -903,6 +905,28 @@ begin
     return '{}';
   end if;
   return knowledge_internal.known_expansions(words, configurations, collections, prefix, scope);
+end
+$$;
+
+-- The index has the words with accents alone.
+create or replace function knowledge_internal.has_expansions(words text[], lexemes text[])
+returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- Without statistics the planner takes the tables for small.
+set enable_seqscan = off as $$
+begin
+  return exists (
+           select from public.knowledge_synonyms as stored
+            where stored.collection = ''
+              and (
+                stored.term_lexemes && lexemes
+                or stored.is_two_way and stored.synonym_lexemes && lexemes
+              )
+         )
+    or exists (
+         select from public.knowledge_words as known
+          where known.folded = any (words) and known.word <> known.folded
+       );
 end
 $$;
 
