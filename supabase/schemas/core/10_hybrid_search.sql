@@ -397,7 +397,6 @@ begin
     question.query_text := plan.questions[place].query_text;
     plan.questions[place] := question;
   end loop;
-  plan.asked := plan.questions;
   if plan.known_ids is not null and plan.is_empty is not true then
     plan := knowledge_internal.with_known(plan);
   end if;
@@ -438,16 +437,16 @@ begin
            cross join unnest(list.relaxed_parts) as part
         ),
         'excluded', (
-          select jsonb_agg(distinct part) from unnest(plan.asked) as read
+          select jsonb_agg(distinct part) from unnest(coalesce(plan.asked, plan.questions)) as read
            cross join unnest(read.excluded_parts) as part
         ),
         'dropped', (
-          select jsonb_agg(distinct part) from unnest(plan.asked) as read
+          select jsonb_agg(distinct part) from unnest(coalesce(plan.asked, plan.questions)) as read
            cross join unnest(read.dropped_parts) as part
         ),
         'replaced', (
           select jsonb_object_agg(word.key, word.value order by read.ordinality)
-            from unnest(plan.asked) with ordinality as read
+            from unnest(coalesce(plan.asked, plan.questions)) with ordinality as read
            cross join jsonb_each(read.replaced) as word
         )
       )
@@ -515,7 +514,7 @@ begin
   if lists = '{}' then
     return;
   end if;
-  asked := knowledge_internal.words_of_questions(plan.asked);
+  asked := knowledge_internal.words_of_questions(coalesce(plan.asked, plan.questions));
   -- Most searches have nothing to note.
   if cardinality(lists) > 1 or asked.is_inferred
      or num_nonnulls(
@@ -542,7 +541,9 @@ begin
   end if;
 
   best := coalesce(best, rows[1].id);
-  first_confidence := (knowledge_internal.answer_confidences(plan.asked, array[best]))[1];
+  first_confidence := (
+    knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), array[best])
+  )[1];
   rows_found := cardinality(rows);
   rows := rows[given.match_offset + 1:given.match_offset + given.match_count];
   return query

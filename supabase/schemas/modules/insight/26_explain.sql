@@ -321,7 +321,7 @@ declare
     select max(confidence)
       from unnest(
              knowledge_internal.answer_confidences(
-               plan.asked,
+               coalesce(plan.asked, plan.questions),
                array(
                  select distinct unnest(list.vector_ids || list.text_ids)
                    from unnest(lists) as list
@@ -691,7 +691,7 @@ begin
     'lists', coalesce(summary.lists, '[]'),
     'hits', hits,
     'hit_confidences', knowledge_internal.answer_confidences(
-      plan.asked,
+      coalesce(plan.asked, plan.questions),
       array(select (hit ->> 'id')::uuid from jsonb_array_elements(hits) as hit)
     ),
     'empty', case when hits = '[]' then knowledge_internal.empty_reason(given, true) end
