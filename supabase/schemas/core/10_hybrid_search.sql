@@ -286,10 +286,11 @@ end
 $$;
 
 -- How a search reads its rows in the present table. named: the collections that it names; null:
--- all. A viewer and collections bound the rows beside the filters.
+-- all. A viewer, a role and collections bound the rows beside the filters.
 create function knowledge_internal.plan_reading(
   given knowledge_internal.search_arguments, stored knowledge_internal.chunk_table,
-  wanted knowledge_internal.chunk_filter, required knowledge_internal.chunk_filter, named text[]
+  wanted knowledge_internal.chunk_filter, required knowledge_internal.chunk_filter, named text[],
+  seen_by name
 ) returns knowledge_internal.reading_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -362,7 +363,7 @@ begin
                     as compared_exactly,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
                     or not (required is null)
-                    or knowledge_internal.caller_condition(null) is not null as is_bounded,
+                    or seen_by is not null as is_bounded,
                   num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0
                     or wanted.is_indexed is true or required.is_indexed is true as is_indexed,
                   knowledge_internal.corpus_figures(stored, named) as corpus
@@ -438,9 +439,11 @@ end
 $$;
 
 -- Checks the arguments of a search, plans how it finds its rows, and reads its words. Without
--- needs_question, a search without any question is one of all rows that pass the filters.
+-- needs_question, a search without any question is one of all rows that pass the filters. seen_by:
+-- as in row_scope.
 create function knowledge_internal.plan_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true
+  given knowledge_internal.search_arguments, needs_question boolean default true,
+  seen_by name default null
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -471,7 +474,7 @@ begin
   named := coalesce(given.collections, wanted.collections, required.collections);
   select reading, greatest(given.pool_size, given.match_count), given.match_threshold,
          knowledge_internal.row_scope(
-           wanted, given.viewer_id, given.viewer_groups, given.public_only, required
+           wanted, given.viewer_id, given.viewer_groups, given.public_only, required, seen_by
          ),
          settled.fusion, settled.vector_weight, settled.text_weight, settled.cosine_scale,
          row(
@@ -485,7 +488,7 @@ begin
          )::knowledge_internal.arrangement
     into plan.reading, plan.pool, plan.match_threshold, plan.scope, plan.fusion,
          plan.vector_weight, plan.text_weight, plan.cosine_scale, plan.arrangement
-    from knowledge_internal.plan_reading(given, stored, wanted, required, named) as reading
+    from knowledge_internal.plan_reading(given, stored, wanted, required, named, seen_by) as reading
    cross join knowledge_internal.effective_fusion(
            given.fusion, given.vector_weight, given.text_weight, named,
            (reading.corpus).content_words
@@ -610,9 +613,10 @@ begin
 end
 $$;
 
--- The search itself, for all that call it: the rows of the tables that its caller may read.
+-- The search itself, for all that call it. seen_by: as in row_scope.
 create function knowledge_internal.search(
-  given knowledge_internal.search_arguments, ranked_lists jsonb default null
+  given knowledge_internal.search_arguments, ranked_lists jsonb default null,
+  seen_by name default null
 ) returns setof public.knowledge_search_hit
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The statement is the same for every search; planning it takes longer than running it.
@@ -635,7 +639,7 @@ declare
   first_confidence double precision;
   rows_found bigint;
 begin
-  plan := knowledge_internal.plan_search(given);
+  plan := knowledge_internal.plan_search(given, seen_by => seen_by);
   lists := case
     when ranked_lists is null then knowledge_internal.rank_all(plan)
     else array(
@@ -751,7 +755,8 @@ begin
          case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
            else 'both' end,
          knowledge_internal.matched_words(chunk.content_tsv, asked),
-         document.title, document.source_url, chunk.collection, chunk.document_date,
+         document.title, document.source_url, chunk.collection,
+         case when seen_by is null or document.id is not null then chunk.document_date end,
          case
            when given.snippet then knowledge_internal.marked_snippet(
              chunk.content, chunk.content_tsv, chunk.language, asked, given.snippets

@@ -523,7 +523,8 @@ begin
   given.viewer_id := null;
   given.viewer_groups := null;
   given.public_only := true;
-  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks'),
+  perform knowledge_internal.check_granted('explain_public_empty_knowledge_search'),
+          knowledge_internal.check_caller('hybrid_search_knowledge_chunks'),
           knowledge_internal.check_cost(given, true);
   return knowledge_internal.empty_reason(given);
 end
