@@ -285,7 +285,9 @@ begin
       wanted.runs_as, wanted.key_type, session_path, wanted.role, wanted.source, wanted.key
     );
     execute format('revoke all on function knowledge_internal.%I from public', wanted.runs_as);
-    execute format('grant execute on function knowledge_internal.%I to current_user', wanted.runs_as);
+    execute format(
+      'grant execute on function knowledge_internal.%I to current_user', wanted.runs_as
+    );
     execute format('grant create on schema knowledge_internal to %I', wanted.role);
     execute format(
       'alter function knowledge_internal.%I owner to %I', wanted.runs_as, wanted.role

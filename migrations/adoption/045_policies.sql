@@ -46,8 +46,13 @@ returns table (fault text, is_error boolean)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   tried constant integer := 100; -- rows of each table
+  claims constant text := coalesce(current_setting('request.jwt.claims', true), '');
   place record;
 begin
+  -- As in a request.
+  perform set_config(
+            'request.jwt.claims', jsonb_build_object('role', api_role)::text, true
+          );
   for place in
     select readable.*, knowledge_internal.key_kind(adoption.key_types) as key_type
       from knowledge_internal.readable_places(api_role) as readable
@@ -59,12 +64,12 @@ begin
       if place.fault is null and place.has_policies then
         execute format(
           'select count(knowledge_internal.%I(chunk.place_%s)) from ('
-          '  select stored.* from public.knowledge_chunks as stored where stored.place_id = %s'
-          '  limit %s'
+          '  select stored.* from public.knowledge_chunks as stored where stored.place_id = $1'
+          '  limit $2'
           ') as chunk',
-          knowledge_internal.reader_function(place.place_id, 'as', api_role), place.key_type,
-          place.place_id, tried
-        );
+          knowledge_internal.reader_function(place.place_id, 'as', api_role), place.key_type
+        )
+        using place.place_id, tried;
       end if;
     exception when others then
       place.fault := sqlerrm;
@@ -75,6 +80,7 @@ begin
       return next;
     end if;
   end loop;
+  perform set_config('request.jwt.claims', claims, true);
 end
 $$;
 
@@ -159,6 +165,7 @@ begin
     select hit.* from knowledge_internal.search(knowledge_internal.given_arguments(search)) as hit;
     return;
   end if;
+  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
   if caller <> all (knowledge_internal.searching_roles()) then
     raise exception 'the role % may not search', caller
       using errcode = '42501',

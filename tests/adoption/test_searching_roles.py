@@ -6,7 +6,6 @@ import psycopg
 import pytest
 from adopted import Row, adopt, backfill, documents, findings
 from psycopg import sql
-from psycopg.types.json import Jsonb
 from visible import CHANGES, POLICIES, USERS, adopt_notes, claims, keys, let_search, search, user_of
 
 from conftest import Connect, Connection, Server
@@ -267,25 +266,6 @@ def test_a_row_that_a_caller_cannot_see_does_not_say_the_title_of_a_hit(
     }
     (trusted,) = search(database, query_text='"harbour 0"')
     assert trusted["title"] == "Merger"
-
-
-def test_usage_of_the_internal_schema_does_not_give_the_search_of_visitors(
-    notes: Connection, connect: Connect
-) -> None:
-    notes.execute("grant usage on schema knowledge_internal to anon, authenticated")
-    asked = Jsonb({"query_text": "harbour"})
-    for role in ("anon", "authenticated"):
-        caller = connect(role)
-        for call in (
-            "knowledge_internal.empty_reason_for_visitor(%s)",
-            "knowledge_internal.search_for_visitor("
-            "jsonb_populate_record(null::knowledge_internal.search_arguments, %s))",
-            "knowledge_internal.search_visible(%s)",
-        ):
-            if role == "authenticated" and "search_visible" in call:
-                continue  # let_search was called for it
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                caller.execute(f"select * from {call}".encode(), [asked])
 
 
 def test_what_a_caller_sees_does_not_depend_on_the_policies_of_the_corpus(

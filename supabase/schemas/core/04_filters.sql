@@ -990,7 +990,8 @@ $$;
 
 -- Whether a search may tell of a document beside its hits, as SQL about document; $1 is the scope.
 -- With required_filters, a visible chunk of it must meet them with the document's own metadata,
--- which a chunk can replace. A role must see all of its chunks: any of them can have said the title.
+-- which a chunk can replace. A role must see all of its chunks, each of which can have said what
+-- the document tells.
 create function knowledge_internal.document_condition(scope knowledge_internal.row_scope)
 returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$

@@ -518,13 +518,14 @@ grant execute on function
 create function knowledge_internal.empty_reason_for_visitor(search jsonb) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given knowledge_internal.search_arguments;
 begin
+  perform knowledge_internal.check_granted('explain_public_empty_knowledge_search');
+  given := knowledge_internal.given_arguments(search);
   given.viewer_id := null;
   given.viewer_groups := null;
   given.public_only := true;
-  perform knowledge_internal.check_granted('explain_public_empty_knowledge_search'),
-          knowledge_internal.check_caller('hybrid_search_knowledge_chunks'),
+  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks'),
           knowledge_internal.check_cost(given, true);
   return knowledge_internal.empty_reason(given);
 end
