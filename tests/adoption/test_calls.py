@@ -106,6 +106,29 @@ def test_what_calls_gave_to_roles_goes_when_calls_come_back(
             anna.execute(hits.encode())
 
 
+@pytest.mark.parametrize(
+    ("bound", "count"),
+    [
+        ("fetch first 4 rows only", 4),
+        ("fetch next row only", 1),
+        ("fetch first (match_count) rows only", 30),
+        ("limit 4", 4),
+        ("limit least(match_count, 3)", 3),
+    ],
+)
+def test_a_drop_in_returns_as_many_rows_as_the_old_function(
+    notes: Connection, bound: str, count: int
+) -> None:
+    notes.execute(SEARCH.format(security="", where="").replace("limit match_count", bound).encode())
+    old = "select count(*) from public.search_notes('[1,0,0]', 30)"
+    assert notes.execute(old.encode()).fetchone() == (count,)
+    adopt(notes, "public.notes", collection="notes", is_in_place=True)
+    backfill(notes, "notes")
+    (call,) = calls.keep(Database(notes), "notes", run=True)
+    assert call.undecided == []
+    assert notes.execute(old.encode()).fetchone() == (count,)
+
+
 def test_a_caller_without_rights_on_a_table_gets_none(notes: Connection, connect: Connect) -> None:
     notes.execute("revoke select on public.notes from anon")
     assert kept(notes).undecided == []

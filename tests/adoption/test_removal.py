@@ -98,6 +98,16 @@ def test_the_dump_of_the_database_is_as_before(source: Connection, dsn: str) -> 
         assert source.execute(words).fetchone() == (0,)
 
 
+def test_what_is_stored_of_a_dropped_table_goes_with_its_adoption(source: Connection) -> None:
+    adopt(source)
+    backfill(source)
+    source.execute("drop table public.documents cascade")
+    carrying.remove(Database(source), "documents", delete_documents=True)
+    for table in ("documents", "chunks", "words", "adoptions"):
+        left = source.execute(f"select count(*) from public.knowledge_{table}".encode())
+        assert left.fetchone() == (0,), table
+
+
 def test_uninstall_leaves_nothing_of_the_roles_that_search(source: Connection, dsn: str) -> None:
     source.execute(SEARCH)
     adopt(source)
