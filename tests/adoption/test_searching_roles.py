@@ -6,9 +6,12 @@ import psycopg
 import pytest
 from adopted import Row, adopt, backfill, documents, findings
 from psycopg import sql
+from psycopg.types.json import Jsonb
 from visible import CHANGES, POLICIES, USERS, adopt_notes, claims, keys, let_search, search, user_of
 
+from command_line import Run
 from conftest import Connect, Connection, Server
+from second_brain.database import migrations, uninstall
 
 pytestmark = pytest.mark.module("adoption")
 
@@ -183,30 +186,34 @@ def test_a_table_of_a_role_with_fewer_rights_is_not_adopted(database: Connection
             adopt(database, "public.theirs", is_in_place=is_in_place)
 
 
-def test_an_embedding_is_not_written_into_a_table_that_has_gone_to_another_owner(
-    notes: Connection,
+def test_what_a_table_runs_has_the_rights_of_its_writer_after_it_has_gone_to_another_owner(
+    notes: Connection, connect: Connect
 ) -> None:
+    embed = (
+        "update public.knowledge_chunks set embedding = '[0,1,0]', embedding_model = 'm'"
+        " where place_bigint = %s"
+    )
     notes.execute(
         "create table public.ran (as_role name);"
         "create function public.noted() returns trigger language plpgsql as"
         " $f$ begin insert into public.ran values (current_user); return new; end $f$;"
-        "insert into public.notes (content) values ('a buoy')"
+        "insert into public.notes (content) values ('a buoy'), ('a beacon')"
     )
+    notes.execute(embed, [31])
     notes.execute(CHANGES["another owner"][0].encode())
     notes.execute(
         "grant all on public.notes, public.ran to postgres, authenticated; set role authenticated;"
         "create trigger noted before update on public.notes for each row"
         " execute function public.noted(); reset role"
     )
-    notes.execute(
-        "update public.knowledge_chunks as chunk set embedding = '[0,1,0]', embedding_model = 'm'"
-        " where chunk.embedding_bits is null and chunk.place_bigint = 31"
-    )
+    # A worker's embedding is kept in the corpus.
+    notes.execute(embed, [32])
     assert notes.execute("select * from public.ran").fetchall() == []
-    kept = notes.execute(
-        "select embedding::text from public.knowledge_chunks where place_bigint = 31"
-    )
-    assert kept.fetchall() == [("[0,1,0]",)]
+    kept = "select embedding::text from public.knowledge_chunks where place_bigint = 32"
+    assert notes.execute(kept.encode()).fetchall() == [("[0,1,0]",)]
+    # One that was written into the table, and is of an old text now, is not emptied.
+    connect("authenticated").execute("update public.notes set content = 'a mole' where id = 31")
+    assert notes.execute("select * from public.ran").fetchall() == [("authenticated",)]
 
 
 def test_a_parent_with_child_tables_is_copied_and_not_searched_in_place(
@@ -280,3 +287,21 @@ def test_what_a_caller_sees_does_not_depend_on_the_policies_of_the_corpus(
         found.append(keys(search(user, query_text="harbour or ferry or sail", match_count=30)))
     notes.execute("alter table public.knowledge_chunks no force row level security")
     assert found[0] == found[1] == found[3]
+
+
+def test_two_installs_search_a_table_for_a_role_each_by_functions_of_its_own(
+    notes: Connection, connect: Connect, dsn: str, run: Run
+) -> None:
+    migrations.apply(dsn, schema="app", dimensions=3, modules=("adoption",))
+    command = ("adopt", "public.notes", "--model", "m", "--rows", "all", "--schema", "app")
+    assert run(*command, "--apply", "--dsn", dsn).code == 0
+    assert run("adopt", "--backfill", "notes", "--schema", "app", "--dsn", dsn).code == 0
+    notes.execute("select app_internal.let_search('authenticated')")
+    notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
+    user = user_of(connect, "b")
+    other = "select source_row -> 'key' -> 'id' from app.search_visible_knowledge_chunks(%s)"
+    asked = {"query_embedding": "[1,0,0]", "match_count": 30}
+    found = {key for (key,) in user.execute(other, [Jsonb(asked)]).fetchall()}
+    assert found == keys(search(user, **asked)) != set()
+    uninstall.apply(dsn, "app")
+    assert keys(search(user, **asked)) == found

@@ -20,7 +20,7 @@ from visible import (
     visible,
 )
 
-from conftest import Connect, Connection
+from conftest import Connect, Connection, Server
 from second_brain.database import doctor, uninstall
 
 pytestmark = pytest.mark.module("adoption")
@@ -240,3 +240,18 @@ def test_doctor_and_uninstall_have_no_remark_about_readers(notes: Connection) ->
     ]
     assert found == []
     assert uninstall.plan(notes, "public").attached == ()
+
+
+def test_a_table_that_is_out_of_reach_of_the_corpus_s_owner_ends_no_search(
+    two: Connection, connect: Connect, server: Server
+) -> None:
+    with psycopg.connect(server.admin_dsn(two.info.dbname)) as admin:
+        admin.execute(
+            "alter table public.notes owner to supabase_admin;"
+            "revoke all on public.notes from anon, authenticated, postgres, service_role"
+        )
+    asked: Row
+    for asked in ({"query_text": "harbour"}, {"query_embedding": "[1,0,0]", "pool_size": 400}):
+        for caller in (two, connect("service_role")):
+            found = search(caller, **asked, match_count=50)
+            assert {hit["content"] for hit in found} == {"harbour fee", "harbour master"}

@@ -477,17 +477,19 @@ declare
   );
 begin
   new.content := null;
-  -- An embedding of another model than those of the table is kept here, and one that may not be
-  -- written into the table.
+  -- An embedding of another model than those of the table is kept here.
   if place.embedding_column is null or new.embedding is null
      or new.embedding_model is distinct from place.embedding_model
-     or knowledge_internal.is_trusted(place.source) is not true
   then
     return new;
   end if;
   if current_setting('knowledge_internal.stores_place', true)
        is distinct from place.write_token::text
   then
+    -- So is one that may not be written into the table.
+    if knowledge_internal.is_trusted(place.source) is not true then
+      return new;
+    end if;
     if knowledge_internal.embed_place_rows(
       place, array[coalesce(new.place_bigint::text, new.place_uuid::text, new.place_text)],
       new.embedding, true
