@@ -276,7 +276,7 @@ begin
         on attribute.attrelid = place.source and attribute.attname = place.key_columns[1]
      cross join unnest(knowledge_internal.searching_roles()) as role (name)
      where place.place_id is not null
-       and pg_has_role(current_user, role.name, 'member')
+       and pg_has_role(current_user, role.name, 'usage')
   loop
     execute format(
       'create or replace function knowledge_internal.%I(key %s) returns boolean'

@@ -102,10 +102,19 @@ begin
                     coalesce(api_role::text, 'null')
       using errcode = '22023', hint = 'Name the role of the API, such as authenticated.';
   end if;
-  if not pg_has_role(current_user, api_role, 'member') then
-    raise exception '% is not a member of %, which is to own functions', current_user, api_role
-      using errcode = '42501',
-            hint = format('As a superuser: grant %I to %I', api_role, current_user);
+  -- Who has created a role may own nothing for it yet.
+  if not pg_has_role(current_user, api_role, 'usage') then
+    begin
+      execute format(
+        'grant %I to current_user%s', api_role,
+        case when current_setting('server_version_num')::integer >= 160000
+          then ' with inherit true, set true' else '' end
+      );
+    exception when insufficient_privilege then
+      raise exception '% is not a member of %, which is to own functions', current_user, api_role
+        using errcode = '42501',
+              hint = format('As a superuser: grant %I to %I', api_role, current_user);
+    end;
   end if;
   if for_drop_ins then
     execute format(
