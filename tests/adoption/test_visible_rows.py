@@ -250,8 +250,13 @@ def test_a_table_that_is_out_of_reach_of_the_corpus_s_owner_ends_no_search(
             "alter table public.notes owner to supabase_admin;"
             "revoke all on public.notes from anon, authenticated, postgres, service_role"
         )
+    words, near = " ".join(WORDS), "[1,0,0]"
     asked: Row
-    for asked in ({"query_text": "harbour"}, {"query_embedding": "[1,0,0]", "pool_size": 400}):
+    for asked in (
+        {"query_text": words},
+        {"query_embedding": near},
+        {"query_text": words, "query_embedding": near, "min_confidence": 0, "diversity": 0.3},
+    ):
         for caller in (two, connect("service_role")):
-            found = search(caller, **asked, match_count=50)
+            found = search(caller, **asked, match_count=400, pool_size=400)
             assert {hit["content"] for hit in found} == {"harbour fee", "harbour master"}
