@@ -209,8 +209,6 @@ begin
            )
        and role.oid <> function.proowner
        and role.rolname <> 'service_role'
-       and not role.rolsuper
-       and not role.rolbypassrls
      group by role.rolname
      order by role.rolname
   );
