@@ -96,7 +96,6 @@ begin
   if not exists (
     select from pg_catalog.pg_roles as role
      where role.rolname = api_role and not role.rolsuper and not role.rolbypassrls
-       and not pg_has_role(role.oid, current_user, 'usage')
   ) then
     raise exception 'api_role must be a role that is under row level security, not %',
                     coalesce(api_role::text, 'null')

@@ -80,25 +80,23 @@ def test_after_a_change_a_table_is_found_as_select_shows_it_and_others_as_before
     two: Connection, connect: Connect, change: str
 ) -> None:
     two.execute(CHANGES[change][0].encode())
-    user = user_of(connect, "a")
-    shown = set() if change in LEFT_OUT else visible(user, table_of(two))
-    asked: Row
-    for asked in (
-        {"query_text": " ".join(WORDS)},
-        {"query_embedding": "[1,0,0]"},
-        {"query_text": " ".join(WORDS), "query_embedding": "[1,0,0]", "min_confidence": 0},
-    ):
-        found = search(user, **asked, match_count=400, pool_size=400)
-        of_notes, of_faq = (
-            [hit for hit in found if hit["source_row"]["adoption"] == name]
-            for name in ("notes", "faq")
-        )
-        if "query_text" in asked:
-            assert keys(of_notes) == shown
-        assert keys(of_notes) <= shown
-        assert [hit["content"] for hit in of_faq] == ["harbour fee"]
-        # The owner's search goes on, too.
-        assert search(two, **asked)
+    words, near = {"query_text": " ".join(WORDS)}, {"query_embedding": "[1,0,0]"}
+    for size in ("select", LARGE):
+        two.execute(size.encode())
+        user = user_of(connect, "a")
+        shown = set() if change in LEFT_OUT else visible(user, table_of(two))
+        for asked in (words, near, words | near):
+            found = search(user, **asked, match_count=400, pool_size=400)
+            of_notes, of_faq = (
+                [hit for hit in found if hit["source_row"]["adoption"] == name]
+                for name in ("notes", "faq")
+            )
+            if "query_text" in asked:
+                assert keys(of_notes) == shown
+            assert keys(of_notes) <= shown
+            assert [hit["content"] for hit in of_faq] == ["harbour fee"]
+            # The owner's search goes on, too.
+            assert search(two, **asked)
 
 
 def test_a_user_finds_all_rows_that_select_shows(notes: Connection, connect: Connect) -> None:
@@ -250,13 +248,10 @@ def test_a_table_that_is_out_of_reach_of_the_corpus_s_owner_ends_no_search(
             "alter table public.notes owner to supabase_admin;"
             "revoke all on public.notes from anon, authenticated, postgres, service_role"
         )
-    words, near = " ".join(WORDS), "[1,0,0]"
-    asked: Row
-    for asked in (
-        {"query_text": words},
-        {"query_embedding": near},
-        {"query_text": words, "query_embedding": near, "min_confidence": 0, "diversity": 0.3},
-    ):
-        for caller in (two, connect("service_role")):
-            found = search(caller, **asked, match_count=400, pool_size=400)
-            assert {hit["content"] for hit in found} == {"harbour fee", "harbour master"}
+    words, near = {"query_text": " ".join(WORDS)}, {"query_embedding": "[1,0,0]"}
+    for size in ("select", LARGE):
+        two.execute(size.encode())
+        for asked in (words, near, words | near):
+            for caller in (two, connect("service_role")):
+                found = search(caller, **asked, match_count=400, pool_size=400)
+                assert {hit["content"] for hit in found} == {"harbour fee", "harbour master"}
