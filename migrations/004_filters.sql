@@ -894,11 +894,11 @@ $$;
 -- the rows that are there for this search, by viewer and required_filters; matching: of these, the
 -- rows that pass the filters; both are SQL about chunk. is_restricted: visible is more than status.
 -- required: the compiled required_filters. left_out: chunks and documents that a search does not
--- return.
+-- return. seen_by: the role for which the search shows rows, and seen, the condition because of it.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
   public_only boolean, is_restricted boolean, visible text, matching text, left_out uuid[],
-  required knowledge_internal.chunk_filter
+  required knowledge_internal.chunk_filter, seen_by name, seen text
 );
 
 -- The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.
@@ -945,25 +945,30 @@ begin
 end
 $$;
 
--- Extension point: what a row must meet beside the arguments, because of who runs the search, as
--- SQL about chunk; null: nothing. collections: those that the search reads; null: all.
-create function knowledge_internal.caller_condition(collections text[]) returns text
+-- Extension point: what a row must meet so that a role of the API sees it, as SQL about chunk.
+-- collections: those that the search reads; null: all.
+create function knowledge_internal.caller_condition(seen_by name, collections text[]) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return null;
+  return 'false';
 end
 $$;
 
 -- The rows that pass a filter and that a search may see: the one home of these conditions. No value
--- becomes part of the SQL.
+-- becomes part of the SQL. seen_by: a role that sees the rows which caller_condition allows; null:
+-- the arguments alone decide.
 create function knowledge_internal.row_scope(
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
-  public_only boolean, required knowledge_internal.chunk_filter
+  public_only boolean, required knowledge_internal.chunk_filter, seen_by name default null
 ) returns knowledge_internal.row_scope
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
   visible text := 'chunk.status = ''active''';
+  seen constant text := case
+    when seen_by is not null then knowledge_internal.caller_condition(
+      seen_by, coalesce(wanted.collections, required.collections)
+    ) end;
   matching text;
 begin
   -- Only the conditions that apply: the planner reads, and the executor checks, no others.
@@ -972,22 +977,22 @@ begin
     case when has_viewer then knowledge_internal.viewer_condition('chunk') end,
     case when wanted.public_only then 'chunk.visibility = ''public''' end,
     wanted.access_sql,
-    case when not (required is null) then knowledge_internal.required_sql(required) end,
-    knowledge_internal.caller_condition(coalesce(wanted.collections, required.collections))
+    case when not (required is null) then knowledge_internal.required_sql(required) end, seen
   );
   matching := concat_ws(
     ' and ', visible, case when not (wanted is null) then knowledge_internal.filter_sql(wanted) end
   );
   return row(
     wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''',
-    visible, matching, null, required
+    visible, matching, null, required, seen_by, seen
   )::knowledge_internal.row_scope;
 end
 $$;
 
 -- Whether a search may tell of a document beside its hits, as SQL about document; $1 is the scope.
 -- With required_filters, a visible chunk of it must meet them with the document's own metadata,
--- which a chunk can replace.
+-- which a chunk can replace. A role must see all of its chunks, each of which can have said what
+-- the document tells.
 create function knowledge_internal.document_condition(scope knowledge_internal.row_scope)
 returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -1011,7 +1016,10 @@ begin
     end,
     replace((scope.wanted).access_sql, 'chunk.', 'document.'),
     'exists (select from public.knowledge_chunks as chunk where chunk.document_id = document.id'
-      ' and ' || scope.visible || ' and ' || required || ')'
+      ' and ' || scope.visible || ' and ' || required || ')',
+    'not exists (select from public.knowledge_chunks as chunk'
+      ' where chunk.document_id = document.id and chunk.status = ''active'''
+      ' and (' || scope.seen || ') is not true)'
   );
 end
 $$;

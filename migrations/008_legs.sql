@@ -90,7 +90,7 @@ create function knowledge_internal.vector_effort(pool integer, chunk_count doubl
 returns integer
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return least(1000, greatest(2 * pool, 50 * (round(log(greatest(chunk_count, 100000))) - 1)));
+  return least(1000, greatest(2 * pool, 100 * (log(greatest(chunk_count, 1000)) - 3)));
 end
 $$;
 
@@ -174,382 +174,132 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 begin
   return case
     when settings.chunk_count <= knowledge_internal.small_corpus_limit()
+         or settings.b <> knowledge_internal.bm25_b() or settings.k1 <> knowledge_internal.bm25_k1()
       then greatest(4 * pool, 50)
-    when settings.b <> knowledge_internal.bm25_b() or settings.k1 <> knowledge_internal.bm25_k1()
-      then greatest(2 * pool, 50)
     else pool
   end;
 end
 $$;
 
--- The number of rows that have each impact level of each lexeme, by lexeme and level: from the
--- statistics, or estimated.
-create function knowledge_internal.level_sizes(
-  lexemes text[], document_frequencies float8[], document_count float8
-) returns float8[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  usual_shares constant float8[] := array[0.13, 0.03, 0.0045, 0.0005]; -- of rows, by level
-  least_listed constant float8 := (
-    select corpus.least_frequency from public.knowledge_corpus_statistics as corpus
-  );
-begin
-  return (
-    select array_agg(
-             array(
-               select document_count * coalesce(
-                        listed.frequency,
-                        least(
-                          asked.document_frequency / document_count * level.usual_share,
-                          least_listed
-                        )
-                      )
-                 from unnest(usual_shares) with ordinality as level (usual_share, number)
-                 left join public.knowledge_lexeme_statistics as listed
-                   on listed.lexeme = asked.lexeme || '^' || level.number
-                order by level.number
-             )
-             order by asked.place
-           )
-      from unnest(lexemes, document_frequencies)
-           with ordinality as asked (lexeme, document_frequency, place)
-  );
-end
-$$;
-
--- The candidates of a query of few lexemes. The rows are divided into cells by the level of each of
--- the four rarest words in them (none, present, impact levels), and the cells of highest value are
--- read.
-create function knowledge_internal.short_candidate_query(
-  lexemes text[], document_frequencies float8[], weights float8[], document_count float8,
-  effort float8
+-- The candidates of a question, as a condition on rows; null where at most 1,000 rows, or effort
+-- times as many, have one of its words, so that all of them are candidates. Else, in this order:
+-- 1. The rows with its rarest words, where they are at least 300 and these words have half of the
+--    weight: no other row can have a high score.
+-- 2. Of a lone common word, and of two that many rows have both, the rows in which it weighs much,
+--    by the lexemes of its impact levels.
+-- 3. Combinations of the six rarest words, the heaviest first, as long as about 1,000 rows would
+--    have them if words were independent: rare words alone, common ones two or more at once.
+-- With an effort of 5 or more, after too few candidates, also the rows in which a common word weighs
+-- much.
+create function knowledge_internal.candidate_query(
+  question knowledge_internal.question, document_count double precision,
+  required_query tsquery, effort double precision
 ) returns tsquery
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  row_budget constant float8 := 600 * effort; -- candidates, if the words were independent
-  fewest_rows constant float8 := 100 * effort;
-  -- Each condition costs time at each index entry that is read.
-  most_conditions constant integer := 10;
-  words constant integer := least(cardinality(lexemes), 4);
-  lowest_level constant integer := (array[1, 1, 1, 2])[words];
-  highest_level constant integer := (array[4, 3, 1, 2])[words];
-  usual_weight constant float8 := 0.85; -- of a word without an impact level
-  level_weights constant float8[] := knowledge_internal.impact_levels();
-  level_sizes constant float8[] := knowledge_internal.level_sizes(
-    lexemes[:words], document_frequencies[:words], document_count
-  );
-  candidate_query tsquery;
+  most_rows constant float8 := 1000 * effort;
+  fewest_rows constant float8 := 300; -- six pools
+  many_rows constant float8 := 2 * most_rows; -- of one word, or of two
+  level_rows constant float8 := 0.6 * most_rows;
+  lexemes constant text[] := question.lexemes;
+  queries constant tsquery[] := question.lexeme_queries;
+  frequencies constant float8[] := question.frequencies;
+  weights constant float8[] := question.candidate_weights;
+  combined constant integer := least(cardinality(lexemes), 6); -- words
+  candidates tsquery;
 begin
-  with step as (
-    -- Level 0: without the word; 1: with the word; 2 and more: at an impact level.
-    select asked.place, level.number as level,
-           case level.number
-             when 0 then document_count
-             when 1 then document_frequencies[asked.place]
-             else level_sizes[asked.place][level.number - 1]
-           end as size
-      from generate_series(1, 4) as asked (place)
-     cross join generate_series(0, highest_level + 1) as level (number)
-     where level.number = 0
-        or (level.number = 1 and asked.place <= words)
-       -- All rows with a rare word are read.
-        or (level.number > lowest_level and document_frequencies[asked.place] > fewest_rows)
-  ),
-  -- With the share of rows at this level, and at this or a higher one.
-  part as materialized (
-    select step.place, step.level, step.size / document_count as share_from,
-           greatest(
-             step.size - lead(step.size, 1, 0::float8)
-               over (partition by step.place order by step.level),
-             0
-           ) / document_count as share,
-           case step.level
-             when 0 then 0
-             when 1 then usual_weight * weights[step.place]
-             else (level_weights[step.level - 1] + 0.1) * weights[step.place]
-           end as value,
-           case when step.level > 0 then
-             knowledge_internal.quoted_lexeme(
-               lexemes[step.place] || coalesce('^' || nullif(step.level - 1, 0), '')
-             )
-           end as condition
-      from step
-  ),
-  cell as (
-    select first.level as first, second.level as second, third.level as third,
-           fourth.level as fourth, first.condition,
-           concat_ws(' & ', second.condition, third.condition, fourth.condition) as others,
-           first.value + second.value + third.value + fourth.value as value,
-           document_count * first.share * second.share * third.share * fourth.share as size,
-           first.share_from * second.share_from * third.share_from * fourth.share_from
-             as share_from
-      from part as first
-      join part as second on second.place = 2
-      join part as third on third.place = 3
-      join part as fourth on fourth.place = 4
-     where first.place = 1
-  ),
-  -- The cells of highest value.
-  kept as materialized (
-    select ordered.*
-      from (
-        select cell.*,
-               sum(cell.size) over (
-                 order by cell.value desc, cell.first, cell.second, cell.third, cell.fourth
-               ) as rows_found
-          from cell
-         where cell.value > 0
-      ) as ordered
-     where ordered.rows_found <= greatest(row_budget, ordered.size)
-        or (
-          ordered.rows_found - ordered.size < fewest_rows and ordered.size <= 10 * row_budget
-        )
-  ),
-  -- A cell's condition holds in the cells of higher levels too.
-  least_cell as (
-    select kept.condition, kept.others
-      from kept
-     where not exists (
-       select from kept as lower
-        where lower.value < kept.value
-          and lower.first <= kept.first
-          and lower.second <= kept.second
-          and lower.third <= kept.third
-          and lower.fourth <= kept.fourth
-     )
-     order by kept.share_from desc, kept.condition, kept.others
-     limit most_conditions
-  ),
-  by_first_word as (
-    select concat_ws(
-             ' & ',
-             least_cell.condition,
-             '((' || string_agg(nullif(least_cell.others, ''), ') | (') || '))'
-           ) as condition
-      from least_cell
-     group by least_cell.condition
-  )
-  select string_agg('(' || by_first_word.condition || ')', ' | ')::tsquery
-    into candidate_query
-    from by_first_word;
-  return candidate_query;
-end
-$$;
-
--- The candidates of a query of more lexemes: rows with a driver, which is a rare lexeme or an
--- impact level of a common one, alone or together with other lexemes.
-create function knowledge_internal.long_candidate_query(
-  lexemes text[], document_frequencies float8[], weights float8[], document_count float8,
-  budget float8
-) returns tsquery
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  row_budget constant float8 := 700 * budget; -- candidates
-  posting_budget constant float8 := 3000 * budget; -- index entries read to find them
-  thinned_budget constant float8 := 40000 * budget; -- the same, when partners thin out the rows
-  words constant integer := cardinality(lexemes);
-  words_for_triples constant integer := 5;
-  fewest_partners constant integer := 4;
-  most_partners constant integer := 6;
-  -- Reading the index entries of a more common partner costs too much.
-  most_common_partner constant float8 := document_count * case
-    when document_frequencies[fewest_partners] <= 0.05 * document_count then 0.05 else 0.3
-  end;
-  -- The first lexemes are the rarest: so many may be partners, and of so many all rows are read.
-  partners constant integer := width_bucket(most_common_partner, document_frequencies);
-  unmarked integer := 0;
-  postings float8 := 0;
-  level_weights constant float8[] := knowledge_internal.impact_levels();
-  level_sizes float8[];
-  level record;
-  -- By lexeme. Each candidate has at least one driver: a whole lexeme, or an impact level of
-  -- another.
-  drivers text[] := lexemes;
-  driver_sizes float8[];
-  higher_levels text[] := array_fill(null::text, array[words]);
-  higher_sizes float8[] := array_fill(null::float8, array[words]);
-  candidate_query tsquery;
-begin
-  -- All rows of rare lexemes are read, and of a common one when the rare ones have few rows and a
-  -- partner thins out its own.
-  while postings + document_frequencies[unmarked + 1] <= posting_budget
-    or (
-      postings < posting_budget / 2
-      and postings + document_frequencies[unmarked + 1] <= thinned_budget
-      and partners > (unmarked = 0)::integer
-    )
-  loop
-    postings := postings + document_frequencies[unmarked + 1];
-    unmarked := unmarked + 1;
-  end loop;
-  driver_sizes := document_frequencies[:unmarked] || higher_sizes[unmarked + 1:];
-
-  -- Of the other lexemes, only rows at an impact level are read: those where the lexeme weighs
-  -- much. The levels that fit into the rest of the posting budget, by falling value.
-  if unmarked < words and postings < posting_budget then
-    level_sizes := knowledge_internal.level_sizes(
-      lexemes[unmarked + 1:], document_frequencies[unmarked + 1:], document_count
-    );
-    for level in
-      select asked.place, impact.number,
-             level_sizes[asked.place - unmarked][impact.number] as size
-        from generate_series(unmarked + 1, words) as asked (place)
-       cross join unnest(level_weights) with ordinality as impact (weight, number)
-       order by weights[asked.place] * impact.weight desc, asked.place
-    loop
-      postings := postings + level.size - coalesce(driver_sizes[level.place], 0);
-      exit when postings > posting_budget and num_nonnulls(variadic driver_sizes) > 0;
-      -- A level that is too common alone is used alone at a higher level.
-      if driver_sizes[level.place] <= row_budget / 2 then
-        higher_levels[level.place] := drivers[level.place];
-        higher_sizes[level.place] := driver_sizes[level.place];
-      end if;
-      drivers[level.place] := lexemes[level.place] || '^' || level.number;
-      driver_sizes[level.place] := level.size;
-    end loop;
+  if least((select sum(rows) from unnest(frequencies) as rows), document_count) <= most_rows then
+    return null;
   end if;
-
-  with driver as (
-    select listed.lexeme, listed.size, listed.place, true as has_partners
-      from unnest(drivers, driver_sizes) with ordinality as listed (lexeme, size, place)
-     where listed.size is not null
-    union all
-    select listed.lexeme, listed.size, listed.place, false
-      from unnest(higher_levels, higher_sizes) with ordinality as listed (lexeme, size, place)
-     where listed.size is not null
-  ),
-  -- A driver alone (place 0 is no partner), with one partner, and in a short query with two, by
-  -- falling weight.
-  combination as (
-    select driver.lexeme, lexemes[partner.place] as partner, lexemes[third.place] as third,
-           weights[driver.place] + coalesce(weights[partner.place], 0)
-             + coalesce(weights[third.place], 0) as value,
-           driver.size
-             * coalesce(document_frequencies[partner.place] / document_count, 1)
-             * coalesce(document_frequencies[third.place] / document_count, 1) as size
-      from driver
-      join generate_series(0, least(partners, most_partners)) as partner (place)
-        on partner.place = 0
-        or (driver.has_partners and partner.place <> driver.place)
-      join generate_series(0, case when words <= words_for_triples then partners else 0 end)
-             as third (place)
-        on (third.place = 0 and partner.place not between 1 and least(driver.place, unmarked))
-        or (partner.place > 0 and third.place > partner.place and third.place <> driver.place)
-  ),
-  kept as (
-    select ordered.*
+  candidates := (
+    select case when max(word.rows_found) >= fewest_rows
+                  and sum(word.weight) >= 0.5 * max(word.weight_of_all)
+             then string_agg(word.query::text, ' | ')::tsquery end
       from (
-        select combination.*,
-               sum(combination.size) over (
-                 order by combination.value desc, combination.size, combination.lexeme,
-                          combination.partner, combination.third
-               ) as rows_found
-          from combination
-      ) as ordered
-     where ordered.rows_found <= greatest(row_budget, ordered.size)
-        or (
-          ordered.rows_found - ordered.size < row_budget / 10 and ordered.size <= 3 * row_budget
-        )
-  ),
-  -- Each condition costs time at each index entry, so what another one implies is left out.
-  needed as (
-    select kept.*
+        select listed.query, listed.weight, sum(listed.weight) over () as weight_of_all,
+               sum(listed.frequency) over (order by listed.place) as rows_found
+          from unnest(queries, weights, frequencies)
+               with ordinality as listed (query, weight, frequency, place)
+      ) as word
+     where word.rows_found <= most_rows
+  );
+  if candidates is null and cardinality(frequencies) = 1 and frequencies[1] > many_rows then
+    candidates := knowledge_internal.quoted_lexeme(lexemes[1] || '^' || coalesce(
+      (
+        select max(level.number)
+          from generate_series(1, cardinality(knowledge_internal.impact_levels())) as level (number)
+          join public.knowledge_lexeme_statistics as listed
+            on listed.lexeme = lexemes[1] || '^' || level.number
+         where listed.frequency * document_count >= level_rows
+      ), 1
+    ))::tsquery;
+  elsif candidates is null and cardinality(frequencies) = 2
+    and frequencies[1] * frequencies[2] / document_count > many_rows
+  then
+    candidates := format(
+      '%s & %s | %s & %s',
+      knowledge_internal.quoted_lexeme(lexemes[1] || '^2'), queries[2], queries[1],
+      knowledge_internal.quoted_lexeme(lexemes[2] || '^2')
+    )::tsquery;
+  elsif candidates is null then
+    with word as materialized (
+      select 1 << (listed.place - 1)::integer as bit, listed.query, listed.weight,
+             greatest(least(listed.frequency / document_count, 0.99), 1e-9) as share
+        from unnest(queries, weights, frequencies)
+             with ordinality as listed (query, weight, frequency, place)
+       where listed.place <= combined
+    ),
+    -- The rows with just these words: a bit for each.
+    combination as (
+      select words, sum(word.weight) filter (where words & word.bit > 0) as weight,
+             document_count * exp(
+               sum(ln(case when words & word.bit > 0 then word.share else 1 - word.share end))
+             ) as size
+        from generate_series(1, (1 << combined) - 1) as words cross join word
+       group by words
+    ),
+    kept as materialized (
+      select ordered.words
+        from (
+          select combination.*,
+                 sum(size) over (order by combination.weight desc, combination.words) as rows_found
+            from combination
+        ) as ordered
+       where ordered.rows_found <= greatest(most_rows, ordered.size)
+    )
+    -- Each condition costs time at each index entry, so what another one implies is left out.
+    select string_agg(
+             (select string_agg(word.query::text, ' & ') from word where kept.words & word.bit > 0),
+             ' | '
+           )::tsquery
+      into candidates
       from kept
      where not exists (
        select from kept as wider
-        where wider.lexeme = kept.lexeme
-          and (wider.partner is null and kept.partner is not null
-            or wider.third is null and kept.third is not null
-              and wider.partner in (kept.partner, kept.third))
-     )
-  ),
-  by_lexeme as (
-    select needed.lexeme,
-           string_agg(
-             knowledge_internal.quoted_lexeme(needed.partner)
-               || coalesce(' & ' || knowledge_internal.quoted_lexeme(needed.third), ''),
-             ' | ' order by needed.partner, needed.third
-           ) as partners
-      from needed
-     group by needed.lexeme
-  ),
-  by_partners as (
-    select '(' || string_agg(knowledge_internal.quoted_lexeme(by_lexeme.lexeme), ' | ') || ')'
-             || coalesce(' & (' || by_lexeme.partners || ')', '') as condition
-      from by_lexeme
-     group by by_lexeme.partners
-  )
-  select string_agg(by_partners.condition, ' | ')::tsquery
-    into candidate_query
-    from by_partners;
-  return candidate_query;
-end
-$$;
-
--- The candidates of a query: rows with its rarest words, with several of its common words, or with
--- a common word that weighs much in them. About 1,000 rows for effort 1, proportionally more for a
--- greater effort; null when at most 3,000 rows match at all (20,000 for a query of at least 24
--- lexemes), so that all of them are candidates.
-create function knowledge_internal.candidate_query(
-  question knowledge_internal.question, document_count float8, required_query tsquery,
-  effort float8
-) returns tsquery
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  lexemes constant text[] := question.lexemes;
-  document_frequencies constant float8[] := question.frequencies;
-  growth constant float8 := least(greatest(document_count / 200000, 1) ^ 0.75, 5); -- of budgets
-  words constant integer := cardinality(lexemes);
-  short_words constant integer := 3;
-  most_common_words constant integer := 5;
-  common constant float8 := 3000 * effort * growth; -- rows
-  row_budget constant float8 := 700 * effort * growth; -- candidates
-  many constant float8 := 12000; -- rows
-  long_words constant integer := 24;
-  -- The best rows for a long query share many of its words, but may have none of the rarest. In a
-  -- small table they are all scored.
-  scored_in_full constant float8 := case when words < long_words then 3000 else 20000 end; -- rows
-  frequency float8;
-  matching_rows float8 := 0; -- at most
-  expected_rows float8; -- with the three rarest words, if words were independent
-  candidate_query tsquery;
-begin
-  foreach frequency in array document_frequencies loop
-    matching_rows := matching_rows + frequency;
-  end loop;
-  if least(matching_rows, document_count) <= scored_in_full then
-    return null;
+        where wider.words <> kept.words and wider.words & kept.words = wider.words
+     );
   end if;
-  if words between short_words + 1 and most_common_words and document_frequencies[1] > common then
-    expected_rows :=
-      document_frequencies[1] * document_frequencies[2] * document_frequencies[3]
-        / document_count ^ 2;
-  end if;
-  if words <= short_words then
-    candidate_query := knowledge_internal.short_candidate_query(
-      lexemes, document_frequencies, question.candidate_weights, document_count,
-      effort * sqrt(growth)
-    );
-  -- Common words occur together more often than by chance, and too many rows have three of them.
-  -- Reading only rows at an impact level takes half the time, and finds nearly as many of the best.
-  elsif expected_rows > greatest(row_budget, many) then
-    candidate_query := concat_ws(
-      ' & ', knowledge_internal.quoted_lexeme(lexemes[1] || '^1'),
-      knowledge_internal.quoted_lexeme(lexemes[2] || '^1'),
-      knowledge_internal.quoted_lexeme(lexemes[3])
-    )::tsquery;
-  elsif expected_rows > row_budget then
-    candidate_query := (
-      select string_agg(knowledge_internal.quoted_lexeme(asked.lexeme), ' & ') || ' & ('
-               || string_agg(knowledge_internal.quoted_lexeme(asked.lexeme || '^2'), ' | ') || ')'
-        from unnest(lexemes[:3]) as asked (lexeme)
-    )::tsquery;
-  else
-    candidate_query := knowledge_internal.long_candidate_query(
-      lexemes, document_frequencies, question.candidate_weights, document_count, effort * growth
+  if effort >= 5 then
+    candidates := candidates || coalesce(
+      (
+        select string_agg(coalesce(level.query, word.query::text), ' | ')::tsquery
+          from unnest(lexemes, queries, frequencies)
+               as word (lexeme, query, frequency)
+          left join lateral (
+                 select knowledge_internal.quoted_lexeme(listed.lexeme) as query
+                   from public.knowledge_lexeme_statistics as listed
+                  where word.frequency > most_rows
+                    and listed.lexeme ^@ (word.lexeme || '^')
+                    and listed.lexeme >= word.lexeme || '^' and listed.lexeme < word.lexeme || '_'
+                    and listed.frequency * document_count >= 0.2 * most_rows
+                  order by listed.frequency, listed.lexeme
+                  limit 1
+               ) as level on true
+         where level.query is not null or word.frequency <= most_rows
+      ), ''
     );
   end if;
-  return coalesce(required_query && candidate_query, candidate_query);
+  return coalesce(required_query && candidates, candidates);
 end
 $$;
 
@@ -675,7 +425,11 @@ begin
       from knowledge_internal.exact_scores(native.ids, pool, question, settings) as rated;
     return;
   end if;
-  candidates := knowledge_internal.candidate_query(question, settings.document_count, null, 1);
+  candidates := knowledge_internal.candidate_query(
+    question, settings.document_count, null,
+    -- In a large corpus, more rows share the words of a question by chance.
+    greatest(1, least(2, settings.document_count / 50000))
+  );
   is_partial := candidates is not null;
   for pass in 1 .. 3 loop
     if pass = 2 then
@@ -742,7 +496,9 @@ begin
   -- Known words change only the scores of a question's candidates.
   if question.is_partial is null and question.lexemes is not null then
     question.candidate_query := knowledge_internal.candidate_query(
-      question, document_count, question.required_query, 1
+      question, document_count, question.required_query,
+      -- Of these rows, some lack what is required.
+      case when question.required_query is null then 1 else 2 end
     );
     question.is_partial := question.candidate_query is not null;
   end if;
@@ -757,7 +513,8 @@ $$;
 -- matching rows (most_compared, where the vector leg compares them too) all of them are candidates
 -- of the text leg.
 create function knowledge_internal.reading_limits(
-  plan knowledge_internal.search_plan, out index_rows integer, out most_compared double precision,
+  pool integer, chunk_count double precision, dimensions integer, is_filtered boolean,
+  is_indexed boolean, out index_rows integer, out most_compared double precision,
   out compared_exactly integer, out compared_by_bits integer, out most_read double precision
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -770,29 +527,25 @@ declare
   soon_read constant integer := 3000; -- rows that take no longer than a wider candidate pass
   most_read_ever constant integer := 20000; -- rows by a filter
   scan_tuples constant integer := 20000; -- rows
-  chunk_count constant double precision := (plan.settings).chunk_count;
 begin
-  compared_exactly := greatest(plan.pool, fewest_compared);
-  compared_by_bits := case when (plan.settings).dimensions >= quantized_from
+  compared_exactly := greatest(pool, fewest_compared);
+  compared_by_bits := case when dimensions >= quantized_from
     then 5 * compared_exactly end;
   -- More than is wanted: the index orders by half precision, and an iterative scan, which filters
   -- lead to, returns rows in approximate order.
-  index_rows := ceil(
-    case when plan.is_filtered or (plan.scope).wanted.bounds_rows is not null then 2 else 1.1 end
-      * compared_exactly
-  );
+  index_rows := ceil(case when is_filtered then 2 else 1.1 end * compared_exactly);
   -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
   -- comparison reads m, or n where no index finds the m.
   most_compared := case
-    when plan.is_indexed then sqrt(index_cost * index_rows * chunk_count)
+    when is_indexed then sqrt(index_cost * index_rows * chunk_count)
     else index_rows * chunk_count / scan_tuples
   end;
   most_read := case
-    when plan.is_indexed then least(
+    when is_indexed then least(
       most_read_ever,
       greatest(
-        plan.pool * chunk_count / candidate_rows,
-        least(soon_read, plan.pool * chunk_count / usual_candidates)
+        pool * chunk_count / candidate_rows,
+        least(soon_read, pool * chunk_count / usual_candidates)
       )
     )
     else -1
@@ -800,16 +553,16 @@ begin
 end
 $$;
 
--- How many chunks, of one collection or of all, may match, by the sample of the plan; null without
--- a filter.
+-- How many chunks, of one collection or of all, may match, by the sample of a plan; null without a
+-- filter.
 create function knowledge_internal.estimated_chunks(
-  plan knowledge_internal.search_plan, collection text default null
-) returns float8
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+  sample_weight double precision, sampled_collections text[], collection text
+) returns double precision
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return plan.sample_weight * case
-    when collection is null then cardinality(plan.sampled_collections)
-    else cardinality(array_positions(plan.sampled_collections, collection))
+  return sample_weight * case
+    when collection is null then cardinality(sampled_collections)
+    else cardinality(array_positions(sampled_collections, collection))
   end;
 end
 $$;
@@ -920,9 +673,13 @@ declare
   is_plain constant boolean := is_every_row and question.is_optional is true and num_nonnulls(
     question.readings, question.identifier_query, question.phrase_queries, question.like_words
   ) = 0;
-  limits constant record := knowledge_internal.reading_limits(plan);
-  matching constant float8 := case when plan.is_filtered
-    then knowledge_internal.estimated_chunks(plan, collection) end;
+  limits constant record := knowledge_internal.reading_limits(
+    plan.pool, settings.chunk_count, settings.dimensions,
+    plan.is_filtered or ((plan.scope).wanted).bounds_rows is not null, plan.is_indexed
+  );
+  matching constant float8 := knowledge_internal.estimated_chunks(
+    plan.sample_weight, plan.sampled_collections, collection
+  );
   is_narrow constant boolean := coalesce(
     matching <= limits.most_compared,
     settings.chunk_count <= knowledge_internal.small_corpus_limit()

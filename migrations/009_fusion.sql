@@ -443,7 +443,7 @@ declare
   today constant float8 := floor(extract(epoch from now()) / 86400);
   ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
   confidences constant float8[] := case when given.min_confidence is not null
-    then knowledge_internal.answer_confidences(plan.asked, ids) end;
+    then knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), ids) end;
 begin
   select array_agg(
            row(

@@ -274,7 +274,7 @@ begin
               )
             )
       where most_rated is not null;
-    confidences := knowledge_internal.answer_confidences(plan.asked, ids);
+    confidences := knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), ids);
   end if;
   return query
   select rated.id, rated.document_id

@@ -51,6 +51,33 @@ begin
 end
 $$;
 
+-- Whether the owner of a table may do all that the owner of the corpus may. Only then may the
+-- module read and write the table: its triggers and policies run with the rights of the latter.
+create function knowledge_internal.is_trusted(source regclass) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select pg_has_role(class.relowner, corpus.relowner, 'usage')
+      from pg_catalog.pg_class as class
+     cross join pg_catalog.pg_class as corpus
+     where class.oid = source and corpus.oid = 'public.knowledge_adoptions'::regclass
+  );
+end
+$$;
+
+-- Whether a table has child tables that are no partitions: a key can be there twice.
+create function knowledge_internal.has_children(source regclass) returns boolean
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return exists (
+    select
+      from pg_catalog.pg_class as class
+      join pg_catalog.pg_inherits as child on child.inhparent = class.oid
+     where class.oid = source and class.relkind = 'r' and class.relhassubclass
+  );
+end
+$$;
+
 -- The number of a table that is adopted in place. Raises 22023 for one that cannot be.
 create function knowledge_internal.checked_place(
   adoption_name text, source regclass, key_columns text[]
@@ -67,6 +94,12 @@ begin
   ) then
     raise exception 'key_columns: % has a collation of its own', key_columns[1]
       using errcode = '22023', hint = 'Adopt a copy of it: second-brain adopt TABLE --copy';
+  end if;
+  if knowledge_internal.has_children(source) then
+    raise exception 'source: % has child tables, so a key can be there twice', source
+      using errcode = '22023',
+            hint = 'Adopt a copy of it: second-brain adopt TABLE --copy. Or make the children '
+              'partitions.';
   end if;
   -- Chunks of a place that is gone must not become those of a new one.
   perform pg_advisory_xact_lock(hashtext('knowledge_internal.checked_place'));
@@ -112,8 +145,12 @@ begin
             when 0 then return null;%3$s
             else return null;
           end case;
-        exception when undefined_table or undefined_column then
-          return null; -- the table or its view was dropped: only this place has no rows
+        exception
+          -- The table or its view was dropped, or is out of reach, or has a key twice: only this
+          -- place has no rows.
+          when undefined_table or undefined_column or insufficient_privilege
+            or cardinality_violation
+          then return null;
         end
         $body$
       $function$,
@@ -152,6 +189,183 @@ begin
     );
     execute format('revoke all on function knowledge_internal.%I from public', read.name);
   end loop;
+  perform knowledge_internal.write_readers();
+end
+$$;
+
+-- The roles of the API that search under the policies: those that may call
+-- search_visible_knowledge_chunks, or what drop-ins call.
+create function knowledge_internal.searching_roles() returns name[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(
+    select role.rolname
+      from pg_catalog.pg_proc as function
+     cross join lateral aclexplode(function.proacl) as granted
+      join pg_catalog.pg_roles as role on role.oid = granted.grantee
+     where function.oid in (
+             to_regproc('public.search_visible_knowledge_chunks'),
+             to_regproc('knowledge_internal.adopted_hits_for_caller')
+           )
+       and role.oid <> function.proowner
+       and role.rolname <> 'service_role'
+     group by role.rolname
+     order by role.rolname
+  );
+end
+$$;
+
+-- The name of a function of a place for a role of the API: as, it runs as the role; by, it is
+-- called for the role.
+create function knowledge_internal.reader_function(place integer, word text, api_role name)
+returns name
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return format(
+    'seen_%s_%s_%s', place, word,
+    case when api_role ~ '^[a-z_][a-z0-9_]{0,39}$' then api_role::text else md5(api_role) end
+  );
+end
+$$;
+
+-- Writes, for each place and each role that searches, the functions that say whether the role sees
+-- the row with a key, and drops those of other places and roles.
+-- A function cannot change its role, but it can be owned by the role: then the policies and grants
+-- of the role hold, current_user is the role, and what the policies call has the rights of the role
+-- and no others. The search runs as the owner of the corpus and asks the function for each row. The
+-- search_path is that with which sessions begin, as in a select of the role. The role could alter
+-- its function to run as the search does: then the function sees no row.
+create function knowledge_internal.write_readers() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  session_path constant text := (
+    select coalesce(nullif(setting.reset_val, ''), 'public')
+      from pg_catalog.pg_settings as setting where setting.name = 'search_path'
+  );
+  wanted record;
+  old regprocedure;
+begin
+  for old in
+    select function.oid
+      from pg_catalog.pg_proc as function
+     where function.pronamespace = 'knowledge_internal'::regnamespace
+       and function.proname ~ '^seen_\d+_(as|by)_'
+       and not exists (
+             select
+               from public.knowledge_adoptions as place
+              cross join unnest(knowledge_internal.searching_roles()) as role (name)
+              cross join unnest('{as,by}'::text[]) as word
+              where function.proname
+                      = knowledge_internal.reader_function(place.place_id, word, role.name)
+                and function.proargtypes[0]
+                      = knowledge_internal.key_kind(place.key_types)::regtype
+           )
+  loop
+    execute format('drop function %s', old);
+  end loop;
+  for wanted in
+    select role.name as role, place.source, place.key_columns[1] as key,
+           knowledge_internal.key_kind(place.key_types) as key_type,
+           knowledge_internal.reader_function(place.place_id, 'as', role.name) as runs_as,
+           knowledge_internal.reader_function(place.place_id, 'by', role.name) as called_by
+      from public.knowledge_adoptions as place
+      -- The table, or its key, can be gone.
+      join pg_catalog.pg_attribute as attribute
+        on attribute.attrelid = place.source and attribute.attname = place.key_columns[1]
+     cross join unnest(knowledge_internal.searching_roles()) as role (name)
+     where place.place_id is not null
+       and pg_has_role(current_user, role.name, 'usage')
+  loop
+    execute format(
+      'create or replace function knowledge_internal.%I(key %s) returns boolean'
+      ' language sql stable security definer set search_path to %s'
+      ' return current_user = %L and exists (select from %s as source where source.%I = $1)',
+      wanted.runs_as, wanted.key_type, session_path, wanted.role, wanted.source, wanted.key
+    );
+    execute format('revoke all on function knowledge_internal.%I from public', wanted.runs_as);
+    execute format(
+      'grant execute on function knowledge_internal.%I to current_user', wanted.runs_as
+    );
+    execute format('grant create on schema knowledge_internal to %I', wanted.role);
+    execute format(
+      'alter function knowledge_internal.%I owner to %I', wanted.runs_as, wanted.role
+    );
+    execute format('revoke create on schema knowledge_internal from %I', wanted.role);
+    -- An error of a policy hides the row, and ends no search of other tables.
+    execute format(
+      $function$
+        create or replace function knowledge_internal.%I(key %s) returns boolean
+        language plpgsql stable security invoker cost 1000
+        set search_path = pg_catalog, pg_temp as $body$
+        begin
+          return knowledge_internal.%I(key);
+        exception when others then
+          if left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
+            raise; -- not of the policy
+          end if;
+          return false;
+        end
+        $body$
+      $function$,
+      wanted.called_by, wanted.key_type, wanted.runs_as
+    );
+    execute format('revoke all on function knowledge_internal.%I from public', wanted.called_by);
+  end loop;
+end
+$$;
+
+-- The places, and for each the reason why a role cannot find its rows, in words; null: a plain
+-- select of the role works, and one of the owner of the corpus, who searches for it and is under no
+-- policies.
+create function knowledge_internal.readable_places(reader name)
+returns table (place_id integer, source regclass, has_policies boolean, fault text)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return query
+  select adoption.place_id, adoption.source, class.relrowsecurity,
+         case
+           when not knowledge_internal.is_trusted(class.oid)
+             then 'its owner has fewer rights than the owner of the corpus'
+           when knowledge_internal.has_children(class.oid) then 'it has child tables'
+           when row_security_active(class.oid)
+             then 'its policies hold for the owner of the corpus, too'
+           else coalesce(
+             (
+               select min(
+                        case
+                          when not has_schema_privilege(role.name, class.relnamespace, 'usage')
+                            then format('%s has no usage of its schema', role.name)
+                          when not has_table_privilege(role.name, class.oid, 'select') and exists (
+                            select
+                              from pg_catalog.pg_attribute as attribute
+                             where attribute.attrelid = class.oid
+                               and attribute.attnum > 0
+                               and not attribute.attisdropped
+                               and not has_column_privilege(
+                                     role.name, class.oid, attribute.attnum, 'select'
+                                   )
+                          ) then format('%s may not select it as a whole', role.name)
+                        end
+                      )
+                 from unnest(array[reader, current_user]) as role (name)
+             ),
+             case
+               when class.relrowsecurity and reader <> current_user and not exists (
+                 select
+                   from pg_catalog.pg_proc as function
+                   join pg_catalog.pg_roles as role on role.oid = function.proowner
+                  where function.pronamespace = 'knowledge_internal'::regnamespace
+                    and function.proname = knowledge_internal.reader_function(
+                          adoption.place_id, 'as', reader
+                        )
+                    and role.rolname = reader
+               ) then 'let_search was not called for the role'
+             end
+           )
+         end
+    from public.knowledge_adoptions as adoption
+    join pg_catalog.pg_class as class on class.oid = adoption.source
+   where adoption.place_id is not null;
 end
 $$;
 
@@ -222,6 +436,8 @@ begin
       join pg_catalog.pg_class as mapping
         on mapping.relname = 'adopted_' || place.name
        and mapping.relnamespace = 'knowledge_internal'::regnamespace
+      join knowledge_internal.readable_places(current_user) as readable
+        on readable.place_id = place.place_id and readable.fault is null
      where place.embedding_column is not null;
   end if;
   if joins is not null then
@@ -269,6 +485,10 @@ begin
   if current_setting('knowledge_internal.stores_place', true)
        is distinct from place.write_token::text
   then
+    -- So is one that may not be written into the table.
+    if knowledge_internal.is_trusted(place.source) is not true then
+      return new;
+    end if;
     if knowledge_internal.embed_place_rows(
       place, array[coalesce(new.place_bigint::text, new.place_uuid::text, new.place_text)],
       new.embedding, true
@@ -295,6 +515,9 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   written bigint;
 begin
+  if knowledge_internal.is_trusted(place.source) is not true then
+    return false;
+  end if;
   -- The triggers of the adoption leave this write out: the chunk has the embedding already.
   perform set_config('knowledge_internal.stores_place', place.write_token::text, true);
   execute format(
@@ -692,8 +915,8 @@ set quote_all_identifiers = off as $$
 declare
   named constant text[] := case when collection is not null then array[collection]
     else coalesce((scope.wanted).collections, (scope.required).collections) end;
-  direction constant extensions.vector := extensions.l2_normalize(asked_embedding);
-  bits constant bit varying := knowledge_internal.embedding_bits(asked_embedding);
+  direction extensions.vector;
+  bits bit varying;
   matching constant text := coalesce(scope.matching, 'chunk.status = ''active''')
     || case when collection is not null then ' and chunk.collection = $5' else '' end;
   conditions constant text :=
@@ -710,6 +933,13 @@ declare
 begin
   ids := near_ids;
   similarities := near_similarities;
+  if not exists (
+    select from public.knowledge_adoptions as adoption where adoption.embedding_column is not null
+  ) then
+    return;
+  end if;
+  direction := extensions.l2_normalize(asked_embedding);
+  bits := knowledge_internal.embedding_bits(asked_embedding);
   -- The index of knowledge_chunks can stop before it has read all rows that it has.
   if (cardinality(near_ids) >= most) is not true and (
     select avg((chunk.embedding is not null)::integer) * corpus.document_count
@@ -734,9 +964,12 @@ begin
     select adoption.*
       from public.knowledge_adoptions as adoption
      where adoption.embedding_column is not null
-       and adoption.place_id is not null
-       -- The table may be dropped.
-       and exists (select from pg_catalog.pg_class as class where class.oid = adoption.source)
+       and adoption.place_id in (
+             select readable.place_id
+               from knowledge_internal.readable_places(coalesce(scope.seen_by, current_user))
+                    as readable
+              where readable.fault is null
+           )
        and (
          named is null
          or exists (

@@ -322,7 +322,7 @@ declare
     select max(confidence)
       from unnest(
              knowledge_internal.answer_confidences(
-               plan.asked,
+               coalesce(plan.asked, plan.questions),
                array(
                  select distinct unnest(list.vector_ids || list.text_ids)
                    from unnest(lists) as list
@@ -521,8 +521,10 @@ grant execute on function
 create function knowledge_internal.empty_reason_for_visitor(search jsonb) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given knowledge_internal.search_arguments;
 begin
+  perform knowledge_internal.check_granted('explain_public_empty_knowledge_search');
+  given := knowledge_internal.given_arguments(search);
   given.viewer_id := null;
   given.viewer_groups := null;
   given.public_only := true;
@@ -692,7 +694,7 @@ begin
     'lists', coalesce(summary.lists, '[]'),
     'hits', hits,
     'hit_confidences', knowledge_internal.answer_confidences(
-      plan.asked,
+      coalesce(plan.asked, plan.questions),
       array(select (hit ->> 'id')::uuid from jsonb_array_elements(hits) as hit)
     ),
     'empty', case when hits = '[]' then knowledge_internal.empty_reason(given, true) end

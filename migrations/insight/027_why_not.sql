@@ -403,7 +403,8 @@ declare
   last_place constant integer := given.match_offset + given.match_count;
   plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   -- What each leg is asked, like_ids aside: null for a leg that is not run.
-  question constant knowledge_internal.question := plan.asked[1];
+  question constant knowledge_internal.question := 
+    (coalesce(plan.asked, plan.questions))[1];
   -- The rows that have words of the question, also where no row passes the filters.
   matching_query constant tsquery := (
     (

@@ -52,7 +52,10 @@ create function knowledge_internal.estimated_list(
 -- Postgres allows no EXPLAIN in a stable function.
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  limits constant record := knowledge_internal.reading_limits(plan);
+  limits constant record := knowledge_internal.reading_limits(
+    plan.pool, (plan.settings).chunk_count, (plan.settings).dimensions,
+    plan.is_filtered or ((plan.scope).wanted).bounds_rows is not null, plan.is_indexed
+  );
   scan_tuples constant double precision := 20000; -- as in rank_all
   chunk_count constant double precision := (plan.settings).chunk_count;
   most_effort constant double precision := 20; -- as in candidate_rows
@@ -60,7 +63,9 @@ declare
   question constant knowledge_internal.question := knowledge_internal.with_candidates(
     plan.questions[formulation], (plan.settings).document_count
   );
-  estimated constant double precision := knowledge_internal.estimated_chunks(plan, collection);
+  estimated constant double precision := knowledge_internal.estimated_chunks(
+    plan.sample_weight, plan.sampled_collections, collection
+  );
   is_narrow constant boolean := coalesce(
     estimated <= limits.most_compared,
     chunk_count <= knowledge_internal.small_corpus_limit()

@@ -229,6 +229,7 @@ begin
       ' and (chunk.document_id = any (($1).left_out)) is not true';
     return plan;
   end if;
+  plan.asked := plan.questions;
   question := plan.questions[1];
   if plan.known_embedding is not null and (plan.settings).vector_weight > 0 then
     question.embedding := coalesce(

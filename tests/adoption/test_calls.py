@@ -65,14 +65,68 @@ def test_a_caller_finds_what_the_policies_show(notes: Connection, connect: Conne
     assert found(connect("service_role")) == [1, 2, 3]
 
 
-def test_a_reader_keeps_rights_when_calls_come_back(notes: Connection, connect: Connect) -> None:
+_RIGHTS = """
+select role.name, right_.name
+  from unnest('{anon,authenticated}'::text[]) as role (name)
+ cross join lateral (
+         values
+           ('search', has_function_privilege(
+             role.name, 'public.search_visible_knowledge_chunks(jsonb)', 'execute')),
+           ('usage', has_schema_privilege(role.name, 'knowledge_internal', 'usage')),
+           ('function', exists (select from pg_proc as function
+             where function.proowner = role.name::regrole))
+       ) as right_ (name, is_there)
+ where right_.is_there
+"""
+
+
+@pytest.mark.parametrize("let", [(), ("authenticated",)])
+def test_what_calls_gave_to_roles_goes_when_calls_come_back(
+    notes: Connection, connect: Connect, let: tuple[str, ...]
+) -> None:
+    for role in let:
+        notes.execute("select knowledge_internal.let_search(%s)", [role])
     kept(notes)
-    for statement in replaced.undo(Database(notes), "notes"):
-        notes.execute(statement.encode())
+    before = {(role, "search") for role in let} | {(role, "function") for role in let}
+    rights = {
+        (role, right) for role in ("anon", "authenticated") for right in ("usage", "function")
+    }
+    assert {*notes.execute(_RIGHTS).fetchall()} == before | rights
     anna = connect("authenticated", uid=ANNA)
     assert found(anna) == [40]
+    for statement in replaced.undo(Database(notes), "notes"):
+        notes.execute(statement.encode())
+    assert {*notes.execute(_RIGHTS).fetchall()} == before
+    assert found(anna) == [40]
     hits = 'select content from public.search_visible_knowledge_chunks(\'{"query_text": "note"}\')'
-    assert anna.execute(hits.encode()).fetchall() == [("Note 40",)]
+    if let:
+        assert anna.execute(hits.encode()).fetchall() == [("Note 40",)]
+    else:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            anna.execute(hits.encode())
+
+
+@pytest.mark.parametrize(
+    ("bound", "count"),
+    [
+        ("fetch first 4 rows only", 4),
+        ("fetch next row only", 1),
+        ("fetch first (match_count) rows only", 30),
+        ("limit 4", 4),
+        ("limit least(match_count, 3)", 3),
+    ],
+)
+def test_a_drop_in_returns_as_many_rows_as_the_old_function(
+    notes: Connection, bound: str, count: int
+) -> None:
+    notes.execute(SEARCH.format(security="", where="").replace("limit match_count", bound).encode())
+    old = "select count(*) from public.search_notes('[1,0,0]', 30)"
+    assert notes.execute(old.encode()).fetchone() == (count,)
+    adopt(notes, "public.notes", collection="notes", is_in_place=True)
+    backfill(notes, "notes")
+    (call,) = calls.keep(Database(notes), "notes", run=True)
+    assert call.undecided == []
+    assert notes.execute(old.encode()).fetchone() == (count,)
 
 
 def test_a_caller_without_rights_on_a_table_gets_none(notes: Connection, connect: Connect) -> None:

@@ -9,7 +9,7 @@ import pytest
 from adopted import GUIDE, adopt, backfill, compare, contents, documents, findings
 
 from conftest import Connection
-from second_brain.adoption import carrying
+from second_brain.adoption import calls, carrying
 from second_brain.database import uninstall
 from second_brain.database.embedded import installed_majors, program
 from second_brain.services.install import Database
@@ -57,22 +57,72 @@ def test_the_source_is_as_before(source: Connection) -> None:
     assert len(contents(source)) == left
 
 
-def test_the_dump_of_the_source_is_as_before(source: Connection, dsn: str) -> None:
+SEARCH = """
+create function public.nearest(query_embedding extensions.vector, match_count int default 5)
+returns setof public.documents language sql stable set search_path = public, extensions as $f$
+  select * from documents order by embedding <=> query_embedding limit match_count
+$f$;
+grant select on public.documents to anon, authenticated;
+alter table public.documents enable row level security;
+"""
+
+
+def test_the_dump_of_the_database_is_as_before(source: Connection, dsn: str) -> None:
     major = source.info.server_version // 10_000
     if major not in installed_majors():
         pytest.skip(f"pg_dump of PostgreSQL {major} is not installed")
-    command = [str(program(major, "pg_dump")), "--schema", "public", "--dbname", dsn]
+    source.execute(SEARCH)
+    command = [str(program(major, "pg_dump")), "--dbname", dsn]
+    words = "select count(*) from public.knowledge_words"
 
-    def dump() -> str:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    def dump(*options: str) -> str:
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
         # Each dump has a random key of its own.
         return re.sub(r"\\(un)?restrict \S+", "", done.stdout)
 
-    before = dump()
+    before, rows = dump("--schema-only"), dump("--data-only", "--table=public.documents")
+    for _ in range(2):
+        adopt(source)
+        backfill(source)
+        source.execute("select knowledge_internal.let_search('anon')")
+        calls.keep(Database(source), "documents", run=True)
+        assert "adopted_documents_insert" in dump("--schema-only")
+        assert source.execute(words).fetchone() != (0,)
+        carrying.remove(Database(source), "documents", delete_documents=True)
+        assert dump("--schema-only") == before
+        assert dump("--data-only", "--table=public.documents") == rows
+        left = source.execute(
+            "select from public.knowledge_documents union all select from public.knowledge_chunks"
+        )
+        assert left.fetchall() == []
+        assert source.execute(words).fetchone() == (0,)
+
+
+def test_what_is_stored_of_a_dropped_table_goes_with_its_adoption(source: Connection) -> None:
     adopt(source)
-    assert "adopted_documents_insert" in dump()
+    backfill(source)
+    source.execute("drop table public.documents cascade")
     carrying.remove(Database(source), "documents", delete_documents=True)
-    assert dump() == before
+    for table in ("documents", "chunks", "words", "adoptions"):
+        left = source.execute(f"select count(*) from public.knowledge_{table}".encode())
+        assert left.fetchone() == (0,), table
+
+
+def test_uninstall_leaves_nothing_of_the_roles_that_search(source: Connection, dsn: str) -> None:
+    source.execute(SEARCH)
+    adopt(source)
+    source.execute("select knowledge_internal.let_search('authenticated')")
+    owned = (
+        "select function.oid::regprocedure::text from pg_proc as function"
+        " where function.proowner in ('anon'::regrole, 'authenticated'::regrole)"
+    )
+    if adopted.IN_PLACE:
+        assert source.execute(owned).fetchall() != []
+    uninstall.apply(dsn, module="adoption")
+    assert source.execute(owned).fetchall() == []
+    usage = "select has_schema_privilege('authenticated', 'knowledge_internal', 'usage')"
+    assert source.execute(usage).fetchone() == (False,)
+    uninstall.apply(dsn)
 
 
 def test_documents_are_deleted_on_request(source: Connection) -> None:

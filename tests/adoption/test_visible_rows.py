@@ -1,154 +1,44 @@
 """Searches under the policies of the adopted tables: what select shows, and nothing else."""
 
 import random
-from collections.abc import Sequence
-from typing import Any
 
 import psycopg
 import pytest
 from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill
-from psycopg.types.json import Jsonb
+from visible import (
+    CHANGES,
+    LEFT_OUT,
+    POLICIES,
+    USERS,
+    adopt_notes,
+    claims,
+    keys,
+    let_search,
+    question,
+    search,
+    user_of,
+    visible,
+)
 
-from conftest import Connect, Connection
+from conftest import Connect, Connection, Server
 from second_brain.database import doctor, uninstall
 
 pytestmark = pytest.mark.module("adoption")
 
-USERS = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(4)]
-TABLE = """
-create table public.members (team text, user_id uuid);
-create table public.notes (
-  id bigint primary key generated always as identity, title text, content text, tenant text,
-  owner uuid, is_hidden boolean not null default false, metadata jsonb not null default '{}',
-  embedding extensions.vector(3)
-);
-alter table public.notes enable row level security;
-alter table public.members enable row level security;
-grant select on public.notes, public.members to authenticated;
-grant select on public.notes to anon;
-create policy own on public.members to authenticated using (user_id = auth.uid());
-"""
-POLICIES = {
-    "claim": "to authenticated using (tenant = (auth.jwt() ->> 'tenant'))",
-    "claim in a sub-select": "to authenticated using (tenant = (select auth.jwt() ->> 'tenant'))",
-    "membership by in": "to authenticated using (tenant in (select team from public.members))",
-    "membership by exists": "to authenticated using (exists (select from public.members as member"
-    " where member.team = notes.tenant and member.user_id = (select auth.uid())))",
-    "owner": "to authenticated using (owner = auth.uid())",
-    "restrictive": "to authenticated using (tenant = (auth.jwt() ->> 'tenant'));"
-    "create policy shown on public.notes as restrictive to authenticated using (not is_hidden)",
-    "to public": "using (tenant = 'a' or owner = auth.uid())",
-}
 
-
-def vector(generator: random.Random) -> str:
-    return str([round(generator.gauss(0, 1), 3) for _ in range(3)])
-
-
-def fill(connection: Connection, count: int, seed: int = 1) -> None:
-    generator = random.Random(seed)
-    rows = [
-        (
-            generator.choice([None, *WORDS]),
-            " ".join(generator.choices(WORDS, k=generator.randint(1, 12))),
-            generator.choices("abc", (50, 10, 2))[0],
-            generator.choice(USERS),
-            generator.random() < 0.2,
-            Jsonb({"n": generator.randrange(5)}),
-            None if generator.random() < 0.1 else vector(generator),
-        )
-        for _ in range(count)
-    ]
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            "insert into public.notes (title, content, tenant, owner, is_hidden, metadata,"
-            " embedding) values (%s, %s, %s, %s, %s, %s, %s)",
-            rows,
-        )
-    for number, team in enumerate("abc"):
-        connection.execute("insert into public.members values (%s, %s)", [team, USERS[number]])
-
-
-def let_search(connection: Connection, role: str) -> None:
-    call = "select knowledge_internal.let_search(%s)"
-    try:
-        connection.execute(call, [role])
-    except psycopg.errors.UniqueViolation:
-        # Roles are of the whole server: another test has just created the reader.
-        connection.execute(call, [role])
+def table_of(connection: Connection) -> str:
+    """Return the name that the adopted table has now."""
+    found = connection.execute(
+        "select source::text from public.knowledge_adoptions where name = 'notes'"
+    ).fetchone()
+    assert found
+    return str(found[0])
 
 
 @pytest.fixture
 def notes(database: Connection) -> Connection:
     """A database with 300 notes of three tenants, searched in place."""
-    database.execute(TABLE)
-    fill(database, 300)
-    adopt(database, "public.notes", is_in_place=True)
-    backfill(database, "notes")
-    database.execute("analyze public.notes")
-    let_search(database, "authenticated")
-    return database
-
-
-def claims(connection: Connection, user: str, tenant: str) -> None:
-    connection.execute(
-        "select set_config('request.jwt.claims', jsonb_build_object('sub', %s::text, 'tenant',"
-        " %s::text, 'role', 'authenticated')::text, false)",
-        [user, tenant],
-    )
-
-
-def user_of(connect: Connect, tenant: str) -> Connection:
-    user = connect("authenticated")
-    claims(user, USERS[0], tenant)
-    return user
-
-
-def search(connection: Connection, **arguments: Any) -> list[Row]:
-    rows = connection.execute(
-        "select to_jsonb(hit) from public.search_visible_knowledge_chunks(%s) as hit",
-        [Jsonb(arguments)],
-    ).fetchall()
-    return [row for (row,) in rows]
-
-
-def keys(hits: Sequence[Row]) -> set[int]:
-    return {hit["source_row"]["key"]["id"] for hit in hits}
-
-
-def visible(connection: Connection) -> set[int]:
-    return {row[0] for row in connection.execute("select id from public.notes").fetchall()}
-
-
-def question(generator: random.Random) -> Row:
-    given: Row = {
-        "query_text": " ".join(generator.sample(WORDS, generator.randint(1, 3))),
-        "query_embedding": generator.choice([None, vector(generator)]),
-        "match_count": generator.choice([5, 20, 200]),
-        "pool_size": generator.choice([5, 50, 200]),
-    }
-    for name, value in {
-        "neighbor_window": 2,
-        "one_per_document": True,
-        "snippet": True,
-        "diversity": 0.4,
-        "merge_duplicates": True,
-        "min_confidence": 0.2,
-        "embedding_from_text": True,
-        "match_offset": 3,
-        "search_mode": generator.choice(["simple", "phrase"]),
-        "fusion": generator.choice(["rrf", "auto", "relative_score"]),
-        "filters": [{"field": "metadata.n", "op": "eq", "value": generator.randrange(5)}],
-        "collections": ["knowledge"],
-        "match_threshold": 0.3,
-        "prefix_last": True,
-    }.items():
-        if generator.random() < 0.2:
-            given[name] = value
-    if generator.random() < 0.2:
-        # A typing error.
-        given["query_text"] = given["query_text"][:-1] + "x"
-    return given
+    return adopt_notes(database)
 
 
 @pytest.mark.parametrize("calls", [100, pytest.param(1430, marks=pytest.mark.slow)])
@@ -164,21 +54,49 @@ def test_no_hit_is_a_row_that_select_does_not_show(
     for policy, condition in POLICIES.items():
         generator = random.Random(f"{policy} {is_large}")
         notes.execute(f"create policy visible on public.notes {condition}".encode())
-        hits = 0
+        hits, change, undo = 0, "", ""
         for number in range(calls):
             if number % 10 == 0:
+                notes.execute(undo.encode())
+                change, (do, undo) = generator.choice([("", ("", "")), *CHANGES.items()])
+                notes.execute(do.encode())
                 claims(user, generator.choice(USERS), generator.choice("abcd"))
-                shown = visible(user)
+                shown = visible(user, table_of(notes))
             given = question(generator)
             found = search(user, **given)
-            assert keys(found) <= shown, (policy, given)
+            assert keys(found) <= shown, (policy, change, given)
             assert all(hit["content"] for hit in found)
             hits += len(found)
             if "match_offset" not in given and 0 < len(found) < given["match_count"]:
                 assert {hit["total_count"] for hit in found} == {len(found)}, (policy, given)
-        assert hits > calls, policy
+        assert hits > calls / 2, policy
+        notes.execute(undo.encode())
         notes.execute("drop policy visible on public.notes")
         notes.execute("drop policy if exists shown on public.notes")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_after_a_change_a_table_is_found_as_select_shows_it_and_others_as_before(
+    two: Connection, connect: Connect, change: str
+) -> None:
+    two.execute(CHANGES[change][0].encode())
+    words, near = {"query_text": " ".join(WORDS)}, {"query_embedding": "[1,0,0]"}
+    for size in ("select", LARGE):
+        two.execute(size.encode())
+        user = user_of(connect, "a")
+        shown = set() if change in LEFT_OUT else visible(user, table_of(two))
+        for asked in (words, near, words | near):
+            found = search(user, **asked, match_count=400, pool_size=400)
+            of_notes, of_faq = (
+                [hit for hit in found if hit["source_row"]["adoption"] == name]
+                for name in ("notes", "faq")
+            )
+            if "query_text" in asked:
+                assert keys(of_notes) == shown
+            assert keys(of_notes) <= shown
+            assert [hit["content"] for hit in of_faq] == ["harbour fee"]
+            # The owner's search goes on, too.
+            assert search(two, **asked)
 
 
 def test_a_user_finds_all_rows_that_select_shows(notes: Connection, connect: Connect) -> None:
@@ -265,15 +183,12 @@ def test_like_ids_of_a_hidden_row_are_refused_alike(notes: Connection, connect: 
     assert messages[0] == messages[1]
 
 
-def test_nobody_can_call_the_search_of_a_reader(notes: Connection, connect: Connect) -> None:
+@pytest.mark.usefixtures("notes")
+def test_nobody_can_call_the_functions_of_a_role(connect: Connect) -> None:
     for role in ("anon", "authenticated", "service_role"):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connect(role).execute("select knowledge_internal.search_as_authenticated()")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connect(role).execute("select knowledge_internal.let_search('anon')")
-        reader = "knowledge_reader_authenticated"
-        is_member = notes.execute("select pg_has_role(%s, %s, 'member')", [role, reader])
-        assert is_member.fetchone() == (False,)
+        for call in ("let_search('anon')", "seen_1_as_authenticated(1)"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connect(role).execute(f"select knowledge_internal.{call}".encode())
 
 
 @pytest.mark.parametrize("role", ["service_role", "postgres", "nobody", None])
@@ -323,3 +238,20 @@ def test_doctor_and_uninstall_have_no_remark_about_readers(notes: Connection) ->
     ]
     assert found == []
     assert uninstall.plan(notes, "public").attached == ()
+
+
+def test_a_table_that_is_out_of_reach_of_the_corpus_s_owner_ends_no_search(
+    two: Connection, connect: Connect, server: Server
+) -> None:
+    with psycopg.connect(server.admin_dsn(two.info.dbname)) as admin:
+        admin.execute(
+            "alter table public.notes owner to supabase_admin;"
+            "revoke all on public.notes from anon, authenticated, postgres, service_role"
+        )
+    words, near = {"query_text": " ".join(WORDS)}, {"query_embedding": "[1,0,0]"}
+    for size in ("select", LARGE):
+        two.execute(size.encode())
+        for asked in (words, near, words | near):
+            for caller in (two, connect("service_role")):
+                found = search(caller, **asked, match_count=400, pool_size=400)
+                assert {hit["content"] for hit in found} == {"harbour fee", "harbour master"}

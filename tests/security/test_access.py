@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import psycopg
@@ -251,6 +251,34 @@ USERS_OWN = {outer for outer, _ in INNER} - NOBODYS
 def inner_present(name: str, modules: tuple[str, ...]) -> bool:
     outer = [one for one, inner in INNER if inner == name]
     return present(outer, modules) == outer
+
+
+@pytest.mark.parametrize("role", ["anon", "authenticated"])
+def test_usage_of_the_internal_schema_opens_no_function_that_was_not_granted(
+    connect: Connect, database: Connection, role: Literal["anon", "authenticated"]
+) -> None:
+    outer = {inner: outer for outer, inner in INNER}
+    granted = database.execute(
+        "select function.proname, function.oid::regproc::text || '(' || ("
+        "         select coalesce(string_agg('null::' || type::regtype, ', '), '')"
+        "           from unnest(function.proargtypes) as type) || ')'"
+        "  from pg_proc as function"
+        " where function.pronamespace = 'knowledge_internal'::regnamespace"
+        "   and has_function_privilege(%s, function.oid, 'execute')",
+        [role],
+    ).fetchall()
+    caller = connect(role)
+    # As `adopt --calls` grants it.
+    database.execute(f"grant usage on schema knowledge_internal to {role}".encode())
+    try:
+        # The others are for the policies of the corpus, and run as their caller.
+        for name, call in ((one, call) for one, call in granted if one in outer):
+            may = "select has_function_privilege(%s, %s::regproc, 'execute')"
+            if database.execute(may, [role, f"public.{outer[name]}"]).fetchone() != (True,):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    caller.execute(f"select * from {call}".encode())
+    finally:
+        database.execute(f"revoke usage on schema knowledge_internal from {role}".encode())
 
 
 TABLES = ("knowledge_sources", "knowledge_documents", "knowledge_chunks")

@@ -268,6 +268,35 @@ def test_a_viewer_forgets_their_own_notes_and_nothing_else(
     assert documents(assistant) == others
 
 
+@pytest.mark.parametrize("owner", [ANA, BEN, None])
+def test_a_viewer_does_not_forget_a_visible_document_that_is_no_note_of_theirs(
+    ana: Assistant, notes: psycopg.Connection[Any], owner: str | None
+) -> None:
+    key = f"memory of {owner}"
+    notes.execute(
+        "insert into public.knowledge_documents"
+        " (external_key, title, collection, visibility, owner_id)"
+        " values (%s, 'Shared', 'memory', 'public', %s)",
+        [key, owner],
+    )
+    notes.execute(
+        "insert into public.knowledge_chunks (document_id, chunk_index, content, collection)"
+        " select id, 0, 'Answers are short.', 'memory' from public.knowledge_documents"
+        "  where external_key = %s",
+        [key],
+    )
+    try:
+        stored = notes.execute(
+            "select id::text from public.knowledge_documents where external_key = %s", [key]
+        ).fetchall()
+        ((id_,),) = stored
+        assert not ana.ask("fetch", id=id_).is_error
+        assert f"there is no note {id_} of this user" in ana.ask("forget", id=id_).text
+        assert not ana.ask("fetch", id=id_).is_error
+    finally:
+        notes.execute("delete from public.knowledge_documents where external_key = %s", [key])
+
+
 def test_the_number_and_the_size_of_notes_are_bounded(
     ana: Assistant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -265,6 +265,22 @@ begin
 end
 $$;
 
+-- Raises 42501 for a caller who may not execute a function of schema public, in the internal
+-- function that it calls: a role with usage of the internal schema could call this one directly.
+create function knowledge_internal.check_granted(function_name text) returns void
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- As in check_caller.
+  checked constant regproc :=
+    replace('public.knowledge_types', 'knowledge_types', function_name);
+  caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+begin
+  if not has_function_privilege(caller, checked, 'execute') then
+    raise exception 'the role % may not execute %', caller, function_name using errcode = '42501';
+  end if;
+end
+$$;
+
 create table public.knowledge_sources (
   id uuid primary key default gen_random_uuid(),
   name text not null unique,

@@ -289,9 +289,11 @@ end
 $$;
 
 -- Checks the arguments of a search, plans how it finds its rows, and reads its words. Without
--- needs_question, a search without any question is one of all rows that pass the filters.
+-- needs_question, a search without any question is one of all rows that pass the filters. seen_by:
+-- as in row_scope.
 create function knowledge_internal.plan_search(
-  given knowledge_internal.search_arguments, needs_question boolean default true
+  given knowledge_internal.search_arguments, needs_question boolean default true,
+  seen_by name default null
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -335,11 +337,11 @@ begin
   plan.effort := knowledge_internal.vector_effort(plan.pool, settings.chunk_count);
   plan.match_threshold := given.match_threshold;
   plan.scope := knowledge_internal.row_scope(
-    wanted, given.viewer_id, given.viewer_groups, given.public_only, required
+    wanted, given.viewer_id, given.viewer_groups, given.public_only, required, seen_by
   );
   plan.is_indexed := is_viewed or wanted.is_indexed is true or required.is_indexed is true;
   plan.is_filtered := is_viewed or not (required is null) or wanted.bounds_rows is true
-    or knowledge_internal.caller_condition(null) is not null
+    or seen_by is not null
     or wanted.excluded_collections is not null
       -- More than half of the chunks, by the sample of the statistics.
       and (
@@ -475,10 +477,11 @@ end
 $$;
 
 -- The second way, for all that a plain search has not: conditions on rows, several questions and
--- collections, operators, several languages, arrangements, excerpts. It reads the rows of the
--- tables that its caller may read. ranked_lists: lists that are there, fused instead of searching.
+-- collections, operators, several languages, arrangements, excerpts. ranked_lists: lists that are
+-- there, fused instead of searching. seen_by: as in row_scope.
 create function knowledge_internal.search(
-  given knowledge_internal.search_arguments, ranked_lists jsonb default null
+  given knowledge_internal.search_arguments, ranked_lists jsonb default null,
+  seen_by name default null
 ) returns setof public.knowledge_search_hit
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The statement is the same for every search; planning it takes longer than running it.
@@ -501,7 +504,7 @@ declare
   first_confidence double precision;
   rows_found bigint;
 begin
-  plan := knowledge_internal.plan_search(given);
+  plan := knowledge_internal.plan_search(given, seen_by => seen_by);
   lists := case
     when ranked_lists is null then knowledge_internal.rank_all(plan)
     else array(
@@ -565,7 +568,8 @@ begin
          knowledge_internal.matched_words(
            chunk.content_tsv, asked.words, asked.word_queries, asked.compounds
          ),
-         document.title, document.source_url, chunk.collection, chunk.document_date,
+         document.title, document.source_url, chunk.collection,
+         case when seen_by is null or document.id is not null then chunk.document_date end,
          case
            when given.snippet then knowledge_internal.marked_snippet(
              chunk.content, chunk.content_tsv, chunk.language, asked, given.snippets

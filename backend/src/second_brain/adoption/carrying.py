@@ -103,6 +103,7 @@ select 'drop trigger ' || (
 """
 _FAULTS = "select knowledge_internal.adoption_faults(%(name)s)"
 _WRITE_PLACES = "select knowledge_internal.write_places()"
+_END_SEARCHES = "select knowledge_internal.end_searches()"
 _FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
 _DROP_VIEW = "drop view if exists knowledge_internal.{view}"
 _FORGET_NOTED = "delete from public.knowledge_adoption_changes where adoption_name = {name}"
@@ -350,6 +351,7 @@ def removal(database: Database, name: str, *, delete_documents: bool = False) ->
     statements += [composed(one, name=sql.Literal(name)) for one in (_FORGET_NOTED, _FORGET)]
     if adoption.is_in_place:
         statements.append(composed(_WRITE_PLACES))
+    statements.append(composed(_END_SEARCHES))
     removing = [one.as_string(database.connection) for one in statements]
     return [*replaced.undo(database, name), *(drop for (drop,) in triggers), *removing]
 

@@ -448,7 +448,9 @@ class DropIn:
         ]
         for role in function.roles:
             if role != "service_role":
-                statements.append(f"select {internals}.let_search({literal(role)})")
+                statements.append(
+                    f"select {internals}.let_search({literal(role)}, for_drop_ins => true)"
+                )
             statements.append(f"grant usage on schema {internals} to {role}")
             statements.append(
                 f"grant execute on function {internals}.adopted_hits_for_caller to {role}"

@@ -8,6 +8,11 @@ from second_brain.services.install import Database, Install
 # Rows of each adopted table that are compared: `adopt --check` compares all.
 _COMPARED = 1000
 _LONG_NOTED = 600  # seconds
+_READERS = """
+select found.fault, found.is_error
+  from unnest(knowledge_internal.searching_roles()) as role (name)
+ cross join lateral knowledge_internal.reader_faults(role.name) as found
+"""
 
 
 def findings(connection: Connection, schema: str) -> Findings:
@@ -57,3 +62,10 @@ def findings(connection: Connection, schema: str) -> Findings:
             )
         elif not compared.differences and not lost:
             yield "ok", f"{about}: {compared.compared} rows compared, none differs", None
+    for fault, is_error in database.execute(_READERS).fetchall():
+        yield (
+            "warning" if is_error else "info",
+            fault,
+            "Mend what a select of the role would say, too, then: select"
+            " knowledge_internal.let_search(name of the role)",
+        )

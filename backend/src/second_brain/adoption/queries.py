@@ -208,9 +208,11 @@ class Query:
         return name, self.source.carried.get(name, "")
 
     def clause(self, name: str) -> str:
-        """Return the expression of limit or offset as SQL, empty without one."""
+        """Return the expression of limit, fetch or offset as SQL, empty without one."""
         node = self.tree.args.get(name)
-        return "" if node is None or isinstance(node, exp.Fetch) else text_of(node.expression)
+        if isinstance(node, exp.Fetch):
+            return text_of(node.args.get("count")) or "1"
+        return "" if node is None else text_of(node.expression)
 
     def shown(self) -> str:
         """Return the columns of a plain select."""

@@ -23,7 +23,6 @@ select pg_catalog.pg_get_functiondef(proc.oid), format('%I.%I', namespace.nspnam
        )
  order by proc.oid
 """
-# Readers that let_search made keep their rights.
 _REVOKED = """
 select format(revoked.sql, granted.grantee::regrole)
   from pg_catalog.pg_proc as proc
@@ -37,6 +36,8 @@ select format(revoked.sql, granted.grantee::regrole)
  where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
    and role.rolname in ('anon', 'authenticated', 'service_role')
    and %(is_last)s
+union all
+select 'select knowledge_internal.write_readers()' where %(is_last)s
 """
 
 

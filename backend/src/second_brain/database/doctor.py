@@ -364,7 +364,7 @@ def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) ->
     check, what = _check(difference), f"{difference.kind} {difference.name}"
     if difference.kind in ("view", "column") and difference.name.startswith(_VIEWS_OF_ADOPTIONS):
         return None
-    if difference.kind in ("function", "policy") and naming.OF_READERS.search(difference.name):
+    if difference.kind == "function" and naming.OF_READERS.search(difference.name):
         return None
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
     if difference.kind == "function":

@@ -40,8 +40,8 @@ __all__ = [
 VIEWER_GROUPS = "knowledge_viewer_groups"
 """The function that a project replaces with its own: no migration changes it once it exists."""
 
-OF_READERS = re.compile(rf"^{INTERNALS}\.search_as_|\bknowledge_reader_")
-"""Functions and policies that let_search creates."""
+OF_READERS = re.compile(rf"^({INTERNALS}\.)?seen_\d+_(as|by)_")
+"""Functions that write_readers creates for the roles that search under policies."""
 
 _EXTENSIONS = re.compile(
     rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"

@@ -334,6 +334,8 @@ def _plan_of_module(connection: Connection, schema: str, module: str, cascade: b
 
     def is_ours(kind: str, namespace: str, name: str, oid: int) -> bool:
         if kind == "function":
+            if module == _ADOPTION and naming.OF_READERS.search(name):
+                return True
             name = f"{name}({_argument_types(connection, oid)})"
         is_view = module == _ADOPTION and kind == "view" and name.startswith(_ADOPTED)
         return is_view or f"{_LISTED_AS.get(kind, kind)} {namespace}.{name}" in names
@@ -503,9 +505,8 @@ def _attached(
         definition = found[difference.object]
         table = definition.get("table") or name.rpartition(".")[0]
         table = naming.rename(str(table), names, naming.SCHEMA, schema)
-        is_of_project = not naming.OF_READERS.search(difference.name)
         of_table = difference.kind in ("index", "trigger", "policy", "column") and table in tables
-        if of_table and is_of_project:
+        if of_table:
             yield f"{difference.kind} {name}"
 
 

@@ -169,6 +169,7 @@ create function knowledge_internal.adopt_table(
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   place integer;
+  foreign_table regclass;
   -- Their texts are equal if and only if the values are, with the settings of adopted_rows.
   key_type_names constant text[] := array[
     'int2', 'int4', 'int8', 'numeric', 'uuid', 'text', 'varchar', 'bpchar', 'citext', 'bool',
@@ -180,6 +181,16 @@ begin
   if row_security_active(source) then
     raise exception 'source: row level security of % hides rows from %', source, current_user
       using errcode = '22023', hint = 'Run this as the owner of the table.';
+  end if;
+  select relation into foreign_table
+    from unnest(array[source, parent]) as relation
+   where not knowledge_internal.is_trusted(relation)
+   limit 1;
+  if found then
+    raise exception 'source: the owner of % has fewer rights than %, with which triggers and '
+                    'policies of the table would run', foreign_table, current_user
+      using errcode = '42501',
+            hint = format('Run: alter table %s owner to %I', foreign_table, current_user);
   end if;
   select array_agg(
            -- A cast to character, the name of bpchar without a length, keeps one character.

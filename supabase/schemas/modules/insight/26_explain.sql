@@ -520,8 +520,10 @@ grant execute on function
 create function knowledge_internal.empty_reason_for_visitor(search jsonb) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  given knowledge_internal.search_arguments := knowledge_internal.given_arguments(search);
+  given knowledge_internal.search_arguments;
 begin
+  perform knowledge_internal.check_granted('explain_public_empty_knowledge_search');
+  given := knowledge_internal.given_arguments(search);
   given.viewer_id := null;
   given.viewer_groups := null;
   given.public_only := true;

@@ -9,6 +9,7 @@ returns setof public.knowledge_search_hit
 -- definer: a visitor may not read the tables of the search, nor call it for all rows.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  perform knowledge_internal.check_granted('search_public_knowledge_chunks');
   given.viewer_id := null;
   given.viewer_groups := null;
   given.public_only := true;
