@@ -388,7 +388,7 @@ def test_sentences_without_spaces_between_them_are_found(shared: Connection) -> 
 
 
 def test_a_text_that_begins_with_the_end_of_a_sentence_is_cut(shared: Connection) -> None:
-    assert 200 < len(excerpt(shared, "。" * 500, [], fragments=3)) <= LONGEST
+    assert excerpt(shared, "。" * 500, [], fragments=3).startswith("。" * 200)
 
 
 def test_one_place_or_a_short_content_is_one_excerpt(shared: Connection) -> None:
