@@ -179,6 +179,17 @@ def test_hidden_words_do_not_crowd_out_a_visible_completion(knowledge: Connectio
         assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=ME) == [1]
 
 
+@pytest.mark.parametrize("prefix", ["q" * 2046, "q" * 2047, "q" * 4096, "é" * 1023, "é" * 2047])
+@pytest.mark.parametrize("viewer", [None, ME])
+def test_a_prefix_longer_than_any_word_finds_nothing(
+    knowledge: Connection, prefix: str, viewer: UUID | None
+) -> None:
+    store(knowledge, {"content": "quixotronics", "owner_id": ME})
+    assert texts(knowledge, query_text=prefix, prefix_last=True, viewer_id=viewer) == []
+    both = f"quixotronics {prefix}"[:4096]
+    assert texts(knowledge, query_text=both, prefix_last=True, viewer_id=viewer) == [1]
+
+
 def test_hidden_spellings_do_not_crowd_out_a_visible_one(knowledge: Connection) -> None:
     hidden = " ".join(f"{e}t{other}" for e in "èêëē" for other in "èêëē")
     # The visible spelling is the last one in every collation.

@@ -387,6 +387,10 @@ def test_sentences_without_spaces_between_them_are_found(shared: Connection) -> 
     assert second.endswith("性能优化更好。")
 
 
+def test_a_text_that_begins_with_the_end_of_a_sentence_is_cut(shared: Connection) -> None:
+    assert excerpt(shared, "。" * 500, [], fragments=3).startswith("。" * 200)
+
+
 def test_one_place_or_a_short_content_is_one_excerpt(shared: Connection) -> None:
     marked = excerpt(shared, OTHER * 20 + KEYS + OTHER * 20, ["rotat"], fragments=3)
     assert 160 < len(shown(marked)) <= LONGEST

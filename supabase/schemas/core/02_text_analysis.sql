@@ -220,13 +220,13 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 declare
   compounds text := knowledge_internal.usual_compounds();
-  -- Further ones, each of which slows down the search: numbers with thousands (1,234.5, 1'234.5,
-  -- 1.234,5), .NET, names with an apostrophe, powers.
+  -- Further ones, which slow down the search: numbers with thousands (1,234.5, 1'234.5, 1.234,5).
+  thousands constant text := '|(?<![\d.,''])\d{1,3}'
+    '(?:(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:''\d{3})+(?:[.,]\d+)?)(?!\d)'
+    '|(?:\.\d{3})+,\d+(?!\.?\d))';
+  -- Powers, .NET, names with an apostrophe.
   rare_compounds constant text :=
     '(?:(?<=[[:alpha:]])\^-?\d+)?|[[:alnum:]]*[[:alpha:]]\^-?\d+|\d+\^-?\d+'
-    '|(?<![\d.,''])\d{1,3}'
-    '(?:(?:(?:,\d{2,3})*,\d{3}(?:\.\d+)?|(?:''\d{3})+(?:[.,]\d+)?)(?!\d)'
-    '|(?:\.\d{3})+,\d+(?!\.?\d))'
     '|(?<![^\s(])\.[[:alpha:]]+'
     '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
   found text;
@@ -238,16 +238,20 @@ begin
   if octet_length(source) <> length(source) then
     source := knowledge_internal.normalised(source);
   end if;
-  if source ~ '\d[,'']\d{3}|\d\.\d{3},\d|(?:^|[\s(])\.[[:alpha:]]|\^'
+  if source ~ '(?:^|[\s(])\.[[:alpha:]]|\^'
       '|[[:alpha:]]''[[:upper:]][[:alpha:]]{2}|[Oo]''[[:alpha:]]{2}' then
     compounds := compounds || rare_compounds;
+  end if;
+  if source ~ '\d[,'']\d{3}|\d\.\d{3},\d' then
+    compounds := compounds || thousands;
   end if;
   found := array_to_string(array(select (regexp_matches(source, compounds, 'g'))[1]), ' ');
   -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1; so do the bar
   -- of a fraction and what stands before a power.
   if found ~ '\d[.,/''^]-?\d|(?:^| )\.' then
-    found := regexp_replace(found, '\.(?=(?:\d{3}\.)*\d{3},\d)|''', '', 'g');
-    found := regexp_replace(found, '(?<=\d)\.(?=\d)|(?<=\d{4}),(?=\d)', 'p', 'g');
+    found := regexp_replace(found, '\.(?=(?:\d{3}\.){0,9}\d{3},\d)|''', '', 'g');
+    found := regexp_replace(found, '(?<=\d)\.(?=\d)', 'p', 'g');
+    found := regexp_replace(found, '(\d{4}),(?=\d)', '\1p', 'g');
     found := regexp_replace(found, '(^| )(\d\d?)/(\d\d?)(?= |$)', '\1\2v\3', 'g');
     found := regexp_replace(regexp_replace(found, '(?<=\d)\^-', 'hn', 'g'), '(?<=\d)\^', 'h', 'g');
     found := regexp_replace(found, '(^| )\.', '\1dot', 'g');
@@ -315,8 +319,7 @@ declare
   words text;
 begin
   if octet_length(source) = length(source) then
-    -- With collation C, the classes of characters are those of ASCII, which takes half the time.
-    words := knowledge_internal.pieces(source collate "C");
+    words := knowledge_internal.pieces(source);
   else
     words := regexp_replace(
       regexp_replace(
@@ -332,11 +335,18 @@ begin
   end if;
   return words || (
     select coalesce(
-             string_agg(distinct E'\n' || translate(inner_compound.word, '-_', ''), ''), ''
+             string_agg(
+               distinct E'\n' || translate(inner_compound.word, '-_', '') collate "C", ''
+             ),
+             ''
            )
-      from regexp_matches(source, knowledge_internal.usual_compounds(), 'g') as matched (parts)
+      from (
+             select distinct matched.parts[1] as compound
+               from regexp_matches(source, knowledge_internal.usual_compounds(), 'g')
+                    as matched (parts)
+           ) as written
            -- A version is one part.
-     cross join lateral regexp_replace(matched.parts[1], '(?<=\d)\.(?=\d)', 'p', 'g')
+     cross join lateral regexp_replace(written.compound, '(?<=\d)\.(?=\d)', 'p', 'g')
              as compound (source)
      cross join lateral (
              select (regexp_split_to_array(compound.source, '[-_/.@:\\&]+'))[:most_parts] as parts,
@@ -351,10 +361,10 @@ begin
              -- A version that is not the whole compound, and its beginning.
              select replace(version.word, '.', 'p')
                from regexp_matches(
-                      matched.parts[1], '(?<![\d.])\d+(?:\.\d+){1,4}(?![\d.]*\d)', 'g'
+                      written.compound, '(?<![\d.])\d+(?:\.\d+){1,4}(?![\d.]*\d)', 'g'
                     ) as run
               cross join lateral (
-                      values (nullif(run[1], matched.parts[1])),
+                      values (nullif(run[1], written.compound)),
                              (substring(run[1] from '^(.*\..*)\.'))
                     ) as version (word)
               where version.word is not null
@@ -396,13 +406,24 @@ declare
       boundary
     )
   );
-  words text := knowledge_internal.apart(source);
-  compounds text := knowledge_internal.joined(source);
-  inner_words text := knowledge_internal.inner_words(source);
+  words text;
+  compounds text;
+  inner_words text;
   distance constant tsvector := gap || ':30';
   part text;
   found_lexemes tsvector;
 begin
+  if octet_length(source) = length(source) then
+    -- With collation C, the classes of characters are those of ASCII, which takes a third of the
+    -- time.
+    words := knowledge_internal.apart(source collate "C");
+    compounds := knowledge_internal.joined(source collate "C");
+    inner_words := knowledge_internal.inner_words(source collate "C");
+  else
+    words := knowledge_internal.apart(source);
+    compounds := knowledge_internal.joined(source);
+    inner_words := knowledge_internal.inner_words(source);
+  end if;
   loop
     begin
       found_lexemes := '';

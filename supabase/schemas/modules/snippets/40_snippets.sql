@@ -1,28 +1,64 @@
 -- 040_snippets: excerpts cut at sentences, with words marked as the search reads them.
 -- Module: snippets.
--- Adds: functions searchable_lexemes, matched_parts, combining_marks, lexeme_occurrences,
+-- Adds: functions lexemes_read_as, words_with, matched_parts, combining_marks, lexeme_occurrences,
 -- best_passage, excerpt_around and snippet. Replaces marked_snippet. Locks nothing that exists.
 
--- The lexemes of a text without a heading, as in content_tsv.
-create function knowledge_internal.searchable_lexemes(configuration regconfig, source text)
-returns text[]
+-- The lexemes of a text that is read as words, as compounds, as it stands (inner word), or as in
+-- content_tsv (whole).
+create function knowledge_internal.lexemes_read_as(
+  kind text, source text, configuration regconfig
+) returns text[]
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if kind = 'whole' then
+    source := knowledge_internal.normalised(source);
+  end if;
   return tsvector_to_array(
     to_tsvector(
       configuration,
-      knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source)
-        || knowledge_internal.inner_words(knowledge_internal.normalised(source))
+      case kind
+        when 'word' then knowledge_internal.apart(source)
+        when 'compound' then knowledge_internal.joined(source)
+        when 'whole' then
+          knowledge_internal.apart(source) || ' ' || knowledge_internal.joined(source)
+            || knowledge_internal.inner_words(source)
+        else source
+      end
     )
   );
 end
 $$;
 
--- The parts of a word that match one of the lexemes: start and size in characters, and the position
--- in lexemes. For a compound, the compound, its words and their inner words are compared.
-create function knowledge_internal.matched_parts(word text, configuration regconfig, lexemes text[])
-returns table (start integer, size integer, place integer)
+-- Those of the words which, read as this kind, have one of the lexemes. Few of many have one, so
+-- that halving is faster than one look at each.
+create function knowledge_internal.words_with(
+  kind text, words text[], configuration regconfig, lexemes text[]
+) returns text[]
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  half constant integer := cardinality(words) / 2;
+begin
+  if not knowledge_internal.lexemes_read_as(kind, array_to_string(words, ' '), configuration)
+           && lexemes then
+    return '{}';
+  end if;
+  if half = 0 then
+    return words;
+  end if;
+  return knowledge_internal.words_with(kind, words[:half], configuration, lexemes)
+    || knowledge_internal.words_with(kind, words[half + 1:], configuration, lexemes);
+end
+$$;
+
+-- The parts of words that match one of the lexemes: the position of the word in words, start and
+-- size in characters, and the position in lexemes. Of a compound, the compound, its words and their
+-- inner words are compared.
+create function knowledge_internal.matched_parts(
+  words text[], configuration regconfig, lexemes text[]
+)
+returns table (word integer, start integer, size integer, place integer)
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -34,56 +70,122 @@ declare
   joiners constant text := '[-_/.@:\\&^''’´\u02B9-\u02BF\u2010-\u2013\u2212\uFF0D]';
   raised constant text := '[\u00B2\u00B3\u00B9\u00BC-\u00BE\u2070-\u207B\u2150-\u215F]';
 begin
-  -- Each match includes the characters before the part, so that the sum of lengths gives its start.
-  return query
-  select piece.start::integer, length(piece.part), array_position(lexemes, found.lexeme)
-    from (
-      select level.kind, trimmed.part,
-             sum(length(matched.parts[1])) over (partition by level.kind order by matched.number)
-               - length(trimmed.part) + 1 as start
-        from (
-          values
-            (
-              'compound',
-              word ~ ('[[:alnum:]](?:[^[:alnum:]][[:alnum:]]|' || raised || ')'),
-              '(?:[' || letters || ']+(?:' || joiners || '[' || letters || ']+)*' || raised || '*'
-                '|\d{1,3}(?:[,.''’]\d{2,3})+(?:[,.]\d+)?)'
-            ),
-            ('word', true, '(?:\m[[:alpha:]](?:\+\+|#(?![[:alnum:]]))|[' || letters || ']+)'),
-            (
-              'inner word',
-              word ~ '[[:lower:]]{2}[[:upper:]]',
-              '(?:[[:upper:]]+|(?![[:upper:]])[' || letters || '])'
-                '(?:(?![[:upper:]])[' || letters || '])*'
-            )
-        ) as level (kind, is_in_word, pattern)
-       cross join lateral regexp_matches(word, '[^' || letters || ']*' || level.pattern, 'g')
-               with ordinality as matched (parts, number)
-       cross join lateral (select ltrim(matched.parts[1], punctuation) as part offset 0) as trimmed
-       where level.is_in_word
-    ) as piece
-   cross join lateral unnest(
-           tsvector_to_array(
-             to_tsvector(
-               configuration,
-               case piece.kind
-                 when 'compound' then knowledge_internal.joined(piece.part)
-                 when 'word' then knowledge_internal.apart(piece.part)
-                 else piece.part
-               end
-             )
-           )
-         ) as found (lexeme)
-   where found.lexeme = any (lexemes);
-  -- Some words exist only in the normalised text, such as x2 for x².
-  if not found then
-    return query
-    select length(word) - length(ltrim(word, punctuation)) + 1,
-           length(btrim(word, punctuation)),
-           array_position(lexemes, found.lexeme)
-      from unnest(knowledge_internal.searchable_lexemes(configuration, word)) as found (lexeme)
-     where found.lexeme = any (lexemes);
+  -- Most often, no word has any of the lexemes.
+  if not knowledge_internal.lexemes_read_as('whole', array_to_string(words, ' '), configuration)
+           && lexemes then
+    return;
   end if;
+  return query
+  -- Each match includes the characters before the part, so that the sum of lengths gives its start.
+  with piece as materialized (
+    select given.number as word, level.kind, level.kind = 'word' and given.is_plain as is_sure,
+           trimmed.part,
+           sum(length(matched.parts[1])) over in_word - length(trimmed.part) + 1 as start
+      from (
+        -- Without powers, a word of the text is a word of content_tsv.
+        select listed.word, listed.number,
+               strpos(knowledge_internal.normalised(listed.word), '^') = 0 as is_plain
+          from unnest(words) with ordinality as listed (word, number)
+        offset 0
+      ) as given
+     cross join lateral (
+             values
+               (
+                 'compound',
+                 given.word ~ ('[[:alnum:]](?:[^[:alnum:]][[:alnum:]]|' || raised || ')'),
+                 '(?:[' || letters || ']+(?:' || joiners || '[' || letters || ']+)*' || raised
+                   || '*|\d{1,3}(?:[,.''’]\d{2,3})+(?:[,.]\d+)?)'
+               ),
+               (
+                 'word', true, '(?:\m[[:alpha:]](?:\+\+|#(?![[:alnum:]]))|[' || letters || ']+)'
+               ),
+               (
+                 'inner word',
+                 given.word ~ '[[:lower:]]{2}[[:upper:]]',
+                 '(?:[[:upper:]]+|(?![[:upper:]])[' || letters || '])'
+                   '(?:(?![[:upper:]])[' || letters || '])*'
+               )
+           ) as level (kind, is_in_word, pattern)
+     cross join lateral regexp_matches(given.word, '[^' || letters || ']*' || level.pattern, 'g')
+             with ordinality as matched (parts, number)
+     cross join lateral (select ltrim(matched.parts[1], punctuation) as part offset 0) as trimmed
+     where level.is_in_word
+    window in_word as (partition by given.number, level.kind order by matched.number)
+  ),
+  wanted as materialized (
+    select distinct piece.kind, piece.part from piece
+  ),
+  part as materialized (
+    select matching.kind, matching.part, array_position(lexemes, found.lexeme) as place
+      from (
+        select wanted.kind, wanted.part from wanted
+         where wanted.kind = 'inner word'
+            or wanted.kind = 'word' and wanted.part collate "C" ~ '^[[:alnum:]]*$'
+        union all
+        select listed.kind, unnest(
+                 knowledge_internal.words_with(listed.kind, listed.parts, configuration, lexemes)
+               )
+          from (
+            select wanted.kind, array_agg(wanted.part) as parts
+              from wanted
+             where wanted.kind = 'compound'
+                or wanted.kind = 'word' and wanted.part collate "C" !~ '^[[:alnum:]]*$'
+             group by wanted.kind
+          ) as listed
+      ) as matching
+     cross join lateral unnest(
+             tsvector_to_array(
+               to_tsvector(
+                 configuration,
+                 case matching.kind
+                   when 'compound' then knowledge_internal.joined(matching.part)
+                   when 'word' then knowledge_internal.apart(matching.part)
+                   else matching.part
+                 end
+               )
+             )
+           ) as found (lexeme)
+     where found.lexeme = any (lexemes)
+  ),
+  -- Another part may be no word of content_tsv (Sheet5 of showSheet5).
+  matched as materialized (
+    select piece.word::integer as word, piece.start::integer as start, length(piece.part) as size,
+           part.place,
+           bool_or(piece.is_sure) over (partition by piece.word) as is_sure
+      from piece
+      join part on part.part = piece.part and part.kind = piece.kind
+  ),
+  searchable as materialized (
+    select array_position(words, listed.word) as word, listed.word as source
+      from unnest(
+             knowledge_internal.words_with(
+               'whole',
+               array(
+                 select words[doubtful.word]
+                   from (
+                     select generate_subscripts(words, 1) as word
+                     except
+                     select matched.word from matched where matched.is_sure
+                   ) as doubtful
+               ),
+               configuration, lexemes
+             )
+           ) as listed (word)
+  )
+  select matched.word, matched.start, matched.size, matched.place
+    from matched
+   where matched.is_sure or matched.word in (select searchable.word from searchable)
+  union all
+  -- Some words exist only in the normalised text, such as x2 for x².
+  select searchable.word,
+         length(searchable.source) - length(ltrim(searchable.source, punctuation)) + 1,
+         length(btrim(searchable.source, punctuation)), array_position(lexemes, found.lexeme)
+    from searchable
+   cross join lateral unnest(
+           knowledge_internal.lexemes_read_as('whole', searchable.source, configuration)
+         ) as found (lexeme)
+   where found.lexeme = any (lexemes)
+     and searchable.word not in (select matched.word from matched);
 end
 $$;
 
@@ -151,11 +253,17 @@ begin
            )::integer as before
       from string_to_table(spaced, ' ') with ordinality as split (word, number)
   ),
+  -- Each different word once, compounds first.
   form as materialized (
-    select distinct word.word, word.word ~ compounds as is_compound from word
+    select row_number() over (order by listed.is_compound desc) as number, listed.*
+      from (
+        select word.word, word.word ~ compounds as is_compound, array_agg(word.before) as places
+          from word
+         group by word.word
+      ) as listed
   ),
   part as (
-    select form.word,
+    select form.number,
            length(form.word) - length(ltrim(form.word, punctuation)) + 1 as first,
            length(rtrim(form.word, punctuation)) as last,
            array_position(lexemes, found.lexeme) as place
@@ -164,20 +272,11 @@ begin
      where not form.is_compound
        and found.lexeme = any (lexemes)
     union all
-    select form.word, found.start, found.start + found.size - 1, found.place
-      from form
-     cross join lateral knowledge_internal.matched_parts(form.word, configuration, lexemes)
-             as found
-     where form.is_compound
-       and knowledge_internal.searchable_lexemes(configuration, form.word) && lexemes
-       -- Most often, no compound has any of the lexemes: one look at all of them tells.
-       and (
-         select knowledge_internal.searchable_lexemes(configuration, string_agg(form.word, ' '))
-                  && lexemes
-           from form
-          where form.is_compound
-         having count(*) > 0
-       )
+    select found.word, found.start, found.start + found.size - 1, found.place
+      from knowledge_internal.matched_parts(
+             array(select form.word from form where form.is_compound order by form.number),
+             configuration, lexemes
+           ) as found
   ),
   letter as (
     select written.character,
@@ -201,8 +300,9 @@ begin
     into starts, finishes, places, highlighted
     from (
       select word.before + part.first as start, word.before + part.last as finish, part.place
-        from word
-        join part on part.word = word.word
+        from part
+        join form on form.number = part.number
+       cross join unnest(form.places) as word (before)
       union all
       select letter.start, letter.start + length(written.pair) - 1,
              array_position(lexemes, pair.lexeme)
@@ -293,12 +393,13 @@ declare
   earliest integer := greatest(1, passage_finish - longest + 1);
 begin
   if has_sentences then
-    first := earliest + coalesce(
+    -- Not after the passage, which is no word in a text without the lexemes.
+    first := least(passage_start, earliest + coalesce(
       length(
         substring(substr(source, earliest, passage_start - earliest + 1) from '^.*' || sentence_end)
       ),
       case when earliest = 1 then 0 end
-    );
+    ));
     last := case
       when source_size - first < excerpt_size then source_size
       else passage_finish + length(rtrim(coalesce(

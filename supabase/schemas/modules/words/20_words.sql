@@ -694,12 +694,20 @@ declare
   letters_for_rare_words constant integer := 3; -- fewer begin too many words
   last_letter constant text := chr(1114111);
   beginning constant text := knowledge_internal.without_accents(lower(prefix));
+  longest_lexeme constant integer := 2046; -- bytes
   -- As typed, or without accents.
-  beginnings constant text[] := array[beginning, lower(prefix)];
+  beginnings constant text[] := array(
+    select listed.beginning
+      from unnest(array[beginning, lower(prefix)]) as listed (beginning)
+     where octet_length(listed.beginning) <= longest_lexeme
+  );
   has_few_words constant boolean := length(beginning) >= letters_for_rare_words;
   other_words text[];
   seen knowledge_internal.row_scope := scope;
 begin
+  if beginnings = '{}' then
+    return;
+  end if;
   seen.matching := scope.visible;
   return query
   select found.lexeme
