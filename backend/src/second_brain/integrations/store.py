@@ -22,6 +22,7 @@ from second_brain.services.connection_calls import lock_of
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.postgres import Database, PostgresProvider
+from second_brain.services.processes import check_process
 from second_brain.services.write import KnowledgeWriter
 
 Mode = Literal["hybrid", "vector", "text"]
@@ -301,7 +302,9 @@ class TextStore:
             with lock_of(self._database):
                 yield self._database
         elif isinstance(self._database, ConnectionPool):
+            check_process(self._database)
             with self._database.connection() as connection:
+                check_process(connection)
                 yield connection
         else:
             with connect(self._database, autocommit=True) as connection:

@@ -36,6 +36,7 @@ from second_brain.services.calls import Client, ClientOptions, uncertain
 from second_brain.services.connections import explained, libpq, secrets
 from second_brain.services.functions import Function, functions, packed, statement
 from second_brain.services.install import SCHEMA, Database, Install
+from second_brain.services.processes import check_process, remember
 from second_brain.services.searches import read_json
 
 AnyDatabase = TypeVar("AnyDatabase")
@@ -248,6 +249,8 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
             )
         self._database: Any = database
         self._install = Install(schema)
+        if not isinstance(database, str):
+            remember(database)
         if isinstance(database, self.connection_type):
             # A lost connection of the caller is not opened again.
             self._retries = 0
@@ -293,7 +296,9 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
         else:
             # When its database is gone, a pool lets a caller wait no longer than its owner has set.
             most = database.timeout if wait is None else min(wait, database.timeout)
+            check_process(database)
             async with entered(database.connection(most)) as connection:
+                check_process(connection)
                 # Only this call uses the connection, and it needs no transaction.
                 as_it_was = connection.autocommit
                 await settled(connection.set_autocommit(True))
@@ -343,8 +348,9 @@ def lock_of(connection: Any) -> Any:
     """Return the lock of a connection, which all of its calls hold: a call has several statements.
 
     That of a connection for threads can be held twice, because a store calls a writer in a
-    transaction of its own.
+    transaction of its own. Raises ConfigurationError for a connection of another process.
     """
+    check_process(connection)
     kind: Callable[[], Any] = threading.RLock
     if isinstance(connection, psycopg.AsyncConnection):
         kind = asyncio.Lock

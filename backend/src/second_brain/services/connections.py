@@ -22,6 +22,7 @@ from second_brain.errors import (
     UnavailableError,
 )
 from second_brain.redaction import QUOTED, redacted, safe_message
+from second_brain.services.processes import remember
 
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
 _NO_USER = re.compile(r'role ".*" does not exist|[Tt]enant or user not found')
@@ -159,9 +160,9 @@ def connection_pool(
 
     `timeout` is the maximum wait for a free connection, in seconds. Further options are those of
     ConnectionPool. Connections use no prepared statements and no session state. Close the pool, or
-    use it as a context manager.
+    use it as a context manager. Make it after a fork.
     """
-    return ConnectionPool(
+    pool: ConnectionPool[psycopg.Connection[Any]] = ConnectionPool(
         _pool_conninfo(dsn),
         min_size=min_size,
         max_size=max_size,
@@ -170,13 +171,15 @@ def connection_pool(
         kwargs=_POOL_CONNECTION,
         **options,
     )
+    remember(pool)
+    return pool
 
 
 def async_connection_pool(
     dsn: str, *, min_size: int = 1, max_size: int = 10, timeout: float = 10.0, **options: Any
 ) -> AsyncConnectionPool[psycopg.AsyncConnection[Any]]:
     """Return the same pool for an event loop; `async with` opens it."""
-    return AsyncConnectionPool(
+    pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
         _pool_conninfo(dsn),
         min_size=min_size,
         max_size=max_size,
@@ -185,6 +188,8 @@ def async_connection_pool(
         kwargs=_POOL_CONNECTION,
         **options,
     )
+    remember(pool)
+    return pool
 
 
 # Prepared statements belong to a session, and a transaction pooler does not keep sessions.

@@ -21,6 +21,7 @@ from second_brain.services.calls import Client, ClientOptions, Deadline, uncerta
 from second_brain.services.functions import functions, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
+from second_brain.services.processes import refuse_process
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import CutRows, Source
 from second_brain.services.searches import integer, listing_of
@@ -64,8 +65,11 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
         super().__init__(**options)
         self._schema = schema
         self._client: Any = client
+        self._is_callers = client is not None
         self._http: AnyHttp | None = None
         self._lock = threading.Lock()
+        # That of the first call: without one, there is no open connection.
+        self._process: int | None = None
 
     @abstractmethod
     def _make(self, url: str, key: str) -> tuple[AnyClient, AnyHttp]:
@@ -74,8 +78,16 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
     def _load_client(self) -> AnyClient | None:
         """Return the client, created on first use; None without credentials.
 
-        Raises ConfigurationError when the URL is invalid.
+        Raises ConfigurationError when the URL is invalid, and for a caller's client that was used
+        before a fork.
         """
+        if self._process != os.getpid():
+            if self._process is not None:
+                if self._is_callers:
+                    refuse_process("client")
+                # The copies of the connections are not closed: the parent still uses them.
+                self._lock, self._client, self._http = threading.Lock(), None, None
+            self._process = os.getpid()
         with self._lock:
             if self._client is None:
                 url, key = self._credentials()
@@ -140,7 +152,7 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
 
     def _released_http(self) -> AnyHttp | None:
         with self._lock:
-            http = self._http
+            http = self._http if self._process == os.getpid() else None
             if http is not None:
                 self._http = self._client = None
             return http

@@ -12,6 +12,7 @@ from second_brain.services.blocking import blocking, entered, settled
 from second_brain.services.calls import Client, is_rolled_back
 from second_brain.services.connection_calls import ConnectionCall, held
 from second_brain.services.install import SCHEMA, Install
+from second_brain.services.processes import remember
 from second_brain.services.writing import AsyncWrites, DeletedCounts, UpsertCounts, Writes
 
 __all__ = ["AsyncKnowledgeWriter", "DeletedCounts", "KnowledgeWriter", "UpsertCounts"]
@@ -49,6 +50,7 @@ class _OnConnection(Client, Generic[AnyConnection]):
                 f"not {type(connection).__name__}"
             )
         self._connection: Any = connection
+        remember(connection)
         self._install = Install(schema)
 
     async def _send(
