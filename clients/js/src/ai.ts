@@ -8,6 +8,7 @@ import {
   InvalidInputError,
   type Json,
   OFF_SUBJECT,
+  present,
   type Search,
   type SearchFunction,
   type SearchHit,
@@ -84,6 +85,7 @@ export function searchTool<F extends SearchFunction>(
     options,
   }: SearchToolOptions<F> = {},
 ): Tool<Asked, Found> {
+  present(options ?? {});
   const isBound = (name: string) => Object.hasOwn(options ?? {}, name);
   const names = given ?? COMMON.filter((name) => !isBound(name));
   for (const name of names) {

@@ -193,16 +193,45 @@ export function argumentFault(
   return fits(schema, value) ? undefined : `${name} must be ${described(schema)}`;
 }
 
-function vector(embedding: ArrayLike<number>): string {
+/** @internal Return an embedding as the text that pgvector reads, which it may be already. */
+export function vector(embedding: ArrayLike<number> | string, path = "embedding"): string {
+  if (typeof embedding === "string" && /^\s*\[/.test(embedding)) return embedding;
+  if (typeof embedding !== "object" || typeof embedding?.length !== "number") {
+    throw new InvalidInputError(`${path} must be a list of numbers, not ${shown(embedding)}`);
+  }
   const numbers = Array.from(embedding);
   // JSON would write null.
   const wrong = numbers.findIndex((value) => !Number.isFinite(value));
   if (wrong >= 0) {
     throw new InvalidInputError(
-      `embedding[${wrong}] is ${numbers[wrong]}, it must be a finite number`,
+      `${path}[${wrong}] is ${shown(numbers[wrong])}, it must be a finite number`,
     );
   }
   return JSON.stringify(numbers);
+}
+
+// The arguments that say whose rows are found. An undefined one is a user that nobody looked up.
+const WHO = ["viewer_id", "viewer_groups", "public_only", "required_filters"];
+
+/** @internal The arguments but undefined ones, which are as those that are left out. */
+export function present<Options extends object>(options: Options): Options {
+  for (const name of WHO) {
+    if (Object.hasOwn(options, name) && options[name as keyof Options] === undefined) {
+      refuseValue(name, undefined);
+    }
+  }
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given) as Options;
+}
+
+/** @internal Return arguments as JSON has them. Throws an InvalidInputError for other values. */
+export function checkedArguments<Options extends object>(options: Options): Options {
+  const given = present(options);
+  for (const [name, value] of Object.entries(given)) {
+    if (name.endsWith("filters")) checkFilters(value, name);
+    else checkValue(value, name);
+  }
+  return given;
 }
 
 /** When a call ends early. */
@@ -228,10 +257,11 @@ export async function callFunction(
       `timeout is ${timeout}, it must be above 0 and at most ${LONGEST_TIMEOUT} milliseconds`,
     );
   }
+  const checked = checkedArguments(given);
   signal?.throwIfAborted();
   const deadline = AbortSignal.timeout(timeout);
   const { data, error, status } = await client
-    .rpc(name, given)
+    .rpc(name, checked)
     .abortSignal(signal ? AbortSignal.any([signal, deadline]) : deadline);
   if (error) {
     if (status === 0) signal?.throwIfAborted();
@@ -253,18 +283,26 @@ export function checkFilters(filters: unknown, name = "filters"): void {
   checkValue(filters, name);
 }
 
-/** Throw an InvalidInputError for a value that JSON would change or leave out. */
-function checkValue(value: unknown, path: string, depth = 0): void {
+/** @internal Throw an InvalidInputError for a value that JSON would change or leave out. */
+export function checkValue(value: unknown, path: string, depth = 0): void {
   const kind = kindOf(value);
   if (depth > DEEPEST) throw new InvalidInputError(`${path.slice(0, 100)} is nested too deeply`);
   if (kind === "Array") {
-    // A list has holes as undefined.
-    Array.from(value as unknown[]).forEach((one, at) =>
-      checkValue(one, `${path}[${at}]`, depth + 1)
-    );
+    const list = value as unknown[];
+    // A list has holes as undefined, and JSON has no keys of it.
+    Array.from(list).forEach((one, at) => checkValue(one, `${path}[${at}]`, depth + 1));
+    const key = Object.keys(list)[list.length];
+    if (key !== undefined) refuseValue(`${path}.${key}`, undefined);
   } else if (kind === "Object") {
     const [symbol] = Object.getOwnPropertySymbols(value);
     if (symbol) refuseValue(`${path}.${String(symbol)}`, symbol);
+    // What an instance keeps elsewhere, or writes in place of itself, would not come back.
+    const isPlain = [null, Object.prototype].includes(Object.getPrototypeOf(value));
+    const { toJSON } = value as { toJSON?: unknown };
+    if (!isPlain && (toJSON !== undefined || Object.keys(value as object).length === 0)) {
+      const type = (value as object).constructor?.name ?? kind;
+      refuseValue(path, value, type);
+    }
     for (const key in value as object) {
       const inner = (value as Record<string, unknown>)[key];
       // JSON has no inherited keys.
@@ -283,11 +321,19 @@ function kindOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice(8, -1);
 }
 
-function refuseValue(path: string, value: unknown): never {
+/** A value in a message. */
+function shown(value: unknown): string {
   const kind = kindOf(value);
-  const found = ["Number", "Date"].includes(kind) ? String(value) : kind;
-  throw new InvalidInputError(`${path} must be JSON, not ${found}`, {
-    remedy: path.includes("filters")
+  if (kind === "String") return JSON.stringify(String(value).slice(0, 100));
+  return ["Number", "Date", "Undefined", "Null", "Boolean"].includes(kind) ? String(value) : kind;
+}
+
+function refuseValue(path: string, value: unknown, type = shown(value)): never {
+  throw new InvalidInputError(`${path} must be JSON, not ${type}`, {
+    remedy: WHO.includes(path.split(".").at(-1)!) && value === undefined
+      ? "Look up who asks before the search: with null, or without the key, the rows of all users " +
+        "are searched."
+      : path.includes("filters")
       ? 'Give { team: "search" }, or a list of conditions such as ' +
         '[{ field: "metadata.page", op: "in", value: [1, 2] }].'
       : "Give a text, a finite number, a valid Date, a boolean, null, a list or a plain object.",
@@ -311,13 +357,9 @@ export function searchArguments<Options extends object>(
   question: Question,
   options: Options,
 ): Options & { query_text?: string; query_embedding?: string } {
-  for (const [name, value] of Object.entries(options)) {
-    if (name.endsWith("filters")) checkFilters(value, name);
-    else if (value !== undefined) checkValue(value, name);
-  }
   const { text, embedding } = questionParts(question);
-  const query_embedding = embedding ? vector(embedding) : undefined;
-  return { ...options, query_text: text, query_embedding };
+  const query_embedding = embedding == null ? undefined : vector(embedding);
+  return checkedArguments({ ...options, query_text: text, query_embedding });
 }
 
 /** Search once, and return the page at `match_offset`. Rejects with a SecondBrainError. */
