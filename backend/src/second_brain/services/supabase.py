@@ -17,7 +17,7 @@ from second_brain.errors import (
 )
 from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
-from second_brain.services.calls import Client, ClientOptions, Deadline, uncertain
+from second_brain.services.calls import Client, ClientOptions, Deadline, keys_of, uncertain
 from second_brain.services.functions import functions, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
@@ -128,7 +128,7 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
                 is_lost = isinstance(translate(error), ConnectionLostError)
                 if is_lost and functions()[function].writes:
                     cause = redacted(error, secrets=self._secrets())
-                    raise uncertain("before the answer", arguments) from cause
+                    raise uncertain("before the answer", keys_of(arguments)) from cause
                 raise
         return pages.answer
 
