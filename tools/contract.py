@@ -165,6 +165,9 @@ def text(types: str) -> str:
             "export const REMEDIES_OF_CODES: Record<string, string> = "
             f"{json.dumps(errors._REMEDIES)};",
             "",
+            "/** @internal What to do so that visitors can search. */",
+            f"export const VISITORS_REMEDY = {json.dumps(errors.VISITORS_REMEDY)};",
+            "",
             "/** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */",
             "export const CODES: Partial<Record<ErrorKind, string>> = "
             + json.dumps(

@@ -260,6 +260,7 @@ export type ErrorKind =
   | "migration_missing"
   | "module_missing"
   | "permission_denied"
+  | "quota_exceeded"
   | "timeout"
   | "unavailable"
   | "unexpected_answer";
@@ -281,6 +282,8 @@ export const REMEDIES: Record<ErrorKind, string> = {
     "Apply the migrations (`supabase db push` or `second-brain migrate`); if they are there, reload PostgREST with `notify pgrst, 'reload schema'`.",
   permission_denied:
     "For a signed-in user call search_my_knowledge_chunks (search_my_knowledge in Python) with the user's token. All other searches are for a server with the service role (service_role); if it has that role, apply the migrations again.",
+  quota_exceeded:
+    "Wait, or stay below the account's limit with a RateLimit. The provider's usage page shows whether credit is left.",
   timeout:
     "Lower pool_size, narrow the filter, or raise timeout and the role's statement_timeout; `second-brain doctor` says whether an index is missing or the tables were never analysed.",
   unavailable:
@@ -301,9 +304,16 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
   "53100":
     "The database's disk is full. Enlarge it, or free space: remove old versions with `second-brain purge`, then run `vacuum`. Nothing of this call was stored.",
   "53300": "Lower the number of connections, or go through the connection pooler.",
+  "402": "Look at the usage of the project in Supabase's dashboard: it is over its quota.",
+  "429": "Wait, and send fewer calls at once.",
+  "540": "Restore the project in Supabase's dashboard: it is paused.",
   "54000": "Shorten the text or the vector.",
   "54001": "Nest the JSON less deeply.",
 };
+
+/** @internal What to do so that visitors can search. */
+export const VISITORS_REMEDY =
+  "Let visitors search what is public: `grant execute on function public.search_public_knowledge_chunks to anon`.";
 
 /** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */
 export const CODES: Partial<Record<ErrorKind, string>> = {
@@ -311,13 +321,14 @@ export const CODES: Partial<Record<ErrorKind, string>> = {
   configuration: "3D000",
   conflict: "23505 40001 40P01 55P03",
   invalid_input:
-    "22000 22001 22003 22007 22008 2201W 2201X 22021 22023 22P02 22P05 23502 23503 23514 413 42846 54 54000 54001 PGRST102",
+    "22000 22001 22003 22007 22008 2201W 2201X 22021 22023 22P02 22P05 23502 23503 23514 400 413 414 422 42846 431 54 54000 54001 PGRST102",
   migration_missing: "3F000 42703 42704 42883 42P01 PGRST106 PGRST202 PGRST203 PGRST205",
   permission_denied: "42501",
+  quota_exceeded: "402 429",
   timeout: "25P04 57014",
   unavailable:
-    "08 25P03 502 503 504 520 521 522 523 524 53 57P01 57P02 57P03 57P05 PGRST000 PGRST001 PGRST002 PGRST003",
-  unexpected_answer: "301 302 307 308 404",
+    "08 25P03 408 425 502 503 504 507 509 520 521 522 523 524 525 526 527 529 53 530 540 544 546 57P01 57P02 57P03 57P05 PGRST000 PGRST001 PGRST002 PGRST003",
+  unexpected_answer: "301 302 307 308 404 405 406 410 415",
 };
 
 /** @internal The module of each function that is called and not of core. */

@@ -263,15 +263,16 @@ export async function callFunction(
   const { data, error, status } = await client
     .rpc(name, checked)
     .abortSignal(signal ? AbortSignal.any([signal, deadline]) : deadline);
-  if (error) {
+  // The body of a gateway may be null.
+  if (error || status > 299) {
     if (status === 0) signal?.throwIfAborted();
     const broken = Object.keys(given).find((one) => BROKEN.test(JSON.stringify(given[one]) ?? ""));
-    if (broken && error.code?.startsWith("22P0")) {
+    if (broken && error?.code?.startsWith("22P0")) {
       throw new InvalidInputError(`${broken} has a NUL or half of a character's surrogate pair`, {
         remedy: "Remove these characters: text.toWellFormed() replaces the second kind.",
       });
     }
-    throw searchError(error, status);
+    throw searchError(error ?? {}, status);
   }
   return data;
 }

@@ -24,6 +24,7 @@ from second_brain.errors import (
     ClientTimeoutError,
     ConfigurationError,
     InvalidInputError,
+    QuotaExceededError,
     SecondBrainError,
     UnavailableError,
     UnexpectedAnswerError,
@@ -48,17 +49,6 @@ _TOO_LONG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NO_CREDIT = frozenset(("insufficient_quota", "billing_hard_limit_reached"))
-
-
-class QuotaExceededError(SecondBrainError):
-    """Every try exceeded the provider's rate limit, or the account has no credit left."""
-
-    kind = "quota_exceeded"
-    http_status = 503
-    default_remedy = (
-        "Wait, or stay below the account's limit with a RateLimit. The provider's usage page shows "
-        "whether credit is left."
-    )
 
 
 class TextTooLongError(InvalidInputError):

@@ -218,10 +218,8 @@ class Client(ABC):
         )
         if functions()[function].writes:
             written()
-        elif functions()[function].returns == "rows":
-            answer = [] if answer is None else answer
-            if not isinstance(answer, list):
-                raise UnexpectedAnswerError(f"expected rows, received {type(answer).__name__}")
+        elif functions()[function].returns == "rows" and not isinstance(answer, list):
+            raise UnexpectedAnswerError(f"expected rows, received {type(answer).__name__}")
         return answer
 
     async def _read(
