@@ -397,8 +397,8 @@ def test_a_failure_to_connect_names_what_to_change(
 
 
 def test_white_space_around_a_connection_string_or_in_a_key_is_no_part_of_it() -> None:
-    for given in ("postgresql://u@h:1/d", "host=h port=1 dbname=d user=u"):
-        assert connections.address(f" {given}\n") == connections.address(given)
+    for one in ("postgresql://u@h:1/d", "host=h port=1 dbname=d user=u"):
+        assert connections.address(f" {one}\n") == connections.address(one)
     config = {"supabase_url": "https://a.supabase.co", "supabase_key": "sb_secret_é"}
     with pytest.raises(errors.ConfigurationError, match="the key is none that HTTP can send"):
         SupabaseProvider(config, on_error="raise").fulltext_search("a")

@@ -29,6 +29,7 @@ import {
 
 export type { Upserted } from "../../../supabase/functions/_shared/contract.ts";
 export * from "../../../supabase/functions/_shared/hybrid_search.ts";
+export * from "../../../supabase/functions/_shared/models.ts";
 
 /** Texts to embeddings of the corpus's model, one for each, in their order. */
 export type Embed = (
@@ -62,7 +63,8 @@ export type KnowledgeDocument = Omit<
 export interface KnowledgeChunk {
   content: string;
   heading?: string | null;
-  embedding?: ArrayLike<number> | null;
+  /** A list, a typed array, or a text in pgvector's form. */
+  embedding?: ArrayLike<number> | string | null;
   embedding_model?: string | null;
   collection?: string;
   metadata?: Json;

@@ -307,7 +307,7 @@ describe("the search", () => {
       [ana.search("invoice", { match_count: 0 }), InvalidInputError, "22023", /match_count/],
       [ana.search({ embedding: [1, 2] }), DimensionMismatchError, "22023", /1024/],
       [ana.search({ embedding: [1, NaN] }), InvalidInputError, null, /embedding\[1\] is NaN/],
-      [ana.search("a", { like: 1 }), MigrationMissingError, "42883", /search_my_knowledge_chunks/],
+      [ana.search("a", { match_cuont: 3 }), InvalidInputError, null, /^match_cuont is no argument/],
       [
         ana.search("a", { function: "search_all" }),
         MigrationMissingError,

@@ -3,18 +3,19 @@
 // one call of an SQL function. Options and columns have the names of the database.
 // The npm package in clients/js is made of this folder; Edge Functions import it as it is.
 
-import type {
-  ArgumentSchema,
-  ErrorKind,
-  FILTER_COLUMNS,
-  Fusion,
-  HitColumns,
-  Json,
-  Searches,
+import {
+  ARGUMENTS,
+  type ArgumentSchema,
+  type ErrorKind,
+  type FILTER_COLUMNS,
+  type Fusion,
+  type HitColumns,
+  type Json,
+  type Searches,
 } from "./contract.ts";
 import { type Failure, InvalidInputError, searchError, UnexpectedAnswerError } from "./errors.ts";
 
-export { ARGUMENTS, FILTER_COLUMNS, OFF_SUBJECT } from "./contract.ts";
+export { ADVICE, ARGUMENTS, DESCRIPTION, FILTER_COLUMNS, OFF_SUBJECT } from "./contract.ts";
 export type { ArgumentSchema, ErrorKind, Json, SearchArguments } from "./contract.ts";
 export * from "./errors.ts";
 
@@ -24,7 +25,7 @@ export type SearchErrorKind = ErrorKind;
 export type SearchFunction = keyof Searches;
 
 /** A text, an embedding of the corpus's model, or both. */
-export type Question = string | { text?: string; embedding?: ArrayLike<number> | null };
+export type Question = string | { text?: string; embedding?: ArrayLike<number> | string | null };
 
 export type FilterField = typeof FILTER_COLUMNS[number] | "metadata" | `metadata.${string}`;
 type Scalar = string | number | boolean;
@@ -162,10 +163,19 @@ const TYPES = {
   object: "an object",
   array: "an array",
 };
-const FORMATS: Record<string, [pattern: RegExp, name: string]> = {
-  date: [/^\d{4}-\d\d-\d\d/, "a date such as 2026-01-31"],
-  uuid: [/^[\da-f]{8}(-?[\da-f]{4}){3}-?[\da-f]{12}$/i, "a UUID"],
+const FORMATS: Record<string, [fits: (text: string) => boolean, name: string]> = {
+  date: [
+    (text) => /^\d{4}-\d\d-\d\d$/.test(text) && dayOf(new Date(text)) === text,
+    "a date such as 2026-01-31",
+  ],
+  uuid: [(text) => /^[\da-f]{8}(-?[\da-f]{4}){3}-?[\da-f]{12}$/i.test(text), "a UUID"],
 };
+const NUMBER = /^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i;
+
+/** The day of a point in time, in UTC. */
+function dayOf(time: Date): string {
+  return Number.isFinite(Number(time)) ? time.toISOString().slice(0, 10) : "";
+}
 
 function fits(
   { type, format = "", items, minimum = -Infinity, maximum = Infinity }: ArgumentSchema,
@@ -174,7 +184,7 @@ function fits(
   const own = Array.isArray(value) ? "array" : Number.isInteger(value) ? "integer" : typeof value;
   if (value === null || (own !== type && !(own === "integer" && type === "number"))) return false;
   if (Array.isArray(value)) return value.every((one) => !items || fits(items, one));
-  if (typeof value === "string") return FORMATS[format]?.[0].test(value) ?? true;
+  if (typeof value === "string") return FORMATS[format]?.[0](value) ?? true;
   return typeof value !== "number" || (value >= minimum && value <= maximum);
 }
 
@@ -191,6 +201,23 @@ export function argumentFault(
   schema: ArgumentSchema,
 ): string | undefined {
   return fits(schema, value) ? undefined : `${name} must be ${described(schema)}`;
+}
+
+/**
+ * @internal Return the value of an argument, which may be a text for a number or for true or false,
+ * as in a URL, or a Date for a day. Throws an InvalidInputError for others.
+ */
+export function readArgument(name: string, value: unknown, schema: ArgumentSchema): unknown {
+  const { type, format } = schema;
+  let read = value;
+  if (typeof value === "string") {
+    if (type.match(/integer|number/) && NUMBER.test(value)) read = Number(value);
+    if (type === "boolean" && /^(true|false)$/.test(value)) read = value === "true";
+  }
+  if (format === "date" && value instanceof Date) read = dayOf(value);
+  const fault = argumentFault(name, read, schema);
+  if (fault) throw new InvalidInputError(`${fault}, not ${shown(value)}`);
+  return read;
 }
 
 /** @internal Return an embedding as the text that pgvector reads, which it may be already. */
@@ -212,6 +239,13 @@ export function vector(embedding: ArrayLike<number> | string, path = "embedding"
 
 // The arguments that say whose rows are found. An undefined one is a user that nobody looked up.
 const WHO = ["viewer_id", "viewer_groups", "public_only", "required_filters"];
+const KNOWN: Record<string, ArgumentSchema> = {
+  ...ARGUMENTS,
+  query_embedding: { type: "string" },
+  viewer_id: { type: "string", format: "uuid" },
+  viewer_groups: { type: "array", items: { type: "string" } },
+  public_only: { type: "boolean" },
+};
 
 /** @internal The arguments but undefined ones, which are as those that are left out. */
 export function present<Options extends object>(options: Options): Options {
@@ -259,7 +293,7 @@ export async function callFunction(
   }
   const checked = checkedArguments(given);
   signal?.throwIfAborted();
-  const deadline = AbortSignal.timeout(timeout);
+  const deadline = AbortSignal.timeout(Math.ceil(timeout));
   const { data, error, status } = await client
     .rpc(name, checked)
     .abortSignal(signal ? AbortSignal.any([signal, deadline]) : deadline);
@@ -360,7 +394,20 @@ export function searchArguments<Options extends object>(
 ): Options & { query_text?: string; query_embedding?: string } {
   const { text, embedding } = questionParts(question);
   const query_embedding = embedding == null ? undefined : vector(embedding);
-  return checkedArguments({ ...options, query_text: text, query_embedding });
+  const given = checkedArguments({ ...options, query_text: text, query_embedding });
+  for (const [name, value] of Object.entries(given) as [keyof typeof given & string, unknown][]) {
+    const schema = Object.hasOwn(KNOWN, name) ? KNOWN[name] : undefined;
+    if (!schema) {
+      const known = Object.keys(KNOWN).join(", ");
+      throw new InvalidInputError(`${name} is no argument of a search, known are: ${known}`);
+    }
+    // Null is as what is left out. Conditions and factors have a check of their own.
+    if (value === null) delete given[name];
+    else if (schema.items?.type !== "object") {
+      Object.assign(given, { [name]: readArgument(name, value, schema) });
+    }
+  }
+  return given;
 }
 
 /** Search once, and return the page at `match_offset`. Rejects with a SecondBrainError. */
@@ -372,7 +419,7 @@ export async function hybridSearch<F extends SearchFunction = "search_my_knowled
   const { function: name = DEFAULT_FUNCTION, signal, timeout, ...given } = options;
   const asked = searchArguments(question, given);
   const data = await callFunction(client, name, asked, { signal, timeout });
-  return page(data, given, BOUNDS[name]);
+  return page(data, asked, BOUNDS[name]);
 }
 
 function page(
