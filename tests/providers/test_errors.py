@@ -402,8 +402,3 @@ def test_white_space_around_a_connection_string_or_in_a_key_is_no_part_of_it() -
     config = {"supabase_url": "https://a.supabase.co", "supabase_key": "sb_secret_é"}
     with pytest.raises(errors.ConfigurationError, match="the key is none that HTTP can send"):
         SupabaseProvider(config, on_error="raise").fulltext_search("a")
-
-
-def test_a_visitor_without_the_grant_is_told_of_it() -> None:
-    refused = api_error("42501", "permission denied for function search_public_knowledge_chunks")
-    assert "grant execute" in translate(refused).remedy

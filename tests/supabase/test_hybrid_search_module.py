@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -38,7 +39,8 @@ from test_frontend import (
 from conftest import Connection, Server, copy_of
 from postgrest_server import JWT_SECRET, free_port
 from second_brain import errors
-from second_brain.errors import SecondBrainError
+from second_brain.errors import InvalidInputError, SecondBrainError
+from second_brain.services.arguments import DEFAULTS, SQL_NAMES, bound
 from second_brain.services.supabase import SupabaseProvider
 from support.documents import embedded, upsert
 
@@ -227,6 +229,40 @@ def test_no_answer_in_time_no_server_and_an_aborted_search(module: Module) -> No
     assert (late["kind"], late["status"]) == ("client_timeout", 0)
     assert aborted == {"thrown": "TimeoutError"}
     assert module.search("invoice", port=free_port())["kind"] == "unavailable"
+
+
+CASES = json.loads((ROOT / "tests" / "cases" / "arguments.json").read_text("utf-8"))
+"""What a value of an argument becomes, or that it is refused; clients/js/test reads them, too."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_python_reads_an_argument_as_the_table_says(case: dict[str, Any]) -> None:
+    sql_name = case["name"]
+    name = {sql: python for python, sql in SQL_NAMES.items()}.get(sql_name, sql_name)
+    value = datetime.fromisoformat(case["time"]) if "time" in case else case["value"]
+    if "refused" in case:
+        with pytest.raises(InvalidInputError, match=f"^({name}|{sql_name})"):
+            bound({name: value}, "search()")
+    else:
+        arguments, _ = bound({name: value}, "search()")
+        expected = DEFAULTS[name] if case["becomes"] is None else case["becomes"]
+        assert arguments[sql_name] == expected
+        assert isinstance(arguments[sql_name], bool) == isinstance(expected, bool)
+
+
+def test_the_edge_function_reads_an_argument_as_the_table_says(module: Module) -> None:
+    own = {"match_count": "limit", "match_offset": "offset", "match_threshold": "threshold"}
+    cases = [one for one in CASES if "viewer" not in one["name"] and "value" in one]
+    names = [own.get(one["name"], one["name"]) for one in cases]
+    bodies = [{"query": "a", name: one["value"]} for name, one in zip(names, cases, strict=True)]
+    nothing = {"match_count": 10, "match_offset": 0, "match_threshold": 0}
+    for name, case, read in zip(names, cases, module.send(bodies=bodies), strict=True):
+        if "refused" in case:
+            assert read.get("refused", "").startswith(name), (case, read)
+        else:
+            expected = case["becomes"]
+            expected = nothing.get(case["name"]) if expected is None else expected
+            assert read.get(case["name"]) == expected, (case, read)
 
 
 BODIES = ({"message": "m"}, "<html>m</html>", "", [], {"error": "m"}, {"code": 5}, None)

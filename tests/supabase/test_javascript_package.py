@@ -1,5 +1,5 @@
 """The npm package clients/js: its own tests on PGlite and over supabase-js, what `npm pack` packs,
-`npx second-brain init` beside Python's, the playground.
+`npx @second-brain-sql/client init` beside Python's, the playground.
 
 With POSTGREST_BIN a real PostgREST answers supabase-js, else `rest.py`.
 """

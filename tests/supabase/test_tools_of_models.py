@@ -220,7 +220,7 @@ def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_an_answer_has_a_bound_and_no_invisible_characters(tool: Tool, place: Place) -> None:
-    calls = [{"query": "archive", "limit": 20}, {"query": "ibis"}]
+    calls: list[Call] = [{"query": "archive", "limit": 20}, {"query": "ibis"}]
     long, tagged = tool(place, calls)
     assert 1000 < len(long.text) <= ANSWER_BOUND + 2000
     # The tools of MCP show excerpts, which all fit.

@@ -67,8 +67,9 @@ class DimensionMismatchError(InvalidInputError):
     kind = "dimension_mismatch"
     http_status = 500
     default_remedy = (
-        "Embed with the model that embedded the corpus, or change the corpus's: "
-        "`second-brain corpus reembed start --embedder NAME`."
+        "Embed with the model that embedded the corpus. For another one, install with its "
+        "--dimensions, or change the corpus's: `second-brain corpus reembed start --embedder NAME` "
+        "of the Python package."
     )
 
 
@@ -317,9 +318,10 @@ _REMEDIES: dict[str, str] = {
 }
 
 VISITORS_REMEDY = (
-    "Let visitors search what is public: `grant execute on function "
-    "public.search_public_knowledge_chunks to anon`."
+    "Grant it as the owner: grant execute on function search_public_knowledge_chunks to anon. "
+    "With the service role, give hybrid_search public_only=True."
 )
+"""What to do so that visitors can search."""
 
 # A function, a relation or a type does not exist, as PostgreSQL and PostgREST say it.
 _NO_SUCH_OBJECT = ("42883", "42P01", "42704", "PGRST202", "PGRST205")
@@ -492,8 +494,6 @@ def _from_code(
         return ModuleMissingError(message, module=wanted[1], code=code)
     if (module := _missing_module(code, message)) is not None:
         return ModuleMissingError(text, module=module, code=code)
-    if code == "42501" and "_public_" in message:
-        remedy = remedy or VISITORS_REMEDY
     # Other codes than Postgres's and PostgREST's are a gateway's, whose status says more.
     wider = code[:2] if code is not None and len(code) == 5 else str(status)
     known = _CLASSES.get(code or "") or (_STATE_CLASSES | _CLASSES).get(wider, SecondBrainError)

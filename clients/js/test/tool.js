@@ -3,8 +3,8 @@
 
 import { createClient } from "@supabase/supabase-js";
 import { generateText, stepCountIs } from "ai";
-import { createSearch } from "second-brain";
-import { searchTool } from "second-brain/ai";
+import { createSearch } from "@second-brain-sql/client";
+import { searchTool } from "@second-brain-sql/client/ai";
 import { modelThatAsks } from "./model.js";
 
 const { URL, KEY, SERVICE_TOKEN, VIEWER, NAMED, CALLS } = process.env;

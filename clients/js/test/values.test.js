@@ -4,11 +4,18 @@ import { Document } from "@langchain/core/documents";
 import { SyntheticEmbeddings } from "@langchain/core/utils/testing";
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { callFunction, createSearch, hybridSearch, searchPages } from "second-brain";
-import { searchTool } from "second-brain/ai";
-import { SecondBrainRetriever, SecondBrainVectorStore } from "second-brain/langchain";
-import { pgliteClient } from "second-brain/pglite";
-import { ANA, asService, BEN, embedding, emptied, installed } from "./database.js";
+import { readFile } from "node:fs/promises";
+import {
+  callFunction,
+  createSearch,
+  hybridSearch,
+  searchArguments,
+  searchPages,
+} from "@second-brain-sql/client";
+import { searchTool } from "@second-brain-sql/client/ai";
+import { SecondBrainRetriever, SecondBrainVectorStore } from "@second-brain-sql/client/langchain";
+import { pgliteClient } from "@second-brain-sql/client/pglite";
+import { ANA, asService, BEN, embedding, emptied, installed, ROOT } from "./database.js";
 
 const HYBRID = { function: "hybrid_search_knowledge_chunks" };
 const refused = (path) => (error) => {
@@ -110,6 +117,46 @@ describe("who asks", () => {
     const user = pgliteClient(database, { role: "authenticated", claims: { sub: BEN } });
     const mine = await createSearch(user, { multiTenant: true }).search("salary");
     assert.deepEqual(mine.hits.map((hit) => hit.external_key), [BEN]);
+  });
+});
+
+describe("the arguments of a search", () => {
+  test("each is read as the table says, which Python's tests read, too", async () => {
+    const table = new URL("tests/cases/arguments.json", ROOT);
+    for (
+      const { name, value, time, becomes, refused: isRefused } of JSON.parse(
+        await readFile(table, "utf8"),
+      )
+    ) {
+      const options = { [name]: time === undefined ? value : new Date(time) };
+      if (isRefused) {
+        assert.throws(() => searchArguments("a", options), refused(name), JSON.stringify(options));
+      } else {
+        const { [name]: read } = searchArguments("a", options);
+        assert.deepEqual(read, becomes ?? undefined, JSON.stringify(options));
+      }
+    }
+  });
+
+  test("an offset of a URL continues the list, and a timeout may be a fraction", async () => {
+    const database = await installed();
+    await emptied(database);
+    const service = asService(database);
+    const chunks = ["one", "two", "three"].map((content) => ({ content: `heron ${content}` }));
+    await service.upsert({ external_key: "a" }, chunks);
+    const url = new URL("https://example.org/?offset=1&limit=1");
+    const [match_offset, match_count] = ["offset", "limit"].map((n) => url.searchParams.get(n));
+    const page = await service.search("heron", { match_offset, match_count, timeout: 5000.5 });
+    assert.deepEqual([page.hits.length, page.next_offset, page.truncated], [1, 2, false]);
+    const whole = await service.search("heron", { match_offset: url.searchParams.get("none") });
+    assert.equal(whole.hits.length, 3);
+  });
+
+  test("a name that is none is refused before anything is sent", async () => {
+    const search = createSearch(nobody, HYBRID);
+    for (const name of ["match_cuont", "viewerId", "constructor", "query"]) {
+      await assert.rejects(search.search("a", { [name]: 1 }), refused(name));
+    }
   });
 });
 

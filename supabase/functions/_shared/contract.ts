@@ -283,7 +283,7 @@ export const REMEDIES: Record<ErrorKind, string> = {
   configuration: "Correct the setting that the message names.",
   conflict: "Repeat the call.",
   dimension_mismatch:
-    "Embed with the model that embedded the corpus, or change the corpus's: `second-brain corpus reembed start --embedder NAME`.",
+    "Embed with the model that embedded the corpus. For another one, install with its --dimensions, or change the corpus's: `second-brain corpus reembed start --embedder NAME` of the Python package.",
   error: "Run `second-brain doctor` against the database, and look the code up in its log.",
   invalid_input: "Correct the argument that the message names.",
   migration_missing:
@@ -323,7 +323,7 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
 
 /** @internal What to do so that visitors can search. */
 export const VISITORS_REMEDY =
-  "Let visitors search what is public: `grant execute on function public.search_public_knowledge_chunks to anon`.";
+  "Grant it as the owner: grant execute on function search_public_knowledge_chunks to anon. With the service role, give hybrid_search public_only=True.";
 
 /** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */
 export const CODES: Partial<Record<ErrorKind, string>> = {

@@ -215,6 +215,9 @@ export function readArgument(name: string, value: unknown, schema: ArgumentSchem
     if (type === "boolean" && /^(true|false)$/.test(value)) read = value === "true";
   }
   if (format === "date" && value instanceof Date) read = dayOf(value);
+  if (name === "collections" && Array.isArray(read) && read.length === 0) {
+    throw new InvalidInputError("collections must be 1 to 50 names, not []");
+  }
   const fault = argumentFault(name, read, schema);
   if (fault) throw new InvalidInputError(`${fault}, not ${shown(value)}`);
   return read;
