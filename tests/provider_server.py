@@ -19,6 +19,8 @@ class Request:
     path: str
     headers: dict[str, str]
     body: Any
+    port: int = 0
+    """That of the client, so of its connection."""
 
 
 @dataclass
@@ -53,7 +55,8 @@ def provider_server() -> Iterator[ProviderServer]:
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
             headers = {name.lower(): value for name, value in self.headers.items()}
-            request = Request(self.path, headers, json.loads(self.rfile.read(length)))
+            port = self.client_address[1]
+            request = Request(self.path, headers, json.loads(self.rfile.read(length)), port)
             served.requests.append(request)
             answer = served.before.popleft() if served.before else served.answer(request)
             if answer is None:

@@ -18,7 +18,7 @@ from second_brain.filters import COLUMNS
 from second_brain.mcp_server import documents, server
 from second_brain.mcp_server import text as mcp_text
 from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
-from second_brain.retrieval import plan
+from second_brain.retrieval import plan, tool_arguments
 from second_brain.services.arguments import ARGUMENTS, FUSIONS, VIEWER, Argument
 from second_brain.services.functions import functions
 from second_brain.services.results import OFF_SUBJECT
@@ -155,6 +155,17 @@ def text(types: str) -> str:
             "/** Below this `answer_confidence`, the question may be off the subject. */",
             f"export const OFF_SUBJECT = {OFF_SUBJECT};",
             "",
+            "/** What the tools of models say of themselves. */",
+            *(
+                f"export const {name} = {json.dumps(getattr(tool_arguments, name))};"
+                for name in ("DESCRIPTION", "ADVICE")
+            ),
+            *(
+                f"/** @internal */ export const {name} = "
+                f"{json.dumps(getattr(tool_arguments, name))};"
+                for name in ("ANSWER_BOUND", "LEFT_OUT", "INVISIBLE")
+            ),
+            "",
             f"export type ErrorKind = {' | '.join(map(json.dumps, kinds))};",
             "",
             "/** @internal What to do after an error of a kind. */",
@@ -164,6 +175,9 @@ def text(types: str) -> str:
             "/** @internal What to do after a code, where that is more than its kind says. */",
             "export const REMEDIES_OF_CODES: Record<string, string> = "
             f"{json.dumps(errors._REMEDIES)};",
+            "",
+            "/** @internal What to do so that visitors can search. */",
+            f"export const VISITORS_REMEDY = {json.dumps(errors.VISITORS_REMEDY)};",
             "",
             "/** @internal SQLSTATEs (or their first two letters), PostgREST codes, statuses. */",
             "export const CODES: Partial<Record<ErrorKind, string>> = "
@@ -232,7 +246,6 @@ def tools() -> str:
             f"export const MOST_CHUNKS = {documents.MOST_CHUNKS};",
             "/** A result as a model reads it, and what an answer may have. */",
             f"export const PASSAGE_COLUMNS = {json.dumps(passage)} as const;",
-            f"export const ANSWER_BOUND = {mcp_text.ANSWER_BOUND};",
             f"export const EXCERPTS = {json.dumps(excerpts)};",
             f"export const MORE = {json.dumps(mcp_text._MORE)};",
             f"export const METADATA_COLUMNS = {json.dumps(documents.METADATA_COLUMNS)};",

@@ -10,7 +10,7 @@ import { minify } from "terser";
 
 const here = new URL("./", import.meta.url);
 const [compiled, dist] = ["build/", "dist/"].map((name) => new URL(name, here));
-const SHARED = ["contract", "errors", "hybrid_search"].map((name) =>
+const SHARED = ["contract", "errors", "hybrid_search", "models"].map((name) =>
   `supabase/functions/_shared/${name}`
 );
 const MODULES = { index: SHARED, ai: [], init: [], langchain: [], pglite: [] };
@@ -48,6 +48,8 @@ for (const name of Object.keys(MODULES)) {
     compress: { passes: 3 },
     keep_classnames: true,
     keep_fnames: true,
+    // Node prints the line of an uncaught error.
+    format: { max_line_len: 120 },
   });
   writeFileSync(new URL(`${name}.js`, dist), small.code);
   writeFileSync(new URL(`${name}.d.ts`, dist), types);

@@ -2,8 +2,8 @@
 
 import { PGlite } from "@electric-sql/pglite";
 import { vector } from "@electric-sql/pglite-pgvector";
-import { createSearch } from "second-brain";
-import { pgliteClient } from "second-brain/pglite";
+import { createSearch } from "@second-brain-sql/client";
+import { pgliteClient } from "@second-brain-sql/client/pglite";
 
 const DIMENSIONS = 1024; // of the migrations
 const started = performance.now();

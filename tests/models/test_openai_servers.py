@@ -26,6 +26,7 @@ from second_brain.models import (
     load_embedder,
 )
 from second_brain.models.providers import OPENAI
+from support.forks import in_fork
 
 __all__ = ["opened", "waits"]  # fixtures
 
@@ -218,3 +219,14 @@ def test_the_command_line_ingests_and_searches_with_a_hosted_model(
     stored = database.execute("select distinct embedding_model from public.knowledge_chunks")
     assert stored.fetchall() == [("text-embedding-3-small",)]
     assert [body["dimensions"] for body in api.bodies()] == [3] * len(api.requests)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(make: Make, api: ProviderServer) -> None:
+    embedder = make()
+    embedder.embed_query("a")
+    in_fork(lambda: embedder.embed_query("b"))
+    in_fork(embedder.close)
+    embedder.embed_query("c")
+    of_parent, of_child, again = (one.port for one in api.requests[-3:])
+    assert of_child != of_parent == again

@@ -24,9 +24,11 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
+from second_brain.services import connections
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.provider import SearchProvider
 from second_brain.services.results import Source
+from second_brain.services.supabase import SupabaseProvider
 
 FACETS = "facet_knowledge_chunks"
 TOO_LARGE = ("54000", "54001", "54023", "413")
@@ -369,3 +371,34 @@ def test_a_row_that_python_cannot_read_leaves_the_others(connect: Connect, metad
 def test_a_full_disk_is_named_with_a_remedy() -> None:
     known = translate(psycopg.errors.DiskFull("could not extend file: No space left on device"))
     assert "disk is full" in known.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "kind", "remedy"),
+    [
+        ('FATAL:  database "postgres\n" does not exist', "x", "configuration", "database's name"),
+        ('invalid sslmode value: "requir"', "x", "configuration", "sslmode"),
+        ("server does not support SSL, but SSL was required", "x", "configuration", "sslmode"),
+        ("channel binding required, but server did not", "x", "configuration", "sslmode"),
+        ('root certificate file "a" does not exist', "x", "configuration", "sslmode"),
+        ("Name or service not known", "db.abcdef.supabase.co", "unavailable", "IPv6.*pooler"),
+        ("Network is unreachable", "db.abcdef.supabase.co", "unavailable", "IPv6.*pooler"),
+        ("Name or service not known", "x", "unavailable", "DNS"),
+        ("Connection refused", "x", "unavailable", "Try again"),
+    ],
+)
+def test_a_failure_to_connect_names_what_to_change(
+    text: str, host: str, kind: str, remedy: str
+) -> None:
+    failure = psycopg.OperationalError(f"connection failed: {text}")
+    error = connections._connection_failure(failure, host=host, user="u", database="d")
+    assert error.kind == kind
+    assert re.search(remedy, error.remedy)
+
+
+def test_white_space_around_a_connection_string_or_in_a_key_is_no_part_of_it() -> None:
+    for one in ("postgresql://u@h:1/d", "host=h port=1 dbname=d user=u"):
+        assert connections.address(f" {one}\n") == connections.address(one)
+    config = {"supabase_url": "https://a.supabase.co", "supabase_key": "sb_secret_é"}
+    with pytest.raises(errors.ConfigurationError, match="the key is none that HTTP can send"):
+        SupabaseProvider(config, on_error="raise").fulltext_search("a")

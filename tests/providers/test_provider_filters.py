@@ -254,7 +254,7 @@ def test_the_language_of_filters_is_the_databases(filters: Any) -> None:
 ASKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "hybrid_search": lambda provider: provider.hybrid_search([1, 0, 0], "zebra"),
     "public_only is False": lambda one: one.hybrid_search(None, "zebra", public_only=False),
-    "public_only is truthy": lambda one: one.hybrid_search(None, "zebra", public_only="no"),
+    "public_only is a text": lambda one: one.hybrid_search(None, "zebra", public_only="false"),
     "empty array": lambda one: one.hybrid_search(None, "zebra", viewer_id=np.array(None)),
     "search": lambda provider: provider.search([1, 0, 0]),
     "fulltext_search": lambda provider: provider.fulltext_search("zebra"),

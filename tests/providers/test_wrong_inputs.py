@@ -193,7 +193,6 @@ CASES: list[tuple[Ask, Any, str]] = [
     (over_rest, {**WORDS, "filters": {"$or": [{"team": "a"}]}}, "filters.$or has $or"),
     (on_the_command_line, ["keys", "--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
     (over_mcp, {"filters": '{"page": {"$in": [1]}}'}, "page has $in"),
-    (over_mcp, {"collections": []}, "collections"),
     (over_mcp, {"viewer_id": STRANGER}, "viewer_id"),
     (over_mcp, {"limit": "many"}, "limit"),
 ]

@@ -9,6 +9,7 @@ import {
   type SearchPage,
   searchPages,
 } from "../../supabase/functions/_shared/hybrid_search.ts";
+import { read } from "../../supabase/functions/_shared/user_search.ts";
 
 type Call = {
   url: string;
@@ -47,6 +48,15 @@ function told(error: SearchError): unknown {
   return { kind, message, remedy, classes };
 }
 
+/** What the Edge Function search reads of a body, or how it refuses it. */
+function bodyOf(body: unknown): unknown {
+  try {
+    return read(body).options;
+  } catch (error) {
+    return { refused: (error as Error).message };
+  }
+}
+
 let text = "";
 for await (const part of Deno.stdin.readable.pipeThrough(new TextDecoderStream())) {
   text += part;
@@ -54,7 +64,9 @@ for await (const part of Deno.stdin.readable.pipeThrough(new TextDecoderStream()
   text = lines.pop()!;
   for (const line of lines) {
     const asked = JSON.parse(line);
-    const answer = asked.failures
+    const answer = asked.bodies
+      ? asked.bodies.map(bodyOf)
+      : asked.failures
       ? asked.failures.map((one: [Record<string, string>, number]) => told(searchError(...one)))
       : await outcome(asked);
     console.log(JSON.stringify(answer));

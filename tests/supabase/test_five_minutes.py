@@ -117,7 +117,7 @@ def test_typescript_without_python_finds_what_is_public(
     server: Server, plain_dsn: str, tmp_path: Path
 ) -> None:
     first = JAVASCRIPT.partition("\n## ")[0]
-    (init,) = re.findall(r"^npx second-brain (init .*)$", first, re.MULTILINE)
+    (init,) = re.findall(r"^npx @second-brain-sql/client (init .*)$", first, re.MULTILINE)
     node = ["node", str(PACKAGE / "dist" / "init.js")]
     subprocess.run([*node, *init.split()], cwd=tmp_path, check=True, capture_output=True)
     grant, program, shown = blocks(first)[1:]

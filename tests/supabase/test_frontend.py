@@ -100,7 +100,7 @@ def deno_project(place: Path) -> str:
     shutil.copy(TYPES, place)
     (place / "node_modules").symlink_to(ROOT / "node_modules")
     given = json.loads((FUNCTION.parent / "deno.json").read_text("utf-8"))["imports"]
-    imports = {**given, "second-brain": f"file://{PACKAGE}/src/index.ts"}
+    imports = {**given, "@second-brain-sql/client": f"file://{PACKAGE}/src/index.ts"}
     (place / "deno.json").write_text(json.dumps({"imports": imports}), "utf-8")
     return f"--config={place / 'deno.json'}"
 

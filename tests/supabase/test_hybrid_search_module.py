@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -38,7 +39,9 @@ from test_frontend import (
 from conftest import Connection, Server, copy_of
 from postgrest_server import JWT_SECRET, free_port
 from second_brain import errors
-from second_brain.errors import SecondBrainError
+from second_brain.errors import InvalidInputError, SecondBrainError
+from second_brain.services.arguments import DEFAULTS, SQL_NAMES, bound
+from second_brain.services.supabase import SupabaseProvider
 from support.documents import embedded, upsert
 
 pytestmark = needs_deno
@@ -226,6 +229,81 @@ def test_no_answer_in_time_no_server_and_an_aborted_search(module: Module) -> No
     assert (late["kind"], late["status"]) == ("client_timeout", 0)
     assert aborted == {"thrown": "TimeoutError"}
     assert module.search("invoice", port=free_port())["kind"] == "unavailable"
+
+
+CASES = json.loads((ROOT / "tests" / "cases" / "arguments.json").read_text("utf-8"))
+"""What a value of an argument becomes, or that it is refused; clients/js/test reads them, too."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_python_reads_an_argument_as_the_table_says(case: dict[str, Any]) -> None:
+    sql_name = case["name"]
+    name = {sql: python for python, sql in SQL_NAMES.items()}.get(sql_name, sql_name)
+    value = datetime.fromisoformat(case["time"]) if "time" in case else case["value"]
+    if "refused" in case:
+        with pytest.raises(InvalidInputError, match=f"^({name}|{sql_name})"):
+            bound({name: value}, "search()")
+    else:
+        arguments, _ = bound({name: value}, "search()")
+        expected = DEFAULTS[name] if case["becomes"] is None else case["becomes"]
+        assert arguments[sql_name] == expected
+        assert isinstance(arguments[sql_name], bool) == isinstance(expected, bool)
+
+
+def test_the_edge_function_reads_an_argument_as_the_table_says(module: Module) -> None:
+    own = {"match_count": "limit", "match_offset": "offset", "match_threshold": "threshold"}
+    cases = [one for one in CASES if "viewer" not in one["name"] and "value" in one]
+    names = [own.get(one["name"], one["name"]) for one in cases]
+    bodies = [{"query": "a", name: one["value"]} for name, one in zip(names, cases, strict=True)]
+    nothing = {"match_count": 10, "match_offset": 0, "match_threshold": 0}
+    for name, case, read in zip(names, cases, module.send(bodies=bodies), strict=True):
+        if "refused" in case:
+            assert read.get("refused", "").startswith(name), (case, read)
+        else:
+            expected = case["becomes"]
+            expected = nothing.get(case["name"]) if expected is None else expected
+            assert read.get(case["name"]) == expected, (case, read)
+
+
+BODIES = ({"message": "m"}, "<html>m</html>", "", [], {"error": "m"}, {"code": 5}, None)
+GATEWAYS = {"code": "WORKER_LIMIT", "message": "m"}
+
+
+def documented_statuses() -> dict[int, str]:
+    """Return the kind of each HTTP status that docs/errors.md has."""
+    sections = (ROOT / "docs" / "errors.md").read_text("utf-8").split("\n## ")[1:]
+    return {
+        int(status): one.split("`")[1]
+        for one in sections
+        for row in re.findall(r"^\| (`.*?) \|", one, re.MULTILINE)
+        for status in re.findall(r"`(\d{3})`", row)
+    }
+
+
+def test_the_status_of_a_gateway_decides_the_kind_in_both_languages(module: Module) -> None:
+    given = {"supabase_url": f"http://127.0.0.1:{module.rest.server_port}"}
+    provider = SupabaseProvider({**given, "supabase_key": ANON_KEY}, retries=0)
+    cases = [
+        (status, body, kind)
+        for status, kind in documented_statuses().items()
+        for body in (*BODIES, GATEWAYS)
+        # What supabase-js itself takes for an empty answer.
+        if (status, body) != (404, [])
+    ]
+    cases += [(200, body, "unexpected_answer") for body in ("<html>m</html>", {}, None, "")]
+    cases += [(204, "", "unexpected_answer"), (500, {"message": "m"}, "error")]
+    cases += [(502, {"code": "57014", "message": "m"}, "timeout")]
+    cases += [(540, {"code": "42501", "message": "m"}, "permission_denied")]
+    with provider:
+        for status, body, kind in cases:
+            module.rest.failure = (status, body)
+            in_python = provider.fulltext_search("invoice")[1]
+            in_javascript = module.search("invoice")
+            both = in_python.get("error_kind"), in_javascript.get("kind")
+            assert both == (kind, kind), (status, body, in_python, in_javascript)
+            assert in_javascript["status"] in (0, status, 200, 204)
+            if kind != "unexpected_answer":
+                assert in_python["remedy"] == in_javascript["remedy"], status
 
 
 def test_codes_have_the_classes_and_remedies_of_python(module: Module) -> None:

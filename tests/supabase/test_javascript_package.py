@@ -1,5 +1,5 @@
 """The npm package clients/js: its own tests on PGlite and over supabase-js, what `npm pack` packs,
-`npx second-brain init` beside Python's, the playground.
+`npx @second-brain-sql/client init` beside Python's, the playground.
 
 With POSTGREST_BIN a real PostgREST answers supabase-js, else `rest.py`.
 """
@@ -30,7 +30,7 @@ BUILT_FOR = [ROOT / "node_modules" / name for name in ("typescript", "@electric-
 CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
 MIGRATIONS = ROOT / "migrations"
 PATIENCE = 120_000  # milliseconds
-LARGEST = 62_000  # bytes of the code and the types, before they are packed
+LARGEST = 66_000  # bytes of the code and the types, before they are packed
 
 
 def npm(*arguments: str, **environment: str) -> str:

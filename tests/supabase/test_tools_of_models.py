@@ -1,13 +1,13 @@
 """What a model may send to each tool: the query and the named arguments, never who asks."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 from langchain_core.messages import ToolMessage
 from mcp import Client
-from pydantic import ValidationError
 from rest import Rest
 from test_frontend import ANA, ANON_KEY, BEN, ROOT, deployed, project, signed, store
 from test_javascript_package import build, npm
@@ -16,9 +16,10 @@ import second_brain
 from conftest import Server
 from mcp_clients import Assistant, connected, with_token
 from second_brain.errors import InvalidInputError
-from second_brain.integrations import langchain, llama_index
+from second_brain.integrations import haystack, langchain, llama_index
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
+from second_brain.retrieval.tool_arguments import ANSWER_BOUND, DATA
 
 Call: TypeAlias = Mapping[str, Any]
 
@@ -66,7 +67,11 @@ def axis(_: Sequence[str]) -> list[list[float]]:
 
 
 EMBEDDER = CallableEmbedder(axis, model="gte-small", dimensions=384)
-BOUND = {"viewer_id": ANA, "filters": {"language": "english"}}
+NAMED = ["limit", "collections", "date_from", "order_by", "filters", "min_confidence"]
+TOOL_TAGS = "\U000e0041\U000e0042\u202e\u200b"
+LONG = "archive " + "The heron waits for the fish in the reeds. " * 180
+ENGLISH = [{"field": "language", "op": "eq", "value": "english"}]
+BOUND = {"viewer_id": ANA, "required_filters": ENGLISH}
 
 
 @pytest.fixture(scope="module")
@@ -75,36 +80,41 @@ def place(server: Server) -> Iterator[Place]:
         owner.execute("truncate public.knowledge_documents, public.knowledge_chunks cascade")
         store(owner, "ana", ANA, OF_ANA, 0)
         store(owner, "ben", BEN, OF_BEN, 0)
+        store(owner, "tagged", ANA, f"The ibis{TOOL_TAGS} sleeps.", 0)
+        for number in range(20):
+            store(owner, f"long {number}", ANA, f"{LONG} {number}", 1)
         yield Place(rest.dsn, rest)
 
 
+def service_of(place: Place) -> second_brain.RetrievalService:
+    return second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
+
+
 def of_langchain(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
-    tool = langchain.search_tool(service, arguments=["limit", "collections"], options=BOUND)
+    tool = langchain.search_tool(service_of(place), arguments=NAMED, options=BOUND)
+    assert DATA in tool.description
 
     def ask(sent: Call) -> Answered:
         call = {"name": "search", "args": dict(sent), "id": "1", "type": "tool_call"}
-        try:
-            message = tool.invoke(call)
-        except (InvalidInputError, ValidationError) as error:
-            return Answered(True, str(error))
+        message = tool.invoke(call)
         assert isinstance(message, ToolMessage)
-        return Answered(False, str(message.content))
+        return Answered(message.status == "error", str(message.content))
 
     return list(map(ask, calls))
 
 
 def of_llama_index(place: Place, calls: Sequence[Call]) -> list[Answered]:
-    service = second_brain.RetrievalService(second_brain.PostgresProvider(place.dsn), EMBEDDER)
-    tool = llama_index.search_tool(service, arguments=["limit", "collections"], options=BOUND)
+    tool = llama_index.search_tool(service_of(place), arguments=NAMED, options=BOUND)
+    assert DATA in str(tool.metadata.description)
+    texts = [str(tool.call(**sent).content) for sent in calls]
+    return [Answered(text.startswith("Search failed: "), text) for text in texts]
 
-    def ask(sent: Call) -> Answered:
-        try:
-            return Answered(False, str(tool.call(**sent).content))
-        except InvalidInputError as error:
-            return Answered(True, str(error))
 
-    return list(map(ask, calls))
+def of_haystack(place: Place, calls: Sequence[Call]) -> list[Answered]:
+    tool = haystack.search_tool(service_of(place), arguments=NAMED, options=BOUND)
+    assert DATA in tool.description
+    texts = [str(tool.invoke(**sent)) for sent in calls]
+    return [Answered(text.startswith("Search failed: "), text) for text in texts]
 
 
 def by_assistant(assistant: Assistant, calls: Sequence[Call]) -> list[Answered]:
@@ -140,46 +150,90 @@ def of_the_ai_sdk(place: Place, calls: Sequence[Call]) -> list[Answered]:
         KEY=ANON_KEY,
         SERVICE_TOKEN=signed(ANA, role="service_role"),
         VIEWER=str(ANA),
+        NAMED=json.dumps(["match_count", *NAMED[1:]]),
         CALLS=json.dumps(named),
     )
     return [Answered(**one) for one in json.loads(said)]
 
 
-@pytest.mark.parametrize(
-    "tool", [of_langchain, of_llama_index, of_mcp, of_the_edge_function, of_the_ai_sdk]
-)
+TOOLS = [
+    of_langchain,
+    of_llama_index,
+    of_haystack,
+    of_mcp,
+    of_the_edge_function,
+    of_the_ai_sdk,
+]
+NOTHING = ("", " ", "null", None)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
     tool: Tool, place: Place
 ) -> None:
     right: list[Call] = [
         QUERY,
         {**QUERY, "limit": 1},
-        {**QUERY, "limit": None, "collections": None},
+        {**QUERY, "limit": "1"},
+        {**QUERY, "min_confidence": "0.0"},
         {**QUERY, "collections": ["knowledge"]},
         {**QUERY, "collections": '["knowledge"]'},
+        {**QUERY, **dict.fromkeys(NAMED)},
+        {**QUERY, "date_from": "2020-01-01", "filters": "[]"} | {"date_from": ""},
+        *({**QUERY, name: nothing} for name in NAMED for nothing in NOTHING),
+        *({**QUERY, "collections": nothing} for nothing in ([], [""], ["null"], [None])),
+        {**QUERY, "filters": []},
     ]
     wrong: list[tuple[str, Call]] = [
         ("query", {"query": {"text": "invoice", "embedding": None}}),
         ("query", {"query": ["invoice"]}),
         ("query", {"query": 5}),
+        ("query", {"query": ""}),
+        ("query", {}),
         ("match_count limit", {**QUERY, "limit": "many"}),
         ("match_count limit", {**QUERY, "limit": 1.5}),
+        ("match_count limit", {**QUERY, "limit": "1.5"}),
         ("match_count limit", {**QUERY, "limit": -1}),
         ("match_count limit", {**QUERY, "limit": 1_000}),
         ("match_count limit", {**QUERY, "limit": {"viewer_id": None}}),
         ("collections", {**QUERY, "collections": [["knowledge"]]}),
         ("collections", {**QUERY, "collections": {"viewer_id": None}}),
+        ("date_from", {**QUERY, "date_from": "yesterday"}),
+        ("date_from", {**QUERY, "date_from": "2026-02-30"}),
+        ("min_confidence", {**QUERY, "min_confidence": "high"}),
+        ("order_by", {**QUERY, "order_by": "rank"}),
+        ("filters", {**QUERY, "filters": [{"field": "metadata.a", "op": "$in", "value": [1]}]}),
+        ("filters", {**QUERY, "filters": "team = 'a'"}),
     ]
     wrong += [(name.strip(), {**QUERY, name: given}) for name in WHO for given in (WHO[name], None)]
     answers = tool(place, [*right, *(sent for _, sent in wrong)])
-    for answer in answers[: len(right)]:
-        assert not answer.is_refused, answer.text
+    for sent, answer in zip(right, answers, strict=False):
+        assert not answer.is_refused, (sent, answer.text)
         assert OF_ANA in answer.text
         assert OF_BEN not in answer.text
     for (names, sent), answer in zip(wrong, answers[len(right) :], strict=True):
         assert answer.is_refused, sent
         assert any(name in answer.text for name in names.split()), answer.text
+        assert re.search("Correct the argument|Give |Name |Use ", answer.text), answer.text
         assert OF_BEN not in answer.text
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_an_answer_has_a_bound_and_no_invisible_characters(tool: Tool, place: Place) -> None:
+    calls: list[Call] = [{"query": "archive", "limit": 20}, {"query": "ibis"}]
+    long, tagged = tool(place, calls)
+    assert 1000 < len(long.text) <= ANSWER_BOUND + 2000
+    # The tools of MCP show excerpts, which all fit.
+    assert ("further results do not fit" in long.text) == (len(long.text) > ANSWER_BOUND / 2)
+    assert "ibis sleeps" in tagged.text
+    assert not set(TOOL_TAGS) & set(tagged.text)
+
+
+@pytest.mark.parametrize("tool", [of_langchain, of_llama_index, of_haystack])
+def test_a_database_that_is_down_is_told_to_the_model(tool: Tool, place: Place) -> None:
+    (answer,) = tool(place._replace(dsn="host=127.0.0.1 port=1 dbname=x user=x"), [QUERY])
+    assert answer.is_refused
+    assert "Try again shortly" in answer.text
 
 
 def test_what_the_options_bind_is_not_offered_and_cannot_be_named(place: Place) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from axis import INVOICE, KEYS, LEAKED, axis
 from haystack import Document, Pipeline
+from haystack.components.writers import DocumentWriter
 from haystack.document_stores.types import DocumentStore, DuplicatePolicy
 from haystack.errors import FilterError
 from haystack.testing.document_store import (
@@ -188,3 +189,31 @@ def test_other_fields_of_a_document_are_no_metadata(
     for given in (condition, {"operator": "NOT", "conditions": [condition]}):
         with pytest.raises(FilterError, match=rf"{field} .* meta\.<key>"):
             SecondBrainHybridRetriever(store).run(query="key", filters=given)
+
+
+async def test_what_is_awaited_runs_in_a_thread(dsn: str) -> None:
+    store = SecondBrainDocumentStore(dsn, embedding_model="by-hand")
+    documents = [Document("1", "heron", meta={"n": 1}), Document("2", "egret", meta={"n": "a"})]
+    await DocumentWriter(store).run_async(documents)
+    assert await store.count_documents_async() == 2
+    positive = {"field": "meta.n", "operator": ">", "value": 0}
+    assert [one.id for one in await store.filter_documents_async(positive)] == ["1"]
+    found = await SecondBrainHybridRetriever(store).run_async("egret")
+    assert [one.id for one in found["documents"]] == ["2"]
+    await store.delete_documents_async(["2"])
+    assert await store.delete_by_filter_async(positive) == 1
+
+
+def test_a_value_of_another_type_passes_no_comparison_and_a_wrong_filter_is_refused(
+    dsn: str,
+) -> None:
+    store = SecondBrainDocumentStore(dsn, embedding_model="by-hand")
+    store.write_documents([Document(str(n), "a", meta={"n": n}) for n in (1, 2)])
+    store.write_documents([Document("text", "a", meta={"n": "many"})])
+    above = {"field": "meta.n", "operator": ">", "value": 1}
+    for joint, expected in {"AND": ["2"], "OR": ["2"], "NOT": ["1", "text"]}.items():
+        found = store.filter_documents({"operator": joint, "conditions": [above]})
+        assert [one.id for one in found] == expected
+    for value in ("many", [1]):
+        with pytest.raises(FilterError):
+            store.filter_documents({**above, "value": value})

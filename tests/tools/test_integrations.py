@@ -1,6 +1,7 @@
 """The LangChain and LlamaIndex retrievers, with the frameworks themselves, on a real database."""
 
 import asyncio
+import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -240,3 +241,13 @@ def test_the_retriever_feeds_a_query_engine(filled: str, is_awaited: bool) -> No
     assert KEYS in str(response)
     assert question in str(response)
     assert [node.text for node in response.source_nodes] == [KEYS]
+
+
+def test_a_service_and_its_retriever_can_be_pickled(dsn: str) -> None:
+    service = RetrievalService(PostgresProvider(dsn), AxisEmbedder())
+    copied = pickle.loads(pickle.dumps(service))
+    assert copied.search("nothing").results == []
+    retriever = langchain.SecondBrainRetriever(service=service, options={"limit": 1})
+    assert pickle.loads(pickle.dumps(retriever)).invoke("nothing") == []
+    with pytest.raises(InvalidInputError, match="no connection to a database"):
+        llama_index.SecondBrainVectorStore.from_dict({})

@@ -51,12 +51,6 @@ def corpus(writer: Any) -> UUID:
     return document_id
 
 
-@pytest.mark.parametrize("kind", [KnowledgeWriter, AsyncKnowledgeWriter])
-def test_a_writer_takes_a_connection_and_no_dsn(kind: Any, dsn: str) -> None:
-    with pytest.raises(TypeError, match=r"connection must be a psycopg .*Connection, not str"):
-        kind(dsn)
-
-
 def test_an_upsert_counts_what_it_changed(writer: Any, corpus: UUID) -> None:
     changed: list[dict[str, object]] = [*SAVANNA[:1], {"content": "A zebra runs."}]
     counts = writer.upsert_document({"external_key": "savanna", "title": "Savanna"}, changed)

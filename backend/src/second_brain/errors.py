@@ -67,8 +67,9 @@ class DimensionMismatchError(InvalidInputError):
     kind = "dimension_mismatch"
     http_status = 500
     default_remedy = (
-        "Embed with the model that embedded the corpus, or change the corpus's: "
-        "`second-brain corpus reembed start --embedder NAME`."
+        "Embed with the model that embedded the corpus. For another one, install with its "
+        "--dimensions, or change the corpus's: `second-brain corpus reembed start --embedder NAME` "
+        "of the Python package."
     )
 
 
@@ -181,6 +182,17 @@ class UncertainWriteError(ConnectionLostError):
         self.keys = tuple(keys)
 
 
+class QuotaExceededError(SecondBrainError):
+    """Every try exceeded a rate limit, or the account or project has no credit left."""
+
+    kind = "quota_exceeded"
+    http_status = 503
+    default_remedy = (
+        "Wait, or stay below the account's limit with a RateLimit. The provider's usage page shows "
+        "whether credit is left."
+    )
+
+
 class ConflictError(SecondBrainError):
     """Another transaction came between; the same call can succeed the next time."""
 
@@ -223,6 +235,9 @@ class MissingExtraError(ConfigurationError):
         )
 
 
+NO_KEY = "the key is none that HTTP can send"
+
+
 class UnknownArgumentError(TypeError):
     """A call with an argument that the method does not have: a mistake in the program."""
 
@@ -232,8 +247,8 @@ _INVALID_INPUT_CODES = (
     # What a value meets before or while it becomes the argument's type.
     *("22000", "22001", "22003", "22007", "22008", "2201W", "2201X", "22021", "22P02", "22P05"),
     *("42846", "PGRST102"),
-    # The status that PostgREST and gateways give to what is too large.
-    "413",
+    # Statuses of a gateway: what it cannot read, and what is too large.
+    *("400", "413", "414", "422", "431"),
     # Too long or too deep: a text past the tsvector limit, JSON past the stack.
     "54000",
     "54001",
@@ -248,8 +263,9 @@ _UNAVAILABLE_CODES = (
     *("PGRST000", "PGRST001", "PGRST002", "PGRST003", "57P01", "57P02", "57P03"),
     # Sessions that were idle for too long.
     *("25P03", "57P05"),
-    # The status of a gateway that had no answer to pass on.
-    *("502", "503", "504", "520", "521", "522", "523", "524"),
+    # The status of a gateway that had no answer to pass on, or of a project that is paused.
+    *("408", "425", "502", "503", "504", "507", "509", "520", "521", "522", "523", "524", "525"),
+    *("526", "527", "529", "530", "540", "544", "546"),
 )
 
 _CLASSES: dict[str, type[SecondBrainError]] = {
@@ -265,7 +281,10 @@ _CLASSES: dict[str, type[SecondBrainError]] = {
     **dict.fromkeys(_UNAVAILABLE_CODES, UnavailableError),
     **dict.fromkeys(("23505", "40001", "40P01", "55P03"), ConflictError),
     "3D000": ConfigurationError,
-    **dict.fromkeys(("301", "302", "307", "308", "404"), UnexpectedAnswerError),
+    **dict.fromkeys(("402", "429"), QuotaExceededError),
+    **dict.fromkeys(
+        ("301", "302", "307", "308", "404", "405", "406", "410", "415"), UnexpectedAnswerError
+    ),
 }
 
 # By the two characters that an SQLSTATE's class is: connection, out of resources.
@@ -291,9 +310,18 @@ _REMEDIES: dict[str, str] = {
         "`second-brain purge`, then run `vacuum`. Nothing of this call was stored."
     ),
     "53300": "Lower the number of connections, or go through the connection pooler.",
+    "402": "Look at the usage of the project in Supabase's dashboard: it is over its quota.",
+    "429": "Wait, and send fewer calls at once.",
+    "540": "Restore the project in Supabase's dashboard: it is paused.",
     "54000": "Shorten the text or the vector.",
     "54001": "Nest the JSON less deeply.",
 }
+
+VISITORS_REMEDY = (
+    "Grant it as the owner: grant execute on function search_public_knowledge_chunks to anon. "
+    "With the service role, give hybrid_search public_only=True."
+)
+"""What to do so that visitors can search."""
 
 # A function, a relation or a type does not exist, as PostgreSQL and PostgREST say it.
 _NO_SUCH_OBJECT = ("42883", "42P01", "42704", "PGRST202", "PGRST205")
@@ -324,7 +352,8 @@ def translate(error: Exception) -> SecondBrainError:
     if isinstance(error, SecondBrainError):
         return error
     if isinstance(error, APIError):
-        return _from_code(error.code, error.message or "", hint=error.hint)
+        status = getattr(error, "status", None)
+        return _from_code(error.code, error.message or "", hint=error.hint, status=status)
     if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout | psycopg_pool.PoolTimeout):
         return UnavailableError(safe_message(error))
     if isinstance(error, httpx.TimeoutException):
@@ -333,9 +362,7 @@ def translate(error: Exception) -> SecondBrainError:
         return ConfigurationError("the URL is not one", remedy="Check SUPABASE_URL.")
     if isinstance(error, httpx.LocalProtocolError):
         # Its text quotes the header, which is the key.
-        return ConfigurationError(
-            "the key is none that HTTP can send", remedy="Check SUPABASE_KEY."
-        )
+        return ConfigurationError(NO_KEY, remedy="Check SUPABASE_KEY.")
     if isinstance(error, httpx.DecodingError | httpx.TooManyRedirects):
         return UnexpectedAnswerError(safe_message(error))
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
@@ -440,9 +467,15 @@ def http_status(error: Exception, *, has_users_token: bool = False) -> int:
     return known.http_status
 
 
-def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBrainError:
+def _from_code(
+    code: str | None, message: str, *, hint: str | None, status: int | None = None
+) -> SecondBrainError:
     # `details` stays out: PostgreSQL prints whole rows there ("Failing row contains …").
-    remedy = _REMEDIES.get(code or "")
+    if code is None and status is not None:
+        code = str(status)
+    if status is not None and 200 <= status <= 299:
+        return UnexpectedAnswerError("the answer could not be read", code=code)
+    remedy = _REMEDIES.get(code or "") or _REMEDIES.get(str(status))
     if code in ("42883", "PGRST202"):  # the list of arguments is longer than a message
         message = _LONG_ARGUMENTS.sub("(…)", message)
     if hint and (code == "42501" or hint.startswith("To add it: ")):
@@ -461,8 +494,10 @@ def _from_code(code: str | None, message: str, *, hint: str | None) -> SecondBra
         return ModuleMissingError(message, module=wanted[1], code=code)
     if (module := _missing_module(code, message)) is not None:
         return ModuleMissingError(text, module=module, code=code)
-    found = _CLASSES.get(code or "") or _STATE_CLASSES.get((code or "")[:2], SecondBrainError)
-    return found(text or "no message", code=code, remedy=remedy)
+    # Other codes than Postgres's and PostgREST's are a gateway's, whose status says more.
+    wider = code[:2] if code is not None and len(code) == 5 else str(status)
+    known = _CLASSES.get(code or "") or (_STATE_CLASSES | _CLASSES).get(wider, SecondBrainError)
+    return known(text or "no message", code=code, remedy=remedy)
 
 
 def _missing_module(code: str | None, message: str) -> str | None:

@@ -2,16 +2,23 @@
 
 import { jsonSchema, type Tool, tool } from "ai";
 import {
-  argumentFault,
+  ADVICE,
   ARGUMENTS,
   type ArgumentSchema,
+  DESCRIPTION,
+  fitting,
   InvalidInputError,
   type Json,
-  OFF_SUBJECT,
+  meant,
+  present,
+  readArgument,
   type Search,
   type SearchFunction,
   type SearchHit,
   type SearchOptions,
+  takesText,
+  told,
+  visible,
 } from "./index.ts";
 
 /** The arguments that a model may set; who asks is never one of them. */
@@ -54,22 +61,14 @@ export type Asked = { query?: string } & { [Name in ModelArgument]?: Json };
 /** What the model gets. */
 export type Found = {
   results: Pick<SearchHit, typeof SHOWN[number]>[];
+  /** What a model should know of the answer, such as that results do not fit into it. */
+  hints: string[];
   total_count: number | null;
   next_offset: number | null;
   answer_confidence: number | null;
   notes: Json | null;
   degraded: string | null;
 };
-
-/** A value, or what a text has as JSON, where the argument is no text: models send both. */
-function read(value: unknown, schema: ArgumentSchema): unknown {
-  if (typeof value !== "string" || schema.type === "string") return value;
-  try {
-    return JSON.parse(value);
-  } catch {
-    return value;
-  }
-}
 
 /**
  * Return a tool `{ query, ... }` for `tools` of generateText and streamText. Throws a TypeError for
@@ -79,11 +78,12 @@ function read(value: unknown, schema: ArgumentSchema): unknown {
 export function searchTool<F extends SearchFunction>(
   search: Search<F>,
   {
-    description = "Searches the knowledge base by meaning and by words.",
+    description = DESCRIPTION,
     arguments: given,
     options,
   }: SearchToolOptions<F> = {},
 ): Tool<Asked, Found> {
+  present(options ?? {});
   const isBound = (name: string) => Object.hasOwn(options ?? {}, name);
   const names = given ?? COMMON.filter((name) => !isBound(name));
   for (const name of names) {
@@ -109,18 +109,16 @@ export function searchTool<F extends SearchFunction>(
     }
     const asked = new Map<string, unknown>(required.map((name) => [name, undefined]));
     for (const [name, value] of sent) {
-      if (value !== null) asked.set(name, read(value, properties[name]!));
+      const read = meant(value, takesText(properties[name]!));
+      if (read !== null) asked.set(name, read);
     }
     for (const [name, value] of asked) {
-      const fault = argumentFault(name, value, properties[name]!);
-      if (fault) throw new InvalidInputError(fault);
+      asked.set(name, readArgument(name, value, properties[name]!));
     }
     return Object.fromEntries(asked) as Asked;
   };
   return tool({
-    description:
-      `${description} If answer_confidence is below ${OFF_SUBJECT}, the results may not ` +
-      "answer the query: say so instead of guessing.",
+    description: `${description} ${ADVICE}`,
     inputSchema: jsonSchema<Asked>({
       type: "object",
       properties,
@@ -131,22 +129,40 @@ export function searchTool<F extends SearchFunction>(
         try {
           return { success: true, value: checked(input) };
         } catch (error) {
-          return { success: false, error: error as Error };
+          return { success: false, error: told(error) as Error };
         }
       },
     }),
     // It checks again, because nobody else does if it is called directly.
-    execute: async (input, { abortSignal }): Promise<Found> => {
-      const { query = "", ...asked } = checked(input);
-      const { hits, total_count, next_offset, answer_confidence, notes, degraded } = await search
-        .search(
-          query,
-          { ...options, ...asked, signal: abortSignal } as unknown as SearchOptions<F>,
-        );
-      const results = hits.map((hit) =>
-        Object.fromEntries(SHOWN.map((column) => [column, hit[column]])) as Found["results"][number]
-      );
-      return { results, total_count, next_offset, answer_confidence, notes, degraded };
+    execute: async (input, { abortSignal }: { abortSignal?: AbortSignal } = {}) => {
+      try {
+        return await answered(checked(input), abortSignal);
+      } catch (error) {
+        throw told(error);
+      }
     },
   });
+
+  async function answered({ query = "", ...asked }: Asked, signal?: AbortSignal): Promise<Found> {
+    const given = { ...options, ...asked, signal } as unknown as SearchOptions<F>;
+    const { hits, next_offset, ...page } = await search.search(query, given);
+    const { results, hints } = fitting(
+      hits.map((hit) =>
+        Object.fromEntries(SHOWN.map((name) => [name, hit[name]])) as Found["results"][number]
+      ),
+    );
+    const { total_count, answer_confidence, notes, degraded } = page;
+    const { match_offset } = given as { match_offset?: number };
+    const found = {
+      results,
+      hints,
+      total_count,
+      // What does not fit begins the next page.
+      next_offset: hints.length > 0 ? Number(match_offset ?? 0) + results.length : next_offset,
+      answer_confidence,
+      notes,
+      degraded,
+    };
+    return JSON.parse(visible(JSON.stringify(found)));
+  }
 }

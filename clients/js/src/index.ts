@@ -5,13 +5,16 @@ import type { DocumentColumns, Upserted } from "../../../supabase/functions/_sha
 import {
   callFunction,
   type CallOptions,
+  checkValue,
   ConfigurationError,
   DEFAULT_TIMEOUT,
   hybridSearch,
   InvalidInputError,
   type Json,
+  present,
   type Question,
   questionParts,
+  type SearchArguments,
   searchArguments,
   type SearchClient,
   type SearchFunction,
@@ -21,10 +24,12 @@ import {
   SecondBrainError,
   UnavailableError,
   UnexpectedAnswerError,
+  vector,
 } from "../../../supabase/functions/_shared/hybrid_search.ts";
 
 export type { Upserted } from "../../../supabase/functions/_shared/contract.ts";
 export * from "../../../supabase/functions/_shared/hybrid_search.ts";
+export * from "../../../supabase/functions/_shared/models.ts";
 
 /** Texts to embeddings of the corpus's model, one for each, in their order. */
 export type Embed = (
@@ -44,6 +49,8 @@ export interface Setup<F extends SearchFunction = SearchFunction> extends CallOp
   embed?: Embed | EmbeddingSession;
   /** The name that is stored with the embeddings of `upsert`. */
   model?: string;
+  /** Refuse a search as service role without viewer_id, viewer_groups or `public_only: true`. */
+  multiTenant?: boolean;
 }
 
 /** A document: its key and what is known of it. */
@@ -56,7 +63,8 @@ export type KnowledgeDocument = Omit<
 export interface KnowledgeChunk {
   content: string;
   heading?: string | null;
-  embedding?: ArrayLike<number> | null;
+  /** A list, a typed array, or a text in pgvector's form. */
+  embedding?: ArrayLike<number> | string | null;
   embedding_model?: string | null;
   collection?: string;
   metadata?: Json;
@@ -173,7 +181,8 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     chunks: KnowledgeChunk[],
     options: CallOptions & { fields?: "merge" | "replace" } = {},
   ): Promise<Upserted> {
-    const { fields, ...call } = { ...this.#call(), ...options };
+    const { fields, ...call } = { ...this.#call(), ...present(options) };
+    checkValue(document, "document");
     const given = { document, chunks: await this.#withEmbeddings(chunks, call), fields };
     const answer = await callFunction(this.client, "upsert_knowledge_document", given, call);
     const [done] = this.#rows<Upserted>(answer);
@@ -183,8 +192,11 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
 
   /** Delete the document with this external_key for good, as service role; count its chunks. */
   async delete(external_key: string, options: CallOptions = {}): Promise<number> {
+    if (typeof external_key !== "string") {
+      throw new InvalidInputError(`external_key must be a text, not ${typeof external_key}`);
+    }
     const given = { document_key: external_key };
-    const call = { ...this.#call(), ...options };
+    const call = { ...this.#call(), ...present(options) };
     return await callFunction(this.client, "delete_knowledge_document", given, call) as number;
   }
 
@@ -234,7 +246,16 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
   }
 
   #options<G extends SearchFunction, O extends SearchOptions<G>>(options?: O): O {
-    return { function: this.setup.function, ...this.#call(), ...options } as O;
+    const given = { function: this.setup.function, ...this.#call(), ...present(options ?? {}) };
+    const { viewer_id, viewer_groups, public_only } = given as SearchArguments;
+    const isOfAll = viewer_id == null && viewer_groups == null && public_only !== true;
+    if (this.setup.multiTenant && isOfAll && given.function === "hybrid_search_knowledge_chunks") {
+      throw new InvalidInputError(
+        "the search is multiTenant, so each call needs viewer_id, viewer_groups or " +
+          "public_only: true",
+      );
+    }
+    return given as O;
   }
 
   /**
@@ -269,18 +290,24 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     if (!Array.isArray(chunks) || chunks.some((one) => typeof one !== "object" || !one)) {
       throw new InvalidInputError("chunks must be a list of objects, each with content");
     }
+    chunks.forEach((one, at) => {
+      const { embedding, ...others } = one;
+      checkValue(others, `chunks[${at}]`);
+      if ("embedding" in one && embedding !== null) vector(embedding!, `chunks[${at}].embedding`);
+    });
     const bare = this.setup.embed ? chunks.filter((one) => one.embedding === undefined) : [];
     if (bare.length > 0 && !this.setup.model) {
       throw new ConfigurationError("createSearch() got embed without model, the model's name");
     }
     const texts = bare.map((one) => one.content);
     const found = texts.length > 0 ? await this.embeddings(texts, "document", call) : [];
-    return chunks.map((one) => {
+    return chunks.map((one, at) => {
       const place = bare.indexOf(one);
       const embedding = place < 0 ? one.embedding : found[place];
-      if (!embedding) return one as unknown as Json;
-      const numbers = Array.from(embedding);
-      return { embedding_model: this.setup.model, ...one, embedding: numbers } as unknown as Json;
+      if (embedding == null) return one as unknown as Json;
+      const { model } = this.setup;
+      const numbers = vector(embedding, `chunks[${at}].embedding`);
+      return { ...(model && { embedding_model: model }), ...one, embedding: numbers } as Json;
     });
   }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// `npx second-brain init`: writes the SQL of this package into the migrations of a Supabase project,
+// `npx @second-brain-sql/client init`: writes the SQL of this package into the migrations of a Supabase project,
 // as `second-brain init` of the Python package does, and the same bytes. It connects to nothing.
 
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import type { Fusion } from "../../../supabase/functions/_shared/contract.ts";
 
-const USAGE = `Usage: npx second-brain init --dimensions N [options]
+const USAGE = `Usage: npx @second-brain-sql/client init --dimensions N [options]
 
 Write the migrations into your Supabase project: core, and the modules of --with. Files that are
 there are not changed, so a newer version, or another module, adds only new ones.

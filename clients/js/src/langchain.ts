@@ -12,6 +12,7 @@ import {
   type Filters,
   InvalidInputError,
   type KnowledgeDocument,
+  present,
   type Question,
   type Search,
   searchError,
@@ -69,7 +70,7 @@ export class SecondBrainVectorStore extends VectorStore {
     this.#mode = config.mode ?? "hybrid";
     this.#model = config.model ?? modelOf(embeddings);
     this.#fields = config.fields;
-    this.#options = config.options;
+    this.#options = present(config.options ?? {});
   }
 
   _vectorstoreType(): string {
@@ -249,6 +250,7 @@ export class SecondBrainRetriever<F extends SearchFunction = "search_my_knowledg
 
   constructor(config: RetrieverConfig<F>) {
     super(config);
+    present(config.options ?? {});
     this.#config = config;
   }
 

@@ -37,6 +37,10 @@ select proretset as "isSet"
 
 /** A client with the functions, and with rows of a table by the values of a column. */
 export interface PgliteClient extends SearchClient {
+  rpc(
+    name: string,
+    given?: Record<string, unknown>,
+  ): PromiseLike<Answer> & { abortSignal(signal: AbortSignal): Promise<Answer> };
   from(table: string): {
     select(columns: string): {
       filter(column: string, operator: "in", list: string): Promise<Answer>;
@@ -65,9 +69,12 @@ export function pgliteClient(
     }
   };
   return {
-    rpc(name: string, given: Record<string, unknown>) {
+    rpc(name, given = {}) {
       const ask = called(schema, name, given);
-      return { abortSignal: (signal: AbortSignal) => asked(ask, signal) };
+      return {
+        abortSignal: (signal: AbortSignal) => asked(ask, signal),
+        then: (done, failed) => asked(ask).then(done, failed),
+      };
     },
     from(table: string) {
       return {

@@ -3,7 +3,7 @@
 import { asSchema, generateText, stepCountIs } from "ai";
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { searchTool } from "second-brain/ai";
+import { searchTool } from "@second-brain-sql/client/ai";
 import { ANA, asService, asUser, BEN, emptied, installed } from "./database.js";
 import { modelThatAsks } from "./model.js";
 

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
 import { ANA, asService, asUser, BEN, emptied, installed } from "./database.js";
 
-/** @import { SearchOptions } from "second-brain" */
+/** @import { SearchOptions } from "@second-brain-sql/client" */
 
 describe("the arguments that shape the list", () => {
   /** @type {Awaited<ReturnType<typeof installed>>} */

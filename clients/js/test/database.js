@@ -5,8 +5,8 @@ import { pg_trgm } from "@electric-sql/pglite/contrib/pg_trgm";
 import { vector } from "@electric-sql/pglite-pgvector";
 import { readdir, readFile } from "node:fs/promises";
 import { basename } from "node:path";
-import { createSearch } from "second-brain";
-import { pgliteClient } from "second-brain/pglite";
+import { createSearch } from "@second-brain-sql/client";
+import { pgliteClient } from "@second-brain-sql/client/pglite";
 
 export const ROOT = new URL("../../../", import.meta.url);
 export const ANA = "00000000-0000-4000-8000-000000000001";

@@ -6,9 +6,9 @@ import { Document } from "@langchain/core/documents";
 import { Embeddings } from "@langchain/core/embeddings";
 import assert from "node:assert/strict";
 import { before, beforeEach, describe, test } from "node:test";
-import { InvalidInputError } from "second-brain";
-import { SecondBrainRetriever, SecondBrainVectorStore } from "second-brain/langchain";
-import { pgliteClient } from "second-brain/pglite";
+import { InvalidInputError } from "@second-brain-sql/client";
+import { SecondBrainRetriever, SecondBrainVectorStore } from "@second-brain-sql/client/langchain";
+import { pgliteClient } from "@second-brain-sql/client/pglite";
 import { ANA, asService, asUser, BEN, embedding, emptied, installed } from "./database.js";
 
 class AxisEmbeddings extends Embeddings {

@@ -8,13 +8,16 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { pgliteClient } from "second-brain/pglite";
+import { pgliteClient } from "@second-brain-sql/client/pglite";
 import { emptied, installed, ROOT } from "./database.js";
 import { modelThatAsks } from "./model.js";
 
 const page = await readFile(new URL("docs/javascript.md", ROOT), "utf8");
 const EXAMPLE = /^```js\n(.*?)^```\n\n```text\n(.*?)^```$/gms;
 const examples = [...page.matchAll(EXAMPLE)].map(([, code, printed]) => [code, printed]);
+
+// That of the page's own `init`; the database of the tests has another one.
+const [, DIMENSIONS] = /init --dimensions (\d+)/.exec(page);
 
 describe("docs/javascript.md", () => {
   const was = process.cwd();
@@ -27,7 +30,7 @@ describe("docs/javascript.md", () => {
     globalThis.modelOfTest = modelThatAsks({ query: "cancel an invoice" });
     folder = await mkdtemp(join(tmpdir(), "page-"));
     process.chdir(folder);
-    const [, init] = /^## PGlite$.*?^npx second-brain (init .*?)$/ms.exec(page);
+    const [, init] = /^## PGlite$.*?^npx @second-brain-sql/client (init .*?)$/ms.exec(page);
     const command = fileURLToPath(new URL("../dist/init.js", import.meta.url));
     execFileSync(process.execPath, [command, ...init.split(" ")], { stdio: "pipe" });
   });
@@ -47,7 +50,8 @@ describe("docs/javascript.md", () => {
       await writeFile(
         file,
         code.replace(/createClient\(.*?\)/s, "globalThis.clientOfTest")
-          .replace(/model: ".*?"/, "model: globalThis.modelOfTest"),
+          .replace(/model: ".*?"/, "model: globalThis.modelOfTest")
+          .replace(`vectorSize: ${DIMENSIONS}`, "vectorSize: 1024"),
       );
       try {
         await import(file);

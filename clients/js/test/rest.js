@@ -3,7 +3,7 @@
 import { createClient } from "@supabase/supabase-js";
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
-import { createSearch, InvalidInputError, PermissionDeniedError } from "second-brain";
+import { createSearch, InvalidInputError, PermissionDeniedError } from "@second-brain-sql/client";
 
 const { URL, KEY, SERVICE_TOKEN, USER, USER_TOKEN } = process.env;
 // supabase-js opens no socket here, but before Node 22 it needs a class for one.

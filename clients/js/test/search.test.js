@@ -15,8 +15,8 @@ import {
   searchError,
   SecondBrainError,
   UnavailableError,
-} from "second-brain";
-import { pgliteClient } from "second-brain/pglite";
+} from "@second-brain-sql/client";
+import { pgliteClient } from "@second-brain-sql/client/pglite";
 import {
   ANA,
   asService,
@@ -307,7 +307,7 @@ describe("the search", () => {
       [ana.search("invoice", { match_count: 0 }), InvalidInputError, "22023", /match_count/],
       [ana.search({ embedding: [1, 2] }), DimensionMismatchError, "22023", /1024/],
       [ana.search({ embedding: [1, NaN] }), InvalidInputError, null, /embedding\[1\] is NaN/],
-      [ana.search("a", { like: 1 }), MigrationMissingError, "42883", /search_my_knowledge_chunks/],
+      [ana.search("a", { match_cuont: 3 }), InvalidInputError, null, /^match_cuont is no argument/],
       [
         ana.search("a", { function: "search_all" }),
         MigrationMissingError,
@@ -377,6 +377,15 @@ describe("the search", () => {
     await database.exec(
       "grant execute on function public.facet_my_knowledge_chunks to authenticated",
     );
+  });
+
+  test("a call of PGlite's client can be awaited, as supabase-js's", async () => {
+    const client = pgliteClient(database, { role: "authenticated", claims: { sub: ANA } });
+    const given = { query_text: "invoice" };
+    const { data, error, status } = await client.rpc("search_my_knowledge_chunks", given);
+    assert.deepEqual([data.length, error, status], [2, null, 200]);
+    const refused = await client.rpc("no_such_function");
+    assert.equal(refused.error.code, "PGRST202");
   });
 
   test("a mistake of the program on PGlite is not a refusal of the database", async () => {

@@ -3,11 +3,11 @@
 
 import { createClient } from "@supabase/supabase-js";
 import { generateText, stepCountIs } from "ai";
-import { createSearch } from "second-brain";
-import { searchTool } from "second-brain/ai";
+import { createSearch } from "@second-brain-sql/client";
+import { searchTool } from "@second-brain-sql/client/ai";
 import { modelThatAsks } from "./model.js";
 
-const { URL, KEY, SERVICE_TOKEN, VIEWER, CALLS } = process.env;
+const { URL, KEY, SERVICE_TOKEN, VIEWER, NAMED, CALLS } = process.env;
 const client = createClient(URL, KEY, {
   accessToken: () => Promise.resolve(SERVICE_TOKEN),
   realtime: { transport: class {} },
@@ -15,8 +15,11 @@ const client = createClient(URL, KEY, {
 const search = createSearch(client, { function: "hybrid_search_knowledge_chunks" });
 const tools = {
   search: searchTool(search, {
-    options: { viewer_id: VIEWER, filters: { language: "english" } },
-    arguments: ["match_count", "collections"],
+    options: {
+      viewer_id: VIEWER,
+      required_filters: [{ field: "language", op: "eq", value: "english" }],
+    },
+    arguments: JSON.parse(NAMED),
   }),
 };
 

@@ -1,7 +1,14 @@
 // The errors of a call, with the classes, kinds and remedies of the Python package, and the one place
 // that turns an answer of supabase-js into one of them.
 
-import { CODES, type ErrorKind, MODULES, REMEDIES, REMEDIES_OF_CODES } from "./contract.ts";
+import {
+  CODES,
+  type ErrorKind,
+  MODULES,
+  REMEDIES,
+  REMEDIES_OF_CODES,
+  VISITORS_REMEDY,
+} from "./contract.ts";
 
 /** Anything that second-brain reports. A subclass, or `kind`, says which error it is. */
 export class SecondBrainError extends Error {
@@ -25,7 +32,8 @@ export class SecondBrainError extends Error {
     super(message);
     this.name = new.target.name;
     this.kind = new.target.kind;
-    this.remedy = remedy ?? REMEDIES_OF_CODES[code ?? ""] ?? REMEDIES[this.kind];
+    this.remedy = remedy ?? REMEDIES_OF_CODES[code ?? ""] ?? REMEDIES_OF_CODES[status] ??
+      REMEDIES[this.kind];
     this.code = code;
     this.status = status;
   }
@@ -60,6 +68,9 @@ export class ClientTimeoutError extends SearchTimeoutError {
 export class UnavailableError extends SecondBrainError {
   static override readonly kind: ErrorKind = "unavailable";
 }
+export class QuotaExceededError extends SecondBrainError {
+  static override readonly kind: ErrorKind = "quota_exceeded";
+}
 export class ConflictError extends SecondBrainError {
   static override readonly kind: ErrorKind = "conflict";
 }
@@ -81,6 +92,7 @@ const CLASSES = [
   SearchTimeoutError,
   ClientTimeoutError,
   UnavailableError,
+  QuotaExceededError,
   ConflictError,
   UnexpectedAnswerError,
   ConfigurationError,
@@ -108,7 +120,7 @@ export interface Failure {
 
 /** The error of an answer that supabase-js returned. */
 export function searchError(failure: Failure, status: number): SecondBrainError {
-  const code = failure.code || null;
+  const code = failure.code ? String(failure.code) : null;
   if (status === 0) {
     // fetch failed: supabase-js begins its message with the name of the error.
     const message = shortened(failure.message);
@@ -149,7 +161,9 @@ export function searchError(failure: Failure, status: number): SecondBrainError 
       status,
     });
   }
-  const known = CLASS_OF_CODE.get(code ?? "") ??
+  if (code === "42501" && text.includes("_public_")) remedy ??= VISITORS_REMEDY;
+  // Other codes than Postgres's and PostgREST's are a gateway's, whose status says more.
+  const known = CLASS_OF_CODE.get(String(code)) ??
     CLASS_OF_CODE.get(code?.length === 5 ? code.slice(0, 2) : String(status)) ??
     SecondBrainError;
   return new known(message, { remedy, code, status });

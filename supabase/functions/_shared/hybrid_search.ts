@@ -3,18 +3,19 @@
 // one call of an SQL function. Options and columns have the names of the database.
 // The npm package in clients/js is made of this folder; Edge Functions import it as it is.
 
-import type {
-  ArgumentSchema,
-  ErrorKind,
-  FILTER_COLUMNS,
-  Fusion,
-  HitColumns,
-  Json,
-  Searches,
+import {
+  ARGUMENTS,
+  type ArgumentSchema,
+  type ErrorKind,
+  type FILTER_COLUMNS,
+  type Fusion,
+  type HitColumns,
+  type Json,
+  type Searches,
 } from "./contract.ts";
 import { type Failure, InvalidInputError, searchError, UnexpectedAnswerError } from "./errors.ts";
 
-export { ARGUMENTS, FILTER_COLUMNS, OFF_SUBJECT } from "./contract.ts";
+export { ADVICE, ARGUMENTS, DESCRIPTION, FILTER_COLUMNS, OFF_SUBJECT } from "./contract.ts";
 export type { ArgumentSchema, ErrorKind, Json, SearchArguments } from "./contract.ts";
 export * from "./errors.ts";
 
@@ -24,7 +25,7 @@ export type SearchErrorKind = ErrorKind;
 export type SearchFunction = keyof Searches;
 
 /** A text, an embedding of the corpus's model, or both. */
-export type Question = string | { text?: string; embedding?: ArrayLike<number> | null };
+export type Question = string | { text?: string; embedding?: ArrayLike<number> | string | null };
 
 export type FilterField = typeof FILTER_COLUMNS[number] | "metadata" | `metadata.${string}`;
 type Scalar = string | number | boolean;
@@ -162,10 +163,19 @@ const TYPES = {
   object: "an object",
   array: "an array",
 };
-const FORMATS: Record<string, [pattern: RegExp, name: string]> = {
-  date: [/^\d{4}-\d\d-\d\d/, "a date such as 2026-01-31"],
-  uuid: [/^[\da-f]{8}(-?[\da-f]{4}){3}-?[\da-f]{12}$/i, "a UUID"],
+const FORMATS: Record<string, [fits: (text: string) => boolean, name: string]> = {
+  date: [
+    (text) => /^\d{4}-\d\d-\d\d$/.test(text) && dayOf(new Date(text)) === text,
+    "a date such as 2026-01-31",
+  ],
+  uuid: [(text) => /^[\da-f]{8}(-?[\da-f]{4}){3}-?[\da-f]{12}$/i.test(text), "a UUID"],
 };
+const NUMBER = /^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i;
+
+/** The day of a point in time, in UTC. */
+function dayOf(time: Date): string {
+  return Number.isFinite(Number(time)) ? time.toISOString().slice(0, 10) : "";
+}
 
 function fits(
   { type, format = "", items, minimum = -Infinity, maximum = Infinity }: ArgumentSchema,
@@ -174,7 +184,7 @@ function fits(
   const own = Array.isArray(value) ? "array" : Number.isInteger(value) ? "integer" : typeof value;
   if (value === null || (own !== type && !(own === "integer" && type === "number"))) return false;
   if (Array.isArray(value)) return value.every((one) => !items || fits(items, one));
-  if (typeof value === "string") return FORMATS[format]?.[0].test(value) ?? true;
+  if (typeof value === "string") return FORMATS[format]?.[0](value) ?? true;
   return typeof value !== "number" || (value >= minimum && value <= maximum);
 }
 
@@ -193,16 +203,72 @@ export function argumentFault(
   return fits(schema, value) ? undefined : `${name} must be ${described(schema)}`;
 }
 
-function vector(embedding: ArrayLike<number>): string {
+/**
+ * @internal Return the value of an argument, which may be a text for a number or for true or false,
+ * as in a URL, or a Date for a day. Throws an InvalidInputError for others.
+ */
+export function readArgument(name: string, value: unknown, schema: ArgumentSchema): unknown {
+  const { type, format } = schema;
+  let read = value;
+  if (typeof value === "string") {
+    if (type.match(/integer|number/) && NUMBER.test(value)) read = Number(value);
+    if (type === "boolean" && /^(true|false)$/.test(value)) read = value === "true";
+  }
+  if (format === "date" && value instanceof Date) read = dayOf(value);
+  if (name === "collections" && Array.isArray(read) && read.length === 0) {
+    throw new InvalidInputError("collections must be 1 to 50 names, not []");
+  }
+  const fault = argumentFault(name, read, schema);
+  if (fault) throw new InvalidInputError(`${fault}, not ${shown(value)}`);
+  return read;
+}
+
+/** @internal Return an embedding as the text that pgvector reads, which it may be already. */
+export function vector(embedding: ArrayLike<number> | string, path = "embedding"): string {
+  if (typeof embedding === "string" && /^\s*\[/.test(embedding)) return embedding;
+  if (typeof embedding !== "object" || typeof embedding?.length !== "number") {
+    throw new InvalidInputError(`${path} must be a list of numbers, not ${shown(embedding)}`);
+  }
   const numbers = Array.from(embedding);
   // JSON would write null.
   const wrong = numbers.findIndex((value) => !Number.isFinite(value));
   if (wrong >= 0) {
     throw new InvalidInputError(
-      `embedding[${wrong}] is ${numbers[wrong]}, it must be a finite number`,
+      `${path}[${wrong}] is ${shown(numbers[wrong])}, it must be a finite number`,
     );
   }
   return JSON.stringify(numbers);
+}
+
+// The arguments that say whose rows are found. An undefined one is a user that nobody looked up.
+const WHO = ["viewer_id", "viewer_groups", "public_only", "required_filters"];
+const KNOWN: Record<string, ArgumentSchema> = {
+  ...ARGUMENTS,
+  query_embedding: { type: "string" },
+  viewer_id: { type: "string", format: "uuid" },
+  viewer_groups: { type: "array", items: { type: "string" } },
+  public_only: { type: "boolean" },
+};
+
+/** @internal The arguments but undefined ones, which are as those that are left out. */
+export function present<Options extends object>(options: Options): Options {
+  for (const name of WHO) {
+    if (Object.hasOwn(options, name) && options[name as keyof Options] === undefined) {
+      refuseValue(name, undefined);
+    }
+  }
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(given) as Options;
+}
+
+/** @internal Return arguments as JSON has them. Throws an InvalidInputError for other values. */
+export function checkedArguments<Options extends object>(options: Options): Options {
+  const given = present(options);
+  for (const [name, value] of Object.entries(given)) {
+    if (name.endsWith("filters")) checkFilters(value, name);
+    else checkValue(value, name);
+  }
+  return given;
 }
 
 /** When a call ends early. */
@@ -228,20 +294,22 @@ export async function callFunction(
       `timeout is ${timeout}, it must be above 0 and at most ${LONGEST_TIMEOUT} milliseconds`,
     );
   }
+  const checked = checkedArguments(given);
   signal?.throwIfAborted();
-  const deadline = AbortSignal.timeout(timeout);
+  const deadline = AbortSignal.timeout(Math.ceil(timeout));
   const { data, error, status } = await client
-    .rpc(name, given)
+    .rpc(name, checked)
     .abortSignal(signal ? AbortSignal.any([signal, deadline]) : deadline);
-  if (error) {
+  // The body of a gateway may be null.
+  if (error || status > 299) {
     if (status === 0) signal?.throwIfAborted();
     const broken = Object.keys(given).find((one) => BROKEN.test(JSON.stringify(given[one]) ?? ""));
-    if (broken && error.code?.startsWith("22P0")) {
+    if (broken && error?.code?.startsWith("22P0")) {
       throw new InvalidInputError(`${broken} has a NUL or half of a character's surrogate pair`, {
         remedy: "Remove these characters: text.toWellFormed() replaces the second kind.",
       });
     }
-    throw searchError(error, status);
+    throw searchError(error ?? {}, status);
   }
   return data;
 }
@@ -253,18 +321,26 @@ export function checkFilters(filters: unknown, name = "filters"): void {
   checkValue(filters, name);
 }
 
-/** Throw an InvalidInputError for a value that JSON would change or leave out. */
-function checkValue(value: unknown, path: string, depth = 0): void {
+/** @internal Throw an InvalidInputError for a value that JSON would change or leave out. */
+export function checkValue(value: unknown, path: string, depth = 0): void {
   const kind = kindOf(value);
   if (depth > DEEPEST) throw new InvalidInputError(`${path.slice(0, 100)} is nested too deeply`);
   if (kind === "Array") {
-    // A list has holes as undefined.
-    Array.from(value as unknown[]).forEach((one, at) =>
-      checkValue(one, `${path}[${at}]`, depth + 1)
-    );
+    const list = value as unknown[];
+    // A list has holes as undefined, and JSON has no keys of it.
+    Array.from(list).forEach((one, at) => checkValue(one, `${path}[${at}]`, depth + 1));
+    const key = Object.keys(list)[list.length];
+    if (key !== undefined) refuseValue(`${path}.${key}`, undefined);
   } else if (kind === "Object") {
     const [symbol] = Object.getOwnPropertySymbols(value);
     if (symbol) refuseValue(`${path}.${String(symbol)}`, symbol);
+    // What an instance keeps elsewhere, or writes in place of itself, would not come back.
+    const isPlain = [null, Object.prototype].includes(Object.getPrototypeOf(value));
+    const { toJSON } = value as { toJSON?: unknown };
+    if (!isPlain && (toJSON !== undefined || Object.keys(value as object).length === 0)) {
+      const type = (value as object).constructor?.name ?? kind;
+      refuseValue(path, value, type);
+    }
     for (const key in value as object) {
       const inner = (value as Record<string, unknown>)[key];
       // JSON has no inherited keys.
@@ -283,11 +359,19 @@ function kindOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice(8, -1);
 }
 
-function refuseValue(path: string, value: unknown): never {
+/** A value in a message. */
+function shown(value: unknown): string {
   const kind = kindOf(value);
-  const found = ["Number", "Date"].includes(kind) ? String(value) : kind;
-  throw new InvalidInputError(`${path} must be JSON, not ${found}`, {
-    remedy: path.includes("filters")
+  if (kind === "String") return JSON.stringify(String(value).slice(0, 100));
+  return ["Number", "Date", "Undefined", "Null", "Boolean"].includes(kind) ? String(value) : kind;
+}
+
+function refuseValue(path: string, value: unknown, type = shown(value)): never {
+  throw new InvalidInputError(`${path} must be JSON, not ${type}`, {
+    remedy: WHO.includes(path.split(".").at(-1)!) && value === undefined
+      ? "Look up who asks before the search: with null, or without the key, the rows of all users " +
+        "are searched."
+      : path.includes("filters")
       ? 'Give { team: "search" }, or a list of conditions such as ' +
         '[{ field: "metadata.page", op: "in", value: [1, 2] }].'
       : "Give a text, a finite number, a valid Date, a boolean, null, a list or a plain object.",
@@ -311,13 +395,22 @@ export function searchArguments<Options extends object>(
   question: Question,
   options: Options,
 ): Options & { query_text?: string; query_embedding?: string } {
-  for (const [name, value] of Object.entries(options)) {
-    if (name.endsWith("filters")) checkFilters(value, name);
-    else if (value !== undefined) checkValue(value, name);
-  }
   const { text, embedding } = questionParts(question);
-  const query_embedding = embedding ? vector(embedding) : undefined;
-  return { ...options, query_text: text, query_embedding };
+  const query_embedding = embedding == null ? undefined : vector(embedding);
+  const given = checkedArguments({ ...options, query_text: text, query_embedding });
+  for (const [name, value] of Object.entries(given) as [keyof typeof given & string, unknown][]) {
+    const schema = Object.hasOwn(KNOWN, name) ? KNOWN[name] : undefined;
+    if (!schema) {
+      const known = Object.keys(KNOWN).join(", ");
+      throw new InvalidInputError(`${name} is no argument of a search, known are: ${known}`);
+    }
+    // Null is as what is left out. Conditions and factors have a check of their own.
+    if (value === null) delete given[name];
+    else if (schema.items?.type !== "object") {
+      Object.assign(given, { [name]: readArgument(name, value, schema) });
+    }
+  }
+  return given;
 }
 
 /** Search once, and return the page at `match_offset`. Rejects with a SecondBrainError. */
@@ -329,7 +422,7 @@ export async function hybridSearch<F extends SearchFunction = "search_my_knowled
   const { function: name = DEFAULT_FUNCTION, signal, timeout, ...given } = options;
   const asked = searchArguments(question, given);
   const data = await callFunction(client, name, asked, { signal, timeout });
-  return page(data, given, BOUNDS[name]);
+  return page(data, asked, BOUNDS[name]);
 }
 
 function page(

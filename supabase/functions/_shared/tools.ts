@@ -282,7 +282,6 @@ export const PASSAGE_COLUMNS = [
   "matched_terms",
   "duplicates",
 ] as const;
-export const ANSWER_BOUND = 60000;
 export const EXCERPTS = { "search_knowledge_base": 1000, "hybrid_search": 200 };
 export const MORE = "More documents may match than are listed: do not say that these are all.";
 export const METADATA_COLUMNS = [

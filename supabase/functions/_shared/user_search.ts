@@ -5,11 +5,11 @@
 
 import { createClient } from "@supabase/supabase-js";
 import { ARGUMENTS, type ArgumentSchema, REMEDIES } from "./contract.ts";
-import type { Database, Json } from "./database.types.ts";
+import type { Database } from "./database.types.ts";
 import {
-  argumentFault,
   callFunction,
   hybridSearch,
+  readArgument,
   searchArguments,
   SearchError,
   type SearchErrorKind,
@@ -41,7 +41,7 @@ const LONGEST_QUERY = 1000;
 const MOST_RESULTS = 50;
 const MOST_OFFSET = 1000;
 
-// Those that have other names or bounds here are not passed on.
+// The keys of a request. Those with another name or other bounds than in SQL are not passed on.
 const {
   query_text: _query,
   match_count: _count,
@@ -51,11 +51,15 @@ const {
   ...PASSED
 } = ARGUMENTS;
 const TYPED: Record<string, ArgumentSchema> = {
+  query: { type: "string" },
+  limit: { type: "integer", minimum: 1, maximum: MOST_RESULTS },
+  offset: { type: "integer", minimum: 0, maximum: MOST_OFFSET },
+  threshold: { type: "number", minimum: -1, maximum: 1 },
   ...PASSED,
   embedding: { type: "boolean" },
   public_only: { type: "boolean" },
 };
-const KEYS = ["query", "limit", "offset", "filters", "threshold", ...Object.keys(TYPED)];
+const KEYS = [...Object.keys(TYPED), "filters"];
 
 // The errors that a caller sees with their message; the others are 502.
 const STATUSES: Partial<Record<SearchErrorKind, number>> = {
@@ -104,30 +108,34 @@ function invalid(message: string): Refusal {
   return new Refusal(400, "invalid_input", message, remedy);
 }
 
-function whole(name: string, value: unknown, least: number, most: number): number {
-  if (typeof value !== "number" || !Number.isInteger(value) || value < least || value > most) {
-    throw invalid(`${name} must be a whole number from ${least} to ${most}`);
-  }
-  return value;
-}
-
 /** What a JSON body asks for; throws a Refusal. */
 export function read(body: unknown): SearchRequest {
   if (typeof body !== "object" || body === null || Array.isArray(body)) {
     throw invalid("the body must be a JSON object");
   }
-  const { query, limit = 10, offset = 0, filters = null, threshold = 0, ...others } =
-    body as Record<string, Json | undefined>;
-  for (const [name, value] of Object.entries(others)) {
+  const asked: { [name: string]: unknown } = {};
+  for (const [name, value] of Object.entries(body)) {
     const schema = Object.hasOwn(TYPED, name) ? TYPED[name] : undefined;
-    if (!schema) {
+    if (!schema && name !== "filters") {
       throw invalid(`${name} is no key of a request, known are: ${KEYS.join(", ")}`);
     }
-    // What these numbers and texts may be, the database checks.
-    const fault = argumentFault(name, value, schema);
-    if (fault) throw invalid(fault);
+    if (value === null) continue;
+    try {
+      // What these numbers and texts may be, the database checks.
+      asked[name] = schema ? readArgument(name, value, schema) : value;
+    } catch (error) {
+      throw invalid((error as Error).message);
+    }
   }
-  const { embedding = true, ...options } = others as SearchOptions & { embedding?: boolean };
+  const {
+    query,
+    limit = 10,
+    offset = 0,
+    filters = null,
+    threshold = 0,
+    embedding = true,
+    ...options
+  } = asked;
   const isRelated = query === undefined && options.like_ids !== undefined;
   if (!isRelated && !(typeof query === "string" && query.trim() && query.length <= LONGEST_QUERY)) {
     throw invalid(`query must be a text of 1 to ${LONGEST_QUERY} characters`);
@@ -135,21 +143,18 @@ export function read(body: unknown): SearchRequest {
   if (typeof filters !== "object") {
     throw invalid("filters must be an array of conditions or an object");
   }
-  if (typeof threshold !== "number" || !(threshold >= -1 && threshold <= 1)) {
-    throw invalid("threshold must be a cosine similarity from -1 to 1");
-  }
   return {
     query: query as string | undefined,
-    embedding,
+    embedding: embedding as boolean,
     words: true,
     explained: false,
     options: {
       ...options,
-      match_count: whole("limit", limit, 1, MOST_RESULTS),
-      match_offset: whole("offset", offset, 0, MOST_OFFSET),
-      filters: filters as SearchOptions["filters"],
+      match_count: limit,
+      match_offset: offset,
+      filters,
       match_threshold: threshold,
-    },
+    } as SearchOptions,
   };
 }
 

@@ -13,10 +13,10 @@ import {
   requireBearerAuth,
 } from "@modelcontextprotocol/server";
 import { createClient } from "@supabase/supabase-js";
-import { type Json, OFF_SUBJECT, REMEDIES } from "../_shared/contract.ts";
+import { ANSWER_BOUND, type Json, OFF_SUBJECT, REMEDIES } from "../_shared/contract.ts";
 import type { Filters, FilterValues, SearchHit, SearchOptions } from "../_shared/hybrid_search.ts";
+import { fitting, meant, takesText, visible } from "../_shared/models.ts";
 import {
-  ANSWER_BOUND,
   EXCERPTS,
   HISTORY,
   INSTRUCTIONS,
@@ -102,23 +102,14 @@ async function found(
     // The chunks of few documents filled the pools.
     answer = await searched(token, { pool_size: LARGEST_POOL, ...asked }, legs);
   }
-  const results: ReturnType<typeof passage>[] = [];
-  let length = 0;
-  for (const hit of answer.results) {
-    const shown = passage(hit, excerpt);
-    length += JSON.stringify(shown).length;
-    if (results.length > 0 && length > ANSWER_BOUND) break;
-    results.push(shown);
-  }
-  const left = answer.results.length - results.length;
+  const shown = fitting(answer.results.map((hit) => passage(hit, excerpt)));
   const hints = [
     ...(answer.degraded ? [`${answer.degraded}.`] : []),
     ...(answer.pool_ended ? [MORE] : []),
-    ...(left > 0
-      ? [`${left} further results do not fit into an answer: ask for fewer, with fewer neighbours.`]
-      : []),
+    ...shown.hints,
   ];
-  return { ...answer, results, hints, truncated: answer.truncated || left > 0 };
+  const truncated = answer.truncated || shown.hints.length > 0;
+  return { ...answer, results: shown.results, hints, truncated };
 }
 
 const LARGEST_POOL = 1000;
@@ -182,7 +173,7 @@ async function fetched(token: string, id: string, offset: number) {
   const next_offset = next < document.chunk_count ? next : null;
   return {
     id,
-    title: document.title ?? "",
+    title: document.title ?? document.external_key ?? "untitled",
     text: passages.join("\n\n"),
     url: document.source_url ?? "",
     metadata: given({ ...document.metadata, ...Object.fromEntries(shown), next_offset }),
@@ -204,7 +195,7 @@ const CALLS: Record<keyof typeof TOOLS, (token: string, asked: Arguments) => Pro
     return {
       results: results.map((hit) => ({
         id: hit.document_id ?? hit.id,
-        title: hit.title ?? "",
+        title: hit.title ?? hit.external_key ?? "untitled",
         url: hit.source_url ?? "",
       })),
     };
@@ -217,23 +208,13 @@ function given(asked: object): object {
   return Object.fromEntries(Object.entries(asked).filter(([, value]) => value != null));
 }
 
-/** Whether a schema, or one of its alternatives, takes a text. */
-function takesText({ type, anyOf }: { [key: string]: Json }): boolean {
-  return type === "string" || (anyOf as { type: string }[] ?? []).some(takesText);
-}
-
-/** What a model sent without nulls, and what it wrote as JSON in a text; both are usual. */
-function meant(sent: object, { properties }: Tool["inputSchema"]): object {
-  const read = ([name, value]: [string, unknown]) => {
-    const isJson = typeof value === "string" && /^\s*[[{]|^(true|false)$/.test(value);
-    if (!isJson || takesText(properties[name] ?? {})) return [name, value];
-    try {
-      return [name, JSON.parse(value)];
-    } catch {
-      return [name, value];
-    }
-  };
-  return Object.fromEntries(Object.entries(given(sent)).map(read));
+/** What a model sent without what it leaves out, and what it wrote as JSON in a text. */
+function asMeant(sent: object, { properties }: Tool["inputSchema"]): object {
+  return given(Object.fromEntries(
+    Object.entries(sent).map(([name, value]) => {
+      return [name, meant(value, takesText(properties[name] ?? {}))];
+    }),
+  ));
 }
 
 // A tool checks its arguments itself, so that a refusal has its remedy.
@@ -272,7 +253,7 @@ const handler = createMcpHandler(({ authInfo }) => {
     }, async (sent) => {
       try {
         const unknown = Object.keys(sent).find((one) => !names.includes(one));
-        const asked = meant(sent, TOOLS[name].inputSchema);
+        const asked = asMeant(sent, TOOLS[name].inputSchema);
         const issues = unknown
           ? [{ message: `${unknown} is no argument, known are: ${names.join(", ")}` }]
           : (await check(asked)).issues;
@@ -282,8 +263,9 @@ const handler = createMcpHandler(({ authInfo }) => {
         }
         const content = await CALLS[name](authInfo?.token ?? "", asked);
         // In JSON, a passage cannot look like another result.
-        const text = JSON.stringify(content, (_, value) => value ?? undefined);
-        return { content: [{ type: "text", text }], structuredContent: { ...content } };
+        const text = visible(JSON.stringify(content, (_, value) => value ?? undefined));
+        const structuredContent = JSON.parse(visible(JSON.stringify(content)));
+        return { content: [{ type: "text", text }], structuredContent };
       } catch (error) {
         if (!(error instanceof Refusal)) console.error(error);
         const { message, remedy } = error instanceof Refusal

@@ -1,8 +1,21 @@
 """Retrievers and stores for other frameworks; each module needs the extra of its name."""
 
+import asyncio
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from second_brain.retrieval.answer import SearchResponse, SearchResult
+
+
+def awaited(method: Callable[..., Any]) -> Any:
+    """Return the method for an event loop, which runs in a thread."""
+
+    @wraps(method)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(method, *args, **kwargs)
+
+    return call
 
 
 def described(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:

@@ -1,20 +1,25 @@
-"""Haystack: a document store, and two retrievers that search it."""
+"""Haystack: a document store, two retrievers that search it, and a tool over the service."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.errors import FilterError
+from haystack.tools.tool import Tool
 from haystack.utils import Secret
 from haystack.utils.filters import document_matches_filter
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterExpression, Operator, Part
+from second_brain.integrations import awaited
 from second_brain.integrations.conditions import Joint, all_of, joined
 from second_brain.integrations.store import IfStored, Stored, Text, TextStore
+from second_brain.integrations.tool import SearchTool
+from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.tool_arguments import DESCRIPTION
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import Database
 
@@ -120,7 +125,7 @@ class SecondBrainDocumentStore:
         if filters and "operator" not in filters:
             raise FilterError(f"'operator' key missing in {filters}")
         documents = map(_document, self._store.everything(with_embedding=True))
-        return [one for one in documents if not filters or document_matches_filter(filters, one)]
+        return [one for one in documents if not filters or _matches(filters, one)]
 
     def write_documents(
         self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
@@ -163,6 +168,16 @@ class SecondBrainDocumentStore:
         found = self.filter_documents(filters)
         self._store.write([_text(one, meta) for one in found])
         return len(found)
+
+    # Haystack's names for an event loop.
+    count_documents_async = awaited(count_documents)
+    count_documents_by_filter_async = awaited(count_documents_by_filter)
+    filter_documents_async = awaited(filter_documents)
+    write_documents_async = awaited(write_documents)
+    delete_documents_async = awaited(delete_documents)
+    delete_all_documents_async = awaited(delete_all_documents)
+    delete_by_filter_async = awaited(delete_by_filter)
+    update_by_filter_async = awaited(update_by_filter)
 
     def search(
         self,
@@ -240,6 +255,8 @@ class SecondBrainEmbeddingRetriever(_Retriever):
         """Return the documents with the most similar embeddings."""
         return self._found(query_embedding, None, filters, top_k)
 
+    run_async = component.output_types(documents=list[Document])(awaited(run))
+
 
 @component
 class SecondBrainHybridRetriever(_Retriever):
@@ -255,6 +272,32 @@ class SecondBrainHybridRetriever(_Retriever):
     ) -> dict[str, list[Document]]:
         """Return the best documents; without an embedding, by text only."""
         return self._found(query_embedding, query, filters, top_k)
+
+    run_async = component.output_types(documents=list[Document])(awaited(run))
+
+
+def search_tool(
+    service: RetrievalService | None = None,
+    *,
+    async_service: AsyncRetrievalService | None = None,
+    name: str = "search",
+    description: str = DESCRIPTION,
+    arguments: Collection[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Tool:
+    """Return a tool for agents: the model sets the query and `arguments`, never `options`.
+
+    `arguments` are names of SearchQuery; the default is `limit`, `offset`, `date_from` and
+    `date_to` without what `options` has. Any other argument of a call is refused by name.
+    """
+    tool = SearchTool(service, async_service, description, arguments, options)
+    return Tool(
+        name,
+        tool.description,
+        tool.schema.model_json_schema(),
+        tool.function,
+        async_function=tool.async_function,
+    )
 
 
 def _text(document: Document, meta: Mapping[str, Any] | None = None) -> Text:
@@ -273,6 +316,23 @@ def _document(stored: Stored, score: float | None = None) -> Document:
         embedding=stored.embedding,
         score=score,
     )
+
+
+def _matches(filters: Mapping[str, Any], document: Document) -> bool:
+    """Say whether a document passes filters; a value of another type passes no comparison."""
+    if "conditions" in filters:
+        joint = _JOINTS.get(filters.get("operator", ""))
+        if joint is None:
+            return bool(document_matches_filter(dict(filters), document))
+        parts = [_matches(one, document) for one in filters["conditions"]]
+        return any(parts) if joint == "or" else all(parts) == (joint == "and")
+    try:
+        return bool(document_matches_filter(dict(filters), document))
+    except FilterError:
+        # It raises again if it is the filter that is wrong.
+        same = Document(content="", meta={"value": filters.get("value")})
+        document_matches_filter({**filters, "field": "meta.value"}, same)
+        return False
 
 
 def _tree(filters: Mapping[str, Any]) -> Part:

@@ -1,7 +1,7 @@
 """LangChain: a retriever and a tool over the retrieval service, and a vector store."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from uuid import uuid4
 
 import numpy as np
@@ -13,7 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import run_in_executor
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import StructuredTool, ToolException
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from pydantic import ConfigDict, Field, model_validator
@@ -30,9 +30,11 @@ from second_brain.integrations.store import (
     checked_ids,
     questions,
 )
-from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
+from second_brain.integrations.tool import FAILED, SearchTool
 from second_brain.retrieval.answer import SearchResponse
+from second_brain.retrieval.plan import invalid_query
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.tool_arguments import DESCRIPTION, told
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import Database
 
@@ -92,14 +94,21 @@ def search_tool(
     `arguments` are names of SearchQuery; the default is `limit`, `offset`, `date_from` and
     `date_to` without what `options` has. Any other argument of a call is refused by name.
     """
-    tool = SearchTool(service, async_service, arguments, options)
+    tool = SearchTool(service, async_service, description, arguments, options, _refuse_call)
     return StructuredTool.from_function(
-        func=tool.run if service else None,
-        coroutine=tool.run_async if async_service else None,
+        func=tool.function,
+        coroutine=tool.async_function,
         name=name,
-        description=f"{description} {ADVICE}",
+        description=tool.description,
         args_schema=tool.schema,
+        # The model reads what was wrong, and calls again.
+        handle_tool_error=True,
+        handle_validation_error=lambda error: told(FAILED, invalid_query(error)),
     )
+
+
+def _refuse_call(failure: str) -> NoReturn:
+    raise ToolException(failure)
 
 
 def _documents(response: SearchResponse) -> list[Document]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -35,12 +35,13 @@ from llama_index.core.vector_stores.utils import (
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import FilterExpression, Operator, Part
-from second_brain.integrations import described, score, text
+from second_brain.integrations import awaited, described, score, text
 from second_brain.integrations.conditions import Group, all_of, condition, joined
 from second_brain.integrations.store import Mode, Stored, Text, TextStore, questions
-from second_brain.integrations.tool import ADVICE, DESCRIPTION, SearchTool
+from second_brain.integrations.tool import SearchTool
 from second_brain.retrieval.answer import SearchResponse
 from second_brain.retrieval.service import AsyncRetrievalService, RetrievalService
+from second_brain.retrieval.tool_arguments import DESCRIPTION
 from second_brain.services.install import SCHEMA
 from second_brain.services.postgres import Database
 
@@ -117,12 +118,12 @@ def search_tool(
     `arguments` are names of SearchQuery; the default is `limit`, `offset`, `date_from` and
     `date_to` without what `options` has. Any other argument of a call is refused by name.
     """
-    tool = SearchTool(service, async_service, arguments, options)
+    tool = SearchTool(service, async_service, description, arguments, options)
     return FunctionTool.from_defaults(
-        fn=tool.run if service else None,
-        async_fn=tool.run_async if async_service else None,
+        fn=tool.function,
+        async_fn=tool.async_function,
         name=name,
-        description=f"{description} {ADVICE}",
+        description=tool.description,
         fn_schema=tool.schema,
     )
 
@@ -280,36 +281,21 @@ class SecondBrainVectorStore(BasePydanticVectorStore):
             ids=[one.key for one in found],
         )
 
-    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Run `add` in a thread."""
-        return await asyncio.to_thread(self.add, nodes, **kwargs)
+    # LlamaIndex's names for an event loop.
+    async_add = awaited(add)
+    adelete = awaited(delete)
+    adelete_nodes = awaited(delete_nodes)
+    aget_nodes = awaited(get_nodes)
+    aclear = awaited(clear)
+    aquery = awaited(query)
 
-    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Run `delete` in a thread."""
-        await asyncio.to_thread(self.delete, ref_doc_id, **delete_kwargs)
-
-    async def adelete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **delete_kwargs: Any,
-    ) -> None:
-        """Run `delete_nodes` in a thread."""
-        await asyncio.to_thread(self.delete_nodes, node_ids, filters, **delete_kwargs)
-
-    async def aget_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
-    ) -> list[BaseNode]:
-        """Run `get_nodes` in a thread."""
-        return await asyncio.to_thread(self.get_nodes, node_ids, filters)
-
-    async def aclear(self) -> None:
-        """Run `clear` in a thread."""
-        await asyncio.to_thread(self.clear)
-
-    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Run `query` in a thread."""
-        return await asyncio.to_thread(self.query, query, **kwargs)
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """Refuse: what `to_dict` returns has no database."""
+        raise InvalidInputError(
+            "a store cannot be made of a dict, which has no connection to a database",
+            remedy="Call SecondBrainVectorStore(database, embedding_model=...).",
+        )
 
 
 def _node(stored: Stored) -> BaseNode:

@@ -4,22 +4,19 @@ A store is for a trusted backend: like the writer, it connects as service_role o
 the tables. Only its searches can be limited to a viewer.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import Any, Literal, LiteralString, get_args
+from typing import Any, Literal, LiteralString, TypeVar, get_args
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
-from psycopg_pool import ConnectionPool
 
-from second_brain.errors import InvalidInputError, redacted, translate
+from second_brain.errors import InvalidInputError
 from second_brain.filters import Filters, json_form
-from second_brain.services.connection_calls import lock_of
-from second_brain.services.connections import connect
+from second_brain.services.blocking import finished
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.postgres import Database, PostgresProvider
 from second_brain.services.write import KnowledgeWriter
@@ -93,6 +90,8 @@ _COUNT = "select count(*) from public.knowledge_documents where collection = %(c
 
 _PAGE_SIZE = 500
 
+Outcome = TypeVar("Outcome")
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -123,8 +122,8 @@ class TextStore:
     `database` is a pool, a connection string or a connection; a service should use a pool.
     `embedding_model` is the name that is stored with the embeddings. `fields` are further fields of
     each document that is written, such as `{"language": "german", "visibility": "public"}`.
-    `options` are arguments of each search, such as `{"viewer_id": ...}`. All methods raise a
-    SecondBrainError.
+    `options` are arguments of each search, such as `{"viewer_id": ...}`; `timeout` is for each
+    transaction, too. All methods raise a SecondBrainError.
     """
 
     def __init__(
@@ -138,12 +137,13 @@ class TextStore:
         schema: str = SCHEMA,
     ) -> None:
         self._provider = PostgresProvider(database, schema=schema)
-        self._database = database
         self._install = Install(schema)
         self._model = embedding_model
         self._collection = collection
         self._fields = dict(fields or {})
         self._options = dict(options or {})
+        timeout = self._options.get("timeout")
+        self._writer = KnowledgeWriter(database, schema=schema, timeout=timeout)
         for name in ("external_key", "collection", "metadata"):
             if name in self._fields:
                 raise InvalidInputError(f"fields must not have {name!r}: the store sets it")
@@ -159,41 +159,44 @@ class TextStore:
         by_key = {key: replace(text, key=key) for key, text in zip(names, texts, strict=True)}
         # In this order, two writers of the same texts wait for each other without a deadlock.
         ordered = sorted(by_key.values(), key=lambda text: text.key)
-        with self._transaction() as connection:
-            writer = KnowledgeWriter(connection, schema=self._install.schema)
-            keys = {"keys": [text.key for text in ordered]}
-            for key in self._rows(connection, _ELSEWHERE, keys):
+        keys = [text.key for text in ordered]
+
+        def written(connection: psycopg.Connection[Any]) -> list[str]:
+            writer = self._writer_on(connection)
+            for key in self._rows(connection, _ELSEWHERE, {"keys": keys}):
                 raise InvalidInputError(
                     f"the id {key!r:.100} is a document of another collection",
                     remedy="Use other ids, such as UUIDs, or another schema for each store.",
                 )
-            before = self._rows(connection, _OF_HERE, keys)
+            before = self._rows(connection, _OF_HERE, {"keys": keys})
             if if_stored == "stop" and before:
                 return before
             skipped = set(before if if_stored == "skip" else ())
             for text in ordered:
-                if text.key in skipped:
-                    continue
-                chunk: dict[str, Any] = {"content": text.content}
-                if text.embedding is not None:
-                    chunk |= {"embedding": text.embedding, "embedding_model": self._model}
-                name = f"metadata of {text.key!r:.100}"
-                if not isinstance(text.metadata, Mapping):
-                    raise InvalidInputError(
-                        f"{name} must be a dict, not {type(text.metadata).__name__}"
-                    )
-                metadata = json_form(dict(text.metadata), name)
-                writer.upsert_document(
-                    {
-                        **self._fields,
-                        "external_key": text.key,
-                        "collection": self._collection,
-                        "metadata": metadata,
-                    },
-                    [chunk],
-                    fields="replace",
-                )
+                if text.key not in skipped:
+                    writer.upsert_document(*self._document(text), fields="replace")
             return before
+
+        return self._in_transaction(written, keys)
+
+    def _document(self, text: Text) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return a text as a document and its chunk. Raises InvalidInputError."""
+        chunk: dict[str, Any] = {"content": text.content}
+        if text.embedding is not None:
+            chunk |= {"embedding": text.embedding, "embedding_model": self._model}
+        name = f"metadata of {text.key!r:.100}"
+        if not isinstance(text.metadata, Mapping):
+            raise InvalidInputError(f"{name} must be a dict, not {type(text.metadata).__name__}")
+        document = {
+            **self._fields,
+            "external_key": text.key,
+            "collection": self._collection,
+            "metadata": json_form(dict(text.metadata), name),
+        }
+        return document, [chunk]
+
+    def _writer_on(self, connection: psycopg.Connection[Any]) -> KnowledgeWriter:
+        return KnowledgeWriter(connection, schema=self._install.schema)
 
     def get(self, keys: Sequence[str]) -> list[Stored]:
         """Return the texts with these ids, in the order of the ids; missing ones are left out.
@@ -201,17 +204,14 @@ class TextStore:
         The chunks of a document that was not written by a store are joined to one text.
         """
         keys = checked_ids(keys)
-        with self._transaction() as connection:
-            arguments = {"keys": keys, "with_embedding": False}
-            found: list[Stored] = self._rows(connection, _OF_KEYS, arguments, _STORED)
+        arguments = {"keys": keys, "with_embedding": False}
+        found: list[Stored] = self._read(_OF_KEYS, arguments, _STORED)
         by_key = {one.key: one for one in _joined(found)}
         return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
 
     def labelled(self, metadata: Mapping[str, Any]) -> list[str]:
         """Return the ids of the texts whose metadata contains this."""
-        with self._transaction() as connection:
-            arguments = {"metadata": Jsonb(json_form(dict(metadata), "metadata"))}
-            return self._rows(connection, _LABELLED, arguments)
+        return self._read(_LABELLED, {"metadata": Jsonb(json_form(dict(metadata), "metadata"))})
 
     def everything(self, *, with_embedding: bool = False) -> Iterator[Stored]:
         """Yield all texts of the collection in the order of their ids, in pages of 500."""
@@ -219,8 +219,7 @@ class TextStore:
         while True:
             arguments = {"after_key": after_key, "page_size": _PAGE_SIZE}
             arguments["with_embedding"] = with_embedding
-            with self._transaction() as connection:
-                page: list[Stored] = self._rows(connection, _PAGE, arguments, _STORED)
+            page: list[Stored] = self._read(_PAGE, arguments, _STORED)
             if not page:
                 return
             yield from _joined(page)
@@ -228,17 +227,19 @@ class TextStore:
 
     def count(self) -> int:
         """Return the number of documents in the collection."""
-        with self._transaction() as connection:
-            (number,) = self._rows(connection, _COUNT, {})
+        (number,) = self._read(_COUNT, {})
         return int(number)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete the texts with these ids in one transaction; missing ones are ignored."""
-        given = {"keys": checked_ids(keys)}
-        with self._transaction() as connection:
-            writer = KnowledgeWriter(connection, schema=self._install.schema)
-            for key in self._rows(connection, _OF_HERE, given):
+        names = checked_ids(keys)
+
+        def deleted(connection: psycopg.Connection[Any]) -> None:
+            writer = self._writer_on(connection)
+            for key in self._rows(connection, _OF_HERE, {"keys": names}):
                 writer.delete_document(key)
+
+        self._in_transaction(deleted, names)
 
     def clear(self) -> None:
         """Delete all documents of the collection, page by page."""
@@ -273,9 +274,8 @@ class TextStore:
             collections=[self._collection],
             **given,
         )
-        with self._transaction() as connection:
-            arguments = {"chunk_ids": [hit.id for hit in hits], "with_embedding": with_embedding}
-            rows: list[Stored] = self._rows(connection, _OF_CHUNKS, arguments, _STORED)
+        arguments = {"chunk_ids": [hit.id for hit in hits], "with_embedding": with_embedding}
+        rows: list[Stored] = self._read(_OF_CHUNKS, arguments, _STORED)
         stored = {str(one.chunk_id): one for one in rows}
         found = []
         for hit in hits:
@@ -286,26 +286,15 @@ class TextStore:
                 found.append(replace(one, score=score))
         return found
 
-    @contextmanager
-    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a transaction, or a savepoint in a transaction of the caller's."""
-        try:
-            with self._connection() as connection, connection.transaction():
-                yield connection
-        except psycopg.Error as error:
-            raise translate(error) from redacted(error)
+    def _in_transaction(
+        self, work: Callable[[psycopg.Connection[Any]], Outcome], keys: Sequence[str] | None = None
+    ) -> Outcome:
+        """Run the work in a transaction, or in a savepoint of the caller's; see the writer."""
+        outcome: Outcome = finished(self._writer._transaction(work, keys))
+        return outcome
 
-    @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        if isinstance(self._database, psycopg.Connection):
-            with lock_of(self._database):
-                yield self._database
-        elif isinstance(self._database, ConnectionPool):
-            with self._database.connection() as connection:
-                yield connection
-        else:
-            with connect(self._database, autocommit=True) as connection:
-                yield connection
+    def _read(self, *statement: Any) -> list[Any]:
+        return self._in_transaction(lambda connection: self._rows(connection, *statement))
 
     def _rows(
         self,

@@ -181,7 +181,7 @@ def _part(found: OwnDocumentContent, offset: int) -> Document:
     metadata["next_offset"] = following if following < found.chunk_count else None
     return Document(
         id=str(found.id),
-        title=found.title or "",
+        title=found.title or found.external_key,
         text="\n\n".join(passages),
         url=found.source_url or "",
         metadata={name: value for name, value in metadata.items() if value is not None},

@@ -1,5 +1,6 @@
 """The server of the protocol: tools and resources of a caller, and the answers to errors."""
 
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
@@ -24,10 +25,10 @@ from second_brain.mcp_server.documents import TEMPLATE, Fetch, list_resources, r
 from second_brain.mcp_server.notes import Forget, Remember
 from second_brain.mcp_server.scope import Scope
 from second_brain.mcp_server.searching import FindDocuments, HybridSearch, SearchKnowledgeBase
-from second_brain.mcp_server.text import sentence
 from second_brain.mcp_server.tokens import ScopedAccess
 from second_brain.mcp_server.tools import Answer, Context, Groups, Tool, Writers
 from second_brain.retrieval.service import AsyncRetrievalService
+from second_brain.retrieval.tool_arguments import sentence, told, visible
 from second_brain.services.provider import AsyncSearchProvider
 
 logger = logging.getLogger(__name__)
@@ -128,17 +129,15 @@ def create_server(
             called = tool.model_validate(params.arguments or {})
             answer: Answer = await run(request, called.answer)
         except ValidationError as error:
-            return _error(
-                tool.failed, "; ".join(_violations(error)), InvalidInputError.default_remedy
-            )
+            return _error(tool.failed, InvalidInputError("; ".join(_violations(error))))
         # For every exception the assistant gets only a safe message: no traceback, no secrets.
         except Exception as error:  # noqa: BLE001
-            failure = _logged(params.name, error)
-            return _error(tool.failed, safe_message(failure), failure.remedy)
+            return _error(tool.failed, _logged(params.name, error))
+        # Without other names of the same fields, which an assistant would read twice.
+        content = answer.content.model_dump(mode="json", exclude_computed_fields=True)
         return types.CallToolResult(
-            content=[types.TextContent(text=answer.text), *answer.links],
-            # Without other names of the same fields, which an assistant would read twice.
-            structured_content=answer.content.model_dump(mode="json", exclude_computed_fields=True),
+            content=[types.TextContent(text=visible(answer.text)), *answer.links],
+            structured_content=json.loads(visible(json.dumps(content, ensure_ascii=False))),
         )
 
     async def resource(
@@ -210,6 +209,6 @@ def _violations(error: ValidationError) -> Iterator[str]:
         yield f"{place}: {message}{given}"
 
 
-def _error(failed: str, message: str, remedy: str) -> types.CallToolResult:
-    text = f"{failed}: {sentence(message)} {remedy}"
+def _error(failed: str, error: SecondBrainError) -> types.CallToolResult:
+    text = told(failed, error)
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)

@@ -18,13 +18,11 @@ from second_brain.retrieval.answer import (
     SearchResult,
 )
 from second_brain.retrieval.settings import Mode
+from second_brain.retrieval.tool_arguments import fitting, sentence
 from second_brain.services.results import Notes, off_subject_note, pending_note
 
 PASSAGE_BOUND = 1000
 """Characters of a passage; `fetch` reads the rest."""
-
-ANSWER_BOUND = 60_000
-"""Characters of an answer's JSON, about 20,000 tokens; the text is shorter."""
 
 _MORE = "More documents may match than are listed: do not say that these are all."
 
@@ -84,26 +82,17 @@ def found(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> Found:
 
     Results that do not fit into ANSWER_BOUND are left out, and `hints` says so.
     """
-    results: list[Passage] = []
-    length = 0
-    for hit in response.results:
-        columns = hit.model_dump(include=Passage.model_fields.keys() - {"content"})
-        content = _quoted(_passage(hit, excerpt)[: ANSWER_BOUND // 2])
-        passage = Passage(content=content, **columns)
-        length += len(passage.model_dump_json())
-        if results and length > ANSWER_BOUND:
-            break
-        results.append(passage)
+    columns = Passage.model_fields.keys() - {"content"}
+    shown, left_out = fitting(
+        [
+            {"content": _quoted(_passage(hit, excerpt)), **hit.model_dump(include=columns)}
+            for hit in response.results
+        ]
+    )
     same = response.model_dump(include=Found.model_fields.keys() - {"results", "hints"})
-    left_out = len(response.results) - len(results)
-    hints = _hints(response)
-    if left_out:
-        same["truncated"] = True
-        hints.append(
-            f"{left_out} further results do not fit into an answer: ask for fewer, with fewer "
-            "neighbours."
-        )
-    return Found(results=results, hints=hints, **same)
+    same["truncated"] = same["truncated"] or bool(left_out)
+    hints = [*_hints(response), *left_out]
+    return Found(results=[Passage(**one) for one in shown], hints=hints, **same)
 
 
 def _hints(response: SearchResponse) -> list[str]:
@@ -136,11 +125,6 @@ def as_text(answer: Found, response: SearchResponse) -> str:
             *map(_hit_text, response.results, answer.results),
         ]
     )
-
-
-def sentence(text: str) -> str:
-    """Return a message with a full stop."""
-    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _hit_text(hit: SearchResult, passage: Passage) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from second_brain.errors import (
     ClientTimeoutError,
     ConfigurationError,
     InvalidInputError,
+    QuotaExceededError,
     SecondBrainError,
     UnavailableError,
     UnexpectedAnswerError,
@@ -47,17 +49,6 @@ _TOO_LONG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NO_CREDIT = frozenset(("insufficient_quota", "billing_hard_limit_reached"))
-
-
-class QuotaExceededError(SecondBrainError):
-    """Every try exceeded the provider's rate limit, or the account has no credit left."""
-
-    kind = "quota_exceeded"
-    http_status = 503
-    default_remedy = (
-        "Wait, or stay below the account's limit with a RateLimit. The provider's usage page shows "
-        "whether credit is left."
-    )
 
 
 class TextTooLongError(InvalidInputError):
@@ -205,22 +196,28 @@ class JsonApi:
         self._provider = provider
         self._key = key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._made = partial(httpx.Client, base_url=base_url, headers=headers, timeout=timeout)
+        self._process = os.getpid()
         try:
-            self._client = httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
+            self._client = self._made()
         except httpx.InvalidURL as exc:
             raise no_address(provider) from redacted(exc, secrets=[base_url])
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        # There is no client if the address is not a URL. Copies are the connections of the parent.
+        if self._process == os.getpid() and (client := getattr(self, "_client", None)):
+            client.close()
 
     def __del__(self) -> None:
-        # A command does not close its embedder. There is no client if the address is not a URL.
-        if client := getattr(self, "_client", None):
-            client.close()
+        # A command does not close its embedder.
+        self.close()
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Return the JSON of the response; raises FailedCallError for any other response."""
+        if self._process != os.getpid():
+            # On a copied connection come the answers of the process that was forked.
+            self._process, self._client = os.getpid(), self._made()
         with http_errors(self._provider, self._key):
             response = self._client.post(path, json=body)
         if not response.is_success:

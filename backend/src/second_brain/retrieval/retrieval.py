@@ -119,6 +119,12 @@ class Retrieval(ABC):
     _provider: Any
     _query_log: QueryLog | None
 
+    _made_of: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made: threads and caches are each one's own."""
+        return type(self), self._made_of
+
     def __init__(
         self,
         embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],

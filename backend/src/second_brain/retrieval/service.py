@@ -63,7 +63,7 @@ class AsyncRetrievalService(Retrieval):
     ) -> None:
         _check_provider(provider, AsyncSearchProvider)
         super().__init__(embedder, reranker, settings)
-        self._provider = provider
+        self._provider, self._made_of = provider, (provider, embedder, reranker, self.settings)
         is_logged = self.settings.query_log != "off"
         self._query_log: AsyncQueryLog | None = (
             AsyncQueryLog(provider, self.settings) if is_logged else None
@@ -251,7 +251,7 @@ class RetrievalService(Retrieval):
     ) -> None:
         _check_provider(provider, SearchProvider)
         super().__init__(embedder, reranker, settings)
-        self._provider = provider
+        self._provider, self._made_of = provider, (provider, embedder, reranker, self.settings)
         is_logged = self.settings.query_log != "off"
         self._query_log: BlockingQueryLog | None = (
             BlockingQueryLog(provider, self.settings) if is_logged else None

@@ -4,6 +4,7 @@ The database checks embeddings, bounds and filters. This module rejects only inv
 lists and texts, because the error of Postgres would not contain the name of the argument.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -326,6 +327,7 @@ def bound(
         if name in known and name != "timeout":
             sql_name, read = SQL_NAMES.get(name, name), _READERS.get(name)
             default = DEFAULTS[name]
+            value = default if value is None else value
             is_default = value is None or (type(value) is type(default) and value == default)
             if read is not None and not is_default:
                 value = read(value, name)
@@ -357,9 +359,12 @@ def without_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(value: Any, name: str) -> Any:
-    if isinstance(value, str):
-        raise InvalidInputError(f"{name} must be a list of names, not {value[:100]!r}")
-    return json_form(value, name)
+    given = None if isinstance(value, str) else json_form(value, name)
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise InvalidInputError(f"{name} must be a list of names, not {value!r:.100}")
+    if name == "collections" and not given:
+        raise InvalidInputError(f"{name} must be 1 to 50 names, not []")
+    return given
 
 
 def _question(value: Any, name: str) -> Any:
@@ -382,30 +387,36 @@ def _question(value: Any, name: str) -> Any:
 
 def _parsed(parse: Callable[[str], object], expected: str) -> Callable[[Any, str], Any]:
     def read(value: Any, name: str) -> Any:
-        if not isinstance(value, str):
-            given = json_form(value, name)
-            # NumPy's array of None becomes None.
-            if not (given is None or isinstance(given, str)):
-                raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
-            return given
+        given = json_form(value, name)
         try:
-            return str(parse(value))
-        except ValueError as error:
-            raise InvalidInputError(f"{name} must be {expected}, not {value[:100]!r}") from error
+            # NumPy's array of None becomes None.
+            return None if given is None else str(parse(given))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}") from error
 
     return read
 
 
+def _date(value: Any, name: str) -> Any:
+    # Of a time, the day: the form of one with an offset is in UTC.
+    given = json_form(value, name)
+    is_time = isinstance(given, str) and not isinstance(value, str)
+    return _day(given[:10] if is_time else given, name)
+
+
 def _scalar(sql_type: str) -> Callable[[Any, str], Any]:
-    """Return what refuses values that one provider would convert, and the other refuse."""
+    """Return what reads a value, or the text of one as a URL has it, and refuses others."""
     expected, *kinds = _SCALARS[sql_type]
 
     def read(value: Any, name: str) -> Any:
         given = json_form(value, name)
+        if isinstance(given, str) and sql_type == "boolean":
+            given = {"true": True, "false": False}.get(given, given)
+        elif isinstance(given, str) and sql_type != "text" and _NUMBER.fullmatch(given):
+            given = json_form(float(given), name)
         if sql_type == "integer" and isinstance(given, float) and given.is_integer():
             given = int(given)
-        # The database reads a text, and refuses it by name.
-        if type(given) not in (*kinds, str):
+        if type(given) not in kinds:
             raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
         return given
 
@@ -426,12 +437,18 @@ def _plain(value: object) -> Any:
 
 
 _json: Callable[[Any, str], Any] = json_form
-_date = _parsed(date.fromisoformat, "an ISO date such as 2026-01-31")
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_day = _parsed(
+    # Not the other forms that Python reads, such as 20260131.
+    lambda text: date.fromisoformat(text if text.count("-") == 2 and "W" not in text else ""),
+    "an ISO date such as 2026-01-31",
+)
 _uuid = _parsed(UUID, "a UUID")
 _SCALARS: Mapping[str, tuple[Any, ...]] = {
     "integer": ("an integer", int),
     "double precision": ("a number", int, float),
     "boolean": ("true or false", bool),
+    "text": ("a text", str),
 }
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import count
@@ -117,15 +117,17 @@ def is_rolled_back(error: SecondBrainError) -> bool:
     return error.code in (SERIALIZATION_FAILURE, DEADLOCK)
 
 
-def uncertain(
-    moment: str, arguments: Mapping[str, object], code: str | None = None
-) -> UncertainWriteError:
-    """Return the error that names the document of a write whose outcome is not known."""
+def keys_of(arguments: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the key of the document that a call writes, if it is about one."""
     document = arguments.get("document")
     key = document.get("external_key") if isinstance(document, Mapping) else None
     key = arguments.get("document_key") if key is None else key
-    keys = () if key is None else (str(key),)
-    about = f" of {safe_message(repr(key), limit=100)}" if keys else ""
+    return () if key is None else (str(key),)
+
+
+def uncertain(moment: str, keys: Sequence[str], code: str | None = None) -> UncertainWriteError:
+    """Return the error that names the documents of a write whose outcome is not known."""
+    about = f" of {safe_message(', '.join(map(repr, keys)), limit=100)}" if keys else ""
     return UncertainWriteError(
         f"the connection was lost {moment}{about}: it is not known whether the write is stored",
         keys=keys,
@@ -199,21 +201,25 @@ class Client(ABC):
             return is_rolled_back(error)
         return isinstance(error, ConnectionLostError) or error.code == SERIALIZATION_FAILURE
 
+    async def _repeated(
+        self,
+        attempt: Callable[[float | None], Awaitable[Outcome]],
+        is_passing: Callable[[SecondBrainError], bool],
+        deadline: Deadline,
+    ) -> Outcome:
+        return await retried(
+            attempt, self._wait, retries=self._retries, is_passing=is_passing, deadline=deadline
+        )
+
     async def _call(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
         """Call the SQL function, and again after a failure that may pass."""
-        answer = await retried(
-            partial(self._send, function, arguments),
-            self._wait,
-            retries=self._retries,
-            is_passing=partial(self._may_repeat, function),
-            deadline=deadline,
+        answer = await self._repeated(
+            partial(self._send, function, arguments), partial(self._may_repeat, function), deadline
         )
         if functions()[function].writes:
             written()
-        elif functions()[function].returns == "rows":
-            answer = [] if answer is None else answer
-            if not isinstance(answer, list):
-                raise UnexpectedAnswerError(f"expected rows, received {type(answer).__name__}")
+        elif functions()[function].returns == "rows" and not isinstance(answer, list):
+            raise UnexpectedAnswerError(f"expected rows, received {type(answer).__name__}")
         return answer
 
     async def _read(
@@ -224,21 +230,25 @@ class Client(ABC):
         timeout: float | None = None,
     ) -> Outcome:
         """Call a function and return its answer as this type; raise a SecondBrainError."""
+        deadline = Deadline(timeout, self._timeout)
+        answer = await self._safely(self._call(function, arguments, deadline))
+        with suppress(ValidationError):
+            outcome: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
+            return outcome
+        # Not in an except block: the context would be the error with the answer.
+        raise UnexpectedAnswerError(
+            f"{function} answered with something else than expected: {type(answer).__name__}"
+        )
+
+    async def _safely(self, work: Awaitable[Outcome]) -> Outcome:
+        """Wait for the work; raise a SecondBrainError without credentials."""
         try:
-            answer = await self._call(function, arguments, Deadline(timeout, self._timeout))
+            return await work
         except Exception as error:
             failure, cause = self._safe(error)
             if failure is error:
                 raise
-        else:
-            with suppress(ValidationError):
-                outcome: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
-                return outcome
-            kind_of_answer, cause = type(answer).__name__, None
-            failure = UnexpectedAnswerError(
-                f"{function} answered with something else than expected: {kind_of_answer}"
-            )
-        # Not in an except block: the context would be the error with its secrets or the answer.
+        # Not in the except block: the context would be the error with its secrets.
         raise failure from cause
 
     def _safe(self, error: Exception) -> tuple[SecondBrainError, BaseException | None]:

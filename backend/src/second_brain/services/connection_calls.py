@@ -11,9 +11,9 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, Generic, LiteralString, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, LiteralString, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -27,15 +27,24 @@ from second_brain.errors import (
     ConnectionLostError,
     InvalidInputError,
     SearchTimeoutError,
+    SecondBrainError,
     redacted,
     translate,
 )
 from second_brain.filters import json_text
 from second_brain.services.blocking import entered, settled
-from second_brain.services.calls import Client, ClientOptions, uncertain
+from second_brain.services.calls import (
+    Client,
+    ClientOptions,
+    Deadline,
+    is_rolled_back,
+    keys_of,
+    uncertain,
+)
 from second_brain.services.connections import explained, libpq, secrets
 from second_brain.services.functions import Function, functions, packed, statement
 from second_brain.services.install import SCHEMA, Database, Install
+from second_brain.services.processes import check_process, remember
 from second_brain.services.searches import read_json
 
 AnyDatabase = TypeVar("AnyDatabase")
@@ -83,7 +92,74 @@ class _VectorDumper(BytesBinaryDumper):
     oid = 0
 
 
-class ConnectionCall:
+class Unit:
+    """What runs on a connection until its deadline: one call, or a transaction."""
+
+    def __init__(self, timeout: float | None, remedy_of_loss: str | None = None) -> None:
+        self._remedy_of_loss = remedy_of_loss
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    async def transaction(
+        self,
+        connection: Any,
+        work: Callable[[Any], Any],
+        written: Sequence[str] | None = None,
+    ) -> Any:
+        """Run the work in a transaction; in one of the caller's, in a savepoint.
+
+        Raises UncertainWriteError for a lost commit, if something is `written`.
+        """
+        is_own = connection.info.transaction_status == TransactionStatus.IDLE
+        is_done = False
+        cursor = connection.cursor(row_factory=dict_row)
+        try:
+            async with entered(connection.transaction()):
+                earlier: dict[str, Any] = {}
+                if self._deadline is not None:
+                    await settled(cursor.execute(_SET_TIMEOUT, self._milliseconds(), prepare=False))
+                    earlier = await settled(cursor.fetchone())
+                outcome = await settled(work(connection))
+                if earlier and not is_own:
+                    await settled(cursor.execute(_RESET_TIMEOUT, earlier, prepare=False))
+                is_done = True
+        except psycopg.OperationalError as error:
+            if written is not None and is_own and is_done and connection.closed:
+                raise uncertain("during the commit", written, error.sqlstate) from redacted(error)
+            raise
+        return outcome
+
+    @contextmanager
+    def guarded(self, connection: Any) -> Iterator[None]:
+        """Break the connection off when the server does not report the timeout; name the error."""
+        cut = timer = None
+        if self._deadline is not None:
+            cut = Cut(connection)
+            timer = _later(connection, max(self._deadline - time.monotonic(), 0) + GRACE, cut)
+        try:
+            yield
+        except psycopg.Error as error:
+            if cut is not None and cut.is_made:
+                raise ClientTimeoutError("the database did not answer in time") from error
+            if connection.closed:
+                known = translate(error)
+                if isinstance(known, SearchTimeoutError):
+                    # transaction_timeout ends the session; the call would be ended again.
+                    raise known from error
+                raise ConnectionLostError(
+                    str(known), code=known.code, remedy=self._remedy_of_loss
+                ) from error
+            raise
+        finally:
+            if cut is not None and timer is not None:
+                cut.prevent()
+                timer.cancel()
+
+    def _milliseconds(self) -> dict[str, object]:
+        left = (self._deadline or 0.0) - time.monotonic()
+        return {"milliseconds": max(int(1000 * left), 1)}
+
+
+class ConnectionCall(Unit):
     """One call: its statement, its deadline, and the answer in its rows.
 
     Raises InvalidInputError for an embedding that is not a list of numbers.
@@ -97,6 +173,7 @@ class ConnectionCall:
         install: Install,
         remedy_of_loss: str | None = None,
     ) -> None:
+        super().__init__(timeout, remedy_of_loss)
         self._function = functions()[function]
         is_packed = "search" in self._function.arguments
         self._arguments = packed(function, arguments) if is_packed else arguments
@@ -126,8 +203,6 @@ class ConnectionCall:
                 numbers.byteswap()
             packed_numbers = struct.pack(">HH", len(numbers), 0) + numbers.tobytes()
             self.values["query_embedding"] = _Vector(packed_numbers)
-        self._remedy_of_loss = remedy_of_loss
-        self._deadline = None if timeout is None else time.monotonic() + timeout
 
     async def read(self, connection: Any) -> object:
         """Call on a connection that is as it was afterwards, in one round trip."""
@@ -171,64 +246,23 @@ class ConnectionCall:
 
     async def write(self, connection: Any) -> object:
         """Call in a transaction; in one of the caller's, in a savepoint."""
-        is_own = connection.info.transaction_status == TransactionStatus.IDLE
-        is_done = False
+        written = keys_of(self._arguments) if self._function.writes else None
+        return await self.transaction(connection, self._answered, written)
+
+    async def _answered(self, connection: Any) -> object:
         cursor = connection.cursor(row_factory=dict_row)
-        try:
-            async with entered(connection.transaction()):
-                earlier: dict[str, Any] = {}
-                if self._deadline is not None:
-                    await settled(cursor.execute(_SET_TIMEOUT, self._milliseconds(), prepare=False))
-                    earlier = await settled(cursor.fetchone())
-                await settled(cursor.execute(self.statement, self.values, prepare=False))
-                rows = await settled(cursor.fetchall())
-                if earlier and not is_own:
-                    await settled(cursor.execute(_RESET_TIMEOUT, earlier, prepare=False))
-                is_done = True
-        except psycopg.OperationalError as error:
-            if self._function.writes and is_own and is_done and connection.closed:
-                code = error.sqlstate
-                raise uncertain("during the commit", self._arguments, code) from redacted(error)
-            raise
+        await settled(cursor.execute(self.statement, self.values, prepare=False))
+        rows = await settled(cursor.fetchall())
         return rows if self._function.returns == "rows" else _only(self._function, rows)
-
-    @contextmanager
-    def guarded(self, connection: Any) -> Iterator[None]:
-        """Break the connection off when the server does not report the timeout; name the error."""
-        cut = timer = None
-        if self._deadline is not None:
-            cut = Cut(connection)
-            timer = _later(connection, max(self._deadline - time.monotonic(), 0) + GRACE, cut)
-        try:
-            yield
-        except psycopg.Error as error:
-            if cut is not None and cut.is_made:
-                raise ClientTimeoutError("the database did not answer in time") from error
-            if connection.closed:
-                known = translate(error)
-                if isinstance(known, SearchTimeoutError):
-                    # transaction_timeout ends the session; the call would be ended again.
-                    raise known from error
-                raise ConnectionLostError(
-                    str(known), code=known.code, remedy=self._remedy_of_loss
-                ) from error
-            raise
-        finally:
-            if cut is not None and timer is not None:
-                cut.prevent()
-                timer.cancel()
-
-    def _milliseconds(self) -> dict[str, object]:
-        left = (self._deadline or 0.0) - time.monotonic()
-        return {"milliseconds": max(int(1000 * left), 1)}
 
 
 class OverPsycopg(Client, Generic[AnyDatabase]):
-    """The providers over psycopg, which differ in the kinds of connections and pools."""
+    """Providers and writers over psycopg, which differ in the kinds of connections and pools."""
 
     connection_type: type[Any]
     pool_type: type[Any]
     _remedy_of_loss: str | None = None
+    _commits: ClassVar[bool] = False
 
     @property
     def is_concurrent(self) -> bool:
@@ -248,9 +282,10 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
             )
         self._database: Any = database
         self._install = Install(schema)
+        if not isinstance(database, str):
+            remember(database)
         if isinstance(database, self.connection_type):
             # A lost connection of the caller is not opened again.
-            self._retries = 0
             self._remedy_of_loss = _OWN_CONNECTION_LOST
 
     async def _send(
@@ -264,24 +299,52 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
         kind_of_call: Callable[..., ConnectionCall] = ConnectionCall,
     ) -> object:
         """Call on a connection to the database, and wait for the connection at most so long."""
-        database = self._database if database is None else database
         call = kind_of_call(function, arguments, timeout, self._install, self._remedy_of_loss)
-        wait = timeout if wait is None else wait
-        is_callers = isinstance(database, psycopg.BaseConnection)
-        opening = held(database, wait) if is_callers else self._opened(database, wait)
-        try:
-            async with opening as connection:
-                with call.guarded(connection):
-                    return await call.read(connection)
-        except ConnectionLostError:
-            if isinstance(database, self.pool_type):
-                # A server restart breaks all connections of a pool; check() replaces them.
-                await settled(database.check())
-            raise
+        database = self._database if database is None else database
+        async with self._connection(database, timeout if wait is None else wait) as connection:
+            with call.guarded(connection):
+                return await (call.write if self._commits else call.read)(connection)
+
+    async def _transaction(
+        self, work: Callable[[Any], Any], written: Sequence[str] | None = None
+    ) -> Any:
+        """Run the work in a transaction, and again if another transaction rolled it back.
+
+        Raises a SecondBrainError.
+        """
+
+        async def attempt(left: float | None) -> Any:
+            unit = Unit(left, self._remedy_of_loss)
+            async with self._connection(self._database, left) as connection:
+                with unit.guarded(connection):
+                    return await unit.transaction(connection, work, written)
+
+        return await self._safely(
+            self._repeated(attempt, self._is_rolled_back, Deadline(self._timeout))
+        )
+
+    def _is_rolled_back(self, error: SecondBrainError) -> bool:
+        return is_rolled_back(error) and self._may_begin()
+
+    def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
+        return super()._may_repeat(function, error) and self._may_begin()
+
+    def _may_begin(self) -> bool:
+        """Say whether there is no connection of the caller's that is lost or in a transaction.
+
+        Only the caller can repeat what the transaction did.
+        """
+        own = self._database
+        is_callers = isinstance(own, psycopg.BaseConnection)
+        return not is_callers or own.info.transaction_status == TransactionStatus.IDLE
 
     @asynccontextmanager
-    async def _opened(self, database: Any, wait: float | None) -> AsyncIterator[Any]:
-        if isinstance(database, str):
+    async def _connection(self, database: Any, wait: float | None) -> AsyncIterator[Any]:
+        """Open a connection, borrow one of a pool, or hold the caller's."""
+        if isinstance(database, psycopg.BaseConnection):
+            async with held(database, wait) as connection:
+                yield connection
+        elif isinstance(database, str):
             # libpq takes whole seconds, at least two.
             limit = {} if wait is None else {"connect_timeout": max(math.ceil(wait), 2)}
             with explained(database):
@@ -293,15 +356,22 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
         else:
             # When its database is gone, a pool lets a caller wait no longer than its owner has set.
             most = database.timeout if wait is None else min(wait, database.timeout)
-            async with entered(database.connection(most)) as connection:
-                # Only this call uses the connection, and it needs no transaction.
-                as_it_was = connection.autocommit
-                await settled(connection.set_autocommit(True))
-                try:
-                    yield connection
-                finally:
-                    if connection.info.transaction_status == TransactionStatus.IDLE:
-                        await settled(connection.set_autocommit(as_it_was))
+            check_process(database)
+            try:
+                async with entered(database.connection(most)) as connection:
+                    check_process(connection)
+                    # Only this call uses the connection, and it needs no transaction.
+                    as_it_was = connection.autocommit
+                    await settled(connection.set_autocommit(True))
+                    try:
+                        yield connection
+                    finally:
+                        if connection.info.transaction_status == TransactionStatus.IDLE:
+                            await settled(connection.set_autocommit(as_it_was))
+            except ConnectionLostError:
+                # A server restart breaks all connections of a pool; check() replaces them.
+                await settled(database.check())
+                raise
 
     def _secrets(self) -> Iterable[object]:
         """Return the connection string and its passwords."""
@@ -343,8 +413,9 @@ def lock_of(connection: Any) -> Any:
     """Return the lock of a connection, which all of its calls hold: a call has several statements.
 
     That of a connection for threads can be held twice, because a store calls a writer in a
-    transaction of its own.
+    transaction of its own. Raises ConfigurationError for a connection of another process.
     """
+    check_process(connection)
     kind: Callable[[], Any] = threading.RLock
     if isinstance(connection, psycopg.AsyncConnection):
         kind = asyncio.Lock

@@ -22,12 +22,19 @@ from second_brain.errors import (
     UnavailableError,
 )
 from second_brain.redaction import QUOTED, redacted, safe_message
+from second_brain.services.processes import remember
 
-_NO_DATABASE = re.compile(r'database ".*" does not exist')
+_NO_DATABASE = re.compile(r'database ".*" does not exist', re.DOTALL)
 _NO_USER = re.compile(r'role ".*" does not exist|[Tt]enant or user not found')
 _UNRESOLVED = re.compile(
     r"could not translate host name|failed to resolve host|Name or service not known"
 )
+
+_WRONG_OPTION = re.compile(
+    r"invalid \w+ value|does not support SSL|channel binding|certificate|requirepeer|no pg_hba.conf"
+)
+# Supabase's address of a database itself.
+_DIRECT = re.compile(r"db\.\w+\.supabase\.(?:co|com|net|in|red)")
 
 POOL_DEFAULTS: Mapping[str, str | int] = {
     "application_name": "second-brain",
@@ -97,7 +104,11 @@ _ESCAPE = (
 
 
 def libpq(dsn: str) -> str:
-    """Return a connection string of Prisma or SQLAlchemy as libpq reads it; others as they are."""
+    """Return a connection string of Prisma or SQLAlchemy as libpq reads it; others as they are.
+
+    Files and secret stores often add a line feed.
+    """
+    dsn = dsn.strip()
     scheme, found, rest = dsn.partition("://")
     if not found or not re.fullmatch(r"postgres(ql)?(\+\w+)?", scheme):
         return dsn
@@ -159,9 +170,9 @@ def connection_pool(
 
     `timeout` is the maximum wait for a free connection, in seconds. Further options are those of
     ConnectionPool. Connections use no prepared statements and no session state. Close the pool, or
-    use it as a context manager.
+    use it as a context manager. Make it after a fork.
     """
-    return ConnectionPool(
+    pool: ConnectionPool[psycopg.Connection[Any]] = ConnectionPool(
         _pool_conninfo(dsn),
         min_size=min_size,
         max_size=max_size,
@@ -170,13 +181,15 @@ def connection_pool(
         kwargs=_POOL_CONNECTION,
         **options,
     )
+    remember(pool)
+    return pool
 
 
 def async_connection_pool(
     dsn: str, *, min_size: int = 1, max_size: int = 10, timeout: float = 10.0, **options: Any
 ) -> AsyncConnectionPool[psycopg.AsyncConnection[Any]]:
     """Return the same pool for an event loop; `async with` opens it."""
-    return AsyncConnectionPool(
+    pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
         _pool_conninfo(dsn),
         min_size=min_size,
         max_size=max_size,
@@ -185,6 +198,8 @@ def async_connection_pool(
         kwargs=_POOL_CONNECTION,
         **options,
     )
+    remember(pool)
+    return pool
 
 
 # Prepared statements belong to a session, and a transaction pooler does not keep sessions.
@@ -224,14 +239,27 @@ def _connection_failure(
             code="28P01",
             remedy="Check the password in the connection string.",
         )
-    if _UNRESOLVED.search(original):
-        return UnavailableError(
-            f"the host {host} is not known",
-            remedy="Check the host in the connection string, and that this machine's DNS answers.",
-        )
     text = safe_message(QUOTED.sub('"…"', original))
+    remedy = (
+        "Try again shortly; if it stays, check host and port in the connection string, and that "
+        "the server runs."
+    )
+    if _UNRESOLVED.search(original):
+        remedy = "Check the host in the connection string, and that this machine's DNS answers."
+    if _DIRECT.fullmatch(host):
+        remedy = (
+            "Supabase's direct address has IPv6 only: where this machine has none, take the "
+            "address of the pooler (Connect in the dashboard). Else check the project's name, and "
+            "that it is not paused."
+        )
+    if _UNRESOLVED.search(original):
+        return UnavailableError(f"the host {host} is not known", remedy=remedy)
+    if _WRONG_OPTION.search(original):
+        return ConfigurationError(
+            f"the connection to {where} was not made: {text}",
+            remedy="Check sslmode and the other options of the connection string.",
+        )
     return UnavailableError(
         f"no connection to database {database!r} at {where} as user {user!r}: {text}",
-        remedy="Try again shortly; if it stays, check host and port in the connection string, and "
-        "that the server runs.",
+        remedy=remedy,
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from second_brain.errors import (
+    VISITORS_REMEDY,
     ClientUnavailableError,
     InvalidInputError,
     PermissionDeniedError,
@@ -67,8 +68,7 @@ REMEDY_OF_CUT = (
 _REMEDIES_OF_GRANTS = {
     MINE: "Call with the token of a signed-in user (role authenticated): "
     "with the service role, give hybrid_search a viewer_id.",
-    PUBLIC: f"Grant it as the owner: grant execute on function {PUBLIC} to anon. "
-    "With the service role, give hybrid_search public_only=True.",
+    PUBLIC: VISITORS_REMEDY,
 }
 
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}

@@ -6,21 +6,25 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from second_brain.errors import (
+    NO_KEY,
     ClientUnavailableError,
     ConfigurationError,
     ConnectionLostError,
+    UnexpectedAnswerError,
     redacted,
     translate,
 )
 from second_brain.filters import json_form
 from second_brain.services.arguments import without_defaults
-from second_brain.services.calls import Client, ClientOptions, Deadline, uncertain
+from second_brain.services.calls import Client, ClientOptions, Deadline, keys_of, uncertain
 from second_brain.services.functions import functions, packed
 from second_brain.services.install import check_schema
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
+from second_brain.services.processes import refuse_process
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import CutRows, Source
 from second_brain.services.searches import integer, listing_of
@@ -64,8 +68,11 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
         super().__init__(**options)
         self._schema = schema
         self._client: Any = client
+        self._is_callers = client is not None
         self._http: AnyHttp | None = None
         self._lock = threading.Lock()
+        # That of the first call: without one, there is no open connection.
+        self._process: int | None = None
 
     @abstractmethod
     def _make(self, url: str, key: str) -> tuple[AnyClient, AnyHttp]:
@@ -74,12 +81,22 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
     def _load_client(self) -> AnyClient | None:
         """Return the client, created on first use; None without credentials.
 
-        Raises ConfigurationError when the URL is invalid.
+        Raises ConfigurationError when the URL is invalid, and for a caller's client that was used
+        before a fork.
         """
+        if self._process != os.getpid():
+            if self._process is not None:
+                if self._is_callers:
+                    refuse_process("client")
+                # The copies of the connections are not closed: the parent still uses them.
+                self._lock, self._client, self._http = threading.Lock(), None, None
+            self._process = os.getpid()
         with self._lock:
             if self._client is None:
                 url, key = self._credentials()
                 if url and key:
+                    if not (key.isascii() and key.isprintable()):
+                        raise ConfigurationError(NO_KEY, remedy="Check SUPABASE_KEY.")
                     try:
                         self._client, self._http = self._make(url, key)
                     # Any exception here means that the URL or the key is invalid.
@@ -113,10 +130,11 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
                 with _limited(deadline.left()):
                     pages.add(await self._execute(request))
             except Exception as error:
+                _note_status(error)
                 is_lost = isinstance(translate(error), ConnectionLostError)
                 if is_lost and functions()[function].writes:
                     cause = redacted(error, secrets=self._secrets())
-                    raise uncertain("before the answer", arguments) from cause
+                    raise uncertain("before the answer", keys_of(arguments)) from cause
                 raise
         return pages.answer
 
@@ -140,7 +158,7 @@ class _Project(Client, Generic[AnyClient, AnyHttp]):
 
     def _released_http(self) -> AnyHttp | None:
         with self._lock:
-            http = self._http
+            http = self._http if self._process == os.getpid() else None
             if http is not None:
                 self._http = self._client = None
             return http
@@ -194,7 +212,7 @@ class SupabaseProvider(
         # HTTP/1.1, because with HTTP/2 all threads share one connection, and all calls fail when
         # the server closes it.
         # No redirects, because httpx would send the apikey header to the other host.
-        http = httpx.Client(follow_redirects=False, event_hooks={"request": [_limit]})
+        http = httpx.Client(follow_redirects=False, event_hooks=_HOOKS)
         options = SyncClientOptions(
             httpx_client=http, auto_refresh_token=False, persist_session=False
         )
@@ -236,7 +254,7 @@ class AsyncSupabaseProvider(
 
         from supabase import AsyncClient
 
-        http = httpx.AsyncClient(follow_redirects=False, event_hooks={"request": [_limit_async]})
+        http = httpx.AsyncClient(follow_redirects=False, event_hooks=_HOOKS_OF_A_LOOP)
         options = AsyncClientOptions(
             httpx_client=http, auto_refresh_token=False, persist_session=False
         )
@@ -250,6 +268,18 @@ class AsyncSupabaseProvider(
 def _fits_a_page(arguments: Mapping[str, Any]) -> bool:
     rows = integer(arguments.get("match_count", arguments.get("page_size")))
     return rows is not None and rows <= PAGE
+
+
+def _note_status(error: Exception) -> None:
+    """Set `status` of an error of postgrest-py, which drops it; its frame has the response."""
+    import httpx
+    from postgrest.exceptions import APIError
+
+    if isinstance(error, APIError):
+        for frame, _ in walk_tb(error.__traceback__):
+            for value in frame.f_locals.values():
+                if isinstance(value, httpx.Response):
+                    error.status = value.status_code  # type: ignore[attr-defined]
 
 
 class _Pages:
@@ -311,5 +341,24 @@ def _limit(request: "httpx.Request") -> None:
     )
 
 
+def _refuse_nothing(response: "httpx.Response") -> None:
+    # postgrest-py makes no hits of it, but PostgREST writes each answer as JSON.
+    headers = response.headers
+    has_content = headers.get("content-length") != "0" and response.status_code != 204
+    if response.is_success and not has_content:
+        raise UnexpectedAnswerError("the answer is empty")
+
+
 async def _limit_async(request: "httpx.Request") -> None:
     _limit(request)
+
+
+async def _refuse_nothing_async(response: "httpx.Response") -> None:
+    _refuse_nothing(response)
+
+
+_HOOKS: Mapping[str, list[Any]] = {"request": [_limit], "response": [_refuse_nothing]}
+_HOOKS_OF_A_LOOP: Mapping[str, list[Any]] = {
+    "request": [_limit_async],
+    "response": [_refuse_nothing_async],
+}

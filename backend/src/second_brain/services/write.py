@@ -1,24 +1,22 @@
-"""Writing over psycopg: `writing` on a connection of the caller."""
+"""Writing over psycopg, on a pool, a connection or with a connection string."""
 
-from collections.abc import Callable
-from typing import Any, Generic, LiteralString, TypeVar
+from typing import Any, LiteralString, Unpack
 
 import psycopg
-from psycopg.pq import TransactionStatus
 from psycopg.rows import scalar_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from second_brain.errors import SecondBrainError, documented
-from second_brain.services.blocking import blocking, entered, settled
-from second_brain.services.calls import Client, is_rolled_back
-from second_brain.services.connection_calls import ConnectionCall, held
-from second_brain.services.install import SCHEMA, Install
+from second_brain.errors import documented
+from second_brain.services.blocking import blocking, settled
+from second_brain.services.calls import ClientOptions
+from second_brain.services.connection_calls import AnyDatabase, OverPsycopg
+from second_brain.services.install import SCHEMA
+from second_brain.services.postgres import AsyncDatabase, Database
 from second_brain.services.writing import AsyncWrites, DeletedCounts, UpsertCounts, Writes
 
 __all__ = ["AsyncKnowledgeWriter", "DeletedCounts", "KnowledgeWriter", "UpsertCounts"]
 
-AnyConnection = TypeVar("AnyConnection")
-
-WRITE_RETRIES = 5
+WRITE_RETRIES = 10
 """How often a write is sent again after a deadlock or a serialization failure."""
 
 # Without synchronous_commit, a commit is in the WAL before it is flushed. The flushed position is
@@ -31,61 +29,30 @@ select case
 """
 
 
-class _OnConnection(Client, Generic[AnyConnection]):
-    _connection_type: type[Any]
+class _Writer(OverPsycopg[AnyDatabase]):
+    _commits = True
 
     def __init__(
-        self,
-        connection: AnyConnection,
-        *,
-        schema: str = SCHEMA,
-        retries: int = WRITE_RETRIES,
-        sleep: Callable[[float], object] | None = None,
+        self, database: AnyDatabase, *, schema: str = SCHEMA, **options: Unpack[ClientOptions]
     ) -> None:
-        super().__init__(timeout=None, retries=retries, sleep=sleep)
-        if not isinstance(connection, self._connection_type):
-            raise TypeError(
-                f"connection must be a psycopg {self._connection_type.__name__}, "
-                f"not {type(connection).__name__}"
-            )
-        self._connection: Any = connection
-        self._install = Install(schema)
-
-    async def _send(
-        self, function: str, arguments: dict[str, Any], timeout: float | None
-    ) -> object:
-        call = ConnectionCall(function, arguments, timeout, self._install)
-        async with held(self._connection, timeout):
-            if timeout is None:
-                return await call.write(self._connection)
-            with call.guarded(self._connection):
-                return await call.write(self._connection)
-
-    def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
-        # In a transaction of the caller's, only the caller can repeat what the transaction did.
-        is_own = self._connection.info.transaction_status == TransactionStatus.IDLE
-        return is_own and is_rolled_back(error)
-
-    async def _position(self) -> str:
-        cursor = self._connection.cursor(row_factory=scalar_row)
-        async with held(self._connection), entered(self._connection.transaction()):
-            await settled(cursor.execute(_WAL_POSITION, prepare=False))
-            return str(await settled(cursor.fetchone()))
+        options.setdefault("retries", WRITE_RETRIES)
+        super().__init__(database, schema=schema, **options)
 
 
 @documented
-class AsyncKnowledgeWriter(_OnConnection[psycopg.AsyncConnection[Any]], AsyncWrites):
+class AsyncKnowledgeWriter(_Writer[AsyncDatabase], AsyncWrites):
     """The writing side, for an event loop: each method is one SQL function in its own transaction.
 
-    Within a transaction of the caller's it is a savepoint, and the caller commits. The role must be
-    service_role or the tables' owner; `schema` is that of the install. Every method raises a
-    `SecondBrainError`.
+    `database` is a connection, a pool or a connection string. Within a transaction of the caller's
+    connection it is a savepoint, and the caller commits. The role must be service_role or the
+    tables' owner; `schema` is that of the install. Every method raises a `SecondBrainError`.
 
     A deadlock or a serialization failure is tried again after a short random pause, up to `retries`
     times; not within a transaction of the caller's. `sleep` makes the pause.
     """
 
-    _connection_type = psycopg.AsyncConnection
+    connection_type = psycopg.AsyncConnection
+    pool_type = AsyncConnectionPool
 
     async def wal_position(self) -> str:
         """Return a position in the WAL after everything committed on this connection so far.
@@ -93,15 +60,19 @@ class AsyncKnowledgeWriter(_OnConnection[psycopg.AsyncConnection[Any]], AsyncWri
         `provider.wait_for(position)` searches on a replica that has replayed it. Within a
         transaction of the caller's, call it after the commit.
         """
-        try:
-            return await self._position()
-        except Exception as error:  # noqa: BLE001
-            failure, cause = self._safe(error)
-        raise failure from cause
+
+        async def position(connection: Any) -> str:
+            cursor = connection.cursor(row_factory=scalar_row)
+            await settled(cursor.execute(_WAL_POSITION, prepare=False))
+            return str(await settled(cursor.fetchone()))
+
+        found: str = await self._transaction(position)
+        return found
 
 
-class KnowledgeWriter(_OnConnection[psycopg.Connection[Any]], Writes):
+class KnowledgeWriter(_Writer[Database], Writes):
     """The methods of `AsyncKnowledgeWriter`, for threads."""
 
-    _connection_type = psycopg.Connection
+    connection_type = psycopg.Connection
+    pool_type = ConnectionPool
     wal_position = blocking(AsyncKnowledgeWriter.wal_position)
