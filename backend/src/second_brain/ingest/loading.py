@@ -143,10 +143,10 @@ def _read(path: Path, suffix: str) -> bytes:
 
 def _load_markdown(data: bytes, name: str, *, is_mdx: bool = False) -> LoadedDocument:
     text, front = _split_front_matter(decode(data))
-    text = without_markup(text)
     if is_mdx:
         # Its imports, exports, components and expressions.
-        text = without_markup(_IMPORTS.sub("", text), with_components=True)
+        text = _IMPORTS.sub("", text)
+    text = without_markup(text, with_components=is_mdx)
     fields = fields_of(front)
     return LoadedDocument(
         title=fields.pop("title", None) or top_heading(text) or name,
