@@ -32,7 +32,8 @@ _MARKUP = re.compile(
     r"^(?P<indent>[ \t]*)\.\.(?: (?:raw|toctree|include|literalinclude|highlight|currentmodule"
     r"|index|meta|contents|sectnum|image|figure|auto\w+)::"
     rf"|(?=\s)(?! (?:[\w:+-]+::|\||_))){_INDENTED}"
-    r"|^[ \t]*\.\. (?:[\w:+-]+::|[|_][^\n]*)|^[ \t]+:[\w -]+:(?=\s|$)[^\n]*"
+    rf"|^[ \t]*\.\. (?:(?:{'|'.join(set(_CODE) - {'math'})})::[^\n]*|class:: *[a-z0-9 -]*$"
+    r"|[\w:+-]+::|[|_][^\n]*)|^[ \t]+:[\w -]+:(?=\s|$)[^\n]*"
     r"|:[\w:+-]+:(?=`)|<[^<>`\n]*>`|`[!~]",
     re.MULTILINE,
 )
