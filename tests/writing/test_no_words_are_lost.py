@@ -56,13 +56,14 @@ def slide(of_the_frame: str) -> bytes:
     shapes.add_table(1, 1, 0, 0, Inches(1), Inches(1))
     deck.save(data)
     with zipfile.ZipFile(data) as file:
-        members: dict[str, str | bytes] = {name: file.read(name) for name in file.namelist()}
+        members = {name: file.read(name).decode("latin-1") for name in file.namelist()}
     page, names = "ppt/slides/slide1.xml", "ppt/slides/_rels/slide1.xml.rels"
-    frame = re.sub(rb"<a:graphicData.*</a:graphicData>", b"{}", bytes(members[page]), flags=re.S)
-    members[page] = frame.decode().replace("{}", of_the_frame)
+    frame = re.compile(r"<a:graphicData.*</a:graphicData>", re.DOTALL)
+    members[page] = frame.sub(of_the_frame, members[page])
     inner = relations(data="../diagrams/data1.xml").partition("<Relationship ")[2]
-    members[names] = members[names].decode().replace("</R", f"<Relationship {inner[:-16]}</R")
-    return archive({**members, "ppt/diagrams/data1.xml": SMART_ART})
+    members[names] = members[names].replace("</R", f"<Relationship {inner[:-16]}</R")
+    packed = {name: text.encode("latin-1") for name, text in members.items()}
+    return archive({**packed, "ppt/diagrams/data1.xml": SMART_ART})
 
 
 RUBY = (
@@ -73,12 +74,18 @@ BUTTON = (
     '<w:fldChar w:fldCharType="begin"/><w:instrText> MACROBUTTON NoMacro Press here</w:instrText>'
     '<w:fldChar w:fldCharType="end"/>'
 )
+CHOICE = (
+    '<w:fldChar w:fldCharType="begin"><w:ffData><w:ddList><w:result w:val="1"/>'
+    '<w:listEntry w:val="Red"/><w:listEntry w:val="Blue"/></w:ddList></w:ffData></w:fldChar>'
+    '<w:instrText> FORMDROPDOWN </w:instrText><w:fldChar w:fldCharType="end"/>'
+)
 BOX = f"<w:txbxContent>{paragraph('In a box.')}</w:txbxContent>"
 SHOWN = {
     run(RUBY): "kanjidesk",
     run("<w:t>next</w:t><w:cr/><w:t>last</w:t>"): "next\nlast",
     "<w:p><w:dir><w:bdo><w:r><w:t>right</w:t></w:r></w:bdo></w:dir></w:p>": "right",
     run(BUTTON): "Press here",
+    run(CHOICE): "Blue",
     drawing(f"{DRAWING}/wordprocessingShape", BOX): "In a box.",
 }
 
@@ -234,8 +241,9 @@ PAGES = {
     "<table><tr><td>Menu<td><h1>A</h1><p>Text<h2>B</h2>More</table>": (
         "Menu\n\n# A\n\nText\n\n## B\n\nMore"
     ),
+    "Text<hr>More<hr>": "Text\n\nMore",
     "<div hidden>In another tab</div><p>Here": "In another tab\n\nHere",
-    "<p>in /<code>/x.</p><h2>Next</h2><p>Text": "in /`/x.`\n\n## `Next`\n\n`Text`",
+    "<p>in /<code>/x.</p><h2>Next</h2><p>Text": "in /`/x.`\n\n## Next\n\nText",
 }
 
 

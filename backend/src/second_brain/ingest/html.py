@@ -98,6 +98,7 @@ _MARK = (
 )
 _IN_A_WORD = rf"(?:</?(?:{INLINE})\b[^<>]*>){{0,9}}"
 _HEADING = r"<h[1-6]\b[^<>]*>(?:(?!</?(?:h[1-6]|t[rdh]|table)\b)[\s\S]){0,500}</h[1-6]\s*>"
+_ENDS = "p|div|li|ul|ol|dl|dt|dd|h[1-6]|table|tr|td|th|pre|blockquote|section"
 _PRE = r"\s*(?:<div\b[^<>]*>\s*)?<pre\b[^<>]*>"
 _REPAIRS = [
     (re.compile(pattern, re.IGNORECASE), new)
@@ -105,8 +106,16 @@ _REPAIRS = [
         # A shadow root that the page itself declares is shown in place of its host.
         (r"<template(?=[^<>]*\sshadowrootmode\b)", "<div"),
         (r"<(/?)summary\b", r"<\1div"),
+        # Below a line of text, three dashes make a heading of it.
+        (r"<hr\b[^<>]*>", "<p></p>"),
         # Links of headings to themselves.
         (r"<a\b[^<>]*>\s*(?:[¶#§🔗]|&para;|&#182;|&sect;|&#167;)?\s*</a>", ""),
+        # What is not closed in its block would make code of all that follows.
+        (
+            rf"<(code|kbd|samp|tt)\b[^<>]*>((?:(?!</?\1\b|</?(?:{_ENDS})\b)[\s\S])*+)"
+            rf"(?=</?(?:{_ENDS})\b)",
+            r"<\1>\2</\1>",
+        ),
         # 10^6 for a power.
         (r"(<sup\b[^<>]*>)(?=\s*(?:<[^<>]*>\s*){0,5}(?:&minus;|[+\u2212-])?\d)", r"\1^"),
         # No marks inside a word.

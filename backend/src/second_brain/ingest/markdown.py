@@ -52,7 +52,7 @@ BLOCKS = (
 # Comments of Obsidian: not %%time, and not 5%%.
 _PRIVATE = r"(?<![\w%\\])%%(?!%)(?:(?!%%)[\s\S])*?%%(?![\w%])"
 _MARKUP = re.compile(
-    rf"{_CODE_OR}|(?P<power><sup\b[^<>]*>(?=[+\u2212-]?\d))|{COMMENT.pattern}|{_PRIVATE}"
+    rf"{_CODE_OR}|(?P<power><sup\b[^<>]*>(?=(?:&minus;|[+\u2212-])?\d))|{COMMENT.pattern}|{_PRIVATE}"
     rf"|(?P<tags>(?:</?(?:{INLINE}|{BLOCKS})(?:\s[^<>]*)?/?>)+)|(?P<letter>&#?\w{{2,31}};)",
     re.MULTILINE | re.IGNORECASE,
 )

@@ -265,8 +265,8 @@ def _shape_blocks(shape: Any) -> Iterator[str]:
         ]
         # One paragraph is a text, several are a list.
         yield escaped(lines[0].lstrip(" -")) if len(lines) == 1 else "\n".join(lines)
-    elif (graphic := getattr(shape, "_element", None)) is not None and shape.shape_type is None:
-        for diagram in graphic.iter(f"{DIAGRAM}relIds"):
+    elif shape.element.tag.endswith("}graphicFrame"):
+        for diagram in shape.element.iter(f"{DIAGRAM}relIds"):
             data = shape.part.related_part(diagram.get(f"{RELATION}dm")).blob
             expect(xml_text(data))
             yield "\n".join(f"- {one_line(text)}" for text in drawn_text(data))

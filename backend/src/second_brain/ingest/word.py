@@ -153,6 +153,10 @@ class _Part:
             tag = f"{_WORD}bdo"
         if tag == f"{_WORD}cr":
             element.tag = f"{_WORD}br"
+        if choices := element.findall(f"{_WORD}ffData/{_WORD}ddList/{_WORD}listEntry"):
+            chosen = _value(element, f"{_WORD}ffData/{_WORD}ddList/{_WORD}result") or "0"
+            text = choices[int(chosen) % len(choices)].get(f"{_WORD}val", "")
+            return [element, _text(text)]
         if tag == f"{_WORD}instrText" and (found := _BUTTON.match(element.text or "")):
             element.tag, element.text = f"{_WORD}t", found[1]
         self.repair(element)
