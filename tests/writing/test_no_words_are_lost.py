@@ -242,6 +242,7 @@ PAGES = {
         "Menu\n\n# A\n\nText\n\n## B\n\nMore"
     ),
     "Text<hr>More<hr>": "Text\n\nMore",
+    "W<!-- no -->ord<footer>Imprint</footer></body>": "Word",
     "<div hidden>In another tab</div><p>Here": "In another tab\n\nHere",
     "<p>in /<code>/x.</p><h2>Next</h2><p>Text": "in /`/x.`\n\n## Next\n\nText",
 }

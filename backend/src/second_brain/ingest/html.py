@@ -66,7 +66,7 @@ def _start_tags(tags: str, names: str, more: str = "") -> re.Pattern[str]:
 
 
 _LEFT_OUT_TAG = _start_tags(
-    f"{_TAGS}|noscript|template",
+    f"{_TAGS}|noscript|template|math",
     f"{_ROLES}|{_IDS}|{_CLASSES}",
     r"aria-hidden\s*=\s*[\"']?true|",
 )
@@ -105,6 +105,11 @@ _REPAIRS = [
     for pattern, new in (
         # A shadow root that the page itself declares is shown in place of its host.
         (r"<template(?=[^<>]*\sshadowrootmode\b)", "<div"),
+        (
+            r"<footer\b(?:(?!<footer\b)[\s\S])*?</footer>"
+            r"(?=\s*(?:<script\b[^<>]*>[^<]*</script>\s*)*</body>)",
+            "",
+        ),
         (r"<(/?)summary\b", r"<\1div"),
         # Below a line of text, three dashes make a heading of it.
         (r"<hr\b[^<>]*>", "<p></p>"),
@@ -254,7 +259,7 @@ def _without_layout(html: str) -> str:
 
 def _words(html: str) -> str:
     """Return the text as a reader without a parser finds it, with each block on its own line."""
-    html = _blank(html)
+    html = COMMENT.sub("", html)
     at, parts = 0, []
     for start, end in _elements(html, _LEFT_OUT_TAG):
         parts.append(html[at:start])
