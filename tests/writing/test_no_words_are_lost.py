@@ -4,8 +4,10 @@ import io
 import json
 import re
 import shutil
+import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pptx
 import pytest
@@ -17,7 +19,7 @@ from test_formats import RELATIONS, archive, paragraph, relations, word, workboo
 
 from conftest import Connection
 from second_brain.ingest import find_files, split
-from second_brain.ingest.html import markdown_of
+from second_brain.ingest.html import main_content_only, markdown_of
 from second_brain.ingest.markdown import headings, without_markup
 from support.emptied import dsn as dsn
 
@@ -317,6 +319,24 @@ def test_documents_of_other_programs_are_read_with_pandoc(
 def test_pandoc_reads_a_document() -> None:
     document = read("a.org", "#+TITLE: Plan\n\n* Keys\n\nRotate /them/.")
     assert sections(document) == [("Plan > Keys", "Rotate *them*.")]
+
+
+def test_the_article_of_a_page_is_found_by_trafilatura(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module stands for trafilatura, which the tests do not need beside."""
+    news = ModuleType("trafilatura")
+    found = iter(["<html><body><h1>A</h1><p>News.</p></body></html>", None])
+    vars(news)["extract"] = lambda html, **_: next(found)
+    monkeypatch.setitem(sys.modules, "trafilatura", news)
+    page = "<title>T</title><h1>A</h1><p>News.</p><p>Also read this."
+    main_content_only.set(True)
+    try:
+        assert read("a.html", page).text == "# A\n\nNews."
+        whole = read("a.html", page)
+    finally:
+        main_content_only.set(False)
+    assert whole.notes == ("it has no article, and is read whole",)
+    assert "Also read this." in whole.text
+    assert "Also read this." in read("a.html", page).text
 
 
 def test_a_report_tells_what_is_left_out(tmp_path: Path, database: Connection) -> None:

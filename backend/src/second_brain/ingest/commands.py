@@ -48,6 +48,7 @@ from second_brain.ingest import (
     is_public,
     stale_keys,
 )
+from second_brain.ingest.html import main_content_only
 from second_brain.models import Embedder
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
@@ -117,6 +118,13 @@ def _ingest(
             "names, UTF-8, or a guess that is reported.",
         ),
     ] = None,
+    main_content: Annotated[
+        bool,
+        typer.Option(
+            "--main-content",
+            help="Read only the article of a page, as news need it; with the extra news.",
+        ),
+    ] = False,
     max_pages: Annotated[
         int, typer.Option(min=1, max=100_000, help="Most pages that are read from a sitemap.")
     ] = MAX_PAGES,
@@ -208,6 +216,7 @@ def _ingest(
         raise typer.BadParameter("--source must have 1 to 200 characters and no colon")
     if prune and not (yes or dry_run or sys.stdin.isatty()):
         raise typer.BadParameter("--prune asks before it deletes: without a terminal add --yes")
+    main_content_only.set(main_content)
     chunking = Chunking(chunk_size, overlap)
     labels = Labels(
         collection,

@@ -6,6 +6,7 @@ written anew before. Lines that a whole site repeats: see `repeated_lines`.
 
 import re
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from html import unescape
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from html_to_markdown import ConversionOptions, ConversionResult
 
 MAX_TAGS = 1_000_000
+main_content_only: ContextVar[bool] = ContextVar("read only the article of a page", default=False)
 
 # What is no text, what leads to other pages or to parts of this one, and numbers of lines.
 _TAGS = "head|title|svg|iframe|button|select|colgroup|nav|rt|rp|annotation|annotation-xml"
@@ -131,7 +133,11 @@ _REPAIRS = [
         (r"<div class=[\"']?line\b[^<>]*>((?:[^<>]|</?(?:a|span)\b[^<>]*>)*+)</div>\n?", "\\1\n"),
         (r"(<pre>(?:[^<>]|</?(?:a|span)\b[^<>]*>)*+)</div>", r"\1</pre>"),
         (r"<pre\b[^<>]*>\s*(?=<pre\b)", ""),
-        (rf"<td\b[^<>]*>{_PRE}(?:[\d\s]|</?(?:a|span)\b[^<>]*>)*+</pre>\s*(?:</div>\s*)?</td>", ""),
+        (
+            rf"<td\b[^<>]*>{_PRE}(?:[\d\s]|</?(?:a|span)\b[^<>]*>)*+</pre>\s*(?:</div>\s*)?</td>"
+            rf"(?=\s*<td\b[^<>]*>{_PRE})",
+            "",
+        ),
         (
             rf"<table\b[^<>]*>\s*(?:<tbody>\s*)?<tr\b[^<>]*>\s*<td\b[^<>]*>(?={_PRE})"
             r"((?:(?!</?(?:td|table)\b)[\s\S])*)</td>\s*</tr>\s*(?:</tbody>\s*)?</table>",
@@ -192,7 +198,8 @@ def from_html(html: str, name: str, *, is_page: bool = False) -> LoadedDocument:
     """Return a page as a document; `name` is its title if it has none."""
     start, end = _main_part(html)
     about = _convert(html[: start or end], is_about=True).metadata.document
-    text = markdown_of(html[start:end])
+    news = _news(html) if is_page and main_content_only.get() else None
+    text = markdown_of(news or html[start:end])
     title, heading = one_line(about.title), top_heading(text)
     if title and heading in _BETWEEN_TITLES.split(title):
         # The rest is the name of the site.
@@ -208,6 +215,18 @@ def from_html(html: str, name: str, *, is_page: bool = False) -> LoadedDocument:
         source_url=address if is_web_address(address) else None,
         is_page=is_page,
     )
+
+
+def _news(html: str) -> str | None:
+    """Return the article of a page as trafilatura finds it, as HTML; None without one."""
+    with needed("trafilatura", "news"):
+        from trafilatura import extract
+    found: str | None = extract(
+        html, output_format="html", favor_recall=True, include_comments=False
+    )
+    if found is None:
+        note("it has no article, and is read whole")
+    return found
 
 
 def markdown_of(html: str) -> str:
