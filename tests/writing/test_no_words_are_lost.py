@@ -160,6 +160,11 @@ def test_markup_of_markdown_divides_words_where_it_divides_lines() -> None:
     assert {one: read("a.md", one).text for one in MARKDOWN} == MARKDOWN
 
 
+def test_components_of_mdx_divide_words() -> None:
+    tabs = "<Tabs><Tab>one</Tab><Tab a={1}>two</Tab></Tabs>"
+    assert read("a.mdx", tabs).text.split() == ["one", "two"]
+
+
 WORDS = st.text("abcdef", min_size=1, max_size=5)
 TAGS = st.sampled_from(["p", "div", "li", "br", "h2", "blockquote", "dd", "section"])
 

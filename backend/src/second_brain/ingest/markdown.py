@@ -74,7 +74,7 @@ _DATA = re.compile(
 def without_markup(markdown: str, *, with_components: bool = False) -> str:
     """Leave out comments and tags of HTML, and components and expressions of MDX; code stays."""
     if with_components:
-        markdown = _COMPONENTS.sub(lambda found: found["code"] or "", markdown)
+        markdown = _COMPONENTS.sub(lambda found: found["code"] or _between(found), markdown)
     return _MARKUP.sub(_without, markdown)
 
 
@@ -86,11 +86,15 @@ def _without(found: re.Match[str]) -> str:
         # What would begin a heading, code or a cell stays as it is written.
         return found["letter"] if letter in "#`~=|<>\n" or len(letter) > 2 else letter
     if found["tags"] and _BLOCK.search(found["tags"]):
-        # It divides words, and the row of a table is one line.
-        text, (start, end) = found.string, found.span()
-        beside = f"{text[max(start - 1, 0) : start] or ' '}{text[end : end + 1] or ' '}"
-        return "" if re.search(r"\s", beside) else " "
+        return _between(found)
     return found["code"] or ""
+
+
+def _between(found: re.Match[str]) -> str:
+    """Return what divides the words beside a tag; a row of a table stays one line."""
+    text, (start, end) = found.string, found.span()
+    beside = f"{text[max(start - 1, 0) : start] or ' '}{text[end : end + 1] or ' '}"
+    return "" if re.search(r"\s", beside) else " "
 
 
 def without_pictures(text: str) -> str:
