@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from second_brain.ingest.standard_library import standard_library
+from second_brain.demo import standard_library
 
 Vectors = NDArray[np.float32]
 Sentences = list[str]

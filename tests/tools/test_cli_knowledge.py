@@ -48,7 +48,7 @@ def titles(done: Done) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("ingest",), 2, "--python-stdlib"),
+        (("ingest",), 2, "PATH|URL..."),
         (("ingest", "docs", "--knowledge-type", "poem"), 2, "conversation"),
         (("search",), 2, "give a question, or --like ID"),
         (("search", "x", "--mode", "best"), 2, "hybrid"),

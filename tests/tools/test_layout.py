@@ -142,6 +142,7 @@ def test_the_package_works_without_each_module_and_without_all(tmp_path: Path) -
     _, *helps = done.stdout.split("-- without ")
     assert [one.partition("\n")[0] for one in helps] == [*copies]
     commands = {"ingest": "ingest demo", "adoption": "adopt", "evaluation": "workbench"}
+    commands["demo"] = "demo"
     commands["workbench"] = "workbench"
     for left_out, text in zip(copies.values(), helps, strict=True):
         listed = set(re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE))

@@ -8,7 +8,8 @@ import pytest
 from ingested import contents, outcomes, pdf, read, sections, store, unreadable, write
 
 from conftest import Connection
-from second_brain.ingest import DocumentReport, UnreadDocument, find_files, split, standard_library
+from second_brain.demo import standard_library
+from second_brain.ingest import DocumentReport, UnreadDocument, find_files, split
 from second_brain.ingest.markdown import headings
 from support.emptied import dsn as dsn
 
@@ -223,7 +224,7 @@ def test_headings_in_lists_and_tables_open_sections() -> None:
     text = text_of(page)
     found = [(heading.depth, heading.text) for heading in headings(text)]
     assert found == [(1, "Class"), (2, "Fields"), (2, "Methods"), (3, "More")]
-    assert "-f\nforce\n\nAlways." in text
+    assert "-f\n\nforce\n\nAlways." in text
 
 
 @pytest.mark.parametrize(

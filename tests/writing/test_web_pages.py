@@ -201,6 +201,16 @@ def test_an_answer_that_unpacks_to_nothing_ends(
         site.load("/a")
 
 
+def test_an_answer_that_is_cut_in_the_middle_is_refused(site: Site) -> None:
+    whole = gzip.compress(b"<p>" + b"word " * 9_000)
+    for cut in (len(whole) // 2, len(whole) - 4, 12):
+        site.answers["/a"] = (200, PACKED, whole[:cut])
+        with unreadable("is cut off"):
+            site.load("/a")
+    site.answers["/a"] = (200, PACKED, whole)
+    assert site.load("/a").text.count("word") == 9_000
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -70,12 +70,12 @@ def _is_here(home: str) -> bool:
     return find_spec(f"second_brain.{home.partition('.')[0]}") is not None
 
 
-# Commands of a folder that is left out of the package are left out; these need a second folder.
-_NEEDS = {"demo": "ingest", "workbench": "evaluation"}
+# Commands of a folder that is left out of the package are left out; these need more folders.
+_NEEDS = {"demo": ("demo", "ingest"), "workbench": ("evaluation",)}
 COMMANDS = {
     path: (home, line)
     for path, (home, line) in _ALL.items()
-    if all(map(_is_here, (home, _NEEDS.get(path, home))))
+    if all(map(_is_here, (home, *_NEEDS.get(path, ()))))
 }
 """For each command: its module in `cli`, or the folder whose `commands` has it, and its help."""
 

@@ -403,7 +403,8 @@ def _hit(hit: SearchResult, response: SearchResponse) -> dict[str, Any]:
 @app.command("demo")
 def _demo() -> None:
     """Fill this folder's dev database with the standard library's documentation and question it."""
-    from second_brain.ingest import Labels, standard_library
+    from second_brain.demo import standard_library
+    from second_brain.ingest import Labels
     from second_brain.ingest.commands import ingest_with_progress
 
     embedder = load_embedder("wordllama")

@@ -15,7 +15,6 @@ from second_brain.ingest.pipeline import (
 from second_brain.ingest.reports import Change, DocumentReport, Labels
 from second_brain.ingest.sources import FoundFiles, KnowledgeSource, UnreadDocument, find_files
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
-from second_brain.ingest.standard_library import STANDARD_LIBRARY, standard_library
 from second_brain.ingest.web import MAX_PAGES, WebReader, is_public
 from second_brain.ingest.web_answers import is_address
 
@@ -23,7 +22,6 @@ __all__ = [
     "DEFAULT_CHUNKING",
     "DEFAULT_LANGUAGE",
     "MAX_PAGES",
-    "STANDARD_LIBRARY",
     "SUPPORTED",
     "Change",
     "Chunk",
@@ -45,5 +43,4 @@ __all__ = [
     "is_public",
     "split",
     "stale_keys",
-    "standard_library",
 ]

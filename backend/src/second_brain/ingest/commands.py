@@ -31,7 +31,6 @@ from second_brain.ingest import (
     DEFAULT_CHUNKING,
     DEFAULT_LANGUAGE,
     MAX_PAGES,
-    STANDARD_LIBRARY,
     SUPPORTED,
     Change,
     Chunking,
@@ -48,8 +47,8 @@ from second_brain.ingest import (
     is_address,
     is_public,
     stale_keys,
-    standard_library,
 )
+from second_brain.ingest.html import main_content_only
 from second_brain.models import Embedder
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.write import KnowledgeWriter
@@ -63,7 +62,6 @@ Examples:
   second-brain ingest https://docs.example.org/sitemap.xml --prune
   second-brain ingest handbook/ --source handbook --visibility public --metadata team=platform
   second-brain ingest docs/ --collection manuals --dry-run
-  second-brain ingest --python-stdlib
 """
 
 _KNOWLEDGE_TYPES = 'select name from public.knowledge_types order by name collate "C"'
@@ -76,20 +74,14 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command("ingest", epilog=_INGEST_EXAMPLES)
 def _ingest(
     paths: Annotated[
-        list[str] | None,
+        list[str],
         typer.Argument(
             metavar="PATH|URL...",
             help="Files and folders: Markdown, text, reStructuredText, HTML, notebooks, PDF, "
             "CSV, JSON Lines, EPUB; docx, pptx and xlsx with the extra documents. Web pages; the "
             "pages of a sitemap, if the address ends in .xml or .xml.gz.",
         ),
-    ] = None,
-    python_stdlib: Annotated[
-        bool,
-        typer.Option(
-            "--python-stdlib", help="The documentation strings of this Python's standard library."
-        ),
-    ] = False,
+    ],
     source: Annotated[
         str | None,
         typer.Option(
@@ -126,6 +118,13 @@ def _ingest(
             "names, UTF-8, or a guess that is reported.",
         ),
     ] = None,
+    main_content: Annotated[
+        bool,
+        typer.Option(
+            "--main-content",
+            help="Read only the article of a page, as news need it; with the extra news.",
+        ),
+    ] = False,
     max_pages: Annotated[
         int, typer.Option(min=1, max=100_000, help="Most pages that are read from a sitemap.")
     ] = MAX_PAGES,
@@ -213,12 +212,11 @@ def _ingest(
     skipped, and the exit code is then 1. Hidden files, node_modules and files of other types are
     left out of folders.
     """
-    if not paths and not python_stdlib:
-        raise typer.BadParameter("give at least one PATH, or --python-stdlib")
     if source is not None and (":" in source or not 1 <= len(source) <= 200):
         raise typer.BadParameter("--source must have 1 to 200 characters and no colon")
     if prune and not (yes or dry_run or sys.stdin.isatty()):
         raise typer.BadParameter("--prune asks before it deletes: without a terminal add --yes")
+    main_content_only.set(main_content)
     chunking = Chunking(chunk_size, overlap)
     labels = Labels(
         collection,
@@ -230,18 +228,15 @@ def _ingest(
         _pairs(metadata),
         groups(allowed_groups),
     )
-    addresses = [path for path in paths or () if is_address(path)]
+    addresses = [path for path in paths if is_address(path)]
     found = find_files(
-        [_existing(path) for path in paths or () if not is_address(path)],
+        [_existing(path) for path in paths if not is_address(path)],
         source=source,
         base=base,
         exclude=exclude or (),
         follow_symlinks=follow_symlinks,
         encoding=encoding,
     )
-    if python_stdlib:
-        found.documents.extend(standard_library())
-        found.folders.append((STANDARD_LIBRARY, STANDARD_LIBRARY.key("")))
     # Without autocommit the whole run would be one transaction.
     with (
         opened(dsn, schema) as database,

@@ -5,12 +5,13 @@ The formats are read in `loading`, `html`, `pdf`, `office`, `epub` and `records`
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from second_brain.errors import SecondBrainError
@@ -91,13 +92,28 @@ class LoadedDocument:
     notes: tuple[str, ...] = ()
 
 
-_NOTES: ContextVar[list[str]] = ContextVar("notes of the document that is being loaded")
+class Notes(list[str]):
+    """What is told about a document, and the words that a simple reader finds in it.
+
+    It reads the source, and the page of HTML that some formats are converted to first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = {"source": Counter[str](), "page": Counter[str]()}
+
+
+_NOTES: ContextVar[Notes] = ContextVar("notes of the document that is being loaded")
+# A smaller share is what two readers cut into words differently.
+_LOST_SHARE = 0.03
+_NAMED_WORDS = 5
+_WORD = re.compile(r"[^\W_]+")
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[list[str]]:
-    """Collect what `note` is called with."""
-    notes: list[str] = []
+def noted() -> Iterator[Notes]:
+    """Collect what `note` and `expect` are called with."""
+    notes = Notes()
     token = _NOTES.set(notes)
     try:
         yield notes
@@ -105,20 +121,38 @@ def noted() -> Iterator[list[str]]:
         _NOTES.reset(token)
 
 
-def finished(document: LoadedDocument, notes: Sequence[str]) -> LoadedDocument:
+def finished(document: LoadedDocument, notes: Notes) -> LoadedDocument:
     """Return a loaded document with a title of bounded length, and what was noted."""
     title = document.title
     if len(title) > MAX_HEADING:
         title = f"{title[: MAX_HEADING - 1]}…"
-        notes = (*notes, f"its title is cut to {MAX_HEADING} characters")
+        notes.append(f"its title is cut to {MAX_HEADING} characters")
+    read = [title, document.text, *(heading.text for heading in document.headings)]
+    stored = _words("\n".join(read))
+    for words in notes.words.values():
+        lost = words - stored
+        if lost.total() > _LOST_SHARE * words.total():
+            few = ", ".join(list(lost)[:_NAMED_WORDS])
+            share = f"{lost.total():,} of its {words.total():,} words"
+            notes.append(f"{share} are left out, such as: {few}")
+            break
     return replace(document, title=title, notes=tuple(notes))
 
 
 def note(text: str) -> None:
     """Tell the reader of the report something about the document that is being loaded."""
-    notes = _NOTES.get([])
+    notes = _NOTES.get(Notes())
     if text not in notes:
         notes.append(text)
+
+
+def expect(text: str, of: Literal["source", "page"] = "source") -> None:
+    """Count words as a simple reader finds them; `finished` reports what is not in the text."""
+    _NOTES.get(Notes()).words[of].update(_words(text))
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(_WORD.findall(text.casefold()))
 
 
 def clean(text: str) -> str:

@@ -1,7 +1,9 @@
 """E-books: the chapters of an EPUB in their reading order."""
 
 import posixpath
+import re
 import zlib
+from html import unescape
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from zipfile import BadZipFile, ZipFile
@@ -14,7 +16,7 @@ from second_brain.ingest.document import (
     note,
     one_line,
 )
-from second_brain.ingest.html import markdown_of, parse_html
+from second_brain.ingest.html import html_text, markdown_of
 from second_brain.ingest.markdown import headings
 
 if TYPE_CHECKING:
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 
 _MAX_CHAPTER_BYTES = 20_000_000
 _DAMAGED = (UnreadableDocumentError, BadZipFile, OSError, ValueError, zlib.error)
+_LINK = re.compile(
+    r"<a\b[^<>]*?\shref\s*=\s*[\"'](?P<page>[^\"'<>]*)[\"'][^<>]*>(?P<title>.{0,2000}?)</a>"
+    r"|<text\b[^<>]*>(?P<label>[^<>]*)</text>[^<>]*</navLabel>\s*"
+    r"<content\b[^<>]*?\ssrc\s*=\s*[\"'](?P<place>[^\"'<>]*)",
+    re.IGNORECASE | re.DOTALL,
+)
 _PAGES = ("application/xhtml+xml", "text/html")
 
 
@@ -46,7 +54,7 @@ def load_epub(data: bytes, name: str) -> LoadedDocument:
                 continue
             path = _path(folder, item.get("href", ""))
             try:
-                text = markdown_of(parse_html(_read(archive, path)))
+                text = markdown_of(html_text(_read(archive, path)))
             except _DAMAGED as exc:
                 note(f"its chapter {path} is left out: {exc}")
                 continue
@@ -66,23 +74,13 @@ def _contents(archive: ZipFile, folder: str, items: "Iterable[Element]") -> dict
     titles: dict[str, str] = {}
     for item in sorted(items, key=_is_navigation, reverse=True):
         path = _path(folder, item.get("href", ""))
-        if _is_navigation(item):
-            links = [
-                (link.get("href"), link.get_text())
-                for link in parse_html(_read(archive, path)).select("nav a[href]")
-            ]
-        elif item.get("media-type") == "application/x-dtbncx+xml":
-            page = parse_html(_read(archive, path))
-            links = [
-                (place.get("src"), label.get_text())
-                for point in page.find_all("navpoint")
-                if (place := point.find("content")) and (label := point.find("text"))
-            ]
-        else:
+        if not _is_navigation(item) and item.get("media-type") != "application/x-dtbncx+xml":
             continue
-        for target, text in links:
-            if title := one_line(text):
-                titles.setdefault(_path(posixpath.dirname(path), str(target)), title)
+        for found in _LINK.finditer(html_text(_read(archive, path))):
+            title = one_line(unescape(re.sub("<[^<>]*>", "", found["title"] or found["label"])))
+            if title:
+                place = unescape(found["page"] or found["place"])
+                titles.setdefault(_path(posixpath.dirname(path), place), title)
     return titles
 
 

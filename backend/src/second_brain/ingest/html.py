@@ -1,72 +1,88 @@
 """HTML to Markdown: the main content of a page, with its headings, lists, tables and code.
 
-markdownify converts what is left after navigation is taken out. Text has no Markdown escapes: it
-is stored for search, not for a renderer. Lines that a whole site repeats: see `repeated_lines`.
+html-to-markdown parses and converts. What it would read otherwise than a browser shows it is
+written anew before. Lines that a whole site repeats: see `repeated_lines`.
 """
 
 import re
-from copy import copy
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 from second_brain.extras import needed
 from second_brain.ingest.document import (
-    MAX_HEADING,
     SPLIT_REMEDY,
     LoadedDocument,
     UnreadableDocumentError,
     clean,
     day,
+    expect,
     is_web_address,
     note,
     one_line,
 )
 from second_brain.ingest.encoding import codec, decode
 from second_brain.ingest.markdown import (
+    BLOCKS,
+    COMMENT,
+    INLINE,
     LONGEST_REPEATED,
     MOST_REPEATED,
-    fenced,
     top_heading,
 )
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup, Tag
-    from bs4.element import PageElement
-    from markdownify import MarkdownConverter
+    from html_to_markdown import ConversionOptions, ConversionResult
 
 MAX_TAGS = 1_000_000
-"""A parsed page needs about 1 KB of memory for each."""
+main_content_only: ContextVar[bool] = ContextVar("read only the article of a page", default=False)
 
 # What is no text, what leads to other pages or to parts of this one, and numbers of lines.
-_LEFT_OUT = """
-    script, style, noscript, template, head, title, svg, iframe, button, select, colgroup,
-    nav, [role=navigation], [role=search], [role=banner], [role=contentinfo], body > footer,
-    #footer, #toc, #sidebar, #breadcrumbs, #nav-path, .navheader, .navfooter, .navbar, .navigation,
-    .toc, .table-of-contents, .breadcrumb, .breadcrumbs, .pagination, .skip-link,
-    a.headerlink, a.hash-link, .lineno, .linenos, .line-numbers,
-    rt, rp, annotation, annotation-xml, [aria-hidden=true]
-"""
-_INLINE = "b, strong, i, em, code, kbd, samp, var, del, s, u, mark, q"
-_IN_A_WORD = {*_INLINE.split(", "), "a", "span", "font", "small", "sub", "ins", "abbr"}
-_INLINE_LEVELS = 20
-_BLOCKS = ["p", "div", "li", "dt", "dd", "tr", "pre", "br", "h1", "h2", "h3", "h4", "h5", "h6"]
-_SIGNS_OF_LINKS = {"", "¶", "#", "§", "🔗"}
-# A place that any site may call its content must hold this share of the page's text.
-_MAIN = ("main, [role=main]", "article, #main-content, #page-content, #content, .main-content")
-_LEAST_SHARE = 0.25
-_HEAD_BYTES = 4_096
-# With the marks of its links, which are left out of it.
-_LONGEST_HEADING = 2 * MAX_HEADING
-_HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
-_LISTS = ["li", "ul", "ol", "dl", "dt", "dd", "blockquote"]
-_GROUPS_OF_ROWS = ["thead", "tbody", "tfoot"]
-_PARTS_OF_TABLES = [*_GROUPS_OF_ROWS, "tr", "td", "th", "caption"]
-_BETWEEN_TITLES = re.compile(r"\s+[|·»:\u2013\u2014-]+\s+|:\s+")
-# What browsers set as a block, and markdownify as a part of its line.
-_UNKNOWN_BLOCKS = [
-    *("address", "aside", "center", "details", "dialog", "dir", "fieldset", "figure", "footer"),
-    *("form", "header", "hgroup", "legend", "main", "menu", "nav", "search", "summary"),
+_TAGS = "head|title|svg|iframe|button|select|colgroup|nav|rt|rp|annotation|annotation-xml"
+_ROLES = "navigation|search|banner|contentinfo"
+_IDS = "footer|toc|sidebar|breadcrumbs|nav-path"
+_CLASSES = (
+    "navheader|navfooter|navbar|navigation|toc|table-of-contents|breadcrumb|breadcrumbs|pagination"
+    "|skip-link|headerlink|hash-link|lineno|linenos|line-numbers"
+)
+_LEFT_OUT = [
+    *_TAGS.split("|"),
+    *(f"[role={role}]" for role in _ROLES.split("|")),
+    *(f"#{name}" for name in _IDS.split("|")),
+    *(f".{name}" for name in _CLASSES.split("|")),
+    "[aria-hidden=true]",
 ]
+
+
+def _start_tags(tags: str, names: str, more: str = "") -> re.Pattern[str]:
+    """Match the start of these elements, and of others with such a role, id or class."""
+    return re.compile(
+        rf"<(?:(?P<tag>{tags})(?=[\s/>])|(?!(?:br|hr|img|input|link|meta)\b)"
+        rf"(?P<other>[a-z][\w-]*+)(?=[^<>]*?\s(?:{more}(?:role|id|class)\s*=\s*[\"']?"
+        rf"(?:[^\"'<>]{{0,200}}\s)?(?:{names})[\s\"'>])))[^<>]*>",
+        re.IGNORECASE,
+    )
+
+
+_LEFT_OUT_TAG = _start_tags(
+    f"{_TAGS}|noscript|template|math",
+    f"{_ROLES}|{_IDS}|{_CLASSES}",
+    r"aria-hidden\s*=\s*[\"']?true|",
+)
+# A place that any site may call its content must hold this share of the page's text.
+_MAIN = _start_tags("main", "main")
+_CONTENT = _start_tags("article", "main-content|page-content|content")
+_LEAST_SHARE = 0.25
+_MOST_PLACES = 100
+_HEAD_BYTES = 4_096
+_LABEL = re.compile(
+    rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([^\s\"'/>;]+)|^\s*<\?xml[^>]*?encoding=[\"']([^\"']+)",
+    re.IGNORECASE,
+)
+_BETWEEN_TITLES = re.compile(r"\s+[|·»:\u2013\u2014-]+\s+|:\s+")
 # In XML any element can be closed at once; in HTML such a title or script holds the whole page.
 _XHTML = re.compile(r"\s*<\?xml\b|[^<]*(?:<[!?][^<]*)*<html\b[^>]*http://www\.w3\.org/1999/xhtml")
 _CLOSED_AT_ONCE = re.compile(
@@ -76,19 +92,91 @@ _CLOSED_AT_ONCE = re.compile(
 # The parser compares each attribute of a tag with all others.
 _ATTRIBUTE = r"""[\s/]++[^\s>/=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+))?+"""
 _MANY_ATTRIBUTES = re.compile(rf"(<[A-Za-z][^\s/>]*+(?:{_ATTRIBUTE}){{1000}})(?:{_ATTRIBUTE})+")
+# So few cells of so many rows or columns as documents have; many more would fill the memory.
+_LONG_SPANS = re.compile(r"\b(?:row|col)span\s*=\s*[\"']?\d{3,}", re.IGNORECASE)
+_MOST_LONG_SPANS = 100
+_MARK = (
+    r"(?P<mark>b|strong|i|em|code|kbd|samp|tt|var|del|s|u|q)\b[^<>]*>(?P<word>[^<>]*)</(?P=mark)>"
+)
+_IN_A_WORD = rf"(?:</?(?:{INLINE})\b[^<>]*>){{0,9}}"
+_HEADING = r"<h[1-6]\b[^<>]*>(?:(?!</?(?:h[1-6]|t[rdh]|table)\b)[\s\S]){0,500}</h[1-6]\s*>"
+_ENDS = "p|div|li|ul|ol|dl|dt|dd|h[1-6]|table|tr|td|th|pre|blockquote|section"
+_PRE = r"\s*(?:<div\b[^<>]*>\s*)?<pre\b[^<>]*>"
+_REPAIRS = [
+    (re.compile(pattern, re.IGNORECASE), new)
+    for pattern, new in (
+        # A shadow root that the page itself declares is shown in place of its host.
+        (r"<template(?=[^<>]*\sshadowrootmode\b)", "<div"),
+        (
+            r"<footer\b(?:(?!<footer\b)[\s\S])*?</footer>"
+            r"(?=\s*(?:<script\b[^<>]*>[^<]*</script>\s*)*</body>)",
+            "",
+        ),
+        (r"<(/?)summary\b", r"<\1div"),
+        # Below a line of text, three dashes make a heading of it.
+        (r"<hr\b[^<>]*>", "<p></p>"),
+        # Links of headings to themselves.
+        (r"<a\b[^<>]*>\s*(?:[¶#§🔗]|&para;|&#182;|&sect;|&#167;)?\s*</a>", ""),
+        # What is not closed in its block would make code of all that follows.
+        (
+            rf"<(code|kbd|samp|tt)\b[^<>]*>((?:(?!</?\1\b|</?(?:{_ENDS})\b)[\s\S])*+)"
+            rf"(?=</?(?:{_ENDS})\b)",
+            r"<\1>\2</\1>",
+        ),
+        # 10^6 for a power.
+        (r"(<sup\b[^<>]*>)(?=\s*(?:<[^<>]*>\s*){0,5}(?:&minus;|[+\u2212-])?\d)", r"\1^"),
+        # No marks inside a word.
+        *([(rf"(?<=\w)(?P<before>{_IN_A_WORD})<{_MARK}", r"\g<before>\g<word>")] * 2),
+        *([(rf"<{_MARK}(?={_IN_A_WORD}\w)", r"\g<word>")] * 2),
+        # Doxygen writes code line by line; others a table with the numbers of the lines.
+        (r"<div class=[\"']?fragment\b[^<>]*>(?=\s*<div class=[\"']?line\b)", "<pre>"),
+        (r"<div class=[\"']?line\b[^<>]*>((?:[^<>]|</?(?:a|span)\b[^<>]*>)*+)</div>\n?", "\\1\n"),
+        (r"(<pre>(?:[^<>]|</?(?:a|span)\b[^<>]*>)*+)</div>", r"\1</pre>"),
+        (r"<pre\b[^<>]*>\s*(?=<pre\b)", ""),
+        (
+            rf"<td\b[^<>]*>{_PRE}(?:[\d\s]|</?(?:a|span)\b[^<>]*>)*+</pre>\s*(?:</div>\s*)?</td>"
+            rf"(?=\s*<td\b[^<>]*>{_PRE})",
+            "",
+        ),
+        (
+            rf"<table\b[^<>]*>\s*(?:<tbody>\s*)?<tr\b[^<>]*>\s*<td\b[^<>]*>(?={_PRE})"
+            r"((?:(?!</?(?:td|table)\b)[\s\S])*)</td>\s*</tr>\s*(?:</tbody>\s*)?</table>",
+            r"\1",
+        ),
+        # A row, or an item of a list, that is a heading opens a section.
+        (
+            rf"<tr\b[^<>]*>\s*<t[dh]\b[^<>]*>(\s*(?:<a\b[^<>]*>\s*</a>)*{_HEADING})\s*"
+            r"</t[dh]>\s*(?:</tr>|(?=<tr\b|</table))",
+            r"</table>\1<table>",
+        ),
+        (r"<li\b[^<>]*>(?=\s*<h[1-6]\b)", "<div>"),
+        (r"(?<=rowspan=)([\"']?)0(?=[\s\"'>])", r"\g<1>99"),
+    )
+]
+_ONLY_HEADING = re.compile(rf"<t[dh]\b[^<>]*>\s*(?P<heading>{_HEADING})\s*</?t", re.IGNORECASE)
+_TABLE_TAG = re.compile(
+    r"<(?P<end>/?)(?P<name>table|thead|tbody|tfoot|tr|t[dh]|caption|h[1-6])\b[^<>]*>", re.I
+)
 # Where a long word may be broken: zero width space and soft hyphen.
 _BREAKS = re.compile("[\u200b\u00ad]")
+# Two spaces are a line feed of Markdown.
+_LINE_ENDS = re.compile(r"(?<! ) +\n")
+_TABLE_ROW = re.compile(r"^\|", re.MULTILINE)
 
 
-def parse_html(data: bytes | str) -> "BeautifulSoup":
-    """Parse a page as browsers do; the parser reads no entities but characters."""
-    with needed("beautifulsoup4", "ingest"):
-        from bs4 import BeautifulSoup
-        from bs4.dammit import EncodingDetector
-    with needed("selectolax", "ingest"):
-        from selectolax.lexbor import LexborHTMLParser
+@dataclass
+class _Table:
+    """A table: the offsets of its own tags, and whether it is only there for the layout."""
+
+    tags: list[tuple[int, int]] = field(default_factory=list)
+    is_layout: bool = False
+
+
+def html_text(data: bytes | str) -> str:
+    """Return the source of a page in the encoding that it names, within bounds."""
     if isinstance(data, bytes):
-        label = EncodingDetector.find_declared_encoding(data[:_HEAD_BYTES], is_html=True)
+        found = _LABEL.search(data[:_HEAD_BYTES])
+        label = (found[1] or found[2]).decode("ascii", "replace") if found else None
         # A page whose label can be read is not in UTF-16.
         is_wrong = label and (codec(label) or "").startswith("utf-16")
         data = decode(data, "utf-8" if is_wrong else label)
@@ -96,268 +184,209 @@ def parse_html(data: bytes | str) -> "BeautifulSoup":
         raise UnreadableDocumentError(f"has more than {MAX_TAGS:,} tags", remedy=SPLIT_REMEDY)
     if _XHTML.match(data[:_HEAD_BYTES]):
         data = _CLOSED_AT_ONCE.sub(r"<\1\2></\1>", data)
-    data = _MANY_ATTRIBUTES.sub(r"\1", data)
-    # Lexbor writes each tag that the standard lets a page leave out.
-    return BeautifulSoup(LexborHTMLParser(data).html or "", "html.parser")
+    if len(_LONG_SPANS.findall(data)) > _MOST_LONG_SPANS:
+        data = _LONG_SPANS.sub("", data)
+    return _MANY_ATTRIBUTES.sub(r"\1", data)
 
 
 def load_html(data: bytes, name: str) -> LoadedDocument:
     """Read a page with its title, author, date and canonical address."""
-    return from_html(parse_html(data), name, is_page=True)
+    return from_html(html_text(data), name, is_page=True)
 
 
-def from_html(page: "BeautifulSoup", name: str, *, is_page: bool = False) -> LoadedDocument:
+def from_html(html: str, name: str, *, is_page: bool = False) -> LoadedDocument:
     """Return a page as a document; `name` is its title if it has none."""
-
-    def about(*names: str) -> str | None:
-        for wanted in names:
-            tag = page.find("meta", attrs={"name": wanted}) or page.find(
-                "meta", attrs={"property": wanted}
-            )
-            if tag is not None and (value := one_line(tag.get("content"))):
-                return value
-        return None
-
-    titled = page.select_one("title:not(svg title)")
-    title = one_line(titled.get_text()) if titled else None
-    link = page.find("link", rel="canonical")
-    # Read before the head goes: a tag that was taken out has nothing left.
-    address = one_line(link.get("href")) if link else None
-    author, published = about("author"), about("article:published_time", "date")
-    text = markdown_of(page)
-    heading = top_heading(text)
+    start, end = _main_part(html)
+    about = _convert(html[: start or end], is_about=True).metadata.document
+    news = _news(html) if is_page and main_content_only.get() else None
+    text = markdown_of(news or html[start:end])
+    title, heading = one_line(about.title), top_heading(text)
     if title and heading in _BETWEEN_TITLES.split(title):
         # The rest is the name of the site.
         title = heading
+    address = one_line(about.canonical_url)
     return LoadedDocument(
         title=title or heading or name,
         text=text,
-        author=author,
-        document_date=day(published),
+        author=one_line(about.author),
+        document_date=day(
+            about.meta_tags.get("article-published_time") or about.meta_tags.get("date")
+        ),
         source_url=address if is_web_address(address) else None,
         is_page=is_page,
     )
 
 
-def markdown_of(page: "BeautifulSoup") -> str:
-    """Return the text of a page, or of its main part, as Markdown."""
-    from bs4.element import PreformattedString
+def _news(html: str) -> str | None:
+    """Return the article of a page as trafilatura finds it, as HTML; None without one."""
+    with needed("trafilatura", "news"):
+        from trafilatura import extract
+    found: str | None = extract(
+        html, output_format="html", favor_recall=True, include_comments=False
+    )
+    if found is None:
+        note("it has no article, and is read whole")
+    return found
 
-    # Comments, XML declarations and the type of the document.
-    for string in page.find_all(string=lambda text: isinstance(text, PreformattedString)):
-        string.extract()
-    # Pages whose navigation holds their content exist.
-    around: set[int] = set()
-    for content in page.select("main, [role=main], article"):
-        for parent in content.parents:
-            if id(parent) in around:
-                break
-            around.add(id(parent))
-    for tag in page.select(_LEFT_OUT):
-        if not tag.decomposed and id(tag) not in around:
-            tag.decompose()
-    for link in page.find_all("a"):
-        if link.get_text().strip() in _SIGNS_OF_LINKS:
-            link.decompose()
-    main = _main_part(page)
-    _repair_words(main)
-    _repair_code(main)
-    _repair_layout(main)
-    for table in main.find_all("table"):
-        _join_groups(table)
-        _repeat_merged_cells(table)
-    for pipe in main.find_all(string=re.compile(r"\|")):
-        if pipe.find_parent(["td", "th"]):
-            pipe.replace_with(pipe.replace("|", "\\|"))
-    try:
-        text = _converter().convert_soup(main)
-    except RecursionError:
+
+def markdown_of(html: str) -> str:
+    """Return the text of a page, or of a part of it, as Markdown."""
+    for pattern, new in _REPAIRS:
+        html = pattern.sub(new, html)
+    html = _without_layout(html)
+    words = _words(html)
+    expect(words, of="page")
+    result = _convert(html)
+    text = result.content or ""
+    if any("depth limit" in warning.message for warning in result.warnings):
         note("its elements are nested too deeply: headings, lists and tables are read as text")
-        text = _lines(main)
-    return re.sub(r"\n{3,}", "\n\n", _BREAKS.sub("", clean(text))).strip()
+        text = words
+    elif "rowspan" in html.lower():
+        text = _repeat_merged_cells(text, result.tables)
+    text = _LINE_ENDS.sub("\n", _BREAKS.sub("", clean(text)))
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def _lines(main: "Tag") -> str:
-    """Return the text with each block on a line of its own, however deep it is."""
-    parts: list[str] = []
-    left: list[Tag | str] = [main]
-    while left:
-        part = left.pop()
-        if isinstance(part, str):
-            parts.append(part)
-        else:
-            edge = ["\n"] * (part.name in _BLOCKS)
-            left += [*edge, *reversed(part.contents), *edge]  # type: ignore[list-item]
-    return "".join(parts)
+def _without_layout(html: str) -> str:
+    """Take tables from around headings, but those whose cell is a heading and nothing else."""
+    alone = {found.start("heading") for found in _ONLY_HEADING.finditer(html)}
+    tables: list[_Table] = []
+    tags: list[tuple[int, int]] = []
+    for tag in _TABLE_TAG.finditer(html):
+        name = tag["name"].lower()
+        if name == "table" and not tag["end"]:
+            tables.append(_Table())
+        if tables and name[0] != "h":
+            tables[-1].tags.append(tag.span())
+        elif tables and not tag["end"]:
+            around = tables[:-1] if tag.start() in alone else tables
+            for table in reversed(around):
+                if table.is_layout:
+                    break
+                table.is_layout = True
+        if tables and name == "table" and tag["end"]:
+            closed = tables.pop()
+            tags += closed.tags if closed.is_layout else []
+    at, pieces = 0, []
+    for start, end in sorted(
+        [*tags, *(tag for one in tables if one.is_layout for tag in one.tags)]
+    ):
+        pieces += [html[at:start], "<p>"]
+        at = end
+    return "".join([*pieces, html[at:]])
 
 
-def _main_part(page: "BeautifulSoup") -> "Tag":
-    least = _LEAST_SHARE * len(page.get_text(strip=True))
-    named = [tag for tag in page.select(_MAIN[0]) if not tag.has_attr("hidden")]
-    longest = max(named, key=lambda tag: len(tag.get_text(strip=True)), default=None)
-    if longest is not None and (length := len(longest.get_text(strip=True))) and length >= least:
-        return longest
-    found = page.select(_MAIN[1])
-    # Two articles on one page are a list of them; a title outside has the page's first lines.
-    if len(found) == 1 and len(found[0].get_text(strip=True)) >= max(least, 1):
-        return found[0] if found[0].h1 or not page.h1 else page
-    return page
-
-
-def _repair_words(main: "Tag") -> None:
-    """Keep words and numbers as they are read: no marks inside a word, 10^6 for a power."""
-    for tag in main.select(_INLINE):
-        before, after = _beside(tag, "previous_sibling"), _beside(tag, "next_sibling")
-        if before[-1:].isalnum() or after[:1].isalnum():
-            # Taken out, each would move those after it.
-            tag.name = "span"
-    for power in main.select("sup, msup > :nth-child(2)"):
-        if re.match(r"[+\u2212-]?\d", power.get_text().strip()):
-            power.insert(0, "^")
-    for below in main.select("mfrac > :nth-child(2)"):
-        below.insert(0, "/")
-
-
-def _beside(tag: "Tag", side: str) -> str:
-    """Return the text before or after a tag, which can be outside of the tags around it."""
-    for _ in range(_INLINE_LEVELS):
-        sibling: PageElement | None = getattr(tag, side)
-        if isinstance(sibling, str):
-            return sibling
-        if sibling is not None:
-            return sibling.get_text() if getattr(sibling, "name", None) in _IN_A_WORD else ""
-        if tag.parent is None or tag.parent.name not in _IN_A_WORD:
-            break
-        tag = tag.parent
-    return ""
-
-
-def _repair_code(main: "Tag") -> None:
-    """Make one block of each piece of code: doxygen writes lines, others a table of numbers."""
-    for block in main.select("div.fragment"):
-        if lines := block.find_all("div", class_="line"):
-            block.string = "\n".join(line.get_text() for line in lines)
-            block.name = "pre"
-    for code in main.find_all("pre"):
-        cell = code.find_parent(["td", "th"])
-        if code.find_parent("pre"):
-            code.unwrap()
-        elif cell is not None and re.fullmatch(r"[\d\s]+", code.get_text()):
-            cell.decompose()
-    for code in main.select("table pre"):
-        table = code.find_parent("table")
-        if table is not None and len(table.find_all(["td", "th"], limit=2)) == 1:
-            _as_blocks(table, {id(table): table})
-        else:
-            # A cell is one line.
-            code.name = "code"
-
-
-def _repair_layout(main: "Tag") -> None:
-    """Take lists and tables from around headings and tables, where Markdown can have none."""
-    for block in main.find_all(_UNKNOWN_BLOCKS):
-        block.name = "div"
-    outer: dict[int, Tag] = {}
-    for inner in main.find_all(["table", *_HEADINGS]):
-        for parent in inner.parents:
-            if id(parent) in outer:
-                break
-            if parent.name == "table":
-                outer[id(parent)] = parent
-    _as_blocks(main, outer)
-    for heading in main.find_all(_HEADINGS):
-        if len(heading.get_text()) > _LONGEST_HEADING:
-            # Its end tag is missing, or it is one only in its looks.
-            heading.name = "div"
-            continue
-        for parent in heading.find_parents(_LISTS):
-            parent.name = "div"
-
-
-def _join_groups(table: "Tag") -> None:
-    """Make one group of the rows, the foot last: each group would begin with a header."""
-    groups = table.find_all(_GROUPS_OF_ROWS)
-    names = [group.name for group in groups]
-    if "tfoot" in names or names.count("tbody") > 1:
-        rows = table.find_all("tr")
-        rows.sort(key=lambda row: row.parent is not None and row.parent.name == "tfoot")
-        groups[0].name = "tbody"
-        for row in rows:
-            groups[0].append(row)
-
-
-def _repeat_merged_cells(table: "Tag") -> None:
-    """Write a cell of several rows into each of them, in its columns."""
-    below: dict[int, tuple[int, Tag]] = {}
-    repeated = 0
-    for row in table.find_all("tr"):
-        above, below, column = below, {}, 0
-        cells = row.find_all(["td", "th"], recursive=False)
-        while cells or column in above:
-            if column in above:
-                rows, merged = above[column]
-                cell = copy(merged)
-                if cells:
-                    cells[0].insert_before(cell)
-                else:
-                    row.append(cell)
-            else:
-                cell = cells.pop(0)
-                rows = _span(cell, "rowspan")
-            repeated += _span(cell, "colspan") if rows > 1 else 0
-            if rows > 1 and len(cell.get_text()) <= LONGEST_REPEATED and repeated < MOST_REPEATED:
-                below[column] = (rows - 1, cell)
-            column += _span(cell, "colspan")
-        # Columns that a shorter row does not reach.
-        below |= {
-            at: (rows - 1, cell) for at, (rows, cell) in above.items() if at > column and rows > 1
-        }
-
-
-def _span(cell: "Tag", name: str) -> int:
-    text = str(cell.get(name, ""))
-    # rowspan=0 reaches the end of the table.
-    return min(int(text) or 65_534, 65_534) if re.fullmatch("[0-9]{1,5}", text) else 1
-
-
-def _as_blocks(main: "Tag", tables: "dict[int, Tag]") -> None:
-    """Make blocks of these tables, by their identity, and of their parts."""
-    if tables:
-        parts = [
-            part
-            for part in main.find_all(_PARTS_OF_TABLES)
-            if id(part.find_parent("table")) in tables
-        ]
-        for block in [*parts, *tables.values()]:
-            block.name = "div"
+def _words(html: str) -> str:
+    """Return the text as a reader without a parser finds it, with each block on its own line."""
+    html = COMMENT.sub("", html)
+    at, parts = 0, []
+    for start, end in _elements(html, _LEFT_OUT_TAG):
+        parts.append(html[at:start])
+        at = end
+    text = re.sub(rf"</?(?:{BLOCKS})\b[^<>]*>", "\n", "".join([*parts, html[at:]]), flags=re.I)
+    return _BREAKS.sub("", unescape(re.sub(r"<[/!?a-zA-Z][^<>]*>", "", text)))
 
 
 @cache
-def _converter() -> "MarkdownConverter":
-    with needed("markdownify", "ingest"):
-        from markdownify import MarkdownConverter
-
-    class Converter(MarkdownConverter):
-        def convert_pre(self, el: Any, text: str, parent_tags: set[str]) -> str:
-            return f"\n\n{fenced(text)}\n\n"
-
-        def convert_br(self, el: Any, text: str, parent_tags: set[str]) -> str:
-            return " " if "_inline" in parent_tags else "\n"
-
-        def convert_dt(self, el: Any, text: str, parent_tags: set[str]) -> str:
-            return f" {text} " if "_inline" in parent_tags else f"\n\n{' '.join(text.split())}\n"
-
-        def convert_dd(self, el: Any, text: str, parent_tags: set[str]) -> str:
-            # Not indented, which would make code of its second paragraph.
-            return f" {text} " if "_inline" in parent_tags else f"{text.strip()}\n\n"
-
+def _options(*, is_about: bool) -> "ConversionOptions":
+    with needed("html-to-markdown", "ingest"):
+        from html_to_markdown import ConversionOptions, PreprocessingOptions
     # Addresses are no words of the text, and an image inside the page is a very long one.
-    return Converter(
-        heading_style="ATX",
-        strip=["a", "img"],
-        table_infer_header=True,
-        escape_asterisks=False,
-        escape_underscores=False,
-        wrap=True,
-        wrap_width=None,
+    return ConversionOptions(
+        bullets="*",
+        compact_tables=True,
+        autolinks=False,
+        expand_abbreviations=False,
+        extract_metadata=is_about,
+        include_blockquote_citations=False,
+        include_document_structure=True,
+        highlight_style="none",
+        hidden_content="reachable",
+        skip_images=True,
+        strip_tags=["a"],
+        exclude_selectors=_LEFT_OUT,
+        preprocessing=PreprocessingOptions(enabled=False),
     )
+
+
+def _convert(html: str, *, is_about: bool = False) -> "ConversionResult":
+    with needed("html-to-markdown", "ingest"):
+        from html_to_markdown import convert
+    return convert(html, _options(is_about=is_about))
+
+
+def _blank(html: str) -> str:
+    """Return the page with spaces in place of comments and scripts."""
+    return COMMENT.sub(lambda found: " " * len(found[0]), html)
+
+
+def _elements(html: str, start_tag: re.Pattern[str]) -> list[tuple[int, int]]:
+    """Return the offsets of the outermost of these elements."""
+    spans: list[tuple[int, int]] = []
+    while found := start_tag.search(html, spans[-1][1] if spans else 0):
+        depth, end = 1, len(html)
+        name = found["tag"] or found["other"]
+        for tag in re.compile(rf"<(/?){name}\b[^<>]*>", re.I).finditer(html, found.end()):
+            depth += -1 if tag[1] else 1
+            if not depth:
+                end = tag.end()
+                break
+        spans.append((found.start(), end))
+    return spans
+
+
+def _main_part(html: str) -> tuple[int, int]:
+    plain = _blank(html)
+
+    def length(start: int, end: int) -> int:
+        return len(re.sub(r"<[^<>]*>|\s", "", plain[start:end]))
+
+    least = max(_LEAST_SHARE * length(0, len(plain)), 1)
+    main = [
+        span
+        for span in _elements(plain, _MAIN)[:_MOST_PLACES]
+        if not re.match(r"<[^<>]*\shidden\b", plain[span[0] :])
+    ]
+    longest = max(main, key=lambda span: length(*span), default=(0, 0))
+    if length(*longest) >= least:
+        return longest
+    found = _elements(plain, _CONTENT)
+    # Two articles on one page are a list of them; a title outside has the page's first lines.
+    if len(found) == 1 and length(*found[0]) >= least:
+        start, end = found[0]
+        if "<h1" in plain[start:end].lower() or "<h1" not in plain.lower():
+            return start, end
+    return 0, len(html)
+
+
+def _repeat_merged_cells(text: str, tables: Iterable[Any]) -> str:
+    """Write a cell of several rows into each of them, in its columns."""
+    parts, at, repeated, missed = [], 0, 0, 0
+    for one in tables:
+        cells = one.grid.cells
+        if missed > _MOST_PLACES or all(cell.row_span < 2 for cell in cells):
+            continue
+        start = text.find(one.markdown, at)
+        if start < 0:
+            # Its lines are indented in a list.
+            missed += 1
+            continue
+        rows: list[dict[int, str]] = [{} for _ in range(one.grid.rows)]
+        for cell in cells:
+            content = "" if len(cell.content) > LONGEST_REPEATED else cell.content
+            column = next(at for at in range(len(rows[cell.row]) + 1) if at not in rows[cell.row])
+            for row in range(cell.row, min(cell.row + cell.row_span, len(rows))):
+                repeated += cell.col_span if row > cell.row else 0
+                for more in range(cell.col_span if repeated < MOST_REPEATED else 0):
+                    rows[row][column + more] = "" if more else content
+            rows[cell.row][column] = cell.content
+        lines = [
+            "|" + "".join(f" {row[at]} |" if row[at] else " |" for at in sorted(row))
+            for row in rows
+            if row
+        ]
+        first = _TABLE_ROW.search(one.markdown)
+        lines.insert(1, "|" + " --- |" * max(map(len, rows)))
+        parts += [text[at:start], one.markdown[: first.start() if first else 0], "\n".join(lines)]
+        at = start + len(one.markdown)
+    return "".join([*parts, text[at:]])

@@ -7,6 +7,7 @@ cannot be read raises `UnreadableDocumentError`; splitting and storing are done 
 import json
 import os
 import re
+import shutil
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from second_brain.ingest.epub import load_epub
 from second_brain.ingest.html import load_html
 from second_brain.ingest.markdown import fenced, top_heading, without_markup, without_pictures
 from second_brain.ingest.office import load_slides, load_word, load_workbook
+from second_brain.ingest.pandoc import FORMATS, load_by_pandoc
 from second_brain.ingest.pdf import load_pdf
 from second_brain.ingest.records import RECORDS, load_csv
 from second_brain.ingest.restructured_text import load_restructured_text
@@ -52,19 +54,7 @@ _IMPORTS = re.compile(
     r"(?:(?<=\n\n)|\A\s*)(?:(?:import|export)\b[^\n]*\n(?:[^\n]+\n)*)+", re.MULTILINE
 )
 # Text for programs, which would be stored as its source.
-_NO_TEXT = (
-    ".rtf",
-    ".eml",
-    ".mbox",
-    ".mht",
-    ".mhtml",
-    ".ps",
-    ".eps",
-    ".svg",
-    ".odt",
-    ".ods",
-    ".odp",
-)
+_NO_TEXT = (".eml", ".mbox", ".mht", ".mhtml", ".ps", ".eps", ".svg", ".ods", ".odp")
 _NO_TEXT_STARTS = (b"{\\rtf", b"%!PS", b"MIME-Version:")
 
 
@@ -97,7 +87,7 @@ def load_bytes(
         )
     try:
         with warnings.catch_warnings(), noted() as notes, stated(demanded, named):
-            # Such as bs4's about a page that could be XML.
+            # Those of parsers about files that they repair.
             warnings.simplefilter("ignore")
             document = (load or _load_text)(data, name)
             if not document.page_starts and not document.headings:
@@ -143,10 +133,10 @@ def _read(path: Path, suffix: str) -> bytes:
 
 def _load_markdown(data: bytes, name: str, *, is_mdx: bool = False) -> LoadedDocument:
     text, front = _split_front_matter(decode(data))
-    text = without_markup(text)
     if is_mdx:
         # Its imports, exports, components and expressions.
-        text = without_markup(_IMPORTS.sub("", text), with_components=True)
+        text = _IMPORTS.sub("", text)
+    text = without_markup(text, with_components=is_mdx)
     fields = fields_of(front)
     return LoadedDocument(
         title=fields.pop("title", None) or top_heading(text) or name,
@@ -244,10 +234,14 @@ _BINARY: dict[str, Callable[[bytes, str], LoadedDocument]] = {
     ".pptx": load_slides,
     ".xlsx": load_workbook,
     ".epub": load_epub,
+    **{suffix: partial(load_by_pandoc, suffix=suffix) for suffix in FORMATS},
 }
 _LOADERS: dict[str, Callable[[bytes, str], LoadedDocument]] = {**_TEXT, **_BINARY}
 
-SUPPORTED = (*_LOADERS, *RECORDS)
+SUPPORTED = (
+    *(one for one in _LOADERS if one not in FORMATS or shutil.which("pandoc")),
+    *RECORDS,
+)
 """The endings of the files that are taken from folders."""
 
 _SUPPORTED_REMEDY = f"Supported are {', '.join(SUPPORTED)}, and any file of plain text."

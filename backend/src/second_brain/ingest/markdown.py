@@ -4,11 +4,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import unescape
 from itertools import accumulate, pairwise
 
 from second_brain.ingest.document import MAX_HEADING, Heading
 
 _DELIMITER_ROW = re.compile(r"^ {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?$", re.MULTILINE)
+_STRUCTURE = re.compile(r"^( {0,3})(?=#{1,6}(?:\s|$)|```|~~~|=+\s*$|-+\s*$)", re.MULTILINE)
 _BLANK_LINE = re.compile(r"\n[ \t]*(?:\n|\Z)")
 _CODE = ("fence", "code_block")
 LONGEST_REPEATED, MOST_REPEATED = 500, 50_000
@@ -29,16 +31,32 @@ _CODE_OR = (
     r"(?P<code>^[ >]*(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*\n)*?(?:[ >]*(?P=fence)|\Z)"
     r"|^(?: {4}|\t)[^\n]*|(?<!`)(?P<span>`+)(?!`)[^\n]{1,500}?(?<!`)(?P=span)(?!`))"
 )
-_COMMENT = (
-    r"|<!--(?:(?!<!--)[\s\S])*?-->"
-    r"|<(?P<program>script|style)\b[^<>]*>(?:(?!<(?P=program)\b)[\s\S])*?</(?P=program)\s*>"
+COMMENT = re.compile(
+    r"<!--(?:(?!<!--)[\s\S])*?-->"
+    r"|<(?P<program>script|style)\b[^<>]*>(?:(?!<(?P=program)\b)[\s\S])*?</(?P=program)\s*>",
+    re.IGNORECASE,
 )
-_TAGS = (
-    "a|abbr|article|aside|b|big|br|center|dd|del|details|div|dl|dt|em|figcaption|figure|font|h[1-6]"
-    "|hr|i|iframe|img|ins|kbd|li|main|mark|nav|ol|p|picture|pre|q|s|samp|section|small|source|span"
-    "|strong|sub|summary|sup|svg|table|tbody|td|tfoot|th|thead|tr|u|ul|video"
+"""A comment, a script or a style sheet of HTML."""
+INLINE = (
+    "a|abbr|acronym|b|big|bdi|bdo|cite|code|del|em|font|i|ins|kbd|mark|q|s|samp|small|span|strike|strong|sub"
+    "|sup|tt|u|var|wbr"
 )
-_MARKUP = re.compile(rf"{_CODE_OR}{_COMMENT}|</?(?:{_TAGS})(?:\s[^<>]*)?/?>", re.MULTILINE | re.I)
+"""The elements of HTML that stand inside a line, and do not divide words."""
+BLOCKS = (
+    "address|article|aside|blockquote|br|caption|center|dd|details|dialog|dir|div|dl|dt|fieldset"
+    "|figcaption|figure|footer|form|h[1-6]|header|hgroup|hr|iframe|img|legend|li|main|menu|nav|ol"
+    "|optgroup|option|p|picture|pre|progress|meter|output|search|section|source|summary|svg|table"
+    "|tbody|td|textarea|tfoot|th|thead|title|tr|ul|video"
+)
+"""Those that stand on lines of their own."""
+# Comments of Obsidian: not %%time, and not 5%%.
+_PRIVATE = r"(?<![\w%\\])%%(?!%)(?:(?!%%)[\s\S])*?%%(?![\w%])"
+_MARKUP = re.compile(
+    rf"{_CODE_OR}|(?P<power><sup\b[^<>]*>(?=(?:&minus;|[+\u2212-])?\d))|{COMMENT.pattern}|{_PRIVATE}"
+    rf"|(?P<tags>(?:</?(?:{INLINE}|{BLOCKS})(?:\s[^<>]*)?/?>)+)|(?P<letter>&#?\w{{2,31}};)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_BLOCK = re.compile(rf"</?(?:{BLOCKS})\b", re.IGNORECASE)
 # Components, fragments and expressions of MDX.
 _COMPONENTS = re.compile(
     rf"{_CODE_OR}|\{{/\*(?:(?!\{{/\*)[\s\S])*?\*/\}}|</?[A-Z][\w.]*(?:\s(?:[^<>{{}}]|\{{[^{{}}]*\}})*)?/?>|</?>",
@@ -54,14 +72,39 @@ _DATA = re.compile(
 
 
 def without_markup(markdown: str, *, with_components: bool = False) -> str:
-    """Leave out comments and tags of HTML, or components and expressions of MDX; code stays."""
-    form = _COMPONENTS if with_components else _MARKUP
-    return form.sub(lambda found: found["code"] or "", markdown)
+    """Leave out comments and tags of HTML, and components and expressions of MDX; code stays."""
+    if with_components:
+        markdown = _COMPONENTS.sub(lambda found: found["code"] or _between(found), markdown)
+    return _MARKUP.sub(_without, markdown)
+
+
+def _without(found: re.Match[str]) -> str:
+    if found["power"]:
+        return "^"
+    if found["letter"]:
+        letter = unescape(found["letter"])
+        # What would begin a heading, code or a cell stays as it is written.
+        return found["letter"] if letter in "#`~=|<>\n" or len(letter) > 2 else letter
+    if found["tags"] and _BLOCK.search(found["tags"]):
+        return _between(found)
+    return found["code"] or ""
+
+
+def _between(found: re.Match[str]) -> str:
+    """Return what divides the words beside a tag; a row of a table stays one line."""
+    text, (start, end) = found.string, found.span()
+    beside = f"{text[max(start - 1, 0) : start] or ' '}{text[end : end + 1] or ' '}"
+    return "" if re.search(r"\s", beside) else " "
 
 
 def without_pictures(text: str) -> str:
     """Leave out pictures and other files that are written into a text as `data:` addresses."""
     return _DATA.sub(lambda found: found["alt"] or "", text) if "data:" in text.lower() else text
+
+
+def escaped(text: str) -> str:
+    """Return a text no line of which begins a heading or code."""
+    return _STRUCTURE.sub(r"\1\\", text)
 
 
 def fenced(code: str, language: str = "") -> str:
@@ -80,7 +123,8 @@ def outline(markdown: str) -> tuple[list[Heading], list[Table]]:
     """
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark").disable("inline")
+    # What begins with the sign of a tag is text here: it would hold all that follows.
+    parser = MarkdownIt("commonmark").disable(["inline", "html_block"])
     inline = MarkdownIt("commonmark")
     lines = [0, *accumulate(len(line) + 1 for line in markdown.split("\n"))]
     headings, code = [], []

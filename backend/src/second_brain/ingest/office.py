@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 from second_brain.extras import needed
@@ -17,13 +18,21 @@ from second_brain.ingest.document import (
     UnreadableDocumentError,
     clean,
     day,
+    expect,
     note,
     one_line,
     unforeseen,
 )
-from second_brain.ingest.html import markdown_of, parse_html
-from second_brain.ingest.markdown import repeat_below, table, top_heading
-from second_brain.ingest.word import heading_styles, readable
+from second_brain.ingest.html import markdown_of
+from second_brain.ingest.markdown import escaped, repeat_below, table, top_heading
+from second_brain.ingest.word import (
+    DIAGRAM,
+    RELATION,
+    drawn_text,
+    heading_styles,
+    readable,
+    xml_text,
+)
 
 if TYPE_CHECKING:
     from pptx.shapes.base import BaseShape
@@ -33,6 +42,9 @@ if TYPE_CHECKING:
 _STYLES = """
 p[style-name='Title'] => h1.title:fresh
 """
+
+_TITLE = re.compile(r'<h1 class="title">(?:<a id=[^<>]*></a>)?([^<>]*)</h1>')
+_ARROW = re.compile(r'<a href="#(?:foot|end)note-ref-[^<>]*>[^<>]*</a>')
 
 # A sheet can have one cell at the end of each of a million rows; calamine keeps all places between.
 _MAX_PLACES = 50_000_000
@@ -49,8 +61,10 @@ def load_word(data: bytes, name: str) -> LoadedDocument:
     with open_archive(data) as archive:
         about = _properties(archive)
         styles = f"{_STYLES}{heading_styles(archive)}"
-        file = io.BytesIO(readable(archive))
-    read = mammoth.convert_to_html(file, style_map=styles, convert_image=lambda _image: [])
+        file, pages = readable(archive)
+    read = mammoth.convert_to_html(
+        io.BytesIO(file), style_map=styles, convert_image=lambda _image: []
+    )
     unread = {
         found[1].rpartition("}")[2]
         for message in read.messages
@@ -58,12 +72,12 @@ def load_word(data: bytes, name: str) -> LoadedDocument:
     }
     if unread:
         note(f"elements that are not known are left out: {', '.join(sorted(unread))}")
-    page = parse_html(read.value)
-    for arrow in page.select('a[href^="#footnote-ref"], a[href^="#endnote-ref"]'):
-        arrow.decompose()
-    top = page.select_one("h1.title")
-    title = about.pop("title") or (one_line(top.get_text()) if top else None)
-    text = markdown_of(page)
+    html = _ARROW.sub("", read.value)
+    top = _TITLE.search(html)
+    title = about.pop("title") or (one_line(unescape(top[1])) if top else None)
+    for paragraph, page in pages.items():
+        html = html.replace(paragraph, page)
+    text = markdown_of(html)
     return LoadedDocument(title=title or top_heading(text) or name, text=text, **about)
 
 
@@ -73,6 +87,7 @@ def load_slides(data: bytes, name: str) -> LoadedDocument:
         from pptx import Presentation
     with open_archive(data) as archive:
         about = _properties(archive)
+        _expect(archive, r"ppt/(?:slides/slide|notesSlides/notesSlide)\d+\.xml")
     text, starts = "", []
     for number, slide in enumerate(Presentation(io.BytesIO(data)).slides, start=1):
         starts.append(len(text))
@@ -92,6 +107,7 @@ def load_workbook(data: bytes, name: str) -> LoadedDocument:
         import python_calamine
     with open_archive(data, is_tree=False) as archive:
         about = _properties(archive)
+        _expect(archive, r"xl/sharedStrings\.xml")
         file = _without_large_sheets(archive)
     book = python_calamine.load_workbook(file or io.BytesIO(data))
     sections = []
@@ -177,7 +193,7 @@ def sheet_text(
     columns = sorted(set().union(*found[first:]))
     return "\n\n".join(
         [
-            *(text for cells in found[:first] for text in cells.values()),
+            *(escaped(text) for cells in found[:first] for text in cells.values()),
             *(
                 [table([cells.get(at, "") for at in columns] for cells in found[first:])]
                 * bool(columns)
@@ -206,7 +222,7 @@ def _slide_blocks(slide: "Slide", number: int) -> Iterator[str]:
             except Exception as exc:  # noqa: BLE001 - python-pptx raises anything for its charts
                 note(f"a {_kind(shape)} of slide {number} is left out: {unforeseen(exc)}")
     if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
-        yield notes.text
+        yield escaped(notes.text)
 
 
 def _kind(shape: Any) -> str:
@@ -248,7 +264,14 @@ def _shape_blocks(shape: Any) -> Iterator[str]:
             if one_line(paragraph.text)
         ]
         # One paragraph is a text, several are a list.
-        yield lines[0].lstrip(" -") if len(lines) == 1 else "\n".join(lines)
+        yield escaped(lines[0].lstrip(" -")) if len(lines) == 1 else "\n".join(lines)
+    elif shape.element.tag.endswith("}graphicFrame"):
+        for diagram in shape.element.iter(f"{DIAGRAM}relIds"):
+            data = shape.part.related_part(diagram.get(f"{RELATION}dm")).blob
+            expect(xml_text(data))
+            yield "\n".join(f"- {one_line(text)}" for text in drawn_text(data))
+            return
+        raise UnreadableDocumentError("it is no text, table, picture or chart")
 
 
 def _chart_blocks(chart: Any) -> Iterator[str]:
@@ -268,6 +291,12 @@ def _chart_blocks(chart: Any) -> Iterator[str]:
                     ),
                 ]
             )
+
+
+def _expect(archive: zipfile.ZipFile, parts: str) -> None:
+    for name in archive.namelist():
+        if re.fullmatch(parts, name):
+            expect(xml_text(archive.read(name)))
 
 
 def _properties(archive: Any) -> dict[str, Any]:

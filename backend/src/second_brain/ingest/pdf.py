@@ -17,6 +17,7 @@ from second_brain.ingest.document import (
     LoadedDocument,
     UnreadableDocumentError,
     clean,
+    expect,
     note,
     one_line,
 )
@@ -46,6 +47,10 @@ def load_pdf(data: bytes, name: str) -> LoadedDocument:
     """Read the text of all pages; a section begins at each heading."""
     with needed("pypdfium2", "ingest"):
         import pypdfium2
+        from pypdfium2.raw import (  # type: ignore[import-untyped]
+            FORMTYPE_ACRO_FORM,
+            FORMTYPE_XFA_FULL,
+        )
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as exc:
@@ -55,7 +60,13 @@ def load_pdf(data: bytes, name: str) -> LoadedDocument:
             ) from exc
         raise
     with contextlib.closing(document):
-        if document.get_formtype():
+        form = document.get_formtype()
+        if form == FORMTYPE_XFA_FULL:
+            raise UnreadableDocumentError(
+                "is an XFA form, whose pages are drawn by Adobe's programs",
+                remedy="Open it in Adobe Reader and print it to a new PDF first.",
+            )
+        if form == FORMTYPE_ACRO_FORM:
             document.init_forms()
         text, starts = "", []
         lines: list[tuple[int, int, float]] = []
@@ -86,10 +97,7 @@ def load_pdf(data: bytes, name: str) -> LoadedDocument:
 
 def _page_lines(document: "PdfDocument", number: int) -> Iterator[tuple[str, float]]:
     """Yield the lines of a page with their font sizes; 0 where the size is not known."""
-    from pypdfium2.raw import (  # type: ignore[import-untyped]
-        FPDFPage_Flatten,
-        FPDFPage_GetAnnotCount,
-    )
+    from pypdfium2.raw import FPDFPage_Flatten, FPDFPage_GetAnnotCount
 
     page = document[number]
     if FPDFPage_GetAnnotCount(page.raw):
@@ -104,6 +112,10 @@ def _page_lines(document: "PdfDocument", number: int) -> Iterator[tuple[str, flo
             lines = in_columns(_parts(textpage, raw))
         else:
             lines = [(line[0], 0.0) for line in re.finditer(r"[^\r\n]+", raw)]
+    lost = Counter(raw) - Counter("".join(line for line, _ in lines))
+    if any(letter.isalnum() for letter in lost):
+        # Words are cut otherwise than PDFium does: only letters are compared.
+        expect(raw)
     unknown = len(_NO_LETTER.findall(raw))
     if unknown > _UNKNOWN_SHARE * len(raw):
         note(f"page {number + 1} has letters that its fonts do not name: {unknown} of {len(raw)}")

@@ -286,11 +286,13 @@ class _Run:
         except Exception as exc:
             raise unforeseen(exc) from exc
         stored = self._stored(key)
-        if not chunks and stored.chunks and document.is_page:
+        if not chunks and stored.chunks and (document.is_page or document.notes):
             raise UnreadableDocumentError(
-                "has no text any more; what is stored of it stays",
-                remedy="Look at the page: a script may write its text. Delete the document if it "
-                f"is gone: second-brain corpus delete '{key}'.",
+                "; ".join(
+                    ["has no text any more, and what is stored of it stays", *document.notes]
+                ),
+                remedy="Look at it: a script may write its text, or a part may not be read. Delete "
+                f"the document if it is gone: second-brain corpus delete '{key}'.",
             )
         if not chunks:
             removed = len(stored.chunks) if self.dry_run else self.writer.delete_document(key)

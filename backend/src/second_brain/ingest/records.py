@@ -16,6 +16,7 @@ from second_brain.ingest.document import (
     LoadedDocument,
     UnreadableDocumentError,
     clean,
+    expect,
     fields_of,
     finished,
     json_value,
@@ -24,7 +25,7 @@ from second_brain.ingest.document import (
     one_line,
 )
 from second_brain.ingest.encoding import decode, stated
-from second_brain.ingest.markdown import table, without_pictures
+from second_brain.ingest.markdown import escaped, table, without_pictures
 
 RECORDS = (".jsonl", ".ndjson")
 """The endings of files that have a document on each line."""
@@ -49,6 +50,7 @@ def load_csv(data: bytes, name: str) -> LoadedDocument:
     stated = re.match(r"sep=(.)\r?\n", text, re.IGNORECASE)
     if stated:
         text = text[stated.end() :]
+    expect(text)
     delimiter = stated[1] if stated else _delimiter(text)
     rows = [[cell.strip() for cell in row] for row in _rows(text, delimiter)]
     if text.count('"') % 2 and any("\n" in cell for cell in rows[-1]):
@@ -62,7 +64,7 @@ def load_csv(data: bytes, name: str) -> LoadedDocument:
     above = [" ".join(filter(None, row)).lstrip("# ") for row in rows[:first] if any(row)]
     if len(above) == len(filled):
         above = []
-    blocks = [*above, table(filled[len(above) :])]
+    blocks = [*map(escaped, above), table(filled[len(above) :])]
     return LoadedDocument(title=name, text="\n\n".join(blocks))
 
 
@@ -105,7 +107,7 @@ def find_records(
     """
     if not path.is_file():
         raise UnreadableDocumentError("is not a regular file" if path.exists() else "is not there")
-    lines: list[tuple[int, int, str | None]] = []
+    lines: list[tuple[int, int, str | None, int]] = []
     with path.open("rb") as file:
         if b"\0" in file.read(_SAMPLE_BYTES):
             raise UnreadableDocumentError(
@@ -118,19 +120,20 @@ def find_records(
                     f"has more than {MAX_RECORDS:,} lines", remedy=SPLIT_REMEDY
                 )
             if line.strip():
-                lines.append((number, start, _identity(line, encoding)))
+                lines.append((number, start, _identity(line, encoding), hash(line)))
             start += len(line)
-    ends = [*(start for _, start, _ in lines[1:]), start]
-    taken = {name for _, _, name in lines if name}
+    ends = [*(start for _, start, *_ in lines[1:]), start]
+    taken = {name for _, _, name, _ in lines if name}
     found: dict[str, Callable[[], LoadedDocument]] = {}
-    for (number, start, name), end in zip(lines, ends, strict=False):
+    for (number, start, name, mark), end in zip(lines, ends, strict=False):
         if name and f"{key}/{name}" in found:
             repeated = f"has the id of an earlier line, {name}, on line {number}"
             name = _name_of_line(number, taken)
             found[f"{key}/{name}"] = partial(_refuse, repeated)
             continue
+        expected = name or mark
         name = name or _name_of_line(number, taken)
-        load = partial(_load_record, path, (start, end), name, f"{key}/{name}", encoding)
+        load = partial(_load_record, path, (start, end), expected, name, f"{key}/{name}", encoding)
         found[f"{key}/{name}"] = load
     return list(found.items())
 
@@ -157,11 +160,20 @@ def _named(value: object) -> str | None:
 
 
 def _load_record(
-    path: Path, span: tuple[int, int], name: str, key: str, encoding: str | None
+    path: Path,
+    span: tuple[int, int],
+    expected: str | int,
+    name: str,
+    key: str,
+    encoding: str | None,
 ) -> LoadedDocument:
     with path.open("rb") as file:
         file.seek(span[0])
         line = file.read(span[1] - span[0])
+    if expected not in (_identity(line, encoding), hash(line)):
+        raise UnreadableDocumentError(
+            "is another line than when the file was listed", remedy="Run the command again."
+        )
     with noted() as notes:
         try:
             with stated(encoding):

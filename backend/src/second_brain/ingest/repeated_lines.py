@@ -31,7 +31,7 @@ _LONGEST_KEY = 200
 # Below every heading, which has a depth of 1 to 6.
 _TEXT = 7
 
-_FENCE = re.compile(r"\s*(`{3,})$")
+_FENCE = re.compile(r"\s*(`{3,})[^`]*$")
 _HEADING = re.compile(r"(#{1,6}) ")
 
 _STORED_LINES = """

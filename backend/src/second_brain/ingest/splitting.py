@@ -201,7 +201,10 @@ class _Cutter:
         sizes = (int(self.most * share) for share in _HEADER_SHARES)
         size = next((size for size in sizes if _fits(header, size)), None)
         if size is None:
-            yield from self._cut(self.splitter, table.start, table.end)
+            # The line of dashes between them has no words.
+            rule = self.text.find("\n", table.start) + 1
+            yield from self._cut(self.splitter, table.start, rule)
+            yield from self._cut(self.splitter, table.rows, table.end)
             return
         splitter = _text_splitter(self.most - size, self.most - size)
         is_first = True

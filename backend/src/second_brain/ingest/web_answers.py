@@ -98,7 +98,8 @@ def answer_of(url: httpx.URL, response: httpx.Response) -> Answer | httpx.URL:
     # Two encodings, one in the other, can unpack a million times.
     if encoding not in ("identity", "gzip", "x-gzip", ""):
         raise UnreadableDocumentError(f"is sent in the encoding {encoding}")
-    unpack = _Gzip().unpack if "gzip" in encoding else bytes
+    gzip_file = _Gzip() if "gzip" in encoding else None
+    unpack = gzip_file.unpack if gzip_file else bytes
     data = bytearray()
     for part in response.iter_raw():
         try:
@@ -107,6 +108,8 @@ def answer_of(url: httpx.URL, response: httpx.Response) -> Answer | httpx.URL:
             raise UnreadableDocumentError(f"is damaged: {exc}") from exc
         if len(data) > MAX_PAGE_BYTES:
             raise UnreadableDocumentError(f"is larger than {MAX_PAGE_BYTES // 1_000_000} MB")
+    if gzip_file and not gzip_file.is_whole:
+        raise UnreadableDocumentError("is cut off")
     content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     rules = ",".join(response.headers.get_list("X-Robots-Tag")).lower()
     is_private = bool(re.search(r"(^|,)\s*(second-brain\s*:\s*)?(noindex|none)\b", rules))
@@ -118,6 +121,10 @@ class _Gzip:
 
     def __init__(self) -> None:
         self._part = zlib.decompressobj(31)
+
+    @property
+    def is_whole(self) -> bool:
+        return self._part.eof
 
     def unpack(self, data: bytes) -> bytes:
         unpacked = self._part.decompress(data)

@@ -20,8 +20,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
-from second_brain.ingest.document import LoadedDocument
-from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
+from second_brain.ingest import KnowledgeSource, LoadedDocument, UnreadDocument
 
 STANDARD_LIBRARY = KnowledgeSource("python-stdlib")
 
