@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from conftest import Server
 from opened_workbench import browser_of
 from pooler import pooled
-from second_brain.database import doctor, maintenance, migrations, restored
+from second_brain.database import condition, doctor, maintenance, migrations
 from second_brain.database.history import recorded
 from second_brain.errors import ConfigurationError
 from second_brain.redaction import safe_message
@@ -45,24 +45,13 @@ def test_an_install_without_a_history_is_recognised_and_recorded(
     assert (finding.status, finding.remedy) == ("error", obstacle.remedy)
     with pytest.raises(migrations.ObstacleError, match="has no history"):
         migrations.apply(plain_dsn, dimensions=3)
-    named = [(one.version, one.name) for one in restored.record(plain_dsn)]
+    named = [(one.version, one.name) for one in condition.record(plain_dsn)]
     assert named == [(one.version, one.name) for one in applied]
     assert migrations.apply(plain_dsn, dimensions=3, modules=modules) == []
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         assert [(one.version, one.name) for one in recorded(connection)] == named
-    with pytest.raises(ConfigurationError, match="no whole install without a history"):
-        restored.record(plain_dsn)
-
-
-@pytest.mark.parametrize("missing", ["function public.upsert_knowledge_document", "type x"])
-def test_what_is_only_a_part_of_an_install_is_not_recorded(plain_dsn: str, missing: str) -> None:
-    if missing == "type x":
-        query(plain_dsn, "create schema knowledge_internal")
-    else:
-        migrations.apply(plain_dsn, dimensions=3, modules=())
-        query(plain_dsn, "drop schema supabase_migrations cascade", f"drop {missing} cascade")
-    with pytest.raises(ConfigurationError, match="no whole install"):
-        restored.record(plain_dsn)
+    with pytest.raises(ConfigurationError, match="no install without a history"):
+        condition.record(plain_dsn)
 
 
 def test_the_timestamps_of_init_are_not_of_the_future(tmp_path: Path) -> None:
@@ -118,21 +107,6 @@ def test_a_module_is_added_as_the_owner_of_the_install(plain_dsn: str, server: S
         assert [one.status for one in findings(plain_dsn, "owners")] == ["ok"]
     finally:
         query(admin_dsn(server, plain_dsn), f"drop owned by {role}", f"drop role {role}")
-
-
-def test_the_doctor_names_a_table_of_another_owner(dsn: str, server: Server) -> None:
-    query(admin_dsn(server, dsn), "alter table public.knowledge_types owner to service_role")
-    (found,) = findings(dsn, "owners")
-    assert found.status == "error"
-    assert "knowledge_types belongs to service_role" in found.message
-
-
-@pytest.mark.parametrize("table", ["knowledge_types", "knowledge_source_origins"])
-def test_the_doctor_names_missing_rows(dsn: str, table: str) -> None:
-    assert [one.status for one in findings(dsn, "rows")] == ["ok"]
-    query(dsn, f"delete from public.{table}")
-    (found,) = findings(dsn, "rows")
-    assert (found.status, table in found.message) == ("error", True)
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

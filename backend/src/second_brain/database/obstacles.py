@@ -20,7 +20,7 @@ API_ROLES = ("anon", "authenticated", "service_role")
 # A project may have its own one before the installation, which the migrations then keep.
 _REPLACED = re.sub(r".*\.|\(.*", "", catalogue.REPLACED_BY_PROJECT)
 _ELSEWHERE = "or install into another schema with --schema NAME"
-_PRELUDE = "run `second-brain migrate --prelude` once as a superuser"
+_PRELUDE = "run `second-brain migrate --prelude` once, as a superuser or an owner with CREATEROLE"
 
 _SERVER = "select current_setting('server_version_num')::integer / 10000"
 _MISSING_ROLES = """
@@ -113,6 +113,8 @@ union
 select proname::text from pg_catalog.pg_proc where pronamespace = to_regnamespace(%(schema)s)
 """
 
+HAS_SCHEMA = "select to_regnamespace(quote_ident(%s)) is not null"
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -151,11 +153,6 @@ def find(
 def missing_roles(connection: psycopg.Connection[Any]) -> list[str]:
     """Name the API roles of Supabase that the server lacks."""
     return _column(connection, _MISSING_ROLES, [list(API_ROLES)])
-
-
-def names_created(text: str) -> set[str]:
-    """Return the names of what a migration creates in the schema of the install."""
-    return {name for kind, name in naming.created([text]) if kind != "schema"} - {_REPLACED}
 
 
 def names_of_objects(connection: psycopg.Connection[Any], schema: str) -> set[str]:
