@@ -248,6 +248,8 @@ _UNAVAILABLE_CODES = (
     *("PGRST000", "PGRST001", "PGRST002", "PGRST003", "57P01", "57P02", "57P03"),
     # Sessions that were idle for too long.
     *("25P03", "57P05"),
+    # Read-only: a standby, or a primary whose disk is nearly full.
+    "25006",
     # The status of a gateway that had no answer to pass on.
     *("502", "503", "504", "520", "521", "522", "523", "524"),
 )
@@ -299,14 +301,14 @@ _REMEDIES: dict[str, str] = {
     "54001": "Nest the JSON less deeply.",
 }
 
+TIMEOUT_OF_WRITES = (
+    "Raise the statement_timeout of this role (alter role ... set statement_timeout), or write "
+    "less at once. Nothing of this call was stored; what was committed before stays."
+)
 _COMMAND_REMEDIES: dict[str, str] = {
     "42501": (
         "Connect as the owner of the tables (on Supabase: postgres); --prelude needs a superuser, "
         "or the owner of the database with CREATEROLE."
-    ),
-    "57014": (
-        "Raise the statement_timeout of this role (alter role ... set statement_timeout), or "
-        "connect directly as the owner. What was committed before stays: run the command again."
     ),
     "55P03": "Wait for the transaction that holds the lock, then run the command again.",
     "40P01": "Run the command again: nothing of it was written.",
@@ -378,7 +380,9 @@ def translate(error: Exception) -> SecondBrainError:
 def of_command(error: "psycopg.Error") -> SecondBrainError:
     """Turn what a statement of a command raised into an error with the command's remedy."""
     known = translate(error)
-    if not error.diag.message_hint and (remedy := _COMMAND_REMEDIES.get(known.code or "")):
+    if isinstance(known, SearchTimeoutError):
+        known.remedy = TIMEOUT_OF_WRITES
+    elif not error.diag.message_hint and (remedy := _COMMAND_REMEDIES.get(known.code or "")):
         known.remedy = remedy
     return known
 

@@ -174,16 +174,12 @@ def _examine(connection: Connection, schema: str, known: Sequence[Migration] | N
     there = _there(connection, files, rendered, schema, recorded, sources)
     if unrecorded := [one.file_name for one in there if one not in applied]:
         what = (
-            f"{_listed(unrecorded)} of the install in schema {schema} are there without a history"
+            f"the history of schema {schema} lacks {_listed(unrecorded)}, whose objects are there"
         )
         if not recorded:
             what = f"the install in schema {schema} has no history"
-        return Condition(
-            "without history",
-            f"{what}: it was restored, or its history was changed",
-            RECORD_IT,
-            tuple(there),
-        )
+        what += ": it was restored, or its history was changed"
+        return Condition("without history", what, RECORD_IT, tuple(there))
     if newer := _newer(connection, files, schema):
         what = f"the install in schema {schema} is of a newer version: {_listed(newer)}"
         return Condition("newer", what, _NEWER, tuple(there))
