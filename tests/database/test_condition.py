@@ -11,7 +11,7 @@ import pytest
 from command_line import Run
 from second_brain.database import condition, doctor, migrations, uninstall
 from second_brain.database.packaged import Migration
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, MigrationMissingError
 from support.databases import examine, query
 
 INSTALL, INTERNALS = "acme", "acme_internal"
@@ -214,9 +214,40 @@ def test_a_dump_of_one_release_is_recorded_up_to_its_last_file(plain_dsn: str) -
         assert "next" not in [one.name for one in found.there]
 
 
-def test_a_table_of_a_project_with_our_name_is_not_an_install(plain_dsn: str) -> None:
-    query(plain_dsn, "create table public.knowledge_chunks (id bigint, content text)")
+@pytest.mark.parametrize(
+    "made",
+    [
+        "create table public.knowledge_chunks (id bigint, content text)",
+        "create table public.knowledge_types (name text, created_at timestamptz)",
+        "create schema knowledge_internal",
+    ],
+)
+def test_what_a_project_has_under_our_names_is_not_an_install(plain_dsn: str, made: str) -> None:
+    query(plain_dsn, made)
     assert state(plain_dsn, "public").state == "none"
+    with psycopg.connect(plain_dsn) as connection, pytest.raises(MigrationMissingError):
+        uninstall.plan(connection)
+
+
+def test_what_a_project_has_made_after_a_reset_is_not_removed(plain_dsn: str) -> None:
+    whole(plain_dsn)
+    query(plain_dsn, STATES["reset by a tool"][2])
+    query(plain_dsn, "create table acme.knowledge_sources (mine int)")
+    uninstall.apply(plain_dsn, INSTALL)
+    assert query(plain_dsn, "select * from acme.knowledge_sources") == []
+
+
+def test_a_missing_table_of_embeddings_is_made_in_their_size(plain_dsn: str, run: Run) -> None:
+    whole(plain_dsn)
+    query(plain_dsn, f"drop table {CHUNKS} cascade")
+    repair = ("migrate", "--repair", "--schema", INSTALL, "--dsn", plain_dsn)
+    assert "--dimensions N" in run(*repair).err
+    assert run(*repair, "--dimensions", "3").code == 0
+    assert state(plain_dsn).state == "whole"
+    assert query(plain_dsn, f"select count(*) from {INSTALL}.knowledge_documents") == [(3,)]
+    with psycopg.connect(plain_dsn) as connection:
+        connection.execute(STORE.format(INSTALL).encode(), [list(TEXTS)])
+    assert len(answers(plain_dsn)) == 3
 
 
 OLD = "d129da69f25c4c83ff75b214ddb6f08befcad01f"

@@ -256,7 +256,9 @@ def heal(connection: Connection, finding: Finding) -> None:
     if advised[1]:
         connection.execute("reset role")
     # This is a transaction.
-    connection.execute(advised[2].replace("concurrently", "").encode())
+    for statement in advised[2].replace("concurrently", "").split("; "):
+        if not statement.startswith("reindex database"):
+            connection.execute(statement.encode())
     connection.execute("set local role postgres")
 
 

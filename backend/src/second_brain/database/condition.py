@@ -83,6 +83,8 @@ _FUNCTION = re.compile(
     r"\bas\s+(\$\w*\$)(.*?)\2",
     re.DOTALL,
 )
+# A table of a project, too, can have a name and a time.
+_FEW_COLUMNS = 7
 _CHUNKS = "create table public.knowledge_chunks"
 _COMMAND = re.compile(r"(second-brain (?:migrate|server uninstall)\b(?![^`]*--schema))")
 _COMMENT = re.compile(r"--[^\n]*")
@@ -172,6 +174,8 @@ def _examine(connection: Connection, schema: str, known: Sequence[Migration] | N
         what = f"the install in schema {schema} has no history, and functions of another version"
         return Condition("other version", what, _COPY.format(schema=schema))
     there = _there(connection, files, rendered, schema, recorded, sources)
+    if not there:
+        return Condition("none")
     if unrecorded := [one.file_name for one in there if one not in applied]:
         what = (
             f"the history of schema {schema} lacks {_listed(unrecorded)}, whose objects are there"
@@ -246,9 +250,9 @@ def _columns() -> dict[str, set[str]]:
 
 
 def _is_ours(name: str, found: Collection[str]) -> bool:
-    """Say whether a table has most of the columns that this version's of that name has."""
+    """Say whether a table has most of the many columns that this version's of that name has."""
     expected = _columns().get(name, set())
-    return 2 * len(expected.intersection(found)) > len(expected) > 0
+    return 2 * len(expected.intersection(found)) > len(expected) > _FEW_COLUMNS
 
 
 def _named(connection: Connection) -> dict[str, str]:

@@ -148,7 +148,7 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     ]
     # All functions would differ if they look for pgvector in another schema.
     if not there or _moved_from(connection, schema) is not None:
-        return findings
+        return _advised(findings, schema)
     installed = there[0].modules
     findings += [
         *_run(connection, "modules", lambda: _modules(connection, installed, schema)),
@@ -170,9 +170,13 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
             of_module = import_module(f"second_brain.{module}.findings").findings
             findings += _run(connection, check, partial(of_module, connection, schema))
     owner = connection.execute(_OWNER, [f"{schema}.knowledge_chunks"]).fetchone()
+    return _advised([_by_owner(one, owner, findings) for one in findings], schema)
+
+
+def _advised(findings: list[Finding], schema: str) -> list[Finding]:
     return [
         replace(one, remedy=one.remedy and condition.in_schema(one.remedy, schema))
-        for one in (_by_owner(finding, owner, findings) for finding in findings)
+        for one in findings
     ]
 
 

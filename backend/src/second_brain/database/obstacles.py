@@ -275,9 +275,8 @@ def _objects(
     is_new = ("schema", naming.INTERNALS) in new
     if is_new and not _column(connection, _MISSING_SCHEMAS, [[internals]]):
         yield Obstacle(
-            f"schema {internals} exists, and no migration of this install is recorded",
-            "If it is left over from an install, remove it with `second-brain server uninstall`, "
-            f"{_ELSEWHERE}.",
+            f"schema {internals} exists, and has no function of second-brain",
+            f"Rename it, {_ELSEWHERE}.",
         )
     for query, names in (
         (_RELATIONS, [name for kind, name in new if kind not in ("function", "schema")]),
@@ -289,7 +288,7 @@ def _objects(
         for kind, name in rows:
             yield Obstacle(
                 f"{kind} {schema}.{name} exists and is not of second-brain",
-                f"Rename or drop it, {_ELSEWHERE}.",
+                f"Rename it, {_ELSEWHERE}.",
             )
 
 

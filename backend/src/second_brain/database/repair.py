@@ -288,6 +288,13 @@ def heal(
             there.what or f"there is no install in schema {schema}",
             remedy=there.remedy or "Install it: `second-brain migrate`.",
         )
+    embedding = "column public.knowledge_chunks.embedding"
+    if dimensions is None and there.found is not None and embedding not in there.found:
+        raise ConfigurationError(
+            "the embeddings are gone, and with them their size",
+            remedy="Pass the number of their dimensions: `second-brain migrate --repair "
+            "--dimensions N`.",
+        )
     modules = there.modules
     texts = _Texts(select(find_state(), (), modules))
     expected = catalogue.manifest().of(modules)

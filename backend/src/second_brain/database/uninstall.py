@@ -306,6 +306,8 @@ def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:
     def is_ours(kind: str, namespace: str, name: str, oid: int) -> bool:
         if namespace != schema:
             return True
+        if kind == "table" and there.state == "reset":
+            return False  # it was made since
         if kind != "function" or signatures is None:
             return (kind, name) in ours
         signature = f"function {namespace}.{name}({_argument_types(connection, oid)})"
