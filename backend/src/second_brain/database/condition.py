@@ -48,7 +48,7 @@ _INSTALL_ANEW = (
 )
 _NEWER = "Install that version of the package: this one knows only its own objects."
 # An index makes searches faster; what policies, triggers and constraints lack, `doctor` says.
-_NEEDED = ("schema", "table", "view", "column", "type", "function")
+_NEEDED = ("schema", "table", "column", "view", "type", "function")
 
 _COLUMNS = """
 select namespace.nspname::text, class.relname::text, array_agg(attribute.attname::text)
