@@ -22,7 +22,7 @@ def pooler(shared_dsn: str, tmp_path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def pooled(dsn: str, folder: Path, *, takes_turns: bool) -> Iterator[str]:
+def pooled(dsn: str, folder: Path, *, takes_turns: bool, size: int = 3) -> Iterator[str]:
     """Run a pgbouncer; without turns, a transaction gets the server connection last used."""
     binary = os.environ.get("PGBOUNCER_BIN") or shutil.which("pgbouncer")
     if binary is None:
@@ -35,7 +35,8 @@ def pooled(dsn: str, folder: Path, *, takes_turns: bool) -> Iterator[str]:
         f"[databases]\n* = host={parts['host']} port={parts['port']}"
         f" user={parts['user']} password={parts['password']}\n"
         "[pgbouncer]\npool_mode = transaction\nauth_type = any\n"
-        f"server_round_robin = {takes_turns:d}\nmin_pool_size = 3\ndefault_pool_size = 3\n"
+        f"server_round_robin = {takes_turns:d}\nmin_pool_size = {size}\n"
+        f"default_pool_size = {size}\n"
         f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
     )
     folder.chmod(0o755)

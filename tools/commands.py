@@ -36,7 +36,7 @@ _TOLD = {
     "corpus index drop": "[bulk loading](write.md#bulk-loading)",
     "server mcp": "[MCP](mcp.md)",
     "server token": "[users of Supabase](mcp.md#users-of-supabase)",
-    "server plan": "[scale](scale.md)",
+    "server copy": "[a new version](install.md#a-new-version)",
     "server schedule": "[scheduled jobs](operate.md#scheduled-jobs)",
     "server config": "[configuration](#configuration)",
 }

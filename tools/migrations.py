@@ -230,9 +230,9 @@ def rows(dsn: str) -> dict[str, dict[str, Any]]:
             query = sql.SQL(_ROWS).format(columns=names, table=sql.SQL(table))
             for values in connection.execute(query).fetchall() if columns else []:
                 literals = sql.SQL(", ").join(map(sql.Literal, values))
-                statement = sql.SQL("insert into {} ({}) values ({})").format(
-                    sql.SQL(table), names, literals
-                )
+                statement = sql.SQL(
+                    "insert into {} ({}) values ({}) on conflict do nothing"
+                ).format(sql.SQL(table), names, literals)
                 found[statement.as_string(connection)] = {
                     "delete": sql.SQL("delete from {} where ({}) is not distinct from ({})")
                     .format(sql.SQL(table), names, literals)

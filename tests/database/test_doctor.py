@@ -12,8 +12,6 @@ from second_brain.models import CallableEmbedder
 from support.databases import admin_dsn, examine, query
 from support.documents import embedded, upsert
 
-HASH = "public.knowledge_content_hash(text, text)"
-
 
 def found(findings: list[Finding], check: str, status: str) -> list[Finding]:
     return [one for one in findings if (one.check, one.status) == (check, status)]
@@ -43,85 +41,11 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
 
 
 CHUNKS, DOCUMENTS = "public.knowledge_chunks", "public.knowledge_documents"
-ROW_SECURITY = "alter table public.knowledge_sources {} row level security"
-TWICE = "public.knowledge_content_hash(text)"
-# A right that nobody should have; the remedy takes it back.
-GRANTED = [
-    ("functions", f"execute on function {HASH}", "anon", f"may call {HASH}"),
-    ("functions", f"execute on function {HASH}", "public", f"may call {HASH}"),
-    ("tables", f"truncate on table {DOCUMENTS}", "anon", None),
-    ("tables", f"update (title) on table {DOCUMENTS}", "authenticated", None),
-    ("tables", "usage on schema knowledge_internal", "anon", None),
-]
-DAMAGES = [
-    *[
-        (
-            *(f"grant {right} to {role}", check),
-            *(f"{role} {what or f'has {right}'} but should not", f"revoke {right} from {role}"),
-        )
-        for check, right, role, what in GRANTED
-    ],
-    (
-        *(f"revoke execute on function {HASH} from service_role", "functions"),
-        *(f"service_role may not call {HASH}", f"grant execute on function {HASH} to service_role"),
-    ),
-    (
-        *(f"create function {TWICE} returns text language sql as $$ select $1 $$", "functions"),
-        *("knowledge_content_hash exists 2 times", f"drop function {TWICE}"),
-    ),
-    (
-        *(ROW_SECURITY.format("disable"), "row level security"),
-        *("off for public.knowledge_sources", ROW_SECURITY.format("enable")),
-    ),
-    (f"drop function {HASH} cascade", "functions", f"{HASH} is missing", None),
-    (f"drop index {CHUNKS}_owner", "indexes", f"index {CHUNKS}_owner is missing", None),
-    (
-        *("alter function public.delete_knowledge_owner(uuid) security invoker", "functions"),
-        "public.delete_knowledge_owner(uuid) differs from this version in: security_definer",
-        None,
-    ),
-    (
-        f"alter policy knowledge_documents_read on {DOCUMENTS} using (true)",
-        *("row level security", f"policy {DOCUMENTS}.knowledge_documents_read differs", None),
-    ),
-    (
-        *(f"alter table {DOCUMENTS} drop column author", "tables"),
-        *(f"column {DOCUMENTS}.author is missing", None),
-    ),
-    (
-        "delete from supabase_migrations.schema_migrations where version = '003'",
-        *("migrations", "but not 003_", None),
-    ),
-]
-
-
-def errors(connection: Any) -> list[Finding]:
-    return [one for one in doctor.examine(connection) if one.status == "error"]
-
-
-@pytest.mark.parametrize(("damage", "check", "message", "remedy"), DAMAGES)
-def test_damage_is_found_and_named_with_its_remedy(
-    knowledge: Any, damage: str, check: str, message: str, remedy: str | None
-) -> None:
-    knowledge.execute(damage)
-    (error,) = errors(knowledge)
-    assert error.check == check
-    assert message in error.message
-    assert error.remedy is not None
-    if remedy is not None:
-        assert error.remedy == f"Run: {remedy}"
-        knowledge.execute(remedy)
-        assert errors(knowledge) == []
 
 
 @pytest.mark.parametrize(
     ("damage", "check", "message"),
     [
-        (
-            "update pg_index set indisvalid = false"
-            f" where indexrelid = '{CHUNKS}_embedding'::regclass",
-            *("indexes", f"{CHUNKS}_embedding is not valid"),
-        ),
         (
             "update pg_extension set extversion = '0.7.4' where extname = 'vector'",
             *("pgvector", "pgvector is 0.7.4"),
@@ -129,10 +53,6 @@ def test_damage_is_found_and_named_with_its_remedy(
         (
             *("alter extension vector set schema public", "pgvector"),
             "the functions name pgvector in schema extensions, but it is in public",
-        ),
-        (
-            f"alter table {CHUNKS} force row level security",
-            *("row level security", f"it is forced for {CHUNKS}"),
         ),
         (
             "alter function public.knowledge_viewer_groups() owner to authenticated",

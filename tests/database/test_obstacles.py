@@ -57,7 +57,7 @@ def test_all_foreign_objects_are_reported_at_once_with_a_remedy(plain_dsn: str) 
     listed = found(plain_dsn)
     ending = "exists and is not of second-brain"
     assert set(listed) == {
-        "schema knowledge_internal exists, and no migration of this install is recorded",
+        "schema knowledge_internal exists, and has no function of second-brain",
         f"table public.knowledge_chunks {ending}",
         f"view public.knowledge_documents {ending}",
         f"sequence public.knowledge_sources {ending}",
@@ -66,6 +66,7 @@ def test_all_foreign_objects_are_reported_at_once_with_a_remedy(plain_dsn: str) 
         f"function public.match_knowledge_chunks(integer) {ending}",
     }
     assert all("--schema NAME" in remedy for remedy in listed.values())
+    assert not any("drop" in remedy for remedy in listed.values())
     assert found(plain_dsn, "knowledge_de") == {}
     migrations.apply(plain_dsn, dimensions=3, schema="knowledge_de")
 

@@ -4,20 +4,24 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from command_line import Run
 from conftest import Server
 from opened_workbench import browser_of
 from pooler import pooled
-from second_brain.database import doctor, maintenance, migrations, restored
+from second_brain.adoption import carrying
+from second_brain.database import condition, doctor, maintenance, migrations, uninstall
 from second_brain.database.history import recorded
-from second_brain.errors import ConfigurationError
+from second_brain.errors import ConfigurationError, SearchTimeoutError, of_command
 from second_brain.redaction import safe_message
 from second_brain.services.connections import address, libpq
+from second_brain.services.write import KnowledgeWriter
 from support.databases import admin_dsn, examine, query
 
 UPSERT = """
@@ -45,24 +49,13 @@ def test_an_install_without_a_history_is_recognised_and_recorded(
     assert (finding.status, finding.remedy) == ("error", obstacle.remedy)
     with pytest.raises(migrations.ObstacleError, match="has no history"):
         migrations.apply(plain_dsn, dimensions=3)
-    named = [(one.version, one.name) for one in restored.record(plain_dsn)]
+    named = [(one.version, one.name) for one in condition.record(plain_dsn)]
     assert named == [(one.version, one.name) for one in applied]
     assert migrations.apply(plain_dsn, dimensions=3, modules=modules) == []
     with psycopg.connect(plain_dsn, autocommit=True) as connection:
         assert [(one.version, one.name) for one in recorded(connection)] == named
-    with pytest.raises(ConfigurationError, match="no whole install without a history"):
-        restored.record(plain_dsn)
-
-
-@pytest.mark.parametrize("missing", ["function public.upsert_knowledge_document", "type x"])
-def test_what_is_only_a_part_of_an_install_is_not_recorded(plain_dsn: str, missing: str) -> None:
-    if missing == "type x":
-        query(plain_dsn, "create schema knowledge_internal")
-    else:
-        migrations.apply(plain_dsn, dimensions=3, modules=())
-        query(plain_dsn, "drop schema supabase_migrations cascade", f"drop {missing} cascade")
-    with pytest.raises(ConfigurationError, match="no whole install"):
-        restored.record(plain_dsn)
+    with pytest.raises(ConfigurationError, match="no install without a history"):
+        condition.record(plain_dsn)
 
 
 def test_the_timestamps_of_init_are_not_of_the_future(tmp_path: Path) -> None:
@@ -118,21 +111,6 @@ def test_a_module_is_added_as_the_owner_of_the_install(plain_dsn: str, server: S
         assert [one.status for one in findings(plain_dsn, "owners")] == ["ok"]
     finally:
         query(admin_dsn(server, plain_dsn), f"drop owned by {role}", f"drop role {role}")
-
-
-def test_the_doctor_names_a_table_of_another_owner(dsn: str, server: Server) -> None:
-    query(admin_dsn(server, dsn), "alter table public.knowledge_types owner to service_role")
-    (found,) = findings(dsn, "owners")
-    assert found.status == "error"
-    assert "knowledge_types belongs to service_role" in found.message
-
-
-@pytest.mark.parametrize("table", ["knowledge_types", "knowledge_source_origins"])
-def test_the_doctor_names_missing_rows(dsn: str, table: str) -> None:
-    assert [one.status for one in findings(dsn, "rows")] == ["ok"]
-    query(dsn, f"delete from public.{table}")
-    (found,) = findings(dsn, "rows")
-    assert (found.status, table in found.message) == ("error", True)
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
@@ -206,16 +184,21 @@ select pid, array[current_setting('default_transaction_read_only'),
 """
 
 
-@pytest.fixture(params=[True, False], ids=["in turns", "last one first"])
+@pytest.fixture(
+    params=[(True, 3), (True, 2), (False, 3), (False, 2)],
+    ids=["in turns", "two in turns", "last one first", "last one of two first"],
+)
 def pooled_dsn(shared_dsn: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """Stand in for the database of a test: a pooler in front of the shared one."""
-    with pooled(shared_dsn, tmp_path, takes_turns=request.param) as address:
+    takes_turns, size = request.param
+    with pooled(shared_dsn, tmp_path, takes_turns=takes_turns, size=size) as address:
+        states(address, size)  # so that all connections are open
         yield address
 
 
-def states(dsn: str) -> dict[int, list[str]]:
-    """Return the state of each connection of the pool, from transactions that hold them all."""
-    clients = [psycopg.connect(dsn, prepare_threshold=None) for _ in range(3)]
+def states(dsn: str, size: int = 2) -> dict[int, list[str]]:
+    """Return the state of connections of the pool, from transactions that hold so many."""
+    clients = [psycopg.connect(dsn, prepare_threshold=None) for _ in range(size)]
     try:
         rows = [one.cursor(row_factory=tuple_row).execute(STATE).fetchone() for one in clients]
         return {row[0]: row[1] for row in rows if row}
@@ -248,11 +231,12 @@ def _migrate(dsn: str) -> None:
 
 @pytest.mark.parametrize("use", [_pages, _doctor, _index, _migrate])
 def test_a_tool_leaves_the_connections_of_a_pool_as_they_were(
-    pooled_dsn: str, use: Callable[[str], None]
+    pooled_dsn: str, use: Callable[[str], None], request: pytest.FixtureRequest
 ) -> None:
-    before = states(pooled_dsn)
+    _, size = request.node.callspec.params["pooled_dsn"]
+    before = states(pooled_dsn, size)
     use(pooled_dsn)
-    assert states(pooled_dsn) == before
+    assert states(pooled_dsn, size) == before
     with psycopg.connect(pooled_dsn, autocommit=True, prepare_threshold=None) as writer:
         for _ in range(6):
             writer.execute("create temporary table t (id int) on commit drop")
@@ -262,3 +246,70 @@ def test_maintenance_works_on_a_direct_connection(shared_dsn: str) -> None:
     with maintenance.session(shared_dsn) as database:
         row = database.execute("select current_setting('statement_timeout')").fetchone()
         assert row == ("0",)
+
+
+@pytest.mark.parametrize(
+    ("statement", "remedy"),
+    [
+        ("set role anon; select from public.knowledge_chunks", "owner of the tables"),
+        ("set statement_timeout = 1; select pg_sleep(9)", "statement_timeout of this role"),
+        ("set default_transaction_read_only = on; create table t ()", "enlarge the disk"),
+    ],
+)
+def test_an_error_of_a_command_has_a_remedy_of_commands(
+    shared_dsn: str, statement: str, remedy: str
+) -> None:
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        connection.execute(statement.partition("; ")[0].encode())
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute(statement.partition("; ")[2].encode())
+    assert remedy in of_command(raised.value).remedy
+
+
+def test_a_write_that_takes_too_long_has_a_remedy_of_writes(dsn: str) -> None:
+    query(dsn, UPSERT % ("a", "one"))
+    with psycopg.connect(dsn, autocommit=True) as holder, holder.transaction():
+        holder.execute("select from public.knowledge_documents for update")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("set statement_timeout = '300ms'")
+            with pytest.raises(SearchTimeoutError) as raised:
+                KnowledgeWriter(connection).upsert_document(
+                    {"external_key": "a"}, [{"content": "two"}]
+                )
+    assert "pool_size" not in raised.value.remedy
+    assert "statement_timeout" in raised.value.remedy
+
+
+@pytest.mark.module("adoption")
+def test_no_timeout_ends_a_backfill_whose_rows_are_there(
+    dsn: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(dsn, "create table public.notes (id int primary key, body text)")
+    query(dsn, "insert into public.notes values (1, 'A brass bell.')")
+    checks = "do $$ begin assert current_setting('statement_timeout') = '0'; end $$"
+    monkeypatch.setattr(carrying, "_STATISTICS", (*carrying._STATISTICS, checks))
+    target = make_conninfo(dsn, options="-c statement_timeout=60s")
+    done = run("adopt", "public.notes", "--content", "body", "--apply", "--dsn", target)
+    assert done.code == 0, done.err
+    done = run("adopt", "--backfill", "notes", "--dsn", target)
+    assert done.code == 0, done.err
+
+
+def test_a_removal_waits_for_searches_and_repeats_after_a_deadlock(
+    plain_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrations.apply(plain_dsn, dimensions=3, modules=("facets",))
+    planned = uninstall.plan
+    failures = [psycopg.errors.DeadlockDetected("deadlock detected")]
+
+    def plan(*given: Any, **named: Any) -> uninstall.Uninstall:
+        if failures:
+            raise failures.pop()
+        return planned(*given, **named)
+
+    monkeypatch.setattr(uninstall, "plan", plan)
+    removed = uninstall.apply(plain_dsn, module="facets")
+    # A search locks the chunks first, too.
+    lock = "lock table public.knowledge_chunks in access exclusive mode"
+    assert removed.statements[0] == lock
+    assert uninstall.apply(plain_dsn).statements[0] == lock

@@ -249,7 +249,8 @@ def test_the_manifest_has_what_a_module_adds_and_changes(
     two_files: Checkout, oldest: Databases
 ) -> None:
     manifest = tool.manifest(two_files, oldest)
-    assert list(manifest.core) == ["extension vector", "function public.point()"]
+    usable = [f"schema {name}" for name in ("auth", "extensions", "public")]
+    assert list(manifest.core) == ["extension vector", "function public.point()", *usable]
     added = manifest.modules["other"]
     assert list(added) == ["function public.other()", "function public.point()"]
     assert manifest.of(["other"]) == {**manifest.core, **added}

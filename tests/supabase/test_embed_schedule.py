@@ -66,6 +66,17 @@ def comments() -> str:
     return "\n".join(lines)
 
 
+def test_the_job_of_another_schema_has_another_name(
+    project: Connection, notices: list[str]
+) -> None:
+    project.execute("create schema kb")
+    project.execute("create function kb.pending_knowledge_embeddings() returns int return 1")
+    project.execute(FILE.read_text("utf-8").replace("public", "kb").encode())
+    assert notices[-1] == "second-brain-embed-kb is scheduled for every minute"
+    names = project.execute("select jobname from cron.job order by 1").fetchall()
+    assert names == [("second-brain-embed",), ("second-brain-embed-kb",)]
+
+
 def tick(connection: Connection) -> list[tuple[str, object, object]]:
     """Run the job as pg_cron does, and return the requests that it made."""
     connection.execute("truncate net.requests")

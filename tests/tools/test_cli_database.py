@@ -409,7 +409,7 @@ def test_a_line_that_is_no_install_is_named_and_not_shown(
     [
         (["empty.txt"], "empty.txt has no install"),
         (["absent.txt"], "absent.txt cannot be read"),
-        (["empty.txt", "--prelude"], "--prelude, which needs a superuser"),
+        (["empty.txt", "--prelude"], "--prelude, which needs more rights"),
         (["empty.txt", "--dsn", NOWHERE], "not from --dsn"),
     ],
 )

@@ -263,6 +263,8 @@ _UNAVAILABLE_CODES = (
     *("PGRST000", "PGRST001", "PGRST002", "PGRST003", "57P01", "57P02", "57P03"),
     # Sessions that were idle for too long.
     *("25P03", "57P05"),
+    # Read-only: a standby, or a primary whose disk is nearly full.
+    "25006",
     # The status of a gateway that had no answer to pass on, or of a project that is paused.
     *("408", "425", "502", "503", "504", "507", "509", "520", "521", "522", "523", "524", "525"),
     *("526", "527", "529", "530", "540", "544", "546"),
@@ -302,7 +304,11 @@ _REMEDIES: dict[str, str] = {
     "PGRST106": "Add the schema of the install (default: public) to the API's exposed schemas.",
     "PGRST303": "Get a new token: this one has expired or its claims do not hold.",
     "PGRST003": "Lower the number of calls at once, or raise PostgREST's db-pool.",
-    "25006": "Write to the primary: this connection is read only.",
+    "25006": (
+        "Write to the primary: this connection is read only. Where the primary is (Supabase sets "
+        "default_transaction_read_only when the disk is nearly full), enlarge the disk or free "
+        "space."
+    ),
     "25P02": "Roll the connection's transaction back: an earlier statement in it failed.",
     "3D000": "Check the database's name in the connection string.",
     "53100": (
@@ -322,6 +328,19 @@ VISITORS_REMEDY = (
     "With the service role, give hybrid_search public_only=True."
 )
 """What to do so that visitors can search."""
+TIMEOUT_OF_WRITES = (
+    "Raise the statement_timeout of this role (alter role ... set statement_timeout), or write "
+    "less at once. Nothing of this call was stored; what was committed before stays."
+)
+_COMMAND_REMEDIES: dict[str, str] = {
+    "42501": (
+        "Connect as the owner of the tables (on Supabase: postgres); --prelude needs a superuser, "
+        "or the owner of the database with CREATEROLE."
+    ),
+    "55P03": "Wait for the transaction that holds the lock, then run the command again.",
+    "40P01": "Run the command again: nothing of it was written.",
+}
+"""Remedies of statements that a command runs itself, where those of searches do not help."""
 
 # A function, a relation or a type does not exist, as PostgreSQL and PostgREST say it.
 _NO_SUCH_OBJECT = ("42883", "42P01", "42704", "PGRST202", "PGRST205")
@@ -382,6 +401,16 @@ def translate(error: Exception) -> SecondBrainError:
     if isinstance(error, ValueError | TypeError | OverflowError | RecursionError):
         return InvalidInputError(safe_message(error))
     return SecondBrainError(safe_message(error) or type(error).__name__)
+
+
+def of_command(error: "psycopg.Error") -> SecondBrainError:
+    """Turn what a statement of a command raised into an error with the command's remedy."""
+    known = translate(error)
+    if isinstance(known, SearchTimeoutError):
+        known.remedy = TIMEOUT_OF_WRITES
+    elif not error.diag.message_hint and (remedy := _COMMAND_REMEDIES.get(known.code or "")):
+        known.remedy = remedy
+    return known
 
 
 Client = TypeVar("Client", bound=type)

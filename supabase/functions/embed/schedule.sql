@@ -11,7 +11,7 @@
 -- The job reads both secrets when it runs, so neither is in cron.job. pg_net keeps a request with
 -- its headers in net.http_request_queue until it is sent.
 --
--- For an install in another schema, replace public.
+-- For an install in another schema, replace public: the job has its name, too.
 --
 -- Undo:
 --
@@ -20,7 +20,7 @@
 
 do $schedule$
 declare
-  job constant text := 'second-brain-embed';
+  job constant text := 'second-brain-embed' || replace('-public', '-pub' || 'lic', '');
   secrets constant text[] := array['second_brain_embed_url', 'second_brain_embed_key'];
   -- A call ends before the next one begins. The first condition reads an index that has only
   -- pending chunks; the second one finds chunks with an embedding of another model.

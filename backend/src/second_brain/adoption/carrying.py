@@ -78,6 +78,7 @@ select key, is_carried_over, reason
  order by recorded_at, key::text
 """
 _STATISTICS = (
+    "select set_config('statement_timeout', '0', true)",
     "analyze public.knowledge_chunks",
     "select public.refresh_knowledge_statistics()",
 )
@@ -222,8 +223,10 @@ def backfill(
     _wait_for(database, name, left)
     done.waited_for = len(left)
     if done.stored > total / 10:
-        for statement in _STATISTICS:
-            database.execute(statement)
+        # The rows are there: no timeout of the role ends what follows.
+        with database.connection.transaction():
+            for statement in _STATISTICS:
+                database.execute(statement)
     return done
 
 

@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from itertools import takewhile
 
-from second_brain.errors import ConfigurationError, MissingExtraError, SecondBrainError, translate
+from second_brain.errors import ConfigurationError, MissingExtraError, SecondBrainError, of_command
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
 
         if not isinstance(error, psycopg.Error):
             raise
-        _fail(translate(error))
+        _fail(of_command(error))
 
 
 def _run() -> None:

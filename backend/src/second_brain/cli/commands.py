@@ -55,7 +55,7 @@ _ALL = {
         "Serve search tools to assistants over the Model Context Protocol.",
     ),
     "server token": ("mcp_server", "Make a token for a caller of the MCP server."),
-    "server plan": ("cli.plan", "Estimate memory, disk, machines and replicas of a corpus."),
+    "server copy": ("cli.database", "Copy the documents of an install into another schema."),
     "server schedule": ("cli.schedule", "Schedule statistics and purges with pg_cron."),
     "server config": (
         "cli.config",

@@ -24,7 +24,15 @@ from second_brain.cli.options import (
 )
 from second_brain.cli.output import print_json, show
 from second_brain.cli.target import STATE, dev_server, opened, resolve_dsn
-from second_brain.database import migrations, naming, pgvector, restored, uninstall
+from second_brain.database import (
+    condition,
+    copying,
+    migrations,
+    naming,
+    pgvector,
+    repair,
+    uninstall,
+)
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
@@ -59,6 +67,8 @@ def _examples(*commands: str) -> str:
     # The backspace character stops Click from wrapping these lines.
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
+
+_IS_SUPERUSER = "select rolsuper from pg_catalog.pg_roles where rolname = current_user"
 
 app = typer.Typer(rich_markup_mode=None)
 dev = new_group(app, "dev")
@@ -193,7 +203,8 @@ def migrate(
         bool,
         typer.Option(
             "--prelude",
-            help="First create Supabase's roles and schemas in a plain Postgres, as a superuser.",
+            help="First create Supabase's roles and schemas in a plain Postgres, as a superuser or "
+            "as the owner of the database with CREATEROLE.",
         ),
     ] = False,
     embedder_name: EmbedderOption = "wordllama",
@@ -209,6 +220,14 @@ def migrate(
             "--record",
             help="Record the migrations of an install without a history, as after a restore; apply "
             "none.",
+        ),
+    ] = False,
+    healing: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Create again what is missing or differs from this version, and keep all rows; "
+            "apply none.",
         ),
     ] = False,
 ) -> None:
@@ -231,7 +250,7 @@ def migrate(
         refuse_dsn(dsn)
         if prelude:
             raise ConfigurationError(
-                "--all cannot be combined with --prelude, which needs a superuser",
+                "--all cannot be combined with --prelude, which needs more rights",
                 remedy="First run `second-brain migrate --prelude --dsn ...` in each database.",
             )
 
@@ -246,15 +265,23 @@ def migrate(
         return
     target = resolve_dsn(dsn)
     if record:
-        found = restored.record(target, schema)
+        found = condition.record(target, schema)
         said = f"Recorded {len(found)} migrations, and applied none."
         show({"recorded": [one.file_name for one in found]}, said, as_json=as_json)
         return
+    if healing:
+        healed = repair.apply(target, schema, dimensions)
+        said = "\n".join([*healed, f"Repaired {len(healed)} objects."])
+        show({"repaired": healed}, said, as_json=as_json)
+        return
     if prelude:
         with connect(target, autocommit=True) as connection:
-            apply_prelude(connection)
-        # The owner must not be a superuser, because some functions are security definer.
-        target = make_conninfo(target, options=f"-c role={OWNER}")
+            for statement in apply_prelude(connection):
+                typer.echo(f"not permitted, for an administrator: {statement};", err=True)
+            is_superuser = connection.execute(_IS_SUPERUSER).fetchone() == (True,)
+        if is_superuser:
+            # The owner must not be one, because some functions are security definer.
+            target = make_conninfo(target, options=f"-c role={OWNER}")
     if dimensions is None:
         dimensions = _embedder_dimensions(target, embedder_name, schema)
     try:
@@ -422,6 +449,32 @@ def init(
             )
     else:
         typer.echo("Nothing to write: all migrations exist.", err=True)
+
+
+@app.command(
+    "copy",
+    epilog=_examples("second-brain server copy --from public --schema knowledge_next"),
+)
+def _copy(
+    old: Annotated[str, typer.Option("--from", metavar="SCHEMA", help="Schema to copy from.")],
+    schema: SchemaOption = naming.SCHEMA,
+    dsn: DsnOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the documents of an install, of any version, into another schema of the database.
+
+    With them go chunks without a document, own types and origins, sources, synonyms and settings.
+    Ids are new; superseded versions and judgments are left out. Rows of adopted tables are not
+    copied: the command names the tables to adopt again. It can run again.
+    """
+    copied = copying.copy(
+        resolve_dsn(dsn), old, schema, lambda count: typer.echo(f"{count:,} documents", err=True)
+    )
+    lines = [f"Copied {copied.documents:,} documents from {old} to {schema}."]
+    lines += [
+        f"Adopt again: second-brain adopt {one} --schema {schema} --apply" for one in copied.adopted
+    ]
+    show(copied, "\n".join(lines), as_json=as_json)
 
 
 @app.command(

@@ -9,6 +9,27 @@ select 'schema ' || namespace.nspname,
        )
   from pg_catalog.pg_namespace as namespace
  where namespace.nspname = %(internals)s
+union all
+-- Those of the project, by their names in a default install: who can use what is in them.
+select 'schema ' || used.name,
+       jsonb_build_object(
+         'usage', (
+           select jsonb_agg(role.rolname order by role.rolname)
+             from pg_catalog.pg_roles as role
+            where role.rolname in ('anon', 'authenticated', 'service_role')
+              and has_schema_privilege(role.oid, used.oid, 'usage')
+         )
+       )
+  from (
+    select 'public', to_regnamespace(quote_ident(%(schema)s))
+     union all
+    select 'auth', to_regnamespace('auth')
+     union all
+    select 'extensions', extension.extnamespace
+      from pg_catalog.pg_extension as extension
+     where extension.extname = 'vector'
+  ) as used (name, oid)
+ where used.oid is not null
 """
 _EXTENSIONS = """
 select 'extension ' || extension.extname,
@@ -27,6 +48,9 @@ select case class.relkind
          'row_security', class.relrowsecurity,
          'row_security_forced', class.relforcerowsecurity,
          'persistence', class.relpersistence,
+         'replica_identity', case
+           when class.relreplident = 'n' and class.relkind in ('r', 'p') then 'nothing'
+         end,
          'partition_key', pg_get_partkeydef(class.oid),
          'options', (
            select jsonb_agg(option order by option)
@@ -120,7 +144,10 @@ select 'index ' || class.oid::regclass,
          'table', index.indrelid::regclass,
          'definition', pg_get_indexdef(index.indexrelid),
          'method', method.amname,
-         'valid', index.indisvalid,
+         'invalid', not index.indisvalid and not exists (
+           select from pg_catalog.pg_stat_progress_create_index as building
+            where building.index_relid = index.indexrelid
+         ),
          'statistics', (
            select jsonb_agg(attribute.attstattarget order by attribute.attnum)
              from pg_catalog.pg_attribute as attribute

@@ -5,7 +5,7 @@ Objects of other applications are not checked.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -15,8 +15,17 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming, pgvector, restored, stored
+from second_brain.database import (
+    catalogue,
+    condition,
+    migrations,
+    naming,
+    pgvector,
+    repair,
+    stored,
+)
 from second_brain.database.catalogue import Catalogue, Definition, Difference
+from second_brain.database.condition import REPAIR, Condition
 from second_brain.database.obstacles import (
     API_ROLES,
     MINIMUM_SERVER,
@@ -31,12 +40,9 @@ Status = Literal["ok", "info", "warning", "error"]
 Findings = Iterator[tuple[Status, str, str | None]]
 
 _APPLY = "Apply the migrations: `supabase db push` or `second-brain migrate`."
-_RESTORE = (
-    "Create it again: `second-brain init --declarative` writes the SQL of this version, which has"
-    " the statement."
-)
+_AS_OWNER = "Connect as the owner of the tables."
 _CHUNK_TABLE = f"{naming.INTERNALS}.physical_table()"
-_NOT_ON_CITUS = f"For a tenant on Citus it is that of docs/citus.sql. Elsewhere: {_RESTORE}"
+_NOT_ON_CITUS = f"For a tenant on Citus it is that of docs/citus.sql. Elsewhere: {REPAIR}"
 _NATIVE_INSTALL = (
     "Run `create extension pg_textsearch`, then `second-brain migrate --with native_bm25`."
 )
@@ -46,19 +52,22 @@ _NATIVE_RESTORE = (
 )
 # These checks are in `findings` of the folder of the module, which may be left out.
 _CHECKS_OF_MODULES = {"embedding_queue": "queue", "adoption": "adoptions"}
-# The indexes of the two legs may be dropped for a bulk load; knowledge_search_health reports them.
+# The indexes of the two legs may be dropped for a bulk load, those for filters for good.
 _LEG_INDEXES = re.compile(
     r"index public\.knowledge_(chunks_(embedding|content_tsv|identifiers)|native_texts_bm25)$"
 )
-_ROW_SECURITY = {
-    "row_security": (
-        "it is off for {}: the API roles can read all rows that grants allow",
-        "{} enable row level security",
-    ),
-    "row_security_forced": (
-        "it is forced for {}: the functions, which run as its owner, see no row",
-        "{} no force row level security",
-    ),
+_FILTER_INDEXES = re.compile(
+    r"index public\.knowledge_chunks_(metadata|knowledge_type|collection|source_origin"
+    r"|document_date|language|visibility|groups)$"
+)
+_MEANINGS = {
+    "row_security": "row level security is off: the API roles can read all rows that grants allow",
+    "row_security_forced": "row level security is forced: the functions, which run as the owner,"
+    " see no row",
+    "replica_identity": "it has no replica identity: under a publication, updates fail",
+    "invalid": "it is not valid: no search uses it, and each write maintains it",
+    "enabled": "it is disabled: what it keeps is not written",
+    "persistence": "it is unlogged: a crash empties it, and no standby has its rows",
 }
 _RELATIONS = ("table", "view", "type")
 # The migrations grant these to nobody; a project can grant the search to visitors, and reads of the
@@ -72,10 +81,13 @@ _OF_DROP_INS = f"{naming.INTERNALS}.adopted_hits_for_caller("
 _VIEWS_OF_ADOPTIONS = f"{naming.INTERNALS}.adopted_"
 _HARMLESS = {"comment"}
 _SLOWER = {"comment", "storage", "statistics", "options", "toast_options", "compression", "cost"}
+_LONGEST_REMEDY = 200
 
 _SERVER = """
 select current_setting('server_version_num')::int / 10000, database.datctype,
-       lower('ÉŁ') = 'éł' and to_tsvector('pg_catalog.simple', 'ÉŁ') = '''éł'':1'
+       lower('ÉŁ') = 'éł' and to_tsvector('pg_catalog.simple', 'ÉŁ') = '''éł'':1',
+       database.datname, database.datcollversion,
+       pg_database_collation_actual_version(database.oid)
   from pg_catalog.pg_database as database
  where database.datname = current_database()
 """
@@ -94,6 +106,14 @@ select function.proowner in (caller.proowner, 10), function.proowner::regrole::t
   from pg_catalog.pg_proc as function
   join pg_catalog.pg_proc as caller on caller.oid = to_regprocedure(%s)
  where function.oid = to_regprocedure(%s)
+"""
+_WITHOUT_BYPASS = """
+select not (rolbypassrls or rolsuper) from pg_catalog.pg_roles where rolname = 'service_role'
+"""
+_OWNER = """
+select class.relowner::regrole::text, class.relowner = current_user::regrole
+  from pg_catalog.pg_class as class
+ where class.oid = to_regclass(%s)
 """
 _HEALTH = "select {schema}.knowledge_search_health()"
 
@@ -119,26 +139,27 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     # In another encoding, the other checks fail at the letters that they compare.
     for obstacle in encoding_obstacles(connection):
         return [Finding("server", "error", obstacle.what, obstacle.remedy)]
+    there: list[Condition] = []
     findings = [
         *_run(connection, "server", lambda: _server(connection)),
         *_run(connection, "pgvector", lambda: _pgvector(connection, schema)),
         *_run(connection, "roles", lambda: _roles(connection)),
-        *_run(connection, "migrations", lambda: _migrations(connection, schema)),
+        *_run(connection, "migrations", lambda: _migrations(connection, schema, there)),
     ]
     # All functions would differ if they look for pgvector in another schema.
-    if findings[-1].status == "error" or _moved_from(connection, schema) is not None:
-        return findings
-    installed = migrations.installed_modules(connection, schema)
+    if not there or _moved_from(connection, schema) is not None:
+        return _advised(findings, schema)
+    installed = there[0].modules
     findings += [
         *_run(connection, "modules", lambda: _modules(connection, installed, schema)),
-        *_guarded(connection, "functions", lambda: _definitions(connection, installed, schema)),
+        *_guarded(connection, "functions", lambda: _definitions(there[0], schema)),
         *_run(connection, "functions", lambda: _viewer_groups(connection, schema)),
     ]
     if "insight" in installed:
-        findings += _guarded(connection, "health", lambda: _health(connection, schema))
+        findings += _guarded(connection, "health", lambda: _health(connection, schema, findings))
     for name, stored_check in (
-        ("owners", stored.owners),
-        ("rows", stored.seeds),
+        ("rows", partial(stored.rows, modules=installed)),
+        ("chunks", stored.chunks),
         ("embeddings", stored.unnamed),
         ("embeddings", stored.equal_embeddings),
         ("settings", stored.settings),
@@ -146,9 +167,31 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
         findings += _run(connection, name, partial(stored_check, connection, schema))
     for module, check in _CHECKS_OF_MODULES.items():
         if module in installed and find_spec(f"second_brain.{module}"):
-            found = import_module(f"second_brain.{module}.findings").findings
-            findings += _run(connection, check, partial(found, connection, schema))
-    return findings
+            of_module = import_module(f"second_brain.{module}.findings").findings
+            findings += _run(connection, check, partial(of_module, connection, schema))
+    owner = connection.execute(_OWNER, [f"{schema}.knowledge_chunks"]).fetchone()
+    return _advised([_by_owner(one, owner, findings) for one in findings], schema)
+
+
+def _advised(findings: list[Finding], schema: str) -> list[Finding]:
+    return [
+        replace(one, remedy=one.remedy and condition.in_schema(one.remedy, schema))
+        for one in findings
+    ]
+
+
+def _by_owner(finding: Finding, owner: tuple[str, bool] | None, findings: list[Finding]) -> Finding:
+    """Name the owner to connect as, or the cause why the owner may not read."""
+    if finding.remedy != _AS_OWNER or owner is None:
+        return finding
+    name, is_connected = owner
+    if not is_connected:
+        return replace(finding, remedy=f"Connect as {name}, the owner of the tables.")
+    is_named = any(one.status == "error" and one.remedy != _AS_OWNER for one in findings)
+    return replace(
+        finding,
+        remedy="First heal the other errors." if is_named else "Look for what was revoked.",
+    )
 
 
 def _run(connection: Connection, name: str, check: Callable[[], Findings]) -> Iterator[Finding]:
@@ -167,17 +210,19 @@ def _guarded(
     except SecondBrainError as exc:
         yield Finding(name, "error", str(exc), exc.remedy)
     except psycopg.Error as exc:
-        if exc.sqlstate in ("42P01", "3F000", "42704", "42883"):
+        if exc.sqlstate in ("42P01", "3F000", "42703", "42704", "42883"):
             message = f"an object that this check reads is missing: {safe_message(exc)}"
-            yield Finding(name, "error", message, _APPLY)
+            yield Finding(name, "error", message, REPAIR)
         elif exc.sqlstate == "42501":
-            yield Finding(name, "error", safe_message(exc), "Connect as the owner of the tables.")
+            yield Finding(name, "error", safe_message(exc), _AS_OWNER)
         else:
             raise
 
 
 def _server(connection: Connection) -> Findings:
-    ((major, ctype, has_letters),) = connection.execute(_SERVER).fetchall()
+    ((major, ctype, has_letters, name, stored_version, version),) = connection.execute(
+        _SERVER
+    ).fetchall()
     if major < MINIMUM_SERVER:
         yield "error", f"PostgreSQL {major} is too old", f"Upgrade to {MINIMUM_SERVER} or later."
     else:
@@ -189,6 +234,13 @@ def _server(connection: Connection) -> Findings:
             " search for é does not find É",
             "Dump the database, create it again with locale C.UTF-8 or en_US.UTF-8 (create database"
             " ... template template0), and restore it.",
+        )
+    if stored_version and version and stored_version != version:
+        yield (
+            "warning",
+            f"the collation of the database was of version {stored_version} and is of {version}:"
+            " indexes of texts can miss rows",
+            f'Run: reindex database "{name}"; alter database "{name}" refresh collation version',
         )
 
 
@@ -235,28 +287,33 @@ def _roles(connection: Connection) -> Findings:
         yield (
             "error",
             f"the roles {', '.join(missing)} are missing",
-            "Run `second-brain migrate --prelude` as a superuser.",
+            "Run `second-brain migrate --prelude` once.",
         )
-    else:
-        yield "ok", ", ".join(API_ROLES), None
+        return
+    yield "ok", ", ".join(API_ROLES), None
+    if connection.execute(_WITHOUT_BYPASS).fetchone() == (True,):
+        yield (
+            "info",
+            "service_role has no bypassrls: a select of a table returns it no row and no error",
+            "Read through the functions, or as the owner of the tables; or run as a superuser: "
+            "alter role service_role bypassrls",
+        )
 
 
-def _migrations(connection: Connection, schema: str) -> Findings:
-    installed = migrations.installed_modules(connection, schema)
-    expected = migrations.select(migrations.find(), (), installed)
-    if found := migrations.earlier_obstacles(connection, expected, schema):
-        yield from (("error", one.what, one.remedy) for one in found)
+def _migrations(connection: Connection, schema: str, there: list[Condition]) -> Findings:
+    """Say what the database is; only an install of this version is examined further."""
+    known = condition.examine(connection, schema)
+    if known.state not in ("none", "whole") and known.found is None:
+        yield "error", known.what, known.remedy
         return
-    if restored.present(connection, schema):
-        yield "error", restored.WHAT.format(schema=schema), restored.REMEDY
-        return
-    missing = migrations.pending(connection, expected, schema)
-    if missing:
-        names = ", ".join(one.file_name for one in missing)
-        message = f"{len(missing)} of {len(expected)} are missing: {names}"
+    expected = migrations.select(migrations.find(), (), known.modules)
+    if missing := [one.file_name for one in expected if one not in known.there]:
+        message = f"{len(missing)} of {len(expected)} are missing: {', '.join(missing)}"
         yield "error", message, _APPLY
-    else:
-        yield "ok", f"all {len(expected)} are applied", None
+        return
+    # What is missing is named by the checks that follow.
+    yield "ok", f"all {len(expected)} are applied", None
+    there.append(known)
 
 
 def _modules(connection: Connection, installed: Collection[str], schema: str) -> Findings:
@@ -272,16 +329,13 @@ def _modules(connection: Connection, installed: Collection[str], schema: str) ->
         yield "info", message, _NATIVE_INSTALL
 
 
-def _definitions(
-    connection: Connection, installed: Collection[str], schema: str
-) -> Iterator[Finding]:
+def _definitions(there: Condition, schema: str) -> Iterator[Finding]:
     """Compare the database with the manifest; report missing, different and left over objects."""
-    expected = catalogue.manifest().of(installed)
-    found = catalogue.portable(catalogue.read(connection, schema))
+    expected, found = catalogue.manifest().of(there.modules), there.found or {}
     findings = [
         finding
-        for difference in catalogue.compare(expected, found)
-        if (finding := _finding(difference, expected, found)) is not None
+        for difference in catalogue.compare(expected, found, loosely=True)
+        for finding in _findings(difference, expected, found, there.owner)
     ]
     if schema != naming.SCHEMA:
         names = {name.partition(" public.")[2].partition("(")[0] for name in expected} - {""}
@@ -289,6 +343,7 @@ def _definitions(
     functions = sum(name.startswith("function ") for name in expected)
     tables = sum(name.startswith("table ") for name in expected)
     in_order = {
+        "owners": "all objects belong to one role",
         "functions": f"{functions} functions with the expected grants",
         "row level security": f"on for all {tables} tables",
         "tables": f"{tables} tables with their columns, constraints and triggers",
@@ -324,37 +379,85 @@ def _viewer_groups(connection: Connection, schema: str) -> Findings:
         )
 
 
-def _finding(difference: Difference, expected: Catalogue, found: Catalogue) -> Finding | None:
-    """Return the finding for a difference; None if it does not concern this package."""
+def _findings(
+    difference: Difference, expected: Catalogue, found: Catalogue, owner: str
+) -> Iterator[Finding]:
+    """Yield what is wrong with an object: a finding for its owner, its grants, and the others."""
     check, name = _check(difference), f"{difference.kind} {difference.name}"
-    if difference.kind == "extension" or _LEG_INDEXES.fullmatch(difference.object):
-        return None
-    if difference.change == "missing":
-        if difference.kind == "index" and _same_index(expected[difference.object], found):
-            return None
-        return Finding(check, "error", f"{name} is missing", _RESTORE)
+    properties = dict(difference.properties)
+    if difference.kind == "extension":
+        return
     if difference.change == "left over":
-        return _left_over(difference, expected, found)
-    if difference.properties.keys() == {"grants"}:
-        return None if _is_choice(difference, found) else _grants(difference)
-    for wrong, (message, run) in _ROW_SECURITY.items():
-        if wrong in difference.properties:
-            message, remedy = message.format(difference.name), f"Run: alter table {run}"
-            return Finding(check, "error", message, remedy.format(difference.name))
-    properties = difference.properties.keys()
-    if difference.name == _CHUNK_TABLE and properties == {"body"}:
-        return Finding(check, "info", f"{name} is not that of core", _NOT_ON_CITUS)
+        yield from filter(None, [_left_over(difference, expected, found)])
+        return
+    if difference.change == "missing":
+        if difference.kind != "index" or not _same_index(expected[difference.object], found):
+            yield Finding(check, *_missing_index(difference, expected), REPAIR)
+        return
+    if "owner" in properties:
+        _, other = properties.pop("owner")
+        yield Finding(
+            "owners",
+            "error",
+            f"{name} belongs to {other}, and most objects to {owner}",
+            f"Run as a superuser: alter {name} owner to {owner}",
+        )
+    if "grants" in properties:
+        expected_grants, found_grants = (value or {} for value in properties.pop("grants"))
+        if not _is_choice(difference, found):
+            message, healing = repair.grants(
+                difference.kind, difference.name, expected_grants, found_grants
+            )
+            yield Finding(check, "error", message, f"Run: {'; '.join(healing)}")
+    if "usage" in properties:
+        wanted, there = (value or [] for value in properties.pop("usage"))
+        roles = ", ".join(sorted({*wanted} - {*there}))
+        if roles:
+            message = f"{roles} lacks usage on {name}: every call fails"
+            # The owner of the tables owns the other schemas, or may grant there.
+            run = "Run as a superuser" if difference.name == "auth" else "Run"
+            remedy = f"{run}: grant usage on {name} to {roles}"
+            yield Finding(check, "error", message, remedy)
+    if not properties:
+        return
+    if difference.name == _CHUNK_TABLE and properties.keys() == {"body"}:
+        yield Finding(check, "info", f"{name} is not that of core", _NOT_ON_CITUS)
+        return
     status: Status = "error"
-    if properties <= _SLOWER:
-        status = "info" if properties <= _HARMLESS else "warning"
+    if properties.keys() <= _SLOWER or properties.keys() == {"replica_identity"}:
+        status = "info" if properties.keys() <= _HARMLESS else "warning"
     message = f"{name} differs from this version in: {', '.join(sorted(properties))}"
-    return Finding(check, status, message, _RESTORE)
+    if len(properties) == 1 and (meaning := _MEANINGS.get(next(iter(properties)))):
+        message = f"{name}: {meaning}"
+    yield Finding(
+        check, status, message, _remedy(replace(difference, properties=properties), expected, found)
+    )
+
+
+def _missing_index(difference: Difference, expected: Catalogue) -> tuple[Status, str]:
+    what = f"{difference.kind} {difference.name} is missing"
+    if _FILTER_INDEXES.fullmatch(difference.object):
+        return "info", f"{what}: searches that filter by it can read more rows"
+    is_unique = "UNIQUE" in str(expected[difference.object].get("definition"))
+    if difference.kind != "index" or is_unique or _LEG_INDEXES.fullmatch(difference.object):
+        return "error", what
+    return "warning", f"{what}: writes and deletions read more rows"
+
+
+def _remedy(difference: Difference, expected: Catalogue, found: Catalogue) -> str:
+    """Return the statements that heal the difference if they are short, else the command."""
+    healing = repair.statements(difference, expected, found, "")
+    short = healing and len("; ".join(healing)) < _LONGEST_REMEDY
+    return f"Run: {'; '.join(healing or ())}" if short else REPAIR
 
 
 def _check(difference: Difference) -> str:
     if difference.kind in ("function", "index"):
         return {"function": "functions", "index": "indexes"}[difference.kind]
-    if difference.kind == "policy" or difference.properties.keys() & _ROW_SECURITY.keys():
+    if difference.kind == "policy" or {*difference.properties} & {
+        "row_security",
+        "row_security_forced",
+    }:
         return "row level security"
     return "tables"
 
@@ -367,6 +470,8 @@ def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) ->
     if difference.kind == "function" and naming.OF_READERS.search(difference.name):
         return None
     internal = difference.name.startswith(f"{naming.INTERNALS}.")
+    if difference.kind == "column" and f"type {difference.name.rpartition('.')[0]}" in expected:
+        return None  # the type differs
     if difference.kind == "function":
         name = difference.name.partition("(")[0]
         named_alike = [one for one in expected if one.startswith(f"function {name}(")]
@@ -387,11 +492,17 @@ def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) ->
     of_ours = owner != difference.name and any(f"{one} {owner}" in expected for one in _RELATIONS)
     if not internal and not of_ours:
         return None
-    # An extra policy can allow access to rows; an extra trigger can change writes.
-    status: Status = "warning" if difference.kind in ("policy", "trigger") else "info"
-    return Finding(
-        check, status, f"{what} is not part of this version", "Drop it, unless it is your own."
-    )
+    # These can allow access to rows, or change or refuse writes.
+    is_unique = "UNIQUE" in str(definition.get("definition"))
+    if difference.kind in ("policy", "trigger", "constraint", "rule") or is_unique:
+        table, _, member = difference.name.rpartition(".")
+        drop = {
+            "index": f"drop index {difference.name}",
+            "constraint": f"alter table {table} drop constraint {member}",
+        }.get(difference.kind, f"drop {difference.kind} {member} on {table}")
+        message = f"{what} is not part of this version"
+        return Finding(check, "warning", message, f"Unless it is your own, run: {drop}")
+    return Finding(check, "info", f"{what} is not part of this version", "Keep what is your own.")
 
 
 def _same_index(definition: Definition, among: Catalogue) -> bool:
@@ -423,55 +534,32 @@ def _is_choice(difference: Difference, found: Catalogue) -> bool:
     return difference.name.startswith((*_FOR_VISITORS, _OF_DROP_INS))
 
 
-def _beyond(some: Mapping[str, list[str]], others: Mapping[str, list[str]]) -> dict[str, set[str]]:
-    """Return the privileges of each role that others do not have."""
-    return {role: one for role in some if (one := set(some[role]) - set(others.get(role, [])))}
-
-
-def _grants(difference: Difference) -> Finding:
-    expected, found = (value or {} for value in difference.properties["grants"])
-    extra, lacking = _beyond(found, expected), _beyond(expected, found)
-    changed = extra or lacking
-    roles = ", ".join(changed)
-    named = {one.rstrip("*").lower() for one in set().union(*changed.values())}
-    privileges = ", ".join(sorted(named))
-    kind = "table" if difference.kind == "view" else difference.kind
-    if difference.kind == "column":
-        table, _, column = difference.name.rpartition(".")
-        on, privileges = f"table {table}", f"{privileges} ({column})"
-    else:
-        on = f"{kind} {difference.name}"
-    is_function = kind == "function"
-    if extra:
-        has = f"may call {difference.name}" if is_function else f"has {privileges} on {on}"
-        message, run = f"{roles} {has} but should not", "revoke {} on {} from {}"
-    else:
-        has = f"may not call {difference.name}" if is_function else f"lacks {privileges} on {on}"
-        message, run = f"{roles} {has}", "grant {} on {} to {}"
-    remedy = f"Run: {run.format(privileges, on, roles)}"
-    return Finding(_check(difference), "error", message, remedy)
-
-
 def _renamed(finding: Finding, names: set[str], schema: str) -> Finding:
     message = naming.rename(finding.message, names, naming.SCHEMA, schema)
     remedy = finding.remedy and naming.rename(finding.remedy, names, naming.SCHEMA, schema)
     return replace(finding, message=message, remedy=remedy)
 
 
-def _health(connection: Connection, schema: str) -> Iterator[Finding]:
+def _health(connection: Connection, schema: str, before: list[Finding]) -> Iterator[Finding]:
     """Report the findings of knowledge_search_health, each after the summary of its check."""
     health: dict[str, Any]
     query = sql.SQL(_HEALTH).format(schema=sql.Identifier(schema))
     ((health,),) = connection.execute(query).fetchall()
     summary = _summary(health)
+    # The comparison with the manifest has named these already, and pgvector is checked without it.
+    known = {"pgvector": "", "triggers": "it is disabled", "indexes": "index "}
     found = [
         Finding(one["check"], one["severity"], one["what"], one["remedy"])
         for one in health["findings"]
+        if not any(
+            kind == one["check"] and one["severity"] == "error" and (not text or text in said)
+            for kind, text in known.items()
+            for said in ["", *(other.message for other in before if other.status == "error")]
+        )
     ]
     for check, message in summary.items():
         yield Finding(check, "ok", message)
         yield from (one for one in found if one.check == check)
-    # `_pgvector` has already checked pgvector, because it must work without any migration.
     yield from (one for one in found if one.check not in {*summary, "pgvector"})
 
 

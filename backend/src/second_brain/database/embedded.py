@@ -466,16 +466,27 @@ class Standby(EmbeddedPostgres):
 _PASSFILE = "primary.pgpass"
 
 
-def apply_prelude(connection: "psycopg.Connection[Any]") -> None:
+def apply_prelude(connection: "psycopg.Connection[Any]") -> list[str]:
     """Create Supabase's API roles, schemas, pgvector and default privileges in a plain Postgres.
 
-    Needs a superuser the first time in a database. Existing objects are not changed.
+    A superuser does it once in a database, or its owner with CREATEROLE. Existing objects are not
+    changed. Returns the statements that this role may not run.
     """
     text = resources.files("second_brain.database").joinpath("prelude.sql").read_text("utf-8")
+    left: list[str] = []
+
+    def note(diagnostic: psycopg.errors.Diagnostic) -> None:
+        told, _, statement = (diagnostic.message_primary or "").partition(": ")
+        if told == "not permitted":
+            left.append(statement)
+
+    connection.add_notice_handler(note)
     with connection.transaction():
         # Without the lock, two sessions that create the same role at the same time would fail.
         connection.execute("select pg_advisory_xact_lock(hashtext('second_brain prelude'))")
         connection.execute(text.encode())
+    connection.remove_notice_handler(note)
+    return left
 
 
 def _url(user: str, password: str, port: int, database: str) -> str:

@@ -24,7 +24,7 @@ _READ_HISTORY = (
     "select version, coalesce(name, '') from supabase_migrations.{history} order by version"
 )
 _READ_STATEMENTS = """
-select version, coalesce(name, ''), coalesce(statements, '{{}}')
+select version, coalesce(name, ''), coalesce(array_to_string(statements, E';\\n'), '')
   from supabase_migrations.{history}
  order by version
 """
@@ -32,6 +32,10 @@ _FORGET = """
 delete from supabase_migrations.{history}
  where (version, name) in ({rows})
 """
+RECORD_IT = (
+    "Record what is there: `second-brain migrate --record`, or, in the project that has its files, "
+    "`supabase migration repair --status applied VERSIONS`."
+)
 RECORD = "insert into supabase_migrations.{history} (version, name, statements) values (%s, %s, %s)"
 
 
@@ -42,12 +46,12 @@ def installed_modules(
 
     A module is installed if the history has one of its migrations.
     """
-    applied = _Applied(connection, schema)
+    applied = Applied(connection, schema)
     found = (one.module for one in find() if one.module is not None and one in applied)
     return tuple(dict.fromkeys(found))
 
 
-class _Applied:
+class Applied:
     """The applied migrations of the install in `schema`.
 
     A migration is applied if the install's history has its version and name, or if the Supabase
@@ -66,6 +70,34 @@ class _Applied:
         )
 
 
+def rows_of_install(
+    connection: psycopg.Connection[Any], schema: str = naming.SCHEMA
+) -> list[tuple[str, str, str]]:
+    """List version, name and SQL of the install's rows in the histories, of any version.
+
+    In the history of the Supabase CLI these are the files of `init`, and for schema public those of
+    this package, and numbered ones whose SQL names the internal schema.
+    """
+    packaged = {(one.version, one.name) for one in find()}
+    own = f"{naming.internals(schema)}."
+    found = []
+    for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
+        if has_history(connection, of_schema):
+            history = sql.Identifier(naming.history(of_schema))
+            rows = connection.execute(sql.SQL(_READ_STATEMENTS).format(history=history)).fetchall()
+            found += [
+                (version, name, text)
+                for version, name, text in rows
+                if is_handed_out(name, schema)
+                or of_schema == schema != naming.SCHEMA
+                or (
+                    of_schema == schema
+                    and ((version, name) in packaged or (len(version) == 3 and own in text))
+                )
+            ]
+    return found
+
+
 def recorded(
     connection: psycopg.Connection[Any],
     schema: str = naming.SCHEMA,
@@ -73,26 +105,15 @@ def recorded(
 ) -> list[Migration]:
     """List the applied migrations of the install in `schema`, with the SQL that was recorded.
 
-    Those that `init` wrote are in the history of the Supabase CLI, under the names of their files.
     Given a module, only its migrations are listed.
     """
-    packaged = {(one.version, one.name) for one in find() if module in (None, one.module)}
-    handed_out = {naming.handed_out_name(schema, f"{version}_{name}") for version, name in packaged}
-    found = []
-    for of_schema in dict.fromkeys((naming.SCHEMA, schema)):
-        if has_history(connection, of_schema):
-            history = sql.Identifier(naming.history(of_schema))
-            rows = connection.execute(sql.SQL(_READ_STATEMENTS).format(history=history)).fetchall()
-            is_own = of_schema == schema
-            found += [
-                Migration(version, name, ";\n".join(statements))
-                for version, name, statements in rows
-                if name in handed_out
-                or (is_own and (version, name) in packaged)
-                or (module is None and is_own and schema != naming.SCHEMA)
-                or (module is None and is_handed_out(name, schema))
-            ]
-    return found
+    files = {(one.version, one.name) for one in find() if module in (None, one.module)}
+    handed_out = {naming.handed_out_name(schema, f"{version}_{name}") for version, name in files}
+    return [
+        Migration(version, name, text)
+        for version, name, text in rows_of_install(connection, schema)
+        if module is None or name in handed_out or (version, name) in files
+    ]
 
 
 def forget(
@@ -168,7 +189,7 @@ def pending(
     Raises MigrationError when a version belongs to another migration, or when a later migration of
     core or of a module is applied and an earlier one of it is not.
     """
-    applied = _Applied(connection, schema)
+    applied = Applied(connection, schema)
     missing: dict[str | None, list[Migration]] = {}
     for migration in migrations:
         before = missing.setdefault(migration.module, [])
@@ -184,14 +205,6 @@ def pending(
         elif before:
             raise MigrationError(
                 f"the database has {migration.file_name} but not {before[0].file_name}",
-                remedy=f"If {before[0].file_name} was applied by hand, record it: "
-                + _repair(before[0], schema),
+                remedy=RECORD_IT,
             )
     return [one for one in migrations if one in missing[one.module]]
-
-
-def _repair(migration: Migration, schema: str) -> str:
-    if schema == naming.SCHEMA:
-        return f"supabase migration repair --status applied {migration.version}"
-    history = naming.history(schema)
-    return f"a row in supabase_migrations.{history}, {migration.version}, {migration.name}"

@@ -46,6 +46,7 @@ select set_config(setting.name, '0', false)
 """
 # The server then cancels the statement of a killed client; not every platform supports it.
 _NOTICE_DEAD_CLIENT = "select set_config('client_connection_check_interval', '5s', false)"
+_PROCESS = "select pg_backend_pid()"
 _SESSION = "select current_setting('second_brain.session', true)"
 _OWNER = """
 select pg_get_userbyid(class.relowner), pg_get_userbyid(class.relowner) = current_user
@@ -127,10 +128,13 @@ def _refuse_pooler(dsn: str, connection: psycopg.Connection[Any], token: str) ->
     (pid, _) = connection.execute(_NAME_SESSION, [token]).fetchone() or (0, "")
     if pid == connection.info.backend_pid:
         return
+    # One pooler gives the next transaction the connection that was idle for longest, another the
+    # last one: the second statement tells the first, a second client the other.
+    (again,) = connection.execute(_PROCESS).fetchone() or (0,)
     with connect(dsn, prepare_threshold=None) as other:
         shown = other.execute(_SESSION).fetchone()
-        (same,) = connection.execute("select pg_backend_pid()").fetchone() or (0,)
-        if same != pid or shown == (token,):
+        (same,) = connection.execute(_PROCESS).fetchone() or (0,)
+        if {again, same} != {pid} or shown == (token,):
             raise ConfigurationError("a transaction pooler is in between", remedy=DIRECT)
 
 

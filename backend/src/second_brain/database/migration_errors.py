@@ -26,7 +26,8 @@ class ObstacleError(MigrationError):
         self.obstacles = tuple(found)
         count = f"{len(found)} obstacle{'s'[: len(found) > 1]}"
         listed = "; ".join(map(str, found))
-        super().__init__(f"nothing was written, because of {count}: {listed}")
+        remedy = found[0].remedy if len(found) == 1 else None
+        super().__init__(f"nothing was written, because of {count}: {listed}", remedy=remedy)
 
 
 def failure(
@@ -44,8 +45,8 @@ def failure(
     remedy = diagnostics.message_hint
     if error.sqlstate == "3F000" or (error.sqlstate == "42704" and "role" in message):
         remedy = (
-            "On a plain Postgres, run `second-brain migrate --prelude` once as a superuser: "
-            "it creates the roles and schemas that Supabase has."
+            "On a plain Postgres, run `second-brain migrate --prelude` once: it creates the roles "
+            "and schemas that Supabase has."
         )
     elif error.sqlstate == "42501":
         remedy = remedy or "Connect as the owner of the database (on Supabase: postgres)."

@@ -1,22 +1,20 @@
 """The SQL migrations: find, render, apply, and write them into a Supabase project.
 
-The SQL is in files. This module knows only one of their objects: the column whose type has the
-embedding dimension. `apply` records the same history as `supabase db push`, so both work on one
-database. For another schema than public, the same files are rendered with other names.
+`apply` records the same history as `supabase db push`, so both work on one database. `rendering`
+has the files for other schemas and dimensions, `condition` says what is there already.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import scalar_row
 
-from second_brain.database import earlier, naming, obstacles, pgvector, restored
+from second_brain.database import condition, naming, obstacles, pgvector
 from second_brain.database.history import (
     CREATE_HISTORY,
     RECORD,
@@ -41,15 +39,12 @@ from second_brain.database.packaged import find_state as find_state
 from second_brain.database.packaged import modules as modules
 from second_brain.database.packaged import needing_extensions as needing_extensions
 from second_brain.database.packaged import select as select
+from second_brain.database.rendering import MAX_DIMENSIONS as MAX_DIMENSIONS
+from second_brain.database.rendering import render as render
 from second_brain.database.statements import statements as statements
-from second_brain.errors import ConfigurationError, InvalidInputError
+from second_brain.errors import ConfigurationError
 from second_brain.services.arguments import Fusion
 from second_brain.services.connections import connect
-
-# The maximum dimension of pgvector's type vector.
-MAX_DIMENSIONS = 16_000
-
-_DIMENSION = re.compile(r"extensions\.vector\((\d+)\)")
 
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
 _READ_DIMENSIONS = """
@@ -72,22 +67,9 @@ _RENDERED_DIMENSION = re.compile(r"\b(\w+)\.vector\((\d+)\)")
 FUSION: Fusion = "auto"
 """The fusion that the commands store in a new install, for searches that name none."""
 
-# Added to the file that creates the table, so that it runs in a new install alone.
-_SETTINGS_TABLE = "create table public.knowledge_settings ("
-_STORE_FUSION = """
--- The fusion of this install's searches that name none.
-insert into public.knowledge_settings (collection, fusion) values ('', '{fusion}');
-"""
 # Supabase's declarative files hold no rows; the migrations insert them.
 _INSERTS = re.compile(r"^insert into [^;]*;\n+", re.MULTILINE)
 _DECLARED = "-- Written by `second-brain init --declarative`, which replaces this file.\n"
-# After the head of the first file for another schema; Supabase does the same for public.
-_CREATE_SCHEMA = """
--- The schema of this install.
-create schema if not exists {schema};
-
-grant usage on schema {schema} to anon, authenticated, service_role;
-"""
 _QUOTE = "$second_brain$"
 _ONE_FILE = """\
 -- second-brain for Supabase's SQL editor: core, and these modules: {modules}.
@@ -129,64 +111,6 @@ drop function pg_temp.apply_migration(integer, text, text);
 
 commit;
 """
-
-
-def render(
-    migrations: Sequence[Migration],
-    dimensions: int | None = None,
-    schema: str = naming.SCHEMA,
-    vector_schema: str = naming.EXTENSIONS,
-    fusion: Fusion | None = None,
-) -> list[Migration]:
-    """Return the migrations for `schema`, with `dimensions` in the type of the embedding column.
-
-    Without `dimensions` the type is not changed. For another schema than public, internal objects
-    are in `<schema>_internal`, and the first file creates the schema. `vector_schema` is the schema
-    that has pgvector. `fusion` is stored for searches that name none; None stores nothing.
-
-    Raises ConfigurationError for dimensions that pgvector does not support or if the type does not
-    occur exactly once, and InvalidInputError for an invalid schema name or fusion.
-    """
-    rendered = list(migrations)
-    if fusion is not None:
-        if fusion not in get_args(Fusion):
-            raise InvalidInputError(
-                f"fusion must be one of {', '.join(get_args(Fusion))}, or None, not {fusion!r}",
-                remedy="Without a stored fusion, searches that name none use rrf.",
-            )
-        stored = _STORE_FUSION.format(fusion=fusion)
-        rendered = [
-            replace(one, sql=one.sql + stored) if _SETTINGS_TABLE in one.sql else one
-            for one in rendered
-        ]
-    if dimensions is not None:
-        _check_dimensions(dimensions)
-        places = [place for one in rendered for place in _DIMENSION.findall(one.sql)]
-        if len(places) != 1:
-            raise ConfigurationError(
-                f"extensions.vector(N) must occur once in the migrations, it occurs {len(places)} "
-                "times",
-                remedy="Write the dimension only in the type of the column; in functions use "
-                "extensions.vector.",
-            )
-        column = f"extensions.vector({dimensions})"
-        rendered = [replace(one, sql=_DIMENSION.sub(column, one.sql)) for one in rendered]
-    naming.check_schema(schema)
-    if schema != naming.SCHEMA and rendered:
-        names = naming.created_names(one.sql for one in rendered)
-        rendered = [
-            replace(one, sql=naming.rename(one.sql, names, naming.SCHEMA, schema))
-            for one in rendered
-        ]
-        create = _CREATE_SCHEMA.format(schema=schema)
-        after_head = re.sub(r"\A((?:--.*\n)*)", rf"\1{create}\n", rendered[0].sql, count=1)
-        rendered[0] = replace(rendered[0], sql=after_head)
-    if not naming.is_plain(vector_schema):
-        raise InvalidInputError(
-            f"the schema of pgvector must be a name that needs no quotes, not {vector_schema!r}",
-            remedy="Use lower-case letters, digits and underscores.",
-        )
-    return [replace(one, sql=naming.with_vector(one.sql, vector_schema)) for one in rendered]
 
 
 def stored_dimensions(
@@ -241,7 +165,14 @@ def apply(
     size = stored if dimensions is None else dimensions
     migrations = render(found, size, schema, vector_schema, fusion)
     applied: list[Migration] = []
-    while migration := _apply_next(dsn, migrations, schema, None if applied else found, progress):
+    while migration := _apply_next(
+        dsn,
+        migrations,
+        schema,
+        None if applied else found,
+        progress,
+        is_packaged=directory is None,
+    ):
         applied.append(migration)
     return applied
 
@@ -255,23 +186,20 @@ def find_obstacles(
     """List what prevents `apply` in this database; it only reads."""
     naming.check_schema(schema)
     chosen = select(find(), modules, installed_modules(connection, schema))
-    return earlier_obstacles(connection, chosen, schema) or _obstacles(connection, chosen, schema)
-
-
-def earlier_obstacles(
-    connection: "psycopg.Connection[Any]", migrations: Sequence[Migration], schema: str
-) -> list[Obstacle]:
-    """Return the obstacle of an install whose files were not those of this version."""
-    named = pgvector.named(connection, naming.internals(schema)) or naming.EXTENSIONS
-    return earlier.find(connection, render(migrations, None, schema, named), schema)
+    return _obstacles(connection, chosen, schema)
 
 
 def _obstacles(
-    connection: "psycopg.Connection[Any]", migrations: Sequence[Migration], schema: str
+    connection: "psycopg.Connection[Any]",
+    migrations: Sequence[Migration],
+    schema: str,
+    *,
+    is_packaged: bool = True,
 ) -> list[Obstacle]:
+    there = condition.examine(connection, schema, None if is_packaged else migrations)
+    if there.state not in ("none", "whole", "newer"):
+        return [Obstacle(there.what, there.remedy)]
     try:
-        if restored.present(connection, schema, migrations):
-            return [Obstacle(restored.WHAT.format(schema=schema), restored.REMEDY)]
         missing = pending(connection, migrations, schema)
     except MigrationError as error:
         return [Obstacle(str(error), error.remedy)]
@@ -449,18 +377,20 @@ def _apply_next(
     schema: str,
     checked: Sequence[Migration] | None,
     progress: Callable[[Migration], None] | None,
+    *,
+    is_packaged: bool,
 ) -> Migration | None:
     """Apply the next migration; first look for obstacles to those in `checked`, if given."""
     history = sql.Identifier(naming.history(schema))
     with connect(dsn) as connection:
         connection.execute(_LOCK)
-        if checked is not None and (found := earlier_obstacles(connection, checked, schema)):
+        if checked is not None and (
+            found := _obstacles(connection, checked, schema, is_packaged=is_packaged)
+        ):
             raise ObstacleError(found)
         missing = pending(connection, migrations, schema)
         if not missing:
             return None
-        if checked is not None and (found := _obstacles(connection, checked, schema)):
-            raise ObstacleError(found)
         owner = connection.execute(_OTHER_OWNER, [f"{schema}.knowledge_chunks"]).fetchone()
         migration = missing[0]
         if progress is not None:
@@ -508,14 +438,3 @@ def _moments_after(versions: Sequence[str], count: int = 1) -> Iterator[str]:
     while True:
         yield f"{moment:%Y%m%d%H%M%S}"
         moment += timedelta(seconds=1)
-
-
-def _check_dimensions(dimensions: int) -> None:
-    if not 1 <= dimensions <= MAX_DIMENSIONS:
-        raise ConfigurationError(
-            f"dimensions is {dimensions}, but pgvector's type vector stores 1 to {MAX_DIMENSIONS}",
-            remedy=(
-                "Request shorter embeddings from the model (OpenAI: `dimensions`, Voyage: "
-                "`output_dimension`), or truncate and normalise those of a Matryoshka model."
-            ),
-        )

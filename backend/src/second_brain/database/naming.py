@@ -32,6 +32,7 @@ __all__ = [
     "history",
     "internals",
     "is_plain",
+    "of_internals",
     "rename",
     "with_vector",
     "without_vector",
@@ -46,6 +47,11 @@ OF_READERS = re.compile(rf"^({INTERNALS}\.)?seen_\d+_(as|by)_")
 _EXTENSIONS = re.compile(
     rf"\b{EXTENSIONS}\.(?=\S)|(?<=schema ){EXTENSIONS}\b|(?<=')\b{EXTENSIONS}(?=')"
 )
+
+
+def of_internals(internals: str) -> str:
+    """Return the schema of the install whose internal schema has this name."""
+    return SCHEMA if internals == INTERNALS else internals.removesuffix("_internal")
 
 
 def history(schema: str) -> str:
@@ -94,13 +100,15 @@ def created_names(texts: Iterable[str]) -> frozenset[str]:
 def rename(text: str, names: Collection[str], old: str, new: str) -> str:
     """Rewrite SQL of an install in schema `old` for an install in schema `new`.
 
-    It replaces the name of the internal schema, the schema in front of each of `names`, and
-    `'public'::regnamespace`. The word public stays if it is a role, a visibility or prose.
+    It replaces the name of the internal schema, the schema in front of each of `names`, of grants
+    on the schema, and `'public'::regnamespace`. The word public stays if it is a role, a visibility
+    or prose.
     """
     if old == new:
         return text
     text = re.sub(rf"\b{re.escape(internals(old))}\b", internals(new), text)
     text = text.replace(f"'{old}'::regnamespace", f"'{new}'::regnamespace")
+    text = re.sub(rf"\bon schema {re.escape(old)}\b", f"on schema {new}", text)
     if not names:
         return text
     listed = "|".join(sorted(map(re.escape, names), key=len, reverse=True))

@@ -20,7 +20,7 @@ API_ROLES = ("anon", "authenticated", "service_role")
 # A project may have its own one before the installation, which the migrations then keep.
 _REPLACED = re.sub(r".*\.|\(.*", "", catalogue.REPLACED_BY_PROJECT)
 _ELSEWHERE = "or install into another schema with --schema NAME"
-_PRELUDE = "run `second-brain migrate --prelude` once as a superuser"
+_PRELUDE = "run `second-brain migrate --prelude` once, as a superuser or an owner with CREATEROLE"
 
 _SERVER = "select current_setting('server_version_num')::integer / 10000"
 _MISSING_ROLES = """
@@ -113,6 +113,8 @@ union
 select proname::text from pg_catalog.pg_proc where pronamespace = to_regnamespace(%(schema)s)
 """
 
+HAS_SCHEMA = "select to_regnamespace(quote_ident(%s)) is not null"
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -151,11 +153,6 @@ def find(
 def missing_roles(connection: psycopg.Connection[Any]) -> list[str]:
     """Name the API roles of Supabase that the server lacks."""
     return _column(connection, _MISSING_ROLES, [list(API_ROLES)])
-
-
-def names_created(text: str) -> set[str]:
-    """Return the names of what a migration creates in the schema of the install."""
-    return {name for kind, name in naming.created([text]) if kind != "schema"} - {_REPLACED}
 
 
 def names_of_objects(connection: psycopg.Connection[Any], schema: str) -> set[str]:
@@ -278,9 +275,8 @@ def _objects(
     is_new = ("schema", naming.INTERNALS) in new
     if is_new and not _column(connection, _MISSING_SCHEMAS, [[internals]]):
         yield Obstacle(
-            f"schema {internals} exists, and no migration of this install is recorded",
-            "If it is left over from an install, remove it with `second-brain server uninstall`, "
-            f"{_ELSEWHERE}.",
+            f"schema {internals} exists, and has no function of second-brain",
+            f"Rename it, {_ELSEWHERE}.",
         )
     for query, names in (
         (_RELATIONS, [name for kind, name in new if kind not in ("function", "schema")]),
@@ -292,7 +288,7 @@ def _objects(
         for kind, name in rows:
             yield Obstacle(
                 f"{kind} {schema}.{name} exists and is not of second-brain",
-                f"Rename or drop it, {_ELSEWHERE}.",
+                f"Rename it, {_ELSEWHERE}.",
             )
 
 

@@ -1,41 +1,60 @@
 -- prelude: creates the roles, schemas and default privileges of Supabase in a plain Postgres, as far
--- as the migrations and Supabase's advisors need them. Needs a superuser the first time. It can run
--- again, also as the owner of the database: what exists is not changed and needs no right.
--- Supabase owns these objects, so no migration creates them.
+-- as the migrations and Supabase's advisors need them. Supabase owns these objects, so no migration
+-- creates them. It can run again: what exists is not changed and needs no right.
+-- A superuser makes the role postgres the owner of the database. On a managed Postgres, the owner of
+-- the database with CREATEROLE runs it and stays the owner. What this role may not do is a notice
+-- with the statement, for an administrator.
 
 do $$
 declare
-  missing record;
+  is_superuser constant boolean := (
+    select rolsuper from pg_catalog.pg_roles where rolname = current_user
+  );
+  owner constant name := case when is_superuser then 'postgres' else current_user end;
+  statement text;
 begin
-  for missing in
-    select role_name, attributes
+  for statement in
+    select format('create role %I %s', role_name, attributes)
     from (
       values
         ('postgres', 'login createdb createrole replication bypassrls'),
         ('anon', 'nologin noinherit'),
         ('authenticated', 'nologin noinherit'),
-        ('service_role', 'nologin noinherit bypassrls'),
+        (
+          'service_role',
+          'nologin noinherit' || case
+            when (select rolsuper or rolbypassrls from pg_roles where rolname = current_user)
+              then ' bypassrls'
+            else ''
+          end
+        ),
         ('authenticator', 'login noinherit')
     ) as supabase_roles (role_name, attributes)
     where not exists (select from pg_catalog.pg_roles where rolname = role_name)
+      and (is_superuser or role_name <> 'postgres')
   loop
-    execute format('create role %I %s', missing.role_name, missing.attributes);
+    begin
+      execute statement;
+    exception when insufficient_privilege then
+      raise notice 'not permitted: %', statement;
+    end;
   end loop;
 
-  -- postgres may make a role a member of authenticated.
-  for missing in
-    select role_name, member, option
+  for statement in
+    -- postgres may make a role a member of authenticated.
+    select format('grant %I to %I%s', role_name, member, option)
     from unnest(array['anon', 'authenticated', 'service_role']) as role_name
    cross join (
            values ('authenticator', ''), ('postgres', ' with admin option')
          ) as members (member, option)
-    where not pg_catalog.pg_has_role(member, role_name, 'member')
-  loop
-    execute format('grant %I to %I%s', missing.role_name, missing.member, missing.option);
-  end loop;
+    where case
+            when to_regrole(member) is null or to_regrole(role_name) is null then false
+            else not pg_catalog.pg_has_role(member, role_name, 'member')
+                 and (is_superuser or member <> 'postgres')
+          end
 
-  for missing in
-    select role_name, name, setting
+     union all
+    select format('alter role %I set %I = %s', role_name, name, setting)
     from (
       values
         ('anon', 'statement_timeout', quote_literal('3s')),
@@ -43,32 +62,59 @@ begin
         ('authenticator', 'statement_timeout', quote_literal('8s')),
         ('postgres', 'search_path', '"$user", public, extensions')
     ) as supabase_settings (role_name, name, setting)
-    where not exists (
+    where to_regrole(role_name) is not null
+      and (is_superuser or role_name <> 'postgres')
+      and not exists (
       select
         from pg_catalog.pg_db_role_setting as stored
        cross join unnest(stored.setconfig) as given
-       where stored.setrole = role_name::pg_catalog.regrole
+       where stored.setrole = to_regrole(role_name)
          and stored.setdatabase = 0
          and starts_with(given, name || '=')
     )
-  loop
-    execute format('alter role %I set %I = %s', missing.role_name, missing.name, missing.setting);
-  end loop;
 
-  -- As on Supabase, the role postgres owns the database and is not a superuser.
-  execute format('alter database %I owner to postgres', current_database());
+     union all
+    -- As on Supabase, the role postgres owns the database and is not a superuser.
+    select format('alter database %I owner to postgres', current_database())
+     where is_superuser
+
+     union all
+    select format(listed.statement, owner)
+      from (
+        values
+          ('create schema if not exists extensions authorization %I'),
+          ('grant usage on schema extensions to anon, authenticated, service_role'),
+          ('create extension if not exists vector with schema extensions'),
+          ('create schema if not exists auth'),
+          ('grant usage on schema auth to %I, anon, authenticated, service_role'),
+          ('grant usage on schema public to %I, anon, authenticated, service_role')
+      ) as listed (statement)
+
+     union all
+    -- Supabase's default privileges grant each new object in public to the API roles. So a
+    -- migration that revokes only from public does not remove the grant of anon.
+    select format(
+             'alter default privileges for role postgres in schema public'
+             ' grant all on %s to postgres, anon, authenticated, service_role',
+             kind
+           )
+      from unnest(array['tables', 'functions', 'sequences']) as kind
+     where owner = 'postgres'
+  loop
+    begin
+      execute statement;
+    exception when insufficient_privilege or undefined_object or invalid_schema_name then
+      raise notice 'not permitted: %', statement;
+    end;
+  end loop;
 end
 $$;
 
-create schema if not exists extensions authorization postgres;
-grant usage on schema extensions to anon, authenticated, service_role;
-create extension if not exists vector with schema extensions;
-
-create schema if not exists auth;
-grant usage on schema auth to postgres, anon, authenticated, service_role;
-
 do $$
 begin
+  if to_regnamespace('auth') is null or not has_schema_privilege('auth', 'create') then
+    return;
+  end if;
   if to_regprocedure('auth.uid()') is null then
     create function auth.uid() returns uuid
     language sql stable set search_path = pg_catalog, pg_temp
@@ -100,7 +146,7 @@ begin
     $body$;
   end if;
   -- The migrations of a Supabase project refer to its users.
-  if to_regclass('auth.users') is null and has_schema_privilege('auth', 'create') then
+  if to_regclass('auth.users') is null then
     create table auth.users (
       id uuid primary key,
       email text unique,
@@ -108,17 +154,9 @@ begin
       raw_user_meta_data jsonb,
       created_at timestamptz default now()
     );
-    grant all on auth.users to postgres;
+    if to_regrole('postgres') is not null then
+      grant all on auth.users to postgres;
+    end if;
   end if;
 end
 $$;
-
--- Supabase's default privileges grant each new object in public to the API roles. So a migration
--- that revokes only from public does not remove the grant of anon.
-grant usage on schema public to postgres, anon, authenticated, service_role;
-alter default privileges for role postgres in schema public
-  grant all on tables to postgres, anon, authenticated, service_role;
-alter default privileges for role postgres in schema public
-  grant all on functions to postgres, anon, authenticated, service_role;
-alter default privileges for role postgres in schema public
-  grant all on sequences to postgres, anon, authenticated, service_role;

@@ -1,12 +1,13 @@
-"""Checks of what is stored: embeddings, and the settings of collections. They only read."""
+"""Checks of what is stored: rows of the migrations, chunks, settings. They only read."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from second_brain.database import naming
+from second_brain.database import naming, repair
+from second_brain.database.condition import REPAIR
 
 Findings = Iterator[tuple[Any, str, str | None]]
 
@@ -58,19 +59,36 @@ having count(*) > {most} * {share} / 100
  order by chunks desc, 2
  limit 1
 """
-_OTHER_OWNERS = """
-select class.oid::regclass::text, class.relowner::regrole::text, chunks.relowner::regrole::text
-  from pg_catalog.pg_class as class
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
-  join pg_catalog.pg_class as chunks
-    on chunks.oid = to_regclass(quote_ident(%(schema)s) || '.knowledge_chunks')
- where class.relkind in ('r', 'p')
-   and class.relowner <> chunks.relowner
-   and (
-     namespace.nspname = %(internals)s
-     or namespace.nspname = %(schema)s and starts_with(class.relname, 'knowledge_')
-   )
- order by 1
+# The lexemes of a content alone are a part of those of its chunk.
+_WRONG_TEXT = """
+select count(*), count(*) filter (
+         where not tsvector_to_array(
+                 {internals}.lexemes(
+                   {internals}.text_configuration(sampled.language), null, sampled.content
+                 )
+               ) <@ tsvector_to_array(sampled.content_tsv)
+       )
+  from (
+    select chunk.language, chunk.content, chunk.content_tsv
+      from {schema}.knowledge_chunks as chunk tablesample system ({share}) repeatable (2)
+     where chunk.status = 'active' and octet_length(chunk.content) < 4000
+     limit 100
+  ) as sampled
+"""
+_ANALYSE = "update {schema}.knowledge_chunks set content_tsv = null"
+_DETACH = (
+    "update {schema}.knowledge_chunks as chunk set document_id = null where not exists (select from"
+    " {schema}.knowledge_documents as document where document.id = chunk.document_id)"
+)
+_WITHOUT_DOCUMENT = """
+select round(100 * count(*) / {share})::bigint, min(chunk.id::text)
+  from {schema}.knowledge_chunks as chunk tablesample system ({share}) repeatable (1)
+ where chunk.document_id is not null
+   and not exists (
+         select from {schema}.knowledge_documents as document
+          where document.id = chunk.document_id
+       )
+having count(*) > 0
 """
 
 
@@ -79,9 +97,7 @@ def equal_embeddings(connection: psycopg.Connection[Any], schema: str) -> Findin
 
     Of more than 100,000 chunks it reads a sample.
     """
-    name = sql.Identifier(schema)
-    table = sql.SQL("{}.knowledge_chunks").format(name).as_string(connection)
-    (share,) = connection.execute(_SHARE, [table]).fetchone() or (100,)
+    name, share = sql.Identifier(schema), _share(connection, schema)
     query = sql.SQL(_EQUAL).format(schema=name, share=sql.Literal(share), most=MOST_EQUAL)
     for chunks, example in connection.execute(query):
         about = "" if share == 100 else "about "
@@ -136,33 +152,49 @@ def settings(connection: psycopg.Connection[Any], schema: str) -> Findings:
             )
 
 
-def owners(connection: psycopg.Connection[Any], schema: str) -> Findings:
-    """Look for objects of another role: the functions could not read its tables."""
-    query = sql.SQL(_OTHER_OWNERS)
-    arguments = {"schema": schema, "internals": naming.internals(schema)}
-    rows = connection.execute(query, arguments).fetchall()
-    for name, owner, wanted in rows:
-        yield (
-            "error",
-            f"{name} belongs to {owner}, and the chunks to {wanted}",
-            f"Run: alter table {name} owner to {wanted}; then `second-brain migrate` as {wanted}.",
-        )
-    if not rows:
-        yield "ok", "all tables belong to one role", None
-
-
-def seeds(connection: psycopg.Connection[Any], schema: str) -> Findings:
+def rows(
+    connection: psycopg.Connection[Any], schema: str, modules: Collection[str] = ()
+) -> Findings:
     """Look for the rows that the migrations insert; a dump of the schema alone has none."""
     missing = False
-    for table in ("knowledge_types", "knowledge_source_origins"):
-        name = sql.Identifier(schema, table)
-        query = sql.SQL("select exists (select from {})").format(name)
-        if connection.execute(query).fetchone() != (True,):
-            missing = True
+    for one in repair.missing_rows(connection, schema, modules):
+        missing = True
+        if one.is_all:
+            message = f"{one.table} has none of the rows that the migrations insert"
+            yield "error", message, REPAIR
+        else:
             yield (
-                "error",
-                f"{schema}.{table} has no rows, so nothing can be stored",
-                f"Run the insert into {table} of 001_documents.sql again.",
+                "info",
+                f"{one.table} lacks {', '.join(one.keys)}, which the migrations insert",
+                f"Unless you have deleted them, run: {one.statement}",
             )
     if not missing:
-        yield "ok", "knowledge_types and knowledge_source_origins have theirs", None
+        yield "ok", "the rows that the migrations insert are there", None
+
+
+def chunks(connection: psycopg.Connection[Any], schema: str) -> Findings:
+    """Look for chunks whose words are not those of their text, or whose document is missing."""
+    names = {
+        "schema": sql.Identifier(schema),
+        "internals": sql.Identifier(naming.internals(schema)),
+        "share": sql.Literal(_share(connection, schema)),
+    }
+    ((read, wrong),) = connection.execute(sql.SQL(_WRONG_TEXT).format(**names)).fetchall()
+    if wrong:
+        yield (
+            "error",
+            f"the words of {wrong} of {read} chunks are not those of their text: they were loaded"
+            " without the triggers, or a text search configuration was changed",
+            f"Run: {_ANALYSE.format(schema=schema)}",
+        )
+    for count, example in connection.execute(sql.SQL(_WITHOUT_DOCUMENT).format(**names)):
+        yield (
+            "error",
+            f"{count} chunks have no document, such as {example}: they were loaded without it",
+            f"Load the documents; or keep the chunks, run: {_DETACH.format(schema=schema)}",
+        )
+
+
+def _share(connection: psycopg.Connection[Any], schema: str) -> float:
+    (share,) = connection.execute(_SHARE, [f"{schema}.knowledge_chunks"]).fetchone() or (100,)
+    return 100 if share is None else float(share)

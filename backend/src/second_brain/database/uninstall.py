@@ -18,8 +18,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from second_brain.database import catalogue, migrations, naming, pgvector
+from second_brain.database import catalogue, condition, migrations, naming
 from second_brain.database.dependencies import Dependencies, Node, Object
+from second_brain.database.rendering import here
 from second_brain.errors import ConfigurationError, MigrationMissingError
 from second_brain.services.connections import connect
 
@@ -170,6 +171,9 @@ end
 $$
 """
 _RELOAD = "notify pgrst, 'reload schema'"
+# A search locks the chunks first, then smaller tables: in another order, both would wait.
+_LOCK_CHUNKS = "lock table {schema}.knowledge_chunks in access exclusive mode"
+_ATTEMPTS = 5
 _LOCK = "select pg_advisory_xact_lock(hashtext('second_brain migrations'))"
 _COUNT = "select count(*) from {table}"
 
@@ -268,46 +272,55 @@ def apply(
 
     Raises the errors of `plan`.
     """
-    with connect(dsn) as connection:
-        connection.execute(_LOCK)
-        found = plan(connection, schema, module=module, cascade=cascade)
-        for statement in found.statements:
-            connection.execute(statement.encode())
+    for patience in reversed(range(_ATTEMPTS)):
+        try:
+            with connect(dsn) as connection:
+                connection.execute(_LOCK)
+                found = plan(connection, schema, module=module, cascade=cascade)
+                for statement in found.statements:
+                    connection.execute(statement.encode())
+            break
+        except psycopg.errors.DeadlockDetected:
+            if not patience:
+                raise
     return found
 
 
 def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:
+    there = _condition(connection, schema)
     recorded = migrations.recorded(connection, schema)
     internals = connection.execute(_SCHEMA, [naming.internals(schema)]).fetchone()
-    if not recorded and internals is None:
-        raise MigrationMissingError(
-            f"there is no install in schema {schema}", remedy="Name its schema with --schema."
-        )
-    installed = migrations.installed_modules(connection, schema)
+    installed = there.modules
     packaged = migrations.select(migrations.find(), (), installed)
+    if there.state == "other version":
+        packaged = migrations.find()
     expected = catalogue.manifest().of(installed)
     ours = naming.created(one.sql for one in packaged) | naming.created(
         (one.sql for one in recorded), schema
     )
     # With all migrations, a function with other arguments is not the install's.
     signatures = None
-    if not migrations.pending(connection, packaged, schema):
+    if there.state == "whole" and there.found is not None:
         signatures = _in_schema((one for one in expected if one.startswith("function ")), schema)
 
     def is_ours(kind: str, namespace: str, name: str, oid: int) -> bool:
         if namespace != schema:
             return True
+        if kind == "table" and there.state == "reset":
+            return False  # it was made since
         if kind != "function" or signatures is None:
             return (kind, name) in ours
         signature = f"function {namespace}.{name}({_argument_types(connection, oid)})"
         return signature in signatures and not _is_replaced(connection, schema, signature, oid)
 
     nodes, tables = _nodes(connection, schema, is_ours)
+    is_locked = f"{schema}.knowledge_chunks" in tables.values()
     if internals is not None:
         nodes[("pg_namespace", internals[0])] = Node("schema", naming.internals(schema))
     return Uninstall(
         schema,
         (
+            *([_LOCK_CHUNKS.format(schema=schema)] if is_locked else []),
             *_drops(_ordered(connection, nodes, cascade=cascade), cascade=cascade),
             *migrations.forget(connection, schema, recorded, is_all=True),
             _RELOAD,
@@ -318,16 +331,31 @@ def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:
     )
 
 
+def _condition(connection: Connection, schema: str) -> condition.Condition:
+    there = condition.examine(connection, schema)
+    if there.state == "none":
+        raise MigrationMissingError(
+            f"there is no install in schema {schema}", remedy="Name its schema with --schema."
+        )
+    if there.state == "renamed":
+        raise ConfigurationError(there.what, remedy=there.remedy)
+    return there
+
+
 def _plan_of_module(connection: Connection, schema: str, module: str, cascade: bool) -> Uninstall:
-    installed = migrations.installed_modules(connection, schema)
+    there = _condition(connection, schema)
+    installed = there.modules
     if module not in installed:
         raise MigrationMissingError(
             f"the module {module} is not installed in schema {schema}",
             remedy=f"Installed are: {', '.join(installed) or 'no modules'}.",
         )
     packaged = migrations.select(migrations.find(), (), installed)
-    if migrations.pending(connection, packaged, schema):
-        raise MigrationMissingError("a module can be removed from an install of this version only")
+    if there.state not in ("whole", "damaged") or there.found is None:
+        raise MigrationMissingError(
+            there.what or "a module can be removed from an install of this version only",
+            remedy=there.remedy,
+        )
     manifest = catalogue.manifest()
     added = manifest.modules[module].keys() - manifest.core.keys()
     names = _in_schema(added, schema)
@@ -353,10 +381,11 @@ def _plan_of_module(connection: Connection, schema: str, module: str, cascade: b
     return Uninstall(
         schema,
         (
+            _LOCK_CHUNKS.format(schema=schema),
             *replaced.values(),
-            *(_here(connection, schema, one) for one in _WITHOUT_PLACES if is_adoption),
+            *(here(connection, schema, one) for one in _WITHOUT_PLACES if is_adoption),
             *_drops(ordered, cascade=cascade),
-            *(_here(connection, schema, one) for one in [_WITHOUT_COLUMNS] if is_adoption),
+            *(here(connection, schema, one) for one in [_WITHOUT_COLUMNS] if is_adoption),
             *migrations.forget(connection, schema, migrations.recorded(connection, schema, module)),
             _RELOAD,
         ),
@@ -392,21 +421,11 @@ def _replaced(connection: Connection, schema: str, module: str) -> dict[str, str
                 if created is not None and created[1] in names:
                     found[created[1]] = statement[created.start() :]
     return {
-        _here(connection, schema, name): _here(
+        here(connection, schema, name): here(
             connection, schema, re.sub("^create function", "create or replace function", text)
         )
         for name, text in found.items()
     }
-
-
-def _here(connection: Connection, schema: str, text: str) -> str:
-    """Return SQL of the migrations as it is in an install in this schema."""
-    vector = pgvector.installed(connection)
-    created_names = naming.created_names(one.sql for one in migrations.find())
-    return naming.with_vector(
-        naming.rename(text, created_names, naming.SCHEMA, schema),
-        vector.schema if vector else naming.EXTENSIONS,
-    )
 
 
 def _nodes(

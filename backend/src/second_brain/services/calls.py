@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from second_brain.errors import (
+    TIMEOUT_OF_WRITES,
     ConnectionLostError,
     InvalidInputError,
     SearchTimeoutError,
@@ -246,6 +247,8 @@ class Client(ABC):
             return await work
         except Exception as error:
             failure, cause = self._safe(error)
+            if failure.code == "57014" and functions()[function].writes:
+                failure.remedy = TIMEOUT_OF_WRITES
             if failure is error:
                 raise
         # Not in the except block: the context would be the error with its secrets.
