@@ -232,7 +232,9 @@ class Client(ABC):
     ) -> Outcome:
         """Call a function and return its answer as this type; raise a SecondBrainError."""
         deadline = Deadline(timeout, self._timeout)
-        answer = await self._safely(self._call(function, arguments, deadline))
+        answer = await self._safely(
+            self._call(function, arguments, deadline), writes=functions()[function].writes
+        )
         with suppress(ValidationError):
             outcome: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
             return outcome
@@ -241,13 +243,13 @@ class Client(ABC):
             f"{function} answered with something else than expected: {type(answer).__name__}"
         )
 
-    async def _safely(self, work: Awaitable[Outcome]) -> Outcome:
+    async def _safely(self, work: Awaitable[Outcome], *, writes: bool = False) -> Outcome:
         """Wait for the work; raise a SecondBrainError without credentials."""
         try:
             return await work
         except Exception as error:
             failure, cause = self._safe(error)
-            if failure.code == "57014" and functions()[function].writes:
+            if failure.code == "57014" and writes:
                 failure.remedy = TIMEOUT_OF_WRITES
             if failure is error:
                 raise
