@@ -90,7 +90,12 @@ create function knowledge_internal.vector_effort(pool integer, chunk_count doubl
 returns integer
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return least(1000, greatest(2 * pool, 100 * (log(greatest(chunk_count, 1000)) - 3)));
+  return (
+    select least(
+             1000, greatest(2 * pool, 50 * (magnitude - 1), least(200, 100 * (magnitude - 2.3)))
+           )
+      from log(greatest(chunk_count, 1000)) as magnitude
+  );
 end
 $$;
 

@@ -109,20 +109,30 @@ def test_candidates_without_a_match_are_followed_by_more(shared: Connection) -> 
 
 
 @pytest.mark.parametrize(
-    ("chunks", "with_word", "drawn"),
+    ("rows_of_words", "weights", "effort", "drawn"),
     [
-        (200_000, 40_000, "'a' & 'b' & 'c' & ( 'a^2' | 'b^2' | 'c^2' )"),
-        (1_000_000, 300_000, "'a^1' & 'b^1' & 'c'"),
+        ([300, 600], [2, 1], 1, None),
+        ([400, 100_000], [5, 1], 1, "'a'"),
+        # Without half of the weight, the rarest word alone is not enough.
+        ([400, 40_000, 50_000], [1, 2, 2], 1, "'a' & 'b' & 'c'"),
+        ([40_000], [1], 1, "'a^1'"),
+        ([40_000, 50_000], [1, 1], 1, "'a^2' & 'b' | 'a' & 'b^2'"),
+        ([40_000] * 4, [1] * 4, 1, "'a' & 'b' & 'c' & 'd'"),
+        ([3_000, 100_000], [5, 1], 5, "'a' | 'a'"),
     ],
 )
-def test_four_common_words_are_drawn_by_the_three_rarest(
-    shared: Connection, chunks: int, with_word: int, drawn: str
+def test_candidates_are_drawn_by_rare_words_by_levels_and_by_several_words(
+    shared: Connection,
+    rows_of_words: list[int],
+    weights: list[int],
+    effort: int,
+    drawn: str | None,
 ) -> None:
-    words = {"lexemes": list("abcd"), "weights": [1] * 4}
-    words |= {"document_frequencies": [with_word] * 4, "document_count": chunks}
+    lexemes = list("abcd")[: len(rows_of_words)]
+    words = {"lexemes": lexemes, "lexeme_queries": lexemes, "frequencies": rows_of_words}
     query = shared.execute(
-        "select knowledge_internal.candidate_query("
-        "jsonb_populate_record(null::knowledge_internal.query_weights, %s), null, 1)::text",
-        [Jsonb(words)],
+        "select knowledge_internal.candidate_query(jsonb_populate_record("
+        "null::knowledge_internal.question, %s), 200000, null, %s)::text",
+        [Jsonb(words | {"candidate_weights": weights}), effort],
     )
     assert query.fetchall() == [(drawn,)]

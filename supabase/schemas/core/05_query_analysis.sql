@@ -996,8 +996,9 @@ begin
 end
 $$;
 
--- A question of plain words, which are optional, in a corpus of one language; is_optional is null
--- for any other text, which read_question reads. Compounds (N-cadherin, p53) are read as there.
+-- A question in ASCII without operators, phrases and identifiers, in a corpus of one language:
+-- is_optional is null for any other text, which read_question reads. A text of words alone is read
+-- with two statements; compounds (N-cadherin, p53) are read as there.
 create function knowledge_internal.read_plain_question(
   query_text text, settings knowledge_internal.search_settings
 ) returns knowledge_internal.question
@@ -1010,9 +1011,9 @@ declare
   words constant text :=
     '^\s*(?:(?:\(?(?:[A-Za-z][a-z]*|[A-Z]+|[0-9]+)(?:''[a-z]{1,2})?[.,;:!?)]*|[.,;:!?]+)'
     '(?:\s+|$))+$';
-  words_and_compounds constant text :=
-    '^\s*(?:(?:\(?[A-Za-z0-9]+(?:[-/_.,''+&]?[A-Za-z0-9]+)*%?[.,;:!?)]*|[.,;:!?]+)(?:\s+|$))+$';
-  words_of_prose constant integer := 6; -- in prose, or is a word
+  -- In prose, these are words, as in query_operands.
+  operators constant text := '(?<!\S)(?:-[[:alnum:]]|or(?!\S))';
+  words_of_prose constant integer := 6;
   configuration constant regconfig := settings.configurations[1];
   document_count constant double precision := settings.document_count;
   question knowledge_internal.question;
@@ -1021,10 +1022,11 @@ begin
   if (
     cardinality(settings.configurations) = 1 and settings.frequencies_from <> 'analysis'
     and octet_length(query_text) <= longest and octet_length(query_text) = length(query_text)
-    and query_text ~ words_and_compounds
+    and strpos(query_text, '"') = 0
     and (
-      query_text !~* '(?<!\S)or(?!\S)' or query_text ~ '\?\s*$'
-      or regexp_count(query_text, '(?<!\S)(?!or(?!\S))\S*[[:alnum:]]', 1, 'i') >= words_of_prose
+      query_text !~* operators or query_text ~ '\?\s*$'
+      or regexp_count(query_text, '(?<!\S)(?!-\S|or(?!\S))\S*[[:alnum:]]', 1, 'i')
+           >= words_of_prose
     )
   ) is not true then
     return question;
