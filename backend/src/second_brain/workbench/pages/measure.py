@@ -260,7 +260,7 @@ def _in_use(settings: Sequence[CorpusSettings], collection: str) -> CorpusSettin
 
 
 def _fusion(settings: Sequence[CorpusSettings], collection: str) -> str:
-    """Return the fusion of a search that names none: as `effective_fusion` of the database."""
+    """Return the fusion of a search that names none: as `read_settings` of the database."""
     named = {one.collection: one.fusion for one in settings}
     return named.get(collection) or named.get("") or "rrf"
 
