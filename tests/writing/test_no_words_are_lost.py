@@ -351,3 +351,6 @@ def test_a_report_tells_what_is_left_out(tmp_path: Path, database: Connection) -
     assert outcomes(reports) == {"s:a.docx": "stored"}
     told = "1 of its 4 words are left out, such as: gone"
     assert told in reports["s:a.docx"].notes
+    assert read("a.md", "%%private%% two words").notes == (
+        "1 of its 3 words are left out, such as: private",
+    )

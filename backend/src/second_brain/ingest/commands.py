@@ -78,7 +78,8 @@ def _ingest(
         typer.Argument(
             metavar="PATH|URL...",
             help="Files and folders: Markdown, text, reStructuredText, HTML, notebooks, PDF, "
-            "CSV, JSON Lines, EPUB; docx, pptx and xlsx with the extra documents. Web pages; the "
+            "CSV, JSON Lines, EPUB; docx, pptx and xlsx with the extra documents, odt and others "
+            "with the program pandoc. Web pages; the "
             "pages of a sitemap, if the address ends in .xml or .xml.gz.",
         ),
     ],

@@ -234,7 +234,7 @@ def markdown_of(html: str) -> str:
     for pattern, new in _REPAIRS:
         html = pattern.sub(new, html)
     html = _without_layout(html)
-    words = _words(html)
+    words = simple_text(html)
     expect(words, of="page")
     result = _convert(html)
     text = result.content or ""
@@ -276,7 +276,7 @@ def _without_layout(html: str) -> str:
     return "".join([*pieces, html[at:]])
 
 
-def _words(html: str) -> str:
+def simple_text(html: str) -> str:
     """Return the text as a reader without a parser finds it, with each block on its own line."""
     html = COMMENT.sub("", html)
     at, parts = 0, []

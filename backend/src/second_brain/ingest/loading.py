@@ -25,6 +25,7 @@ from second_brain.ingest.document import (
     LoadedDocument,
     UnreadableDocumentError,
     clean,
+    expect,
     fields_of,
     finished,
     json_value,
@@ -35,7 +36,7 @@ from second_brain.ingest.document import (
 )
 from second_brain.ingest.encoding import decode, stated
 from second_brain.ingest.epub import load_epub
-from second_brain.ingest.html import load_html
+from second_brain.ingest.html import load_html, simple_text
 from second_brain.ingest.markdown import fenced, top_heading, without_markup, without_pictures
 from second_brain.ingest.office import load_slides, load_word, load_workbook
 from second_brain.ingest.pandoc import FORMATS, load_by_pandoc
@@ -136,6 +137,8 @@ def _load_markdown(data: bytes, name: str, *, is_mdx: bool = False) -> LoadedDoc
     if is_mdx:
         # Its imports, exports, components and expressions.
         text = _IMPORTS.sub("", text)
+    else:
+        expect(simple_text(text))
     text = without_markup(text, with_components=is_mdx)
     fields = fields_of(front)
     return LoadedDocument(
