@@ -146,6 +146,15 @@ def _examine(connection: Connection, schema: str, known: Sequence[Migration] | N
     ]
     if (renamed := _renamed(connection, schema, tables)) is not None:
         return renamed
+    # All functions would differ if they look for pgvector in another schema.
+    vector = pgvector.installed(connection)
+    expected = pgvector.named(connection, naming.internals(schema))
+    if vector is not None and expected not in (None, vector.schema):
+        return Condition(
+            "damaged",
+            f"the functions name pgvector in schema {expected}, but it is in {vector.schema}",
+            f"Move it back, run: alter extension vector set schema {expected}",
+        )
     if moved := _moved(tables, schema, _named(connection)):
         return Condition("damaged", *moved)
     if differing := _differing(connection, rendered, schema):
