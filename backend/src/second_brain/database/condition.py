@@ -174,9 +174,7 @@ def _examine(connection: Connection, schema: str, known: Sequence[Migration] | N
                 "reset",
                 f"the tables of the install in schema {schema} are gone, and its history or its "
                 "internal schema is left, as after a reset by another tool",
-                _INSTALL_ANEW.format(
-                    modules=f" --with {modules}" if modules else "",
-                ),
+                _INSTALL_ANEW.format(modules=f" --with {modules}" if modules else ""),
             )
         return Condition("none")
     if not recorded and _is_of_other_version(rendered, sources):
