@@ -9,10 +9,11 @@ import psycopg
 import pytest
 
 from command_line import Run
+from conftest import Server
 from second_brain.database import condition, doctor, migrations, uninstall
 from second_brain.database.packaged import Migration
 from second_brain.errors import ConfigurationError, MigrationMissingError
-from support.databases import examine, query
+from support.databases import admin_dsn, examine, query
 
 INSTALL, INTERNALS = "acme", "acme_internal"
 TEXTS = ("A quartz clock.", "An iron anchor.", "The harbour at night.")
@@ -248,6 +249,21 @@ def test_a_missing_table_of_embeddings_is_made_in_their_size(plain_dsn: str, run
     with psycopg.connect(plain_dsn) as connection:
         connection.execute(STORE.format(INSTALL).encode(), [list(TEXTS)])
     assert len(answers(plain_dsn)) == 3
+
+
+def test_a_repair_heals_what_it_may_and_names_the_rest(
+    plain_dsn: str, server: Server, run: Run
+) -> None:
+    whole(plain_dsn)
+    query(
+        admin_dsn(server, plain_dsn),
+        f"alter function {INSTALL}.hybrid_search_knowledge_chunks owner to current_user",
+        f"drop function {INSTALL}.upsert_knowledge_document",
+    )
+    done = run("migrate", "--repair", "--schema", INSTALL, "--dsn", plain_dsn)
+    assert done.code == 1
+    assert "hybrid_search_knowledge_chunks" in done.err
+    assert [one.check for one in wrong(plain_dsn) if one.status == "error"] == ["owners"]
 
 
 OLD = "d129da69f25c4c83ff75b214ddb6f08befcad01f"

@@ -9,6 +9,7 @@ import pytest
 from conftest import Connection, Server
 from second_brain.database import doctor, repair
 from second_brain.database.doctor import Finding
+from second_brain.database.embedded import apply_prelude
 from support.databases import admin_dsn
 
 CHUNKS, DOCUMENTS, INTERNAL = (
@@ -50,6 +51,7 @@ DAMAGES: list[tuple[str, str, str]] = [
         "authenticated lacks usage on schema auth",
         "revoke usage on schema auth from authenticated",
     ),
+    ("roles", "auth.uid() is missing", "drop function auth.uid()"),
     ("roles", "service_role has no bypassrls", "alter role service_role nobypassrls"),
     # Owners
     ("owners", "knowledge_types belongs to", "alter table public.knowledge_types owner to anon"),
@@ -217,6 +219,15 @@ DAMAGES: list[tuple[str, str, str]] = [
     ),
     # The server
     (
+        *("server", "session_replication_role is replica for database"),
+        "do $$ begin execute format('alter database %I set session_replication_role = replica',"
+        " current_database()); end $$",
+    ),
+    (
+        *("server", "default_transaction_read_only is on for role service_role"),
+        "alter role service_role set default_transaction_read_only = on",
+    ),
+    (
         *("server", "the collation of the database was of version"),
         "update pg_database set datcollversion = '0' where datname = current_database()",
     ),
@@ -248,6 +259,11 @@ def problems(connection: Connection) -> list[Finding]:
 
 def heal(connection: Connection, finding: Finding) -> None:
     remedy = finding.remedy or ""
+    if "migrate --prelude" in remedy:
+        connection.execute("reset role")
+        assert apply_prelude(connection) == []
+        connection.execute("set local role postgres")
+        return
     if "migrate --repair" in remedy:
         repair.heal(connection)
         return

@@ -51,7 +51,7 @@ CHUNKS, DOCUMENTS = "public.knowledge_chunks", "public.knowledge_documents"
             *("pgvector", "pgvector is 0.7.4"),
         ),
         (
-            *("alter extension vector set schema public", "pgvector"),
+            *("alter extension vector set schema public", "migrations"),
             "the functions name pgvector in schema extensions, but it is in public",
         ),
         (

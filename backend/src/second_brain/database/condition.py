@@ -57,6 +57,7 @@ select namespace.nspname::text, class.relname::text, array_agg(attribute.attname
   join pg_catalog.pg_attribute as attribute on attribute.attrelid = class.oid
  where class.relkind in ('r', 'p')
    and namespace.nspname not in ('pg_catalog', 'information_schema')
+   and namespace.nspname = coalesce(%(schema)s, namespace.nspname)
    and attribute.attnum > 0
    and not attribute.attisdropped
  group by namespace.nspname, class.relname
@@ -74,6 +75,7 @@ select distinct on (namespace.nspname) namespace.nspname::text, named.parts[1]
   join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
  cross join lateral regexp_matches(function.prosrc, '\m(\w+_internal)\.') as named (parts)
  where function.prosrc like '%%\_internal.%%'
+   and (%(schemas)s::text[] is null or namespace.nspname = any (%(schemas)s))
  group by namespace.nspname, named.parts[1]
 having count(*) > 9
  order by namespace.nspname, count(*) desc
@@ -83,6 +85,7 @@ _FUNCTION = re.compile(
     r"\bas\s+(\$\w*\$)(.*?)\2",
     re.DOTALL,
 )
+_LARGE = ("knowledge_chunks", "knowledge_documents")
 # A table of a project, too, can have a name and a time.
 _FEW_COLUMNS = 7
 _CHUNKS = "create table public.knowledge_chunks"
@@ -140,14 +143,26 @@ def _examine(connection: Connection, schema: str, known: Sequence[Migration] | N
     rendered = _rendered(connection, files, schema)
     if not any(_CHUNKS in one.sql for one in files):
         return Condition("none")  # files of another project
-    tables = _tables(connection)
-    ours = [
-        name for (home, name) in tables if home == schema and _is_ours(name, tables[home, name])
-    ]
-    if (renamed := _renamed(connection, schema, tables)) is not None:
-        return renamed
-    if moved := _moved(tables, schema, _named(connection)):
-        return Condition("damaged", *moved)
+    own = naming.internals(schema)
+    tables, named = _tables(connection, schema), _named(connection, [schema, own])
+    ours = [name for (_, name), columns in tables.items() if _is_ours(name, columns)]
+    is_in_place = {*_LARGE} <= {*ours} and named == {schema: own, own: own}
+    # A database of many tenants has many tables and functions: they are read only if needed.
+    if not is_in_place and (ours or named or rows_of_install(connection, schema)):
+        tables, named = _tables(connection), _named(connection)
+        if (renamed := _renamed(connection, schema, tables, named)) is not None:
+            return renamed
+        if moved := _moved(tables, schema, named):
+            return Condition("damaged", *moved)
+    # All functions would differ if they look for pgvector in another schema.
+    vector = pgvector.installed(connection)
+    expected = pgvector.named(connection, naming.internals(schema))
+    if vector is not None and expected not in (None, vector.schema):
+        return Condition(
+            "damaged",
+            f"the functions name pgvector in schema {expected}, but it is in {vector.schema}",
+            f"Move it back, run: alter extension vector set schema {expected}",
+        )
     if differing := _differing(connection, rendered, schema):
         what = f"the install in schema {schema} is of an earlier checkout: {_listed(differing)}"
         differ = "differs" if len(differing) == 1 else "differ"
@@ -165,9 +180,7 @@ def _examine(connection: Connection, schema: str, known: Sequence[Migration] | N
                 "reset",
                 f"the tables of the install in schema {schema} are gone, and its history or its "
                 "internal schema is left, as after a reset by another tool",
-                _INSTALL_ANEW.format(
-                    modules=f" --with {modules}" if modules else "",
-                ),
+                _INSTALL_ANEW.format(modules=f" --with {modules}" if modules else ""),
             )
         return Condition("none")
     if not recorded and _is_of_other_version(rendered, sources):
@@ -194,8 +207,8 @@ def _examine(connection: Connection, schema: str, known: Sequence[Migration] | N
     missing = list(_missing(found, tuple(dict.fromkeys(one.module for one in there))))
     if missing:
         names = naming.created_names(one.sql for one in files)
-        named = [naming.rename(one, names, naming.SCHEMA, schema) for one in missing]
-        what = f"the install in schema {schema} lacks {_listed(named)}"
+        lacking = [naming.rename(one, names, naming.SCHEMA, schema) for one in missing]
+        what = f"the install in schema {schema} lacks {_listed(lacking)}"
         return Condition("damaged", what, REPAIR, tuple(there), found, owner)
     return Condition("whole", there=tuple(there), found=found, owner=owner)
 
@@ -231,8 +244,10 @@ def record(dsn: str, schema: str = naming.SCHEMA) -> list[Migration]:
     return unrecorded
 
 
-def _tables(connection: Connection) -> dict[tuple[str, str], frozenset[str]]:
-    rows = connection.execute(_COLUMNS).fetchall()
+def _tables(
+    connection: Connection, schema: str | None = None
+) -> dict[tuple[str, str], frozenset[str]]:
+    rows = connection.execute(_COLUMNS, {"schema": schema}).fetchall()
     return {(home, name): frozenset(columns) for home, name, columns in rows}
 
 
@@ -255,15 +270,17 @@ def _is_ours(name: str, found: Collection[str]) -> bool:
     return 2 * len(expected.intersection(found)) > len(expected) > _FEW_COLUMNS
 
 
-def _named(connection: Connection) -> dict[str, str]:
-    return dict(connection.execute(_NAMED).fetchall())
+def _named(connection: Connection, schemas: list[str] | None = None) -> dict[str, str]:
+    return dict(connection.execute(_NAMED, {"schemas": schemas}).fetchall())
 
 
 def _renamed(
-    connection: Connection, schema: str, tables: Mapping[tuple[str, str], frozenset[str]]
+    connection: Connection,
+    schema: str,
+    tables: Mapping[tuple[str, str], frozenset[str]],
+    named: Mapping[str, str],
 ) -> Condition | None:
     """Return the condition of an install whose functions name other schemas than they are in."""
-    named = _named(connection)
     origin = naming.of_internals(named.get(schema, naming.internals(schema)))
     wanted = naming.internals(origin)
     members = [one for one, internals in named.items() if internals == wanted]
@@ -304,7 +321,7 @@ def _moved(
 ) -> tuple[str, str] | None:
     """Return what to say of a large table that is in another schema, or has another name."""
     expected = _columns()
-    for table in ("knowledge_chunks", "knowledge_documents"):
+    for table in _LARGE:
         if _is_ours(table, tables.get((schema, table), frozenset())) or not (
             naming.internals(schema) in named or schema in named
         ):

@@ -30,7 +30,7 @@ from second_brain.database.obstacles import (
     API_ROLES,
     MINIMUM_SERVER,
     encoding_obstacles,
-    missing_roles,
+    supabase_obstacles,
 )
 from second_brain.errors import SecondBrainError, safe_message
 from second_brain.sql_modules import MODULES
@@ -91,6 +91,24 @@ select current_setting('server_version_num')::int / 10000, database.datctype,
   from pg_catalog.pg_database as database
  where database.datname = current_database()
 """
+# What a database or a role sets for its sessions, and nobody remembers after a load.
+_SETTINGS = """
+select case
+         when stored.setrole = 0 then format('database %I', current_database())
+         when stored.setdatabase = 0 then format('role %s', stored.setrole::regrole)
+         else format('role %s in database %I', stored.setrole::regrole, current_database())
+       end,
+       split_part(given, '=', 1), split_part(given, '=', 2)
+  from pg_catalog.pg_db_role_setting as stored
+ cross join unnest(stored.setconfig) as given
+ where stored.setdatabase in (
+         0, (select oid from pg_catalog.pg_database where datname = current_database())
+       )
+   and given in (
+         'session_replication_role=replica', 'session_replication_role=local',
+         'default_transaction_read_only=on', 'row_security=off'
+       )
+"""
 _NATIVE_INDEX = """
 select exists (select from pg_catalog.pg_available_extensions where name = 'pg_textsearch'),
        to_regclass(%s) is not null
@@ -142,12 +160,11 @@ def examine(connection: Connection, schema: str = naming.SCHEMA) -> list[Finding
     there: list[Condition] = []
     findings = [
         *_run(connection, "server", lambda: _server(connection)),
-        *_run(connection, "pgvector", lambda: _pgvector(connection, schema)),
+        *_run(connection, "pgvector", lambda: _pgvector(connection)),
         *_run(connection, "roles", lambda: _roles(connection)),
         *_run(connection, "migrations", lambda: _migrations(connection, schema, there)),
     ]
-    # All functions would differ if they look for pgvector in another schema.
-    if not there or _moved_from(connection, schema) is not None:
+    if not there:
         return _advised(findings, schema)
     installed = there[0].modules
     findings += [
@@ -235,6 +252,12 @@ def _server(connection: Connection) -> Findings:
             "Dump the database, create it again with locale C.UTF-8 or en_US.UTF-8 (create database"
             " ... template template0), and restore it.",
         )
+    for whom, setting, value in connection.execute(_SETTINGS):
+        yield (
+            "error",
+            f"{setting} is {value} for {whom}: writes fail or no trigger fires, or policies raise",
+            f"Run as a superuser: alter {whom} reset {setting}",
+        )
     if stored_version and version and stored_version != version:
         yield (
             "warning",
@@ -244,7 +267,7 @@ def _server(connection: Connection) -> Findings:
         )
 
 
-def _pgvector(connection: Connection, schema: str) -> Findings:
+def _pgvector(connection: Connection) -> Findings:
     found = pgvector.installed(connection)
     if found is None:
         yield (
@@ -258,12 +281,6 @@ def _pgvector(connection: Connection, schema: str) -> Findings:
             f"pgvector is {found.version}; search needs the iterative scans of 0.8",
             "Upgrade the server's pgvector, then run: alter extension vector update",
         )
-    elif (named := _moved_from(connection, schema)) is not None:
-        yield (
-            "error",
-            f"the functions name pgvector in schema {named}, but it is in {found.schema}",
-            f"Move it back: alter extension vector set schema {named}",
-        )
     else:
         yield "ok", f"pgvector {found.version} in schema {found.schema}", None
         for fault in found.faults:
@@ -275,20 +292,9 @@ def _pgvector(connection: Connection, schema: str) -> Findings:
             )
 
 
-def _moved_from(connection: Connection, schema: str) -> str | None:
-    """Return the schema in which the functions look for pgvector, if it is not there."""
-    found = pgvector.installed(connection)
-    named = pgvector.named(connection, naming.internals(schema))
-    return named if found is not None and named != found.schema else None
-
-
 def _roles(connection: Connection) -> Findings:
-    if missing := missing_roles(connection):
-        yield (
-            "error",
-            f"the roles {', '.join(missing)} are missing",
-            "Run `second-brain migrate --prelude` once.",
-        )
+    if missing := list(supabase_obstacles(connection)):
+        yield from (("error", one.what, one.remedy) for one in missing)
         return
     yield "ok", ", ".join(API_ROLES), None
     if connection.execute(_WITHOUT_BYPASS).fetchone() == (True,):

@@ -144,7 +144,7 @@ def find(
         *_server(connection),
         *_pgvector(connection),
         *_extensions(connection, missing),
-        *_supabase(connection),
+        *supabase_obstacles(connection),
         *_rights(connection, schema),
         *_objects(connection, missing, frozenset(naming.created(applied)), schema),
     ]
@@ -227,7 +227,7 @@ def _extensions(connection: psycopg.Connection[Any], missing: Sequence[str]) -> 
         )
 
 
-def _supabase(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
+def supabase_obstacles(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
     """Look for what Supabase has, and a plain Postgres gets from the prelude."""
     if roles := missing_roles(connection):
         yield Obstacle(

@@ -270,26 +270,33 @@ def _key(difference: Difference) -> str:
 def apply(dsn: str, schema: str = naming.SCHEMA, dimensions: int | None = None) -> list[str]:
     """Heal the install in `schema`, in one transaction; return the names of what was healed.
 
-    A missing table is created without rows, with embeddings of `dimensions`. Raises
-    ConfigurationError in another condition than whole or damaged, and where something is left.
+    A missing table is created without rows, with embeddings of `dimensions`; an index is built
+    while writes wait. Raises ConfigurationError in another condition than whole or damaged, and,
+    when the rest is healed, for what this role cannot heal.
     """
     with connect(dsn) as connection:
         connection.execute(_LOCK)
-        return heal(connection, schema, dimensions)
+        healed, left = heal(connection, schema, dimensions)
+    if left:
+        raise ConfigurationError(
+            f"{len(healed)} objects were repaired; not healed: {'; '.join(left)}",
+            remedy="See the remedies of `second-brain doctor`.",
+        )
+    return healed
 
 
 def heal(
     connection: Connection, schema: str = naming.SCHEMA, dimensions: int | None = None
-) -> list[str]:
-    """Heal the install in the open transaction; see `apply`."""
+) -> tuple[list[str], list[str]]:
+    """Heal the install in the open transaction; return what was healed, and what was not."""
     there = condition.examine(connection, schema)
-    if there.state not in ("whole", "damaged") or not there.there:
+    if there.found is None:
         raise ConfigurationError(
-            there.what or f"there is no install in schema {schema}",
-            remedy=there.remedy or "Install it: `second-brain migrate`.",
+            there.what or f"migrations are missing in schema {schema}",
+            remedy=there.remedy or "Apply them: `second-brain migrate`.",
         )
     embedding = "column public.knowledge_chunks.embedding"
-    if dimensions is None and there.found is not None and embedding not in there.found:
+    if dimensions is None and embedding not in there.found:
         raise ConfigurationError(
             "the embeddings are gone, and with them their size",
             remedy="Pass the number of their dimensions: `second-brain migrate --repair "
@@ -305,7 +312,7 @@ def heal(
         found = catalogue.read(connection, schema)
         owner = catalogue.owner(found)
         found = catalogue.portable(found)
-        failure, before = None, len(healed)
+        left, before = [], len(healed)
         for one in texts.in_order(_wrong(expected, found)):
             healing = statements(one, expected, found, owner)
             healing = texts.statements(one) if healing is None else healing
@@ -317,19 +324,17 @@ def heal(
                         _run(connection, schema, text, dimensions)
                 healed |= dict.fromkeys([f"{one} by {healing}"] if healing else [])
             except psycopg.Error as error:
-                failure = failure or (one, error)
+                left.append(f"{one.object}: {error.diag.message_primary}")
         if len(healed) == before:
             break
     for rows in missing_rows(connection, schema, modules):
         if rows.is_all:
             connection.execute(rows.statement.encode())
             healed[f"rows of {rows.table}"] = None
-    if failure is not None:
-        raise ConfigurationError(
-            f"{failure[0].object} cannot be created again: {failure[1].diag.message_primary}",
-            remedy="Correct what the message names, then run it again.",
-        ) from failure[1]
-    return list(dict.fromkeys(name.partition(": ")[0] for name in healed))
+    names = dict.fromkeys(name.partition(": ")[0] for name in healed)
+    return [here(connection, schema, name) for name in names], [
+        here(connection, schema, name) for name in left
+    ]
 
 
 def _wrong(expected: Catalogue, found: Catalogue) -> list[Difference]:
