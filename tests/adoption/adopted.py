@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 from psycopg.rows import dict_row
 
 from conftest import Connection
@@ -52,7 +53,7 @@ def adopt(
         layout,
         uses_embeddings=uses_embeddings,
         leave_out=leave_out,
-        finds_documents=parent is not None,
+        finds_documents=parent is not None or (options or {}).get("document") is not None,
         parent_name=parent,
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
@@ -84,6 +85,15 @@ def findings(connection: Connection) -> list[tuple[str, str]]:
         for one in doctor.examine(connection)
         if one.check in ("adoptions", "tables") and one.status != "ok"
     ]
+
+
+def let_search(connection: Connection, role: str) -> None:
+    call = "select knowledge_internal.let_search(%s)"
+    try:
+        connection.execute(call, [role])
+    except psycopg.errors.UniqueViolation:
+        # Roles are of the whole server: another test has just created the reader.
+        connection.execute(call, [role])
 
 
 def faults(connection: Connection) -> list[str]:

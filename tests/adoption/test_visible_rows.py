@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill
+from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill, let_search
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
@@ -67,15 +67,6 @@ def fill(connection: Connection, count: int, seed: int = 1) -> None:
         )
     for number, team in enumerate("abc"):
         connection.execute("insert into public.members values (%s, %s)", [team, USERS[number]])
-
-
-def let_search(connection: Connection, role: str) -> None:
-    call = "select knowledge_internal.let_search(%s)"
-    try:
-        connection.execute(call, [role])
-    except psycopg.errors.UniqueViolation:
-        # Roles are of the whole server: another test has just created the reader.
-        connection.execute(call, [role])
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ select proc.oid::regprocedure::text
  where proc.prokind = 'f'
    and language.lanname in ('sql', 'plpgsql')
    and namespace.nspname not in ('pg_catalog', 'information_schema', 'extensions')
-   -- Those of this package, and drop-ins.
-   and strpos(body.code, %(internals)s) = 0
+   -- Those of this package, and drop-ins; a quoted name can contain anything.
+   and strpos(regexp_replace(body.code, '"[^"]*"', '', 'g'), %(internals)s) = 0
    and coalesce(pg_catalog.obj_description(proc.oid, 'pg_proc'), '')
          !~ '^Was .* before the adoption '
    and not exists (
@@ -172,12 +172,12 @@ def compare(database: Database, call: "DropIn") -> None:
     source, function = call.source, call.function
     # The old function can need the search_path of its callers.
     database.connection.execute("select set_config('search_path', %s, true)", [call.search_path()])
-    keys = [sql.Identifier(name) for name in source.key]
+    keys = [_name(name) for name in source.key]
     asked = database.execute(
         _ASKED,
         {"most": _QUESTIONS},
         columns=_texts(source.columns),
-        table=sql.Identifier(source.schema, source.name),
+        table=_name(source.schema, source.name),
         view=sql.Identifier(view_name(source.adoption)),
         joined=sql.SQL(" and ").join(
             sql.SQL("adopted.{} = source.{}").format(sql.Identifier(f"key_{place}"), name)
@@ -190,7 +190,7 @@ def compare(database: Database, call: "DropIn") -> None:
         database.install.composed(
             _ANSWERED,
             key=_key("answer", source) if has_key else sql.SQL(_VALUES),
-            function=sql.Identifier(function.schema, name),
+            function=_name(function.schema, name),
             given=_arguments(call),
         )
         for name in (function.name, function.before)
@@ -216,18 +216,19 @@ def compare(database: Database, call: "DropIn") -> None:
     call.conditions = _conditions(database, source, list(new), list(shared))
 
 
+def _name(*parts: str) -> sql.Identifier:
+    """Return a name for a statement that has arguments, in which % begins one."""
+    return sql.Identifier(*(part.replace("%", "%%") for part in parts))
+
+
 def _texts(columns: Iterable[str]) -> sql.Composed:
-    return sql.SQL(", ").join(
-        sql.SQL("source.{}::text").format(sql.Identifier(one)) for one in columns
-    )
+    return sql.SQL(", ").join(sql.SQL("source.{}::text").format(_name(one)) for one in columns)
 
 
 def _key(relation: str, source: "Source") -> sql.Composed:
     """Return SQL for the key of a row as one text."""
     return sql.SQL("jsonb_build_array({})::text").format(
-        sql.SQL(", ").join(
-            sql.SQL("{}::text").format(sql.Identifier(relation, name)) for name in source.key
-        )
+        sql.SQL(", ").join(sql.SQL("{}::text").format(_name(relation, name)) for name in source.key)
     )
 
 
@@ -255,8 +256,9 @@ def _arguments(call: "DropIn") -> sql.Composed:
             value = "'{}'"
         is_named = not argument.startswith("$")
         if value or not is_named or place <= function.required:
-            name = f"{sql.Identifier(argument).as_string(None)} => " if is_named else ""
+            name = f"{_name(argument).as_string(None)} => " if is_named else ""
             # Placeholders, and names and types that Postgres wrote.
+            type_ = type_.replace("%", "%%")
             given.append(sql.SQL(f"{name}({value or 'null'})::{type_}"))
     return sql.SQL(", ").join(given)
 
@@ -270,11 +272,9 @@ def _conditions(
     """
     fields = [
         sql.SQL("({}, source.{}::text, {})").format(
-            sql.Literal(sql.Identifier(name).as_string(None)),
-            sql.Identifier(name),
-            sql.SQL("source.{} > now()" if kind in _TIMES else "null::boolean").format(
-                sql.Identifier(name)
-            ),
+            sql.Literal(_name(name).as_string(None)),
+            _name(name),
+            sql.SQL("source.{} > now()" if kind in _TIMES else "null::boolean").format(_name(name)),
         )
         for name, kind in source.columns.items()
         if kind not in ("vector", "halfvec", "tsvector") and name not in source.key
@@ -286,7 +286,7 @@ def _conditions(
         {"new": new, "old": shared},
         key=_key("source", source),
         fields=sql.SQL(", ").join(fields),
-        table=sql.Identifier(source.schema, source.name),
+        table=_name(source.schema, source.name),
     ).fetchall()
     return sorted(condition for (condition,) in rows if condition is not None)
 

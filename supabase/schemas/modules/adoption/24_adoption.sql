@@ -415,7 +415,8 @@ begin
     left join pg_catalog.pg_attribute as attribute
       on attribute.attrelid = trigger.tgrelid and attribute.attname = mapped.name
    where right(needed.name, 7) = '_change'
-     and position('old.*' in pg_catalog.pg_get_triggerdef(trigger.oid)) = 0
+     -- A row as a whole is column 0, as in mapped_columns.
+     and trigger.tgqual::text !~ ':varattno 0 '
      and not exists (
            select
              from pg_catalog.pg_depend as dependency

@@ -83,12 +83,40 @@ begin
 end
 $$;
 
--- Writes the functions that read a row of a place: its text, its embedding, and, where several rows
--- are chunks of one document, its source_row.
-create function knowledge_internal.write_places() returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The source_row of a row of a place, where several rows are chunks of one document.
+create function knowledge_internal.place_row(
+  place integer, of_bigint bigint, of_uuid uuid, of_text text
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Names are those that the catalogue has.
 set quote_all_identifiers = off as $$
+begin
+  return (
+    select jsonb_build_object(
+             'adoption', stored.name, 'table', stored.source::text,
+             'key', jsonb_build_object(
+               stored.key_columns[1],
+               coalesce(to_jsonb(of_bigint), to_jsonb(of_uuid), to_jsonb(of_text))
+             ),
+             'types', jsonb_build_object(stored.key_columns[1], stored.key_types[1])
+           )
+      from public.knowledge_adoptions as stored
+     where stored.place_id = place_row.place
+       and exists (
+             select
+               from pg_catalog.pg_attribute as attribute
+              where attribute.attrelid
+                      = to_regclass(format('knowledge_internal.%I', 'adopted_' || stored.name))
+                and attribute.attname = 'document_key'
+           )
+  );
+end
+$$;
+
+-- Writes the functions that read a row of a place: its text and its embedding. No name of the table
+-- is in them: the view of the adoption has it.
+create function knowledge_internal.write_places() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   read record;
 begin
@@ -96,8 +124,7 @@ begin
     select listed.name, listed.type, listed.needs
       from (
              values ('place_content', 'text', 'content'),
-                    ('place_embedding', 'extensions.vector', 'embedding'),
-                    ('place_row', 'jsonb', 'document_key')
+                    ('place_embedding', 'extensions.vector', 'embedding')
            ) as listed (name, type, needs)
   loop
     execute format(
@@ -120,22 +147,10 @@ begin
       (
         select string_agg(
                  format(
-                   E'\n            when %s then return %s;', place.place_id,
-                   case read.needs
-                     when 'document_key' then format(
-                       'pg_catalog.jsonb_build_object(''adoption'', %L, ''table'', %L, ''key'','
-                       ' pg_catalog.jsonb_build_object(%L, of_%s), ''types'','
-                       ' pg_catalog.jsonb_build_object(%3$L, %5$L))',
-                       place.name, place.source, place.key_columns[1],
-                       knowledge_internal.key_kind(place.key_types), place.key_types[1]
-                     )
-                     else format(
-                       '(select adopted.%I::%s from knowledge_internal.%I as adopted'
-                       ' where adopted.key_1 = of_%s)',
-                       read.needs, read.type, 'adopted_' || place.name,
-                       knowledge_internal.key_kind(place.key_types)
-                     )
-                   end
+                   E'\n            when %s then return (select adopted.%s::%s'
+                   ' from knowledge_internal.%I as adopted where adopted.key_1 = of_%s);',
+                   place.place_id, read.needs, read.type, 'adopted_' || place.name,
+                   knowledge_internal.key_kind(place.key_types)
                  ),
                  '' order by place.place_id
                )
