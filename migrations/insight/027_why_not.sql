@@ -448,10 +448,9 @@ begin
     from public.knowledge_chunks as stored
     join knowledge_internal.rows_by_id(
            candidates, asked_embedding => plan.questions[1].embedding
-         ) as measured on measured.id = stored.id
-   order by stored.id is distinct from placed.chunk_id, stored.status <> 'active',
-            measured.distance, (stored.content_tsv @@ matching_query) is not true,
-            stored.chunk_index, stored.id limit 1;
+         ) as measured using (id)
+   order by id is distinct from placed.chunk_id, stored.status <> 'active', measured.distance,
+            (stored.content_tsv @@ matching_query) is not true, stored.chunk_index, id limit 1;
   select row.content, row.embedding into chunk.content, chunk.embedding
     from knowledge_internal.chunk_rows as row where row.id = chunk.id;
 
