@@ -35,13 +35,15 @@ values (1, 'firmware of the recorder', '[1,0,0]', 'd', 7),
        (2, 'battery of the recorder', '[0,1,0]', 'd', 8)
 """
 FUNCTION = """
-create function public.{0}({3} extensions.vector, {4} integer) returns table ({0} bigint, {1} text)
-language sql stable security definer as $f$
+create function public.{0}({3} extensions.vector, {4} integer, query_text text)
+returns table ({0} bigint, {1} text) language sql stable security definer as $f$
   select source.{0}, source.{1} from public.{0} as source
-   order by source.{2} operator(extensions.<=>) $1 limit $2
+   order by 1 - (source.{2} operator(extensions.<=>) $1)
+            + ts_rank(to_tsvector(source.{1}), plainto_tsquery($3)) desc
+   limit $2
 $f$
 """
-ANSWERED = "select * from public.{0}('[0,1,0]', 2)"
+ANSWERED = "select * from public.{0}('[0,1,0]', 2, 'battery')"
 SHARED = """
 alter table public.{0} enable row level security;
 create policy {0} on public.{0} using ({4} = 7);

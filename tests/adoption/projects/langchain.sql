@@ -6,6 +6,7 @@ create table public.documents (
   metadata jsonb,
   embedding extensions.vector(3)
 );
+create index on public.documents using hnsw (embedding extensions.vector_cosine_ops);
 
 create function public.match_documents(
   query_embedding extensions.vector(3), match_count int default null, filter jsonb default '{}'

@@ -321,7 +321,11 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
     found = calls.keep(database, name, run=run)
     for one in found:
         done = "not replaced" if one.undecided else "replaced" if run else "can be replaced"
+        done = "left as it is" if one.left else done
         typer.echo(f"{printable(one.function.signature)}: {done}")
+        if one.left:
+            typer.echo(f"  left: {printable(one.left)}")
+            continue
         for reason in one.undecided:
             typer.echo(f"  decide: {printable(reason)}")
         for note in one.notes:
@@ -331,6 +335,8 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
                 f"  {number(one.asked, 'question')}: {number(one.both_rows, 'row')} of both,"
                 f" {one.old_rows} of the old one alone, {len(one.new_rows)} of the new one alone"
             )
+        for user, old, new in one.users:
+            typer.echo(f"  as a user with {printable(user)}: {old} rows before, {new} now")
         for key in one.new_rows[:20]:
             typer.echo(f"  new: {printable(key[:_SHOWN])}")
         for condition in one.conditions:
@@ -407,6 +413,11 @@ def _check(database: Database, name: str, *, repair: bool) -> bool:
         typer.echo(
             f"{name}: {number(one.noted, 'noted write')} to carry over,"
             f" not compared: second-brain adopt --carry-over {name}{more}"
+        )
+    for function in replaced.gone(database, name):
+        typer.echo(
+            f"{name}: {printable(function)} is no drop-in any more: second-brain adopt --calls"
+            f" {name}{more}"
         )
     for key, fields in one.examples:
         typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")

@@ -1,6 +1,6 @@
 """What `doctor` says of adoptions."""
 
-from second_brain.adoption import carrying
+from second_brain.adoption import carrying, replaced
 from second_brain.database import naming, pgvector
 from second_brain.database.doctor import Connection, Findings
 from second_brain.services.install import Database, Install
@@ -31,6 +31,13 @@ def findings(connection: Connection, schema: str) -> Findings:
                 f" was renamed. Then repair what was missed: {check} --repair",
             )
             continue
+        for function in replaced.gone(database, one.name):
+            yield (
+                "warning",
+                f"{about}: {function} is no drop-in any more, a later statement has replaced it",
+                f"Write it again: second-brain adopt --calls {one.name}{option}. Or leave the new"
+                " one: the same with --undo",
+            )
         compared = carrying.compare(database, one.name, most=_COMPARED)
         if compared.differences:
             yield (
