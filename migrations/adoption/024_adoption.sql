@@ -1,8 +1,8 @@
 -- 024_adoption: documents that are made of the rows of a project's own table.
 -- Module: adoption.
--- Adds: tables knowledge_adoptions, knowledge_adoption_problems and knowledge_adoption_changes, the
--- index of adopted documents, and the functions that carry rows over: after a write of the source,
--- from the list of changes, in a backfill, and in a repair.
+-- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents,
+-- and the functions that carry rows over: after a write of the source, in a backfill, and in a
+-- repair.
 -- Locks knowledge_documents against writes while the index is created.
 -- Written from supabase/schemas/modules/adoption/24_adoption.sql by `make baseline`: edit that file.
 
@@ -20,7 +20,6 @@ create table public.knowledge_adoptions (
   embedding_model text check (length(embedding_model) between 1 and 200),
   chunk_size integer check (chunk_size between 100 and 100000),
   chunk_overlap integer not null,
-  is_later boolean not null,
   place_id integer unique,
   embedding_column name,
   order_sql text,
@@ -41,8 +40,7 @@ create table public.knowledge_adoptions (
 
 comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
-  'not used. chunk_size: contents with more characters are split; null: none. is_later: writes '
-  'note their rows in knowledge_adoption_changes. place_id: the number of a table that is searched '
+  'not used. chunk_size: contents with more characters are split; null: none. place_id: the number of a table that is searched '
   'in place; null: texts and embeddings are copied. In place, embedding_column has the embeddings '
   '(null: they are kept in knowledge_chunks), and a vector index of the table orders by order_sql '
   '(null: by nothing that serves cosine distance). parent: the table of the documents whose chunks '
@@ -66,31 +64,14 @@ comment on table public.knowledge_adoption_problems is
   'with the reason. A row leaves this table when it is carried over or deleted. The key is hashed '
   'because an index entry has at most 2,704 bytes.';
 
-create table public.knowledge_adoption_changes (
-  -- No foreign key: each write of a source would lock the row of its adoption.
-  adoption_name text not null,
-  id uuid not null default gen_random_uuid(),
-  key jsonb not null,
-  noted_at timestamptz not null default now(),
-  primary key (adoption_name, id)
-);
-
-comment on table public.knowledge_adoption_changes is
-  'Rows of tables adopted with --later that are written and not carried over yet. '
-  'carry_over_noted takes them, oldest first. A row that is written twice is listed twice.';
-
 alter table public.knowledge_adoptions enable row level security;
 alter table public.knowledge_adoption_problems enable row level security;
-alter table public.knowledge_adoption_changes enable row level security;
 create policy knowledge_adoptions_none on public.knowledge_adoptions
   to anon, authenticated using (false);
 create policy knowledge_adoption_problems_none on public.knowledge_adoption_problems
   to anon, authenticated using (false);
-create policy knowledge_adoption_changes_none on public.knowledge_adoption_changes
-  to anon, authenticated using (false);
 revoke all
-  on table public.knowledge_adoptions, public.knowledge_adoption_problems,
-           public.knowledge_adoption_changes
+  on table public.knowledge_adoptions, public.knowledge_adoption_problems
   from public, anon, authenticated, service_role;
 
 create index knowledge_documents_adoption on public.knowledge_documents
@@ -163,7 +144,7 @@ $$;
 -- can hide rows or mix them up, and 23514 for a value that is not allowed.
 create function knowledge_internal.adopt_table(
   adoption_name text, source regclass, key_columns text[], embedding_model text default null,
-  chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false,
+  chunk_size integer default null, chunk_overlap integer default 0,
   is_in_place boolean default false, embedding_column name default null,
   parent regclass default null, parent_columns name[] default null
 ) returns void
@@ -222,20 +203,20 @@ begin
             );
   end if;
   insert into public.knowledge_adoptions as stored (
-    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
+    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap,
     place_id, embedding_column, parent, parent_columns
   )
   values (
-    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap, is_later,
+    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap,
     place, embedding_column, parent, parent_columns
   )
       on conflict (name) do update
      set (
-           source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
+           source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap,
            embedding_column, parent, parent_columns
          ) = (
            excluded.source, excluded.key_columns, excluded.key_types, excluded.embedding_model,
-           excluded.chunk_size, excluded.chunk_overlap, excluded.is_later,
+           excluded.chunk_size, excluded.chunk_overlap,
            excluded.embedding_column, excluded.parent, excluded.parent_columns
          );
 end
@@ -867,7 +848,7 @@ end
 $$;
 
 -- Runs after a statement that writes an adopted table: carries the changed rows over, by their
--- keys, or notes the keys. Its arguments are the name of the adoption, and gated if the trigger for
+-- keys. Its arguments are the name of the adoption, and gated if the trigger for
 -- changed rows decides whether an update has any. The transition tables are old_rows and new_rows.
 create function knowledge_internal.carry_over_changes() returns trigger
 -- definer: who writes the source needs no rights on the corpus.
@@ -921,8 +902,6 @@ begin
      where document.source_row ->> 'adoption' = adoption.name;
     delete from public.knowledge_adoption_problems as problem
      where problem.adoption_name = adoption.name;
-    delete from public.knowledge_adoption_changes as change
-     where change.adoption_name = adoption.name;
     return null;
   end if;
   source_key := knowledge_internal.key_sql(adoption, 'written', false);
@@ -942,23 +921,11 @@ begin
       source_key.columns, (knowledge_internal.key_sql(adoption, 'later', false)).columns
     );
   end if;
-  if adoption.is_later and tg_op <> 'DELETE' then
-    execute format(
-      'insert into public.knowledge_adoption_changes (adoption_name, key) select $1, listed.key'
-      ' from (%s) as listed (key)', written_rows
-    )
-    using adoption.name;
-    if tg_op = 'INSERT' then
-      return null;
-    end if;
-    listed := gone_rows;
-  else
-    listed := case tg_op
-      when 'INSERT' then written_rows
-      when 'DELETE' then gone_rows
-      else written_rows || ' union all ' || gone_rows
-    end;
-  end if;
+  listed := case tg_op
+    when 'INSERT' then written_rows
+    when 'DELETE' then gone_rows
+    else written_rows || ' union all ' || gone_rows
+  end;
   for keys in execute format(
     'select jsonb_agg(numbered.key) from ('
     '  select changed.key, (row_number() over () - 1) / %s as batch from (%s) as changed (key)'
@@ -1022,52 +989,6 @@ begin
   rows_stored := knowledge_internal.carry_over(adoption, locked_keys);
   rows_left := jsonb_array_length(keys) - jsonb_array_length(locked_keys);
   return next;
-end
-$$;
-
--- Carries over the oldest rows that writes of tables adopted with --later have noted, at most
--- most_rows of each table, and returns how many notes it has dealt with. A row that a writer holds
--- stays noted. Any number of workers can call it at once.
-create function knowledge_internal.carry_over_noted(
-  most_rows integer default 500, only_adoption text default null
-) returns bigint
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- The texts of keys, as in adopted_rows.
-set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
-declare
-  adoption public.knowledge_adoptions;
-  ids uuid[];
-  keys jsonb;
-  done bigint := 0;
-  deleted bigint;
-begin
-  for adoption in
-    select stored.*
-      from public.knowledge_adoptions as stored
-     where stored.name = coalesce(only_adoption, stored.name)
-     order by stored.name
-  loop
-    with noted as materialized (
-      select change.id, change.key
-        from public.knowledge_adoption_changes as change
-       where change.adoption_name = adoption.name
-       order by change.noted_at, change.id
-       limit most_rows
-         for update skip locked
-    )
-    select array_agg(noted.id), jsonb_agg(distinct noted.key) into ids, keys from noted;
-    continue when ids is null;
-    keys := knowledge_internal.lock_source_rows(adoption, keys, false);
-    perform knowledge_internal.carry_over(adoption, keys);
-    delete from public.knowledge_adoption_changes as change
-     where change.adoption_name = adoption.name
-       and change.id = any (ids)
-       and change.key in (select jsonb_array_elements(keys));
-    get diagnostics deleted = row_count;
-    done := done + deleted;
-  end loop;
-  return done;
 end
 $$;
 

@@ -577,8 +577,8 @@ end
 $$;
 
 -- Runs after a statement that writes the parent of an adopted table: carries over the rows of the
--- documents that have changed, one document at a time, or notes their keys. The transition tables
--- are old_rows and new_rows; its argument is the name of the adoption.
+-- documents that have changed, one document at a time. The transition tables are old_rows and
+-- new_rows; its argument is the name of the adoption.
 create function knowledge_internal.carry_over_parents() returns trigger
 -- definer: who writes the parent needs no rights on the corpus.
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -615,14 +615,6 @@ begin
         knowledge_internal.mapped_record(mapped, 'gone')
       )
     );
-  end if;
-  if adoption.is_later then
-    execute format(
-      'insert into public.knowledge_adoption_changes (adoption_name, key)'
-      ' select $1, listed.key from (%s) as listed (key, document)', children
-    )
-    using adoption.name;
-    return null;
   end if;
   for keys in execute format(
     'select jsonb_agg(listed.key) from (%s) as listed (key, document) group by listed.document',

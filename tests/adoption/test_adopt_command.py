@@ -188,16 +188,6 @@ def test_the_same_adoption_is_written_once(adopt: Adopt, tmp_path: Path) -> None
     assert len(list(folder.glob("*_adopt_documents.sql"))) == 3, changed.out + again.out
 
 
-def test_later_and_carry_over(adopt: Adopt, source: str) -> None:
-    done = adopt(*APPLIED, "--later")
-    assert "After writes: second-brain adopt --carry-over documents" in done.err
-    adopt("--backfill")
-    query(source, "insert into public.documents (content) values ('Later.')")
-    assert "1 noted write to carry over" in adopt("--check").out
-    assert "1 noted row carried over." in adopt("--carry-over").out
-    assert "3 rows compared, 0 differences" in adopt("--check").out
-
-
 def test_an_adoption_without_its_table_does_not_stop_the_others(adopt: Adopt, source: str) -> None:
     query(source, "create table public.notes (id int primary key, body text)")
     for table in ("notes", "documents"):

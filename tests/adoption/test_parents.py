@@ -94,16 +94,6 @@ def test_a_document_of_more_rows_than_a_batch_changes_who_sees_it(parts: Connect
     assert [(row[2], row[4]) for row in shown(parts)] == [("public", 601), ("public", 3)]
 
 
-def test_rows_are_noted_for_later(database: Connection) -> None:
-    database.execute(TABLES)
-    adopt(database, "public.parts", parent="public.articles", is_in_place=True, is_later=True)
-    backfill(database, "parts")
-    database.execute("update public.articles set title = 'Quay' where title = 'Ferry'")
-    assert [row[0] for row in shown(database)] == ["Ferry", "Harbour"]
-    database.execute("select knowledge_internal.carry_over_noted()")
-    assert [row[0] for row in shown(database)] == ["Harbour", "Quay"]
-
-
 ASKED = ("adopt", "public.parts", "--parent", "public.articles", "--model", "m", "--dsn")
 ALL_ROWS = ("--rows", "all", "--apply")
 

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -41,8 +40,6 @@ Examples:
   second-brain adopt public.documents --model text-embedding-3-small
   second-brain adopt public.documents --title "metadata ->> 'title'" --embed --apply
   second-brain adopt --backfill documents
-  second-brain adopt public.events --later
-  second-brain adopt --carry-over --watch 5
   second-brain adopt --calls documents
   second-brain adopt --check
   second-brain adopt --check documents --repair
@@ -55,18 +52,11 @@ def adopt(
         str | None,
         typer.Argument(
             metavar="[TABLE|NAME]",
-            help="The table, such as public.documents; for --backfill, --carry-over, --check, "
-            "--calls and --remove the name of an adoption (default: all).",
+            help="The table, such as public.documents; for --backfill, --check, --calls "
+            "and --remove the name of an adoption (default: all).",
         ),
     ] = None,
     backfill: Annotated[bool, _flag("--backfill", "Carry over the rows that exist.")] = False,
-    carry_over: Annotated[
-        bool, _flag("--carry-over", "Carry over the rows that --later has noted.")
-    ] = False,
-    watch: Annotated[
-        float | None,
-        typer.Option(help="With --carry-over: look again after this many seconds.", min=0.1),
-    ] = None,
     check: Annotated[bool, _flag("--check", "Compare the source with its documents.")] = False,
     repair: Annotated[
         bool, _flag("--repair", "With --check: carry differing rows over again.")
@@ -114,9 +104,6 @@ def adopt(
     overlap: Annotated[
         int, typer.Option(help="With --split: characters repeated from the chunk before.", min=0)
     ] = 0,
-    later: Annotated[
-        bool, _flag("--later", "Writes only note their rows; see --carry-over.")
-    ] = False,
     copy: Annotated[
         bool, _flag("--copy", "Copy texts and embeddings instead of searching the table in place.")
     ] = False,
@@ -139,9 +126,7 @@ def adopt(
     apply: Annotated[bool, _flag("--apply", "Run the SQL instead of writing a migration.")] = False,
     batch_size: Annotated[
         int,
-        typer.Option(
-            help="With --backfill and --carry-over: rows of a transaction.", min=1, max=10_000
-        ),
+        typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000),
     ] = carrying.BATCH_SIZE,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
@@ -149,20 +134,15 @@ def adopt(
     """Make the rows of a table searchable, and follow its changes.
 
     It reads the table's columns, proposes what they become, and writes a migration for you to read
-    and push. Its triggers carry each write of the table over in the same transaction, or with
-    --later after it. Then --backfill carries over the rows that exist, and --check compares.
-    Connect as the owner of the table. --check has exit code 1 if there are differences, or rows
-    that cannot be carried over.
+    and push. Its triggers carry each write of the table over in the same transaction. Then
+    --backfill carries over the rows that exist, and --check compares. Connect as the owner of the
+    table. --check has exit code 1 if there are differences, or rows that cannot be carried over.
     """
-    if backfill + carry_over + check + replace_calls + remove > 1:
-        raise typer.BadParameter(
-            "--backfill, --carry-over, --check, --calls and --remove exclude each other"
-        )
+    if backfill + check + replace_calls + remove > 1:
+        raise typer.BadParameter("--backfill, --check, --calls and --remove exclude each other")
     with opened(dsn, schema) as database:
         if backfill:
             _each(database, table, lambda one: _backfill(database, one, batch_size))
-        elif carry_over:
-            _carry_over(database, table, batch_size, watch)
         elif check:
             _each(database, table, lambda one: _check(database, one, repair=repair))
         elif replace_calls:
@@ -176,7 +156,7 @@ def adopt(
         else:
             if table is None:
                 raise typer.BadParameter(
-                    "name the table, or use --backfill, --carry-over, --check, --calls or --remove"
+                    "name the table, or use --backfill, --check, --calls or --remove"
                 )
             given = {field: context.params[field] for field in ("key", *proposal.OPTIONS)}
             # All documents are in the collection that is named.
@@ -217,7 +197,6 @@ def adopt(
                 model=model,
                 chunk_size=chunk_size if split else None,
                 chunk_overlap=overlap if split else 0,
-                is_later=later,
                 is_in_place=not copy,
             )
             _write(database, proposed, choices, into, run=apply)
@@ -285,12 +264,6 @@ def _write(
             )
     then = f"--check {choices.name} --repair" if is_adopted else f"--backfill {choices.name}"
     typer.echo(f"Then: second-brain adopt {then}{more}", err=True)
-    if choices.is_later:
-        typer.echo(
-            f"After writes: second-brain adopt --carry-over {choices.name}{more}, or the job of "
-            "second-brain server schedule",
-            err=True,
-        )
 
 
 def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
@@ -387,17 +360,6 @@ def _backfill(database: Database, name: str, batch_size: int) -> None:
     _print_problems(name, carrying.problems(database, name))
 
 
-def _carry_over(database: Database, name: str | None, batch_size: int, watch: float | None) -> None:
-    _chosen(database, name)
-    while True:
-        done = carrying.carry_over_noted(database, name, batch_size=batch_size)
-        if done or watch is None:
-            typer.echo(f"{number(done, 'noted row')} carried over.")
-        if watch is None:
-            return
-        time.sleep(watch)
-
-
 def _check(database: Database, name: str, *, repair: bool) -> bool:
     """Compare, and print the result; False where something is left to do."""
     with showing_progress() as on_progress:
@@ -409,11 +371,6 @@ def _check(database: Database, name: str, *, repair: bool) -> bool:
         f" ({one.missing:,} missing, {one.different:,} different,"
         f" {one.left_over:,} left over){', repaired' if repair else ''}."
     )
-    if one.noted:
-        typer.echo(
-            f"{name}: {number(one.noted, 'noted write')} to carry over,"
-            f" not compared: second-brain adopt --carry-over {name}{more}"
-        )
     for function in replaced.gone(database, name):
         typer.echo(
             f"{name}: {printable(function)} is no drop-in any more: second-brain adopt --calls"

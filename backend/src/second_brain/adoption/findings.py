@@ -7,7 +7,6 @@ from second_brain.services.install import Database, Install
 
 # Rows of each adopted table that are compared: `adopt --check` compares all.
 _COMPARED = 1000
-_LONG_NOTED = 600  # seconds
 
 
 def findings(connection: Connection, schema: str) -> Findings:
@@ -53,14 +52,5 @@ def findings(connection: Connection, schema: str) -> Findings:
                 f"{about}: {lost} {'row' if lost == 1 else 'rows'} cannot be carried over",
                 f"List them with their reasons: {check}",
             )
-        waiting, seconds = carrying.noted(database, one.name)
-        if seconds > _LONG_NOTED:
-            yield (
-                "warning",
-                f"{about}: {waiting} noted {'write is' if waiting == 1 else 'writes are'} not "
-                f"carried over, the oldest for {seconds / 60:.0f} minutes",
-                f"Carry them over: second-brain adopt --carry-over{option}. `second-brain server "
-                "schedule` does it each minute",
-            )
-        elif not compared.differences and not lost:
+        if not compared.differences and not lost:
             yield "ok", f"{about}: {compared.compared} rows compared, none differs", None

@@ -31,7 +31,6 @@ select knowledge_internal.adopt_table(
   embedding_model => {model},
   chunk_size => {chunk_size},
   chunk_overlap => {chunk_overlap},
-  is_later => {is_later},
   is_in_place => {is_in_place},
   embedding_column => {embedding_column}{parent}
 );
@@ -50,13 +49,11 @@ revoke all on table {view} from public, anon, authenticated, service_role;
 
 comment on view {view} is {comment};
 
--- Creates the triggers: {what_they_do}
+-- Creates the triggers: a statement that writes the table carries its rows over in the same
+-- transaction.
 -- Run it again after each change of the view, because the triggers know the columns that it reads.
 select knowledge_internal.follow_table({name_literal});
 """
-_AT_ONCE = "a statement that writes the table carries its rows over in the same transaction."
-_LATER = """a statement that writes the table notes its rows, and
--- `second-brain adopt --carry-over` carries them over. Deleted rows are carried over at once."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,6 @@ class Choices:
     model: str | None = None
     chunk_size: int | None = None
     chunk_overlap: int = 0
-    is_later: bool = False
     is_in_place: bool = False
 
 
@@ -142,14 +138,12 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         model=literal(choices.model if proposal.field("embedding") else None),
         chunk_size=literal(choices.chunk_size),
         chunk_overlap=literal(choices.chunk_overlap),
-        is_later=literal(choices.is_later),
         is_in_place=literal(choices.is_in_place),
         embedding_column=literal(_embedding_column(proposal) if choices.is_in_place else None),
         rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))
         if proposal.rows
         else sql.SQL(""),
         where=sql.SQL(" in place" if choices.is_in_place else ", as copies"),
-        what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
