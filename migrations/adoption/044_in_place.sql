@@ -66,7 +66,7 @@ begin
        and attribute.attcollation <> type.typcollation
   ) then
     raise exception 'key_columns: % has a collation of its own', key_columns[1]
-      using errcode = '22023', hint = 'Adopt a copy of it: second-brain adopt TABLE --copy';
+      using errcode = '22023', hint = 'Name another key column (--key).';
   end if;
   -- Chunks of a place that is gone must not become those of a new one.
   perform pg_advisory_xact_lock(hashtext('knowledge_internal.checked_place'));
@@ -156,8 +156,7 @@ begin
                  '' order by place.place_id
                )
           from public.knowledge_adoptions as place
-         where place.place_id is not null
-           and exists (
+         where exists (
                  select from pg_catalog.pg_attribute as attribute
                   where attribute.attrelid
                           = to_regclass(format('knowledge_internal.%I', 'adopted_' || place.name))
@@ -343,7 +342,7 @@ create function knowledge_internal.placed_chunks(
   place_embedded boolean, has_embedding boolean
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- As in store_placed_rows.
 set enable_seqscan = off as $$
 begin
   return query execute format(
@@ -366,7 +365,7 @@ create function knowledge_internal.store_placed_rows(
   adoption public.knowledge_adoptions, keys jsonb, given knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- The plans are made when the tables are small, and used when they are large.
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
@@ -499,7 +498,7 @@ $$;
 create function knowledge_internal.lock_adopted(adoption public.knowledge_adoptions, keys jsonb)
 returns uuid[]
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- As in store_placed_rows.
 set enable_seqscan = off as $$
 begin
   return array(
@@ -530,7 +529,7 @@ create function knowledge_internal.delete_adopted(
   kept knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- As in store_placed_rows.
 set enable_seqscan = off as $$
 begin
   delete from public.knowledge_chunks as chunk
@@ -544,12 +543,9 @@ begin
      and document.external_key <> all (
            array(select (row.document).external_key from unnest(kept) as row)
          )
-     and (
-       adoption.place_id is null
-       or not exists (
-            select from public.knowledge_chunks as chunk where chunk.document_id = document.id
-          )
-     );
+     and not exists (
+           select from public.knowledge_chunks as chunk where chunk.document_id = document.id
+         );
 end
 $$;
 

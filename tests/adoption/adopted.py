@@ -29,8 +29,6 @@ VECTOR_INDEX = (
     "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
 )
 Row = dict[str, Any]
-IN_PLACE = False
-"""Whether adopt() leaves texts and embeddings in a table with one key column."""
 
 
 def adopt(
@@ -58,8 +56,6 @@ def adopt(
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
     choices.setdefault("model", "m")
-    if IN_PLACE and len(proposed.key) == 1 and "chunk_size" not in choices:
-        choices.setdefault("is_in_place", True)
     text = migration.render(proposed, migration.Choices(**choices), database.install)
     connection.execute(text.encode())
     return str(choices["name"])

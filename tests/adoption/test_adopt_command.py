@@ -68,7 +68,7 @@ def test_a_row_that_is_not_carried_over_is_named_with_status_1(adopt: Adopt, sou
 def test_a_removed_adoption_is_gone(adopt: Adopt, source: str) -> None:
     adopt(*APPLIED)
     adopt("--backfill")
-    adopt("--remove", "documents", "--delete-documents", "--apply")
+    adopt("--remove", "documents", "--apply")
     assert query(source, "select from public.knowledge_documents") == []
     query(source, "insert into public.documents (content) values ('No trigger.')")
     assert "no table is adopted" in adopt("--check", code=1).err
@@ -89,14 +89,12 @@ def test_a_removed_adoption_is_gone(adopt: Adopt, source: str) -> None:
         ),
         ("id int primary key, content text", "--name No_Name", "--name must be 1 to 40"),
         ("id int primary key, content text", "--from langchain", "not of the layout langchain"),
-        ("id float primary key, content text", "--apply --copy", "has one of the types"),
-        ("id float primary key, content text", "", "--copy"),
+        ("id float primary key, content text", "", "add search_id bigint"),
         (
             "id int, part int, content text, primary key (id, part)",
             "",
             'alter table "public"."notes" add search_id bigint',
         ),
-        ("id int primary key, content text", "--split", "--copy"),
     ],
 )
 def test_a_table_that_cannot_be_adopted_is_refused_with_a_remedy(

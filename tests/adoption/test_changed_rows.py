@@ -5,7 +5,7 @@ from adopted import GUIDE, adopt, backfill, compare, contents, documents, faults
 
 from conftest import Connection
 
-pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
+pytestmark = pytest.mark.module("adoption")
 
 
 @pytest.fixture

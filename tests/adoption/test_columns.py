@@ -93,7 +93,6 @@ def test_rows_come_and_go_with_their_columns(run: Run, dsn: str, database: Conne
         (("--rows", "nothing = 1"), "--rows"),
         (("--rows", "all", "--leave-out", "nothing"), "has no column nothing"),
         (("--rows", "all", "--position", "id"), "--position is given, and no document"),
-        (("--rows", "all", "--document", "team", "--copy"), "--document"),
     ],
 )
 def test_bad_options_are_refused(run: Run, dsn: str, options: tuple[str, ...], reason: str) -> None:

@@ -181,7 +181,6 @@ def homes(both: tuple[Connection, Connection]) -> Homes:
         in_place,
         "public.parts",
         options={"document": "document", "position": "place"},
-        is_in_place=True,
         visibility="public",
     )
     backfill(in_place, "parts")

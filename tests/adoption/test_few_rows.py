@@ -92,7 +92,7 @@ DECIDED = (
 @pytest.fixture(scope="module")
 def notes(shared: Connection) -> Connection:
     shared.execute(TABLE.encode())
-    adopt(shared, "public.notes", collection="notes", is_in_place=True)
+    adopt(shared, "public.notes", collection="notes")
     backfill(shared, "notes")
     return shared
 

@@ -78,7 +78,6 @@ class Named:
             options={**options, "embedding": f"{self.name} v"},
             name="named",
             collection="named",
-            is_in_place=True,
         )
         backfill(self.connection, "named")
         assert reasons(self.connection, "named") == {}

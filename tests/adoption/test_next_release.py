@@ -69,7 +69,7 @@ def rows(connection: Connection, text: str, embedding: str, count: str = "5") ->
 def pages(database: Connection) -> Connection:
     database.execute(TABLE.encode())
     create(database)
-    adopt(database, "public.pages", collection="pages", is_in_place=True)
+    adopt(database, "public.pages", collection="pages")
     backfill(database, "pages")
     return database
 
@@ -178,7 +178,7 @@ def elsewhere(plain_dsn: str) -> Iterator[Connection]:
 def test_drop_ins_of_another_schema_come_back(elsewhere: Connection) -> None:
     database = Database(elsewhere, Install("sb"))
     proposed = proposal.propose(database, "public.pages", {"document": None})
-    choices = migration.Choices(name="pages", collection="pages", model="m", is_in_place=True)
+    choices = migration.Choices(name="pages", collection="pages", model="m")
     elsewhere.execute(migration.render(proposed, choices, database.install).encode())
     carrying.backfill(database, "pages")
     before = bodies(elsewhere)

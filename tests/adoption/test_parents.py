@@ -33,7 +33,7 @@ select article.id, place, format('part %s of %s', place, article.title), '[1,0,0
 def parts(database: Connection) -> Connection:
     """Six chunks of two articles, searched in place."""
     database.execute(TABLES)
-    adopt(database, "public.parts", parent="public.articles", is_in_place=True)
+    adopt(database, "public.parts", parent="public.articles")
     backfill(database, "parts")
     return database
 
@@ -164,7 +164,6 @@ def test_a_column_of_both_tables_and_a_title_that_policies_hide_are_said(
     [
         (["--parent", "public.nowhere"], "there is no table public.nowhere"),
         (["--parent", "public.knowledge_documents"], "--document COLUMN"),
-        (["--parent", "public.articles", "--copy"], "--parent"),
         (["--parent", "public.volumes"], "public.volumes has no key of one column"),
     ],
 )

@@ -74,7 +74,7 @@ def notes(database: Connection) -> Connection:
     """A database with 300 notes of three tenants, searched in place."""
     database.execute(TABLE)
     fill(database, 300)
-    adopt(database, "public.notes", is_in_place=True)
+    adopt(database, "public.notes")
     backfill(database, "notes")
     database.execute("analyze public.notes")
     let_search(database, "authenticated")
@@ -285,7 +285,7 @@ def two(notes: Connection) -> Connection:
         "insert into public.faq values ('a', 'harbour fee', '[1,0,0]', 'x'),"
         " ('b', 'harbour master', '[1,0,0]', 'y')"
     )
-    adopt(notes, "public.faq", is_in_place=True, collection="faq")
+    adopt(notes, "public.faq", collection="faq")
     backfill(notes, "faq")
     notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
     return notes

@@ -33,7 +33,6 @@ select adoption.name,
          (pg_catalog.pg_identify_object('pg_class'::regclass, adoption.source, 0)).identity,
          '"a dropped table"'
        ),
-       adoption.place_id is not null,
        to_regclass(format('knowledge_internal.%I', 'adopted_' || adoption.name)) is not null
   from public.knowledge_adoptions as adoption
  order by adoption.name
@@ -104,7 +103,6 @@ class Adoption:
 
     name: str
     source: str
-    is_in_place: bool
     has_view: bool
 
 
@@ -298,26 +296,26 @@ def faults(database: Database, name: str) -> list[str]:
     return [fault for (fault,) in database.execute(_FAULTS, {"name": name}).fetchall()]
 
 
-def removal(database: Database, name: str, *, delete_documents: bool = False) -> list[str]:
+def removal(database: Database, name: str) -> list[str]:
     """Return the statements that remove an adoption; its source is then as it was before."""
-    adoption = named(database, name)
+    named(database, name)
     composed = database.install.composed
     triggers = database.execute(_DROP_TRIGGERS, {"name": name}).fetchall()
-    statements = [composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name)))]
-    # Of a table that is searched in place, the documents have no text without it.
-    if delete_documents or adoption.is_in_place:
-        statements.append(composed(_DELETE_DOCUMENTS, name=sql.Literal(name)))
-    statements.append(composed(_FORGET, name=sql.Literal(name)))
-    if adoption.is_in_place:
-        statements.append(composed(_WRITE_PLACES))
+    statements = [
+        composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))),
+        # They have no text without the adoption.
+        composed(_DELETE_DOCUMENTS, name=sql.Literal(name)),
+        composed(_FORGET, name=sql.Literal(name)),
+        composed(_WRITE_PLACES),
+    ]
     removing = [one.as_string(database.connection) for one in statements]
     return [*replaced.undo(database, name), *(drop for (drop,) in triggers), *removing]
 
 
-def remove(database: Database, name: str, *, delete_documents: bool = False) -> None:
+def remove(database: Database, name: str) -> None:
     """Remove an adoption in one transaction."""
     with database.connection.transaction():
-        for statement in removal(database, name, delete_documents=delete_documents):
+        for statement in removal(database, name):
             database.connection.execute(statement.encode())
 
 

@@ -66,13 +66,10 @@ def adopt(
     ] = False,
     undo: Annotated[bool, _flag("--undo", "With --calls: bring the old functions back.")] = False,
     remove: Annotated[bool, _flag("--remove", "Print the SQL that removes an adoption.")] = False,
-    delete_documents: Annotated[
-        bool, _flag("--delete-documents", "With --remove: also delete its documents.")
-    ] = False,
     layout: Annotated[
         _LAYOUTS | None, typer.Option("--from", help="A layout that is known.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Key columns, with commas between them.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key column.")] = None,
     content: Annotated[
         str | None, _mapped("The text. SQL: an expression over the columns.")
     ] = None,
@@ -96,16 +93,6 @@ def adopt(
     model: Annotated[str | None, typer.Option(help="Model of the embeddings in the table.")] = None,
     embed: Annotated[
         bool, _flag("--embed", "Do not use the table's embeddings: workers embed the texts.")
-    ] = False,
-    split: Annotated[bool, _flag("--split", "Split contents longer than --chunk-size.")] = False,
-    chunk_size: Annotated[
-        int, typer.Option(help="With --split: characters of a chunk.", min=100, max=100_000)
-    ] = 1200,
-    overlap: Annotated[
-        int, typer.Option(help="With --split: characters repeated from the chunk before.", min=0)
-    ] = 0,
-    copy: Annotated[
-        bool, _flag("--copy", "Copy texts and embeddings instead of searching the table in place.")
     ] = False,
     name: Annotated[
         str | None, typer.Option(help="Name of the adoption; default: of the table.")
@@ -152,7 +139,7 @@ def adopt(
                 lambda one: _replace_calls(database, one, into, undo=undo, run=apply),
             )
         elif remove:
-            _remove(database, table, delete_documents=delete_documents, run=apply)
+            _remove(database, table, run=apply)
         else:
             if table is None:
                 raise typer.BadParameter(
@@ -170,9 +157,8 @@ def adopt(
                 is_public=visibility == "public",
                 rows=rows or _ask_rows(database, table, parent, document),
                 leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
-                finds_documents=not copy or document is not None or parent is not None,
+                finds_documents=True,
                 parent_name=parent,
-                is_copy=copy,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -195,9 +181,6 @@ def adopt(
                 visibility=visibility,
                 language=language,
                 model=model,
-                chunk_size=chunk_size if split else None,
-                chunk_overlap=overlap if split else 0,
-                is_in_place=not copy,
             )
             _write(database, proposed, choices, into, run=apply)
             for function in searching:
@@ -412,12 +395,12 @@ def _shown(key: carrying.Key) -> str:
     )
 
 
-def _remove(database: Database, name: str | None, *, delete_documents: bool, run: bool) -> None:
+def _remove(database: Database, name: str | None, *, run: bool) -> None:
     if name is None:
         raise typer.BadParameter("name the adoption to remove")
     if run:
-        carrying.remove(database, name, delete_documents=delete_documents)
+        carrying.remove(database, name)
         typer.echo(f"Removed the adoption {name}.")
         return
-    statements = carrying.removal(database, name, delete_documents=delete_documents)
+    statements = carrying.removal(database, name)
     typer.echo("begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;")

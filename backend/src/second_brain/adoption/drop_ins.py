@@ -31,7 +31,7 @@ select namespace.nspname, class.relname,
             and attribute.attnum > 0
             and not attribute.attisdropped
        ),
-       adoption.key_columns, adoption.key_types, adoption.place_id is not null,
+       adoption.key_columns, adoption.key_types,
        pg_catalog.pg_get_viewdef(%(view)s::regclass), class.relrowsecurity,
        exists (
          select
@@ -153,7 +153,7 @@ def adopted(database: Database, name: str) -> Source:
     """Read what drop-ins need to know of an adoption."""
     view = f"{database.install.internals}.adopted_{name}"
     row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
-    schema, table, attributes, key, key_types, is_in_place, definition, *facts = row
+    schema, table, attributes, key, key_types, definition, *facts = row
     has_policies, has_hnsw = facts
     columns = {name: kind for name, (kind, _) in attributes.items()}
     carried, searched, collection = _mapped(definition, columns)
@@ -168,7 +168,6 @@ def adopted(database: Database, name: str) -> Source:
         dict(zip(key, key_types, strict=True)),
         name,
         database.install,
-        is_in_place,
         collection,
         is_shared,
         dict(database.execute(_TABLES).fetchall()),
@@ -325,7 +324,6 @@ class DropIn:
         names = [name for name, _, _ in function.arguments]
         if query is not None:
             self.given = query.conditions(names, self.named("question"))
-        roles = ", ".join(one for one in function.roles if one != "service_role")
         reasons = {
             "its body does more than to return one query, so its conditions are not known": (
                 query is None
@@ -341,8 +339,6 @@ class DropIn:
             f"it belongs to {function.other_owner}: create the drop-in as that role": (
                 function.other_owner
             ),
-            f"it runs as its caller, and a copy is not searched under the rights of {roles}: adopt "
-            "the table in place": roles and not source.is_in_place,
             "its collection has other documents: adopt the table again with a --collection of its "
             "own": source.is_shared,
         }

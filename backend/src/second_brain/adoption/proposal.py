@@ -51,10 +51,9 @@ having count(distinct coalesce(sampled.value, 'null')) > 1
  limit 1
 """
 
-_NUMBERS = ("_float4", "_float8", "_numeric")
 _TYPES = {
     "content": TEXTS,
-    "embedding": (*VECTORS, *_NUMBERS),
+    "embedding": VECTORS,
     "metadata": ("jsonb", "json"),
     "title": TEXTS,
     "url": TEXTS,
@@ -109,15 +108,13 @@ def propose(
     leave_out: Sequence[str] = (),
     finds_documents: bool = False,
     parent_name: str | None = None,
-    is_copy: bool = False,
 ) -> Proposal:
     """Propose the mapping of a table; `given` has the values of the options by field.
 
     `is_public`: all its documents will be public. `rows`: the condition of the rows that are
     searched, None if the user has not said it. `leave_out`: columns that are not carried over.
     `finds_documents`: propose columns for document and position, too. `parent_name`: the table of
-    the documents, from which title, address, date and who sees a document are taken. `is_copy`:
-    the rows are copied, so that no policy of the table holds.
+    the documents, from which title, address, date and who sees a document are taken.
 
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
@@ -194,7 +191,7 @@ def propose(
         f"--{one} is not mapped: rows of one document have different values" for one in differing
     ]
     carried = [one for one in checked if one.field not in differing]
-    warnings += _warnings(table, parent, carried, is_public, is_copy)
+    warnings += _warnings(table, parent, carried, is_public)
     return Proposal(table, key, key_reason, mapped, warnings, condition, others, parent)
 
 
@@ -356,8 +353,6 @@ def _field(
         ]
         if len(usable) == 1:
             return Mapped(name, usable[0].name, "the only foreign key", usable[0])
-    if name == "embedding":
-        usable = [one for one in usable if one.kind in VECTORS]
     if name in ("content", "embedding", "metadata") and len(usable) == 1:
         (column,) = usable
         return Mapped(name, column.name, f"the only column of type {column.type}", column)
@@ -448,14 +443,8 @@ def _warnings(
     parent: Parent | None,
     mapped: Sequence[Mapped],
     is_public: bool,
-    is_copy: bool,
 ) -> Iterable[str]:
-    if table.has_row_security and is_copy:
-        yield (
-            f"The policies of {table} do not hold in a copy: visibility, owner and groups decide. "
-            "Map them from what the policies compare."
-        )
-    elif table.has_row_security:
+    if table.has_row_security:
         yield (
             f"The policies of {table} hold in search_visible_knowledge_chunks (in place, after "
             "let_search); in other searches visibility, owner and groups decide."

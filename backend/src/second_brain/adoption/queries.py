@@ -145,7 +145,6 @@ class Source:
     key: Mapping[str, str]
     adoption: str
     install: Install
-    is_in_place: bool
     collection: str | None
     is_shared: bool
     tables: Mapping[str, Collection[str]]

@@ -33,8 +33,6 @@ begin
     when (given.query_text ~ '\S') is not true
       then array_fill(1::real, array[extensions.vector_dims(embedding)])::extensions.vector
   end;
-  -- The parts of one row are one hit.
-  given.one_per_document := adoption.chunk_size is not null;
   return query
   select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
     from knowledge_internal.search(given) with ordinality as hit
