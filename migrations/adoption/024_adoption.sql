@@ -31,8 +31,9 @@ comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
   'not used. place_id: the number of the table in knowledge_chunks. embedding_column has the '
   'embeddings (null: they are kept in knowledge_chunks), and a vector index of the table orders by '
-  'order_sql (null: by nothing that serves cosine distance). parent: the table of the documents whose chunks '
-  'are the rows, with the column that refers to it and its key in parent_columns. write_token: '
+  'order_sql (null: by nothing that serves cosine distance). parent: the table of the documents '
+  'whose chunks are the rows, with the column that refers to it and its key in parent_columns. '
+  'write_token: '
   'while the module writes chunks or embeddings of the table, the setting '
   'knowledge_internal.stores_place has this value, which no user knows, and the triggers do not '
   'carry such a write over again. Written by adopt_table and follow_table.';
@@ -871,14 +872,17 @@ begin
                       values ('content', given.content is null
                                 or chunk.content_hash is distinct from
                                      case when given.has_text then given.content_hash end),
-                             ('embedding', case
-                                when given.embedding is null
-                                  then adoption.embedding_column is not null
-                                    and not placed.has_embedding
-                                    and chunk.embedding_bits is not null
-                                else (chunk.embedding_bits, chunk.embedding_model)
-                                       is distinct from (given.embedding_bits, given.embedding_model)
-                              end),
+                             (
+                               'embedding',
+                               case
+                                 when given.embedding is null
+                                   then adoption.embedding_column is not null
+                                     and not placed.has_embedding
+                                     and chunk.embedding_bits is not null
+                                 else (chunk.embedding_bits, chunk.embedding_model)
+                                   is distinct from (given.embedding_bits, given.embedding_model)
+                               end
+                             ),
                              ('columns of chunks', (
                                 chunk.document_id, chunk.chunk_index, chunk.heading,
                                 chunk.knowledge_type, chunk.source_id, chunk.source_origin,

@@ -88,7 +88,6 @@ def test_a_removed_adoption_is_gone(adopt: Adopt, source: str) -> None:
             "has 2 dimensions, the corpus has 3",
         ),
         ("id int primary key, content text", "--name No_Name", "--name must be 1 to 40"),
-        ("id int primary key, content text", "--from langchain", "not of the layout langchain"),
         ("id float primary key, content text", "", "add search_id bigint"),
         (
             "id int, part int, content text, primary key (id, part)",

@@ -1,5 +1,5 @@
 -- LangChain's SupabaseVectorStore and its SupabaseHybridSearch: match_documents, kw_match_documents.
--- adopt: public.documents --from langchain --model m
+-- adopt: public.documents --model m
 create table public.documents (
   id uuid primary key,
   content text,

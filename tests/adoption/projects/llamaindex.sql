@@ -1,5 +1,5 @@
 -- LlamaIndex's table, searched by a function with a filter on the metadata and without a limit.
--- adopt: public.data_handbook --from llamaindex --model m
+-- adopt: public.data_handbook --model m
 create table public.data_handbook (
   id bigserial primary key,
   text varchar not null,

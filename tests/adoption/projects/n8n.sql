@@ -1,5 +1,5 @@
 -- n8n's vector store node: LangChain's function, called with a filter and a limit outside.
--- adopt: public.n8n_documents --from langchain --key id --model m
+-- adopt: public.n8n_documents --key id --model m
 create table public.n8n_documents (
   id bigserial primary key,
   content text,

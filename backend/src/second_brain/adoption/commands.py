@@ -3,14 +3,12 @@
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from second_brain.adoption import calls, carrying, migration, proposal, replaced, tables
-from second_brain.adoption.layouts import LAYOUTS
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
 from second_brain.cli.output import showing_progress
@@ -19,7 +17,6 @@ from second_brain.cli.target import opened
 from second_brain.errors import ConfigurationError
 from second_brain.services.install import SCHEMA, Database
 
-_LAYOUTS = StrEnum("_LAYOUTS", {name: name for name in LAYOUTS})  # type: ignore[misc]
 _SHOWN = 60  # characters of a part of a key
 app = typer.Typer(rich_markup_mode=None)
 
@@ -66,9 +63,6 @@ def adopt(
     ] = False,
     undo: Annotated[bool, _flag("--undo", "With --calls: bring the old functions back.")] = False,
     remove: Annotated[bool, _flag("--remove", "Print the SQL that removes an adoption.")] = False,
-    layout: Annotated[
-        _LAYOUTS | None, typer.Option("--from", help="A layout that is known.")
-    ] = None,
     key: Annotated[str | None, typer.Option(help="The key column.")] = None,
     content: Annotated[
         str | None, _mapped("The text. SQL: an expression over the columns.")
@@ -80,6 +74,7 @@ def adopt(
     owner: Annotated[str | None, _mapped("The owner's UUID.")] = None,
     groups: Annotated[str | None, _mapped("Groups that may see it, text[].")] = None,
     updated: Annotated[str | None, _mapped("The document's date.")] = None,
+    type: Annotated[str | None, _mapped("Its knowledge_type.")] = None,  # noqa: A002
     document: Annotated[str | None, _mapped("The same for the chunks of a document.")] = None,
     position: Annotated[str | None, _mapped("The order of chunks in their document.")] = None,
     parent: Annotated[
@@ -99,7 +94,7 @@ def adopt(
     ] = None,
     collection: Annotated[
         str | None,
-        typer.Option(help="Collection of the documents; default: knowledge, or the layout's."),
+        typer.Option(help="Collection of the documents; default: knowledge, or the table's."),
     ] = None,
     visibility: Annotated[
         Visibility, typer.Option(help="Visibility of the documents.")
@@ -152,7 +147,6 @@ def adopt(
                 database,
                 table,
                 given,
-                None if layout is None else layout.value,
                 uses_embeddings=not embed,
                 is_public=visibility == "public",
                 rows=rows or _ask_rows(database, table, parent, document),

@@ -51,6 +51,12 @@ having count(distinct coalesce(sampled.value, 'null')) > 1
  limit 1
 """
 
+_UNKNOWN_TYPES = """
+select array_agg(distinct {value}::text)
+  from {table} as source{join}
+ where {value} <> all (knowledge_internal.known_values('knowledge_type'))
+"""
+
 _TYPES = {
     "content": TEXTS,
     "embedding": VECTORS,
@@ -60,6 +66,7 @@ _TYPES = {
     "owner": ("uuid",),
     "groups": ("_text", "_varchar"),
     "updated": ("date", "timestamp", "timestamptz"),
+    "type": TEXTS,
     "document": ("int2", "int4", "int8", "uuid", *TEXTS),
     "position": ("int2", "int4", "int8"),
 }
@@ -67,7 +74,7 @@ OPTIONS = tuple(_TYPES)
 """The fields that have an option; collection and visibility are mapped by layouts and parents."""
 _SHOWN = ("title", "url", "updated")
 _OF_CHUNKS = ("document", "position")
-_KEPT_AS_METADATA = ("owner", "groups", "updated", *_OF_CHUNKS)
+_KEPT_AS_METADATA = ("type", "owner", "groups", "updated", *_OF_CHUNKS)
 _PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
 ALL_ROWS = "all"
 """The value of --rows for all of them."""
@@ -100,7 +107,6 @@ def propose(
     database: Database,
     table_name: str,
     given: Mapping[str, str | None],
-    layout: str | None = None,
     *,
     uses_embeddings: bool = True,
     is_public: bool = False,
@@ -133,13 +139,13 @@ def propose(
             '"deleted_at is null", or --rows all.',
         )
     options = {name: value for name, value in given.items() if value is not None}
-    chosen = _of_layout(table, layout, options) if layout else {}
+    chosen = _of_layout(table)
     chosen.update({name: (value, f"--{name}") for name, value in options.items()})
     if parent:
         chosen["document"] = (parent.column, f"the key of {parent.table}")
     key, key_reason = _key(table, chosen.pop("key", None))
     names = [one for one in DOCUMENT_FIELDS if finds_documents or one not in _OF_CHUNKS]
-    mapped = [one for name in names if (one := _field(table, name, chosen, key, layout))]
+    mapped = [one for name in names if (one := _field(table, name, chosen, key))]
     if parent:
         of_parent = {one.field: one for one in _fields_of_parent(parent) if one.field not in chosen}
         mapped = [one for one in mapped if one.field not in of_parent] + [*of_parent.values()]
@@ -164,6 +170,15 @@ def propose(
     checked = [*mapped, Mapped("rows", f"({condition}) is true", "")] if condition else mapped
     _check_expressions(database, table, parent, checked)
     differing = _differing_in_documents(database, table, parent, mapped, condition)
+    unknown_types = _unknown_types(database, table, parent, mapped)
+    if unknown_types and "type" in options:
+        raise ConfigurationError(
+            f"--type: {', '.join(unknown_types)} is no knowledge_type",
+            remedy="Add it: insert into public.knowledge_types (name) values (...); or use"
+            " --type none.",
+        )
+    if unknown_types:
+        mapped = [one for one in mapped if one.field != "type"]
     refused = [one for one in differing if one in options]
     if refused:
         raise ConfigurationError(
@@ -190,6 +205,11 @@ def propose(
     warnings = [
         f"--{one} is not mapped: rows of one document have different values" for one in differing
     ]
+    if unknown_types:
+        warnings.append(
+            f"--type is not mapped: {', '.join(unknown_types)} is no knowledge_type. To filter by"
+            " filter_type, insert it into public.knowledge_types first"
+        )
     carried = [one for one in checked if one.field not in differing]
     warnings += _warnings(table, parent, carried, is_public)
     return Proposal(table, key, key_reason, mapped, warnings, condition, others, parent)
@@ -198,7 +218,7 @@ def propose(
 def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
     """Propose the fields of documents from the columns of their own table, by their names."""
     for name in ("title", "url", "owner", "groups", "updated"):
-        one = _field(parent.table, name, {}, [parent.key], None)
+        one = _field(parent.table, name, {}, [parent.key])
         if one and one.column:
             shown = f"parent.{one.source}"
             yield Mapped(name, one.source, one.reason, one.column, shown, "parent")
@@ -260,24 +280,17 @@ def _pairs(columns: Sequence[str]) -> str:
     return sql.SQL(", ").join(pairs).as_string(None)
 
 
-def _of_layout(table: Table, name: str, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    layout = LAYOUTS[name]
-    required = {field: value for field, value in layout.required.items() if field not in options}
-    missing = [one for one in required.values() if table.column(one) is None]
-    if missing:
-        raise ConfigurationError(
-            f"{table} is not of the layout {name} ({layout.summary}): it has no column "
-            f"{', '.join(missing)}",
-            remedy="Leave out --from, or name the columns (--key, --content, --embedding, ...).",
-        )
+def _of_layout(table: Table) -> dict[str, tuple[str, str]]:
+    """Return the fields of a known layout that the table has, each with the reason."""
     columns = {column.name for column in table.columns}
+    layout = next((one for one in LAYOUTS if one.columns <= columns), None)
+    if layout is None:
+        return {}
     schema = sql.Identifier(table.schema).as_string(None)
-    fields = {
-        field: value.replace("{schema}", schema)
-        for field, value in {**required, **layout.optional}.items()
-        if columns.intersection(_words(value))
+    return {
+        field: (value.replace("{schema}", schema), f"the layout of {layout.summary}")
+        for field, value in layout.fields.items()
     }
-    return {field: (value, f"the layout {name}") for field, value in fields.items()}
 
 
 def _words(expression: str) -> Sequence[str]:
@@ -333,14 +346,13 @@ def _field(
     name: str,
     chosen: Mapping[str, tuple[str, str]],
     key: Sequence[str],
-    layout: str | None,
 ) -> Mapped | None:
     if name in chosen:
         source, reason = chosen[name]
         if source == NOT_MAPPED:
             return None
         return Mapped(name, source, reason, table.column(source))
-    if layout is not None or name not in USUAL_NAMES:
+    if name not in USUAL_NAMES:
         return None
     usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
     for usual in USUAL_NAMES[name]:
@@ -404,6 +416,22 @@ def _differing_in_documents(
             rows=sql.SQL(condition or "true"),
         ).fetchone()
     ]
+
+
+def _unknown_types(
+    database: Database, table: Table, parent: Parent | None, mapped: Sequence[Mapped]
+) -> list[str]:
+    """List the values of the type that are no knowledge_type."""
+    type_ = next((one for one in mapped if one.field == "type"), None)
+    if type_ is None:
+        return []
+    row = database.execute(
+        _UNKNOWN_TYPES,
+        value=type_.expression,
+        table=table.identifier,
+        join=parent.join if parent else sql.SQL(""),
+    ).fetchone()
+    return sorted((row and row[0]) or [])[:5]
 
 
 def _check_dimensions(database: Database, table: Table, mapped: Sequence[Mapped]) -> None:

@@ -86,6 +86,7 @@ DOCUMENT_FIELDS = {
     "owner": "owner_id",
     "groups": "allowed_groups",
     "updated": "document_date",
+    "type": "knowledge_type",
     "collection": "collection",
     "visibility": "visibility",
     "document": "document_key",
