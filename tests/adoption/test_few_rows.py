@@ -18,6 +18,8 @@ create table public.notes (
   is_public boolean, made_at timestamptz, metadata jsonb, embedding extensions.vector(3)
 );
 create table public.members (org_id int, user_id uuid);
+create table public.orgs (id int primary key, name text, owner uuid, is_open boolean);
+insert into public.orgs values (7, 'Rare', '{ANNA}', true), (1, 'Usual', '{BERT}', true);
 insert into public.members values (7, '{ANNA}'), (1, '{BERT}');
 insert into public.notes
 select place, case when place <= {OF_ANNA} then '{ANNA}' else '{BERT}' end::uuid,
@@ -137,6 +139,63 @@ def test_a_condition_that_is_no_filter_is_decided_by_a_person(
         (call,) = calls.keep(Database(notes), "notes", run=True)
         assert call.undecided
         assert rows_of_anna(notes) == ASKED
+
+
+# Joins with the table of the documents, in each part of a query.
+JOINED = """
+with near as (
+  select n.id, o.name as org, row_number() over (order by n.embedding <=> query_embedding) as place
+    from notes n join orgs o on o.id = n.org_id
+   where o.owner = auth.uid() and o.is_open order by place limit 2 * match_count
+), worded as (
+  select n.id, row_number() over (order by ts_rank(to_tsvector('english', n.content),
+         websearch_to_tsquery('english', query_text)) desc) as place
+    from orgs o inner join notes n on n.org_id = o.id
+   where to_tsvector('english', n.content) @@ websearch_to_tsquery('english', query_text)
+     and o.owner = auth.uid() order by place limit 2 * match_count
+)
+select n.id, o.name as title
+  from near full join worded on worded.id = near.id
+  join notes n on n.id = coalesce(near.id, worded.id) left join orgs o on o.id = n.org_id
+ order by coalesce(1.0 / (60 + near.place), 0) + coalesce(1.0 / (60 + worded.place), 0) desc
+ limit match_count
+"""
+PLAIN_JOINED = """
+select n.id, o.name from notes n join orgs o on o.id = n.org_id and {condition}
+ order by (n.embedding <=> query_embedding) - ts_rank(to_tsvector('english', n.content),
+          websearch_to_tsquery('english', query_text))
+ limit match_count
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        JOINED,
+        PLAIN_JOINED.format(condition="o.owner = auth.uid()"),
+        PLAIN_JOINED.format(condition="true").replace(
+            " order by (n", " where o.owner = auth.uid() and o.is_open order by (n"
+        ),
+        PLAIN_JOINED.format(condition="owner = (select auth.uid())"),
+    ],
+)
+def test_a_condition_on_a_joined_table_is_a_filter(notes: Connection, body: str) -> None:
+    with notes.transaction(force_rollback=True):
+        create(notes, body)
+        before = rows_of_anna(notes)
+        (call,) = calls.keep(Database(notes), "notes", run=True)
+        assert call.undecided == []
+        assert (before, rows_of_anna(notes)) == (ASKED, ASKED)
+        names = notes.execute(
+            "select distinct content from public.my_notes('[1,0,0]', 'note', 5)"
+        ).fetchall()
+        assert names == []
+        claims = f'{{"sub": "{ANNA}"}}'
+        notes.execute("select set_config('request.jwt.claims', %s, true)", [claims])
+        names = notes.execute(
+            "select distinct content from public.my_notes('[1,0,0]', 'note', 5)"
+        ).fetchall()
+        assert names == [("Rare",)]
 
 
 # Shapes of public projects, in words of our own.

@@ -61,9 +61,7 @@ class Named:
     def written(self, text: str) -> sql.Composed:
         """Return SQL. {0}: the table, its key and a function; {1} to {4}: further columns."""
         endings = ("", " t", " v", " g", " k")
-        return sql.SQL(text).format(  # type: ignore[arg-type]
-            *(sql.Identifier(f"{self.name}{ending}") for ending in endings)
-        )
+        return sql.SQL(text).format(*(sql.Identifier(f"{self.name}{ending}") for ending in endings))
 
     def run(self, text: str) -> Any:
         return self.connection.execute(self.written(text))
@@ -85,7 +83,7 @@ class Named:
 
     def search(self, function: str, **arguments: object) -> list[Row]:
         rows = self.connection.execute(
-            sql.SQL("select to_jsonb(hit) from {} as hit").format(sql.SQL(function)),  # type: ignore[arg-type]
+            sql.SQL("select to_jsonb(hit) from {} as hit").format(sql.SQL(function)),
             [Jsonb({"query_text": "firmware", **arguments})],
         )
         return [hit for (hit,) in rows]

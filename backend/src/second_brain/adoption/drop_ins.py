@@ -53,6 +53,14 @@ select exists (
             and document.source_row ->> 'adoption' is distinct from %(name)s
        )
 """
+_UNIQUE = """
+select class.relname, attribute.attname
+  from pg_catalog.pg_index as index
+  join pg_catalog.pg_class as class on class.oid = index.indrelid
+  join pg_catalog.pg_attribute as attribute
+    on attribute.attrelid = index.indrelid and attribute.attnum = index.indkey[0]
+ where index.indisunique and index.indnkeyatts = 1 and index.indpred is null
+"""
 _TABLES = """
 select class.relname, array_agg(attribute.attname::text)
   from pg_catalog.pg_class as class
@@ -171,6 +179,7 @@ def adopted(database: Database, name: str) -> Source:
         collection,
         is_shared,
         dict(database.execute(_TABLES).fetchall()),
+        {(table, column) for table, column in database.execute(_UNIQUE).fetchall()},
         has_policies,
         has_hnsw,
     )
@@ -439,7 +448,11 @@ class DropIn:
             "^total_count$": "count(*) over ()",
         }
         shown = []
-        for name, type_ in self.function.columns:
+        for place, (name, type_) in enumerate(self.function.columns):
+            read = self.query.result(place) if self.query else ""
+            if read:
+                shown.append(f"({read})::{type_}")
+                continue
             own = [f"source.{quoted(name)}"] if name in self.source.columns else []
             values = own + [scores[one] for one in scores if re.search(one, name, re.IGNORECASE)]
             if not values:

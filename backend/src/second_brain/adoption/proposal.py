@@ -74,7 +74,7 @@ OPTIONS = tuple(_TYPES)
 """The fields that have an option; collection and visibility are mapped by layouts and parents."""
 _SHOWN = ("title", "url", "updated")
 _OF_CHUNKS = ("document", "position")
-_KEPT_AS_METADATA = ("type", "owner", "groups", "updated", *_OF_CHUNKS)
+_KEPT_AS_METADATA = ("type", "visibility", "owner", "groups", "updated", *_OF_CHUNKS)
 _PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
 ALL_ROWS = "all"
 """The value of --rows for all of them."""

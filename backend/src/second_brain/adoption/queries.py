@@ -134,7 +134,8 @@ class Source:
 
     In `carried`, the column that is the metadata has the type metadata, and those of enums enum.
     `searched`: columns whose words are searched. `collection`: the one that all its rows are in;
-    `is_shared`: other documents are in it, too. `tables`: the columns of all tables, by name.
+    `is_shared`: other documents are in it, too. `tables`: the columns of all tables, by name;
+    `unique`: tables and columns that have each value once.
     """
 
     schema: str
@@ -148,6 +149,7 @@ class Source:
     collection: str | None
     is_shared: bool
     tables: Mapping[str, Collection[str]]
+    unique: Collection[tuple[str, str]]
     has_policies: bool
     has_hnsw: bool
 
@@ -271,6 +273,21 @@ class Query:
             return text_of(node.args.get("count")) or "1"
         return "" if node is None else text_of(node.expression)
 
+    def result(self, place: int) -> str:
+        """Return a column of the result as SQL over the adopted table, empty where it is none."""
+        shown = self.tree.expressions[place] if place < len(self.tree.expressions) else None
+        if not isinstance(shown, exp.Expr):
+            return ""
+        value: exp.Expr = shown.unalias()
+        if isinstance(value, exp.Column) and value.text("table") not in self._aliases:
+            value = self._renamed.get(name_of(value), value)
+        is_read = (
+            value.text("table") in self._aliases and name_of(value) in self.source.columns
+            if isinstance(value, exp.Column)
+            else isinstance(value, exp.Subquery) and not value.find(exp.AggFunc, exp.Window)
+        )
+        return text_of(value.transform(self._of_source)) if is_read else ""
+
     def shown(self) -> str:
         """Return the columns of a plain select."""
         return ",\n         ".join(
@@ -383,6 +400,11 @@ class Query:
                 filter_ = _filter(condition, self, arguments)
                 if filter_ is not None:
                     found.filters.append(filter_)
+                    if any(one is not condition for one in condition.find_all(exp.From)):
+                        found.notes.append(
+                            f"its condition {text} narrows the search for up to {MOST_VALUES:,}"
+                            " values; of more, the hits are checked"
+                        )
                 elif _value(condition, self, arguments) is None and not any(
                     map(_is_distance, condition.walk())
                 ):
@@ -501,13 +523,138 @@ def read(
         for one in list(query.find_all(exp.Parameter)):
             one.replace(exp.paren(values[int(one.name) - 1]))
     else:
-        for one in list(query.find_all(exp.Column)):
-            relation, name = one.text("table"), name_of(one)
+        for column in list(query.find_all(exp.Column)):
+            relation, name = column.text("table"), name_of(column)
             if relation == function and name in arguments and relation != source.name:
-                one.replace(exp.Parameter(this=exp.Literal.number(arguments.index(name) + 1)))
+                column.replace(exp.Parameter(this=exp.Literal.number(arguments.index(name) + 1)))
             elif not relation and name in variables and name not in source.columns:
-                one.replace(exp.paren(variables[name].copy()))
+                column.replace(exp.paren(variables[name].copy()))
+    ctes = {name_of(one.args["alias"]) for one in query.find_all(exp.CTE)}
+    for select in list(query.find_all(exp.Select)):
+        if not _is_within(select):
+            is_plain = select is query and not select.args.get("with_")
+            _join_by_conditions(select, source, ctes, is_plain=is_plain)
     return Query(query, source)
+
+
+def _join_by_conditions(
+    select: exp.Select, source: Source, ctes: Collection[str], *, is_plain: bool
+) -> None:
+    """Write joins of the adopted table with others as conditions: `column in (select key ...)`.
+
+    Of a plain query, those that restrict rows; the columns of the others are read where they are
+    shown. What else reads the other table leaves the join as it is.
+    """
+    joins = [*(select.args.get("joins") or [])]
+    from_ = select.args.get("from_")
+    if from_ is None:
+        return
+    relations = [(from_.this, "", None)]
+    relations += [(one.this, one.side or one.kind, one) for one in joins]
+    named = [one for one in relations if isinstance(one[0], exp.Table)]
+    own = [one[0] for one in named if name_of(one[0]) == source.name]
+    if len(own) != 1 or len(named) < len(relations) or any(one.args.get("using") for one in joins):
+        return
+    alias_of = {id(one): name_of(one.args.get("alias")) or name_of(one) for one, _, _ in named}
+    for table, side, join in named:
+        columns = source.tables.get(name_of(table), ())
+        is_inner = side.upper() in ("", "INNER")
+        if table is own[0] or name_of(table) in ctes or not (is_inner or side.upper() == "LEFT"):
+            continue
+        alias = alias_of[id(table)]
+
+        def relation(node: exp.Expr, alias: str = alias, columns: Any = columns) -> str:
+            is_other = name_of(node) not in source.columns and name_of(node) in columns
+            return node.text("table") or (alias if is_other else "")
+
+        def reads(node: exp.Expr | None, alias: str = alias, relation: Any = relation) -> bool:
+            return node is not None and any(
+                relation(one) == alias for one in node.find_all(exp.Column)
+            )
+
+        inner_joins = [one for one in joins if not one.side]
+        of_joins = inner_joins if is_inner or join is None else [join]
+        where = select.args.get("where")
+        pool = [one for other in of_joins for one in _conjuncts(other.args.get("on"))]
+        pool += _conjuncts(where.this) if where and is_inner else []
+        link = next(filter(None, (_link(one, alias, alias_of[id(own[0])], source, name_of(table))
+                                  for one in pool)), None)  # fmt: skip
+        if link is None:
+            continue
+        key, column, equal = link
+        mine = [one for one in pool if reads(one) and one is not equal]
+        others = {alias_of[id(one)] for one, _, _ in named} - {alias}
+        elsewhere = [
+            value
+            for name, value in select.args.items()
+            if name not in ("expressions", "joins", "where", "from_", "with_")
+        ]
+        is_mixed = any(
+            relation(one) in others or (not relation(one) and name_of(one) in source.columns)
+            for condition in mine
+            for one in condition.find_all(exp.Column)
+        )
+        read_elsewhere = any(
+            reads(part)
+            for value in elsewhere
+            for part in (value if isinstance(value, list) else [value])
+            if isinstance(part, exp.Expr)
+        ) or (where is not None and not is_inner and reads(where))
+        read_elsewhere = read_elsewhere or any(
+            reads(one.args.get("on")) for one in joins if one not in of_joins
+        )
+        if is_mixed or read_elsewhere or (mine and not is_inner) or (is_plain and not mine):
+            continue
+        for one in [*mine, *select.expressions]:
+            for node in list(one.find_all(exp.Column)):
+                if relation(node) == alias:
+                    node.set("table", exp.to_identifier(alias))
+        inner = exp.select(exp.column(key, table=alias)).from_(table.copy())
+        for one in mine:
+            inner = inner.where(one.copy())
+        for one in list(select.expressions):
+            for node in list(one.find_all(exp.Column)):
+                if node.text("table") == alias:
+                    shown = exp.select(node.copy()).from_(table.copy())
+                    shown = shown.where(
+                        exp.EQ(this=exp.column(key, table=alias), expression=column)
+                    )
+                    value: exp.Expr = exp.Subquery(this=shown)
+                    is_bare = node is one
+                    node.replace(exp.alias_(value, name_of(node)) if is_bare else value)
+        kept = [one.copy() for one in pool if one is not equal and one not in mine]
+        if is_inner:
+            kept.append(exp.In(this=column.copy(), query=exp.Subquery(this=inner)))
+            rest = [one for one in joins if one is not join and one not in of_joins]
+            others_joined = [one for one in of_joins if one is not join]
+            for one in others_joined:
+                one.set("on", exp.true())
+            if join is None:
+                first = next(one for one in others_joined if one.this is own[0])
+                from_.set("this", own[0].copy())
+                others_joined.remove(first)
+            joins = [*others_joined, *rest]
+            select.set("where", exp.Where(this=exp.and_(*kept, copy=False)))
+        else:
+            joins = [one for one in joins if one is not join]
+        select.set("joins", joins)
+        _join_by_conditions(select, source, ctes, is_plain=is_plain)
+        return
+
+
+def _link(
+    condition: exp.Expr, alias: str, own: str, source: Source, table: str
+) -> tuple[str, exp.Column, exp.Expr] | None:
+    """Return the key of a table and the column of the adopted one that a condition compares."""
+    if not _joins(condition):
+        return None
+    for key, column in (
+        (condition.this, condition.expression), (condition.expression, condition.this)
+    ):  # fmt: skip
+        is_key = key.text("table") == alias and (table, name_of(key)) in source.unique
+        if is_key and column.text("table") in ("", own) and name_of(column) in source.columns:
+            return name_of(key), column.copy(), condition
+    return None
 
 
 def _variables(
@@ -539,7 +686,7 @@ def _variables(
         names = {name_of(column) for column in read.find_all(exp.Column)}
         if not names <= {*arguments, *found}:
             return None
-        value = exp.paren(values[0].copy())
+        value: exp.Expr = exp.paren(values[0].copy())
         for column in list(value.find_all(exp.Column)):
             name = name_of(column)
             if name in found:
@@ -570,9 +717,10 @@ def _lexed(code: str) -> str:
 
 
 def _is_within(node: exp.Expr | None) -> bool:
-    """Return whether a node is in a condition of a query."""
+    """Return whether a node is in a condition or a column of a query."""
     return node is not None and (
         isinstance(node, exp.Where)
+        or (isinstance(node.parent, exp.Select) and node.arg_key == "expressions")
         or (isinstance(node.parent, exp.Join) and node.arg_key == "on")
         or _is_within(node.parent)
     )
@@ -693,23 +841,23 @@ def _filter(condition: exp.Expr, query: Query, arguments: Sequence[str]) -> str 
         scalars = f"jsonb_agg(one::jsonb) filter (where one ~ {literal(_JSON_SCALAR)})"
         values = f"coalesce(jsonb_agg(one), '[]') || coalesce({scalars}, '[]')"
         listed = f"(select {values} from unnest(({text})::text[]) as one)"  # noqa: S608
-        without = {
+        cases = {
             f"jsonb_array_length(value) > {MOST_VALUES} or value::text ~ '\"[[:space:]]*[[{{]'": (
                 "'[]'"
             )
         }
-        return _filter_sql(metadata, "in", listed, without)
+        return _filter_sql(metadata, "in", listed, cases)
     if kind == JSON_TEXT and operator == "eq":
         # A number or a boolean of JSON has the same text.
         shown = (
             f"case when value #>> '{{}}' ~ {literal(_JSON_SCALAR)} then"
             " jsonb_build_array(value, (value #>> '{}')::jsonb) else jsonb_build_array(value) end"
         )
-        without = {
+        cases = {
             "value is null": _condition(metadata, "in", "'[]'::jsonb"),
             "value #>> '{}' ~ '^[[:space:]]*[[{]'": "'[]'",
         }
-        return _filter_sql(metadata, "in", f"to_jsonb(({text})::text)", without, shown)
+        return _filter_sql(metadata, "in", f"to_jsonb(({text})::text)", cases, shown)
     is_equal = operator in ("eq", "ne", "in", "not_in")
     if type_ is None or operator is None or (type_ in _UNORDERED and not is_equal):
         return None
