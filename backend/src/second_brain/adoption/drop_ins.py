@@ -32,7 +32,8 @@ select namespace.nspname, class.relname,
             and not attribute.attisdropped
        ),
        adoption.key_columns, adoption.key_types,
-       pg_catalog.pg_get_viewdef(%(view)s::regclass), class.relrowsecurity,
+       pg_catalog.pg_get_viewdef(%(view)s::regclass), adoption.embedding_column,
+       class.relrowsecurity,
        exists (
          select
            from pg_catalog.pg_index as index
@@ -161,7 +162,7 @@ def adopted(database: Database, name: str) -> Source:
     """Read what drop-ins need to know of an adoption."""
     view = f"{database.install.internals}.adopted_{name}"
     row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
-    schema, table, attributes, key, key_types, definition, *facts = row
+    schema, table, attributes, key, key_types, definition, embedding, *facts = row
     has_policies, has_hnsw = facts
     columns = {name: kind for name, (kind, _) in attributes.items()}
     carried, searched, collection = _mapped(definition, columns)
@@ -180,6 +181,7 @@ def adopted(database: Database, name: str) -> Source:
         is_shared,
         dict(database.execute(_TABLES).fetchall()),
         {(table, column) for table, column in database.execute(_UNIQUE).fetchall()},
+        embedding,
         has_policies,
         has_hnsw,
     )

@@ -94,3 +94,11 @@ USUAL_NAMES = {
     "updated": ("document_date", "updated_at", "modified_at", "published_at", "date", "created_at"),
 }  # fmt: skip
 """For each field, the names of columns that are proposed for it, best first."""
+
+NO_TEXTS = frozenset(
+    {
+        "model", "model_name", "embedding_model", "status", "type", "kind", "lang", "language",
+        "source", "hash", "content_hash", "created_by", "error",
+    }
+)  # fmt: skip
+"""Names of columns that are no content, also where no other column is a text."""

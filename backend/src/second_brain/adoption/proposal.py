@@ -4,13 +4,14 @@ It only reads. `migration` writes the SQL.
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
-from second_brain.adoption.layouts import LAYOUTS, USUAL_NAMES
+from second_brain.adoption.layouts import LAYOUTS, NO_TEXTS, USUAL_NAMES
 from second_brain.adoption.tables import (
     DOCUMENT_FIELDS,
     TEXTS,
@@ -21,10 +22,11 @@ from second_brain.adoption.tables import (
     hiding_columns,
     read_parent,
     read_table,
+    referenced,
 )
 from second_brain.database import migrations
 from second_brain.errors import ConfigurationError, MigrationMissingError
-from second_brain.services.install import Database
+from second_brain.services.install import Database, is_plain
 
 _SAMPLE = "select {columns} from {table} as source{join} limit 20"
 _DIMENSIONS = """
@@ -145,7 +147,8 @@ def propose(
         chosen["document"] = (parent.column, f"the key of {parent.table}")
     key, key_reason = _key(table, chosen.pop("key", None))
     names = [one for one in DOCUMENT_FIELDS if finds_documents or one not in _OF_CHUNKS]
-    mapped = [one for name in names if (one := _field(table, name, chosen, key))]
+    dimensions = migrations.stored_dimensions(database.connection, database.install.schema)
+    mapped = [one for name in names if (one := _field(table, name, chosen, key, dimensions))]
     if parent:
         of_parent = {one.field: one for one in _fields_of_parent(parent) if one.field not in chosen}
         mapped = [one for one in mapped if one.field not in of_parent] + [*of_parent.values()]
@@ -163,7 +166,8 @@ def propose(
     if not any(one.field == "content" for one in mapped):
         raise ConfigurationError(
             f"{table} has no column of texts that could be the content",
-            remedy="Name it: --content COLUMN, or an expression such as "
+            remedy=_texts_elsewhere(database, table)
+            or "Name it: --content COLUMN, or an expression such as "
             "--content \"question || ' ' || answer\".",
         )
     condition = None if rows in (None, ALL_ROWS) else rows
@@ -280,6 +284,20 @@ def _pairs(columns: Sequence[str]) -> str:
     return sql.SQL(", ").join(pairs).as_string(None)
 
 
+def _texts_elsewhere(database: Database, table: Table) -> str | None:
+    """Return the options for a table of embeddings whose texts are in a table that it refers to."""
+    for name in referenced(database, table):
+        parent = read_table(database, name)
+        content = _field(parent, "content", {}, [])
+        if content and content.column:
+            column = content.column.name
+            if not is_plain(column):
+                column = sql.Identifier(column).as_string(None)
+            options = f"--parent {shlex.quote(name)} --content {shlex.quote(f'parent.{column}')}"
+            return f"The texts are in {parent}: {options}"
+    return None
+
+
 def _of_layout(table: Table) -> dict[str, tuple[str, str]]:
     """Return the fields of a known layout that the table has, each with the reason."""
     columns = {column.name for column in table.columns}
@@ -346,6 +364,7 @@ def _field(
     name: str,
     chosen: Mapping[str, tuple[str, str]],
     key: Sequence[str],
+    dimensions: int | None = None,
 ) -> Mapped | None:
     if name in chosen:
         source, reason = chosen[name]
@@ -355,6 +374,11 @@ def _field(
     if name not in USUAL_NAMES:
         return None
     usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
+    if name == "embedding":
+        # Of several models, that of the corpus.
+        usable = [one for one in usable if one.modifier == dimensions] or usable
+    if name == "content":
+        usable = [one for one in usable if one.usual_name not in NO_TEXTS]
     for usual in USUAL_NAMES[name]:
         for column in usable:
             if column.usual_name == usual:

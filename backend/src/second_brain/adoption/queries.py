@@ -150,11 +150,14 @@ class Source:
     is_shared: bool
     tables: Mapping[str, Collection[str]]
     unique: Collection[tuple[str, str]]
+    embedding: str | None
     has_policies: bool
     has_hnsw: bool
 
     def vector(self, query: "Query | None" = None) -> str | None:
-        """Return the column that has the embeddings: the first, or the one that a query names."""
+        """Return the column that has the embeddings: the adopted, else one that a query names."""
+        if self.embedding is not None:
+            return self.embedding
         names = [name for name, kind in self.columns.items() if kind in ("vector", "halfvec")]
         named = {name_of(one) for one in query.tree.find_all(exp.Column)} if query else ()
         return min(names, key=lambda one: one not in named, default=None)
