@@ -1,10 +1,8 @@
 """What an adoption adds to the writes of a table (docs/adopt.md): medians in milliseconds.
 
-Five tables have the same rows: the first is not adopted; the others are adopted in place, as a
-copy, with contents that are split, and with `--later`. A body has about 300 words. Each statement
-is a transaction, and runs on the tables in turns, so that other load of the machine meets all of
-them. What `--later` has noted is carried over after each statement (worker). With other load, judge
-the second table: the CPU time of the server's process for the connection.
+Two tables have the same rows; one is adopted. A body has about 300 words. Each statement is a
+transaction, and runs on the tables in turns, so that other load of the machine meets both. With
+other load, judge the second table: the CPU time of the server's process for the connection.
 
 The database has core and the modules of `--modules`: words, whose lists follow each stored text,
 adds as much to each write again.
@@ -29,13 +27,7 @@ from benchmarks.corpus import Library
 from benchmarks.memory import process_cpu
 from benchmarks.scratch import database
 
-TABLES: dict[str, Sequence[str] | None] = {
-    "bare": None,
-    "adopted": (),
-    "copied": ("--copy",),
-    "split": ("--copy", "--split"),
-    "later": ("--later",),
-}
+TABLES = ("bare", "adopted")
 BATCH = 100
 """Rows of a large statement; one in ten rounds has it."""
 CREATE: LiteralString = """
@@ -58,7 +50,6 @@ ON_ROWS: dict[str, LiteralString] = {
     "update of the body": "update public.{table} set body = body || ' x' where id = any (%s)",
     "delete": "delete from public.{table} where id = any (%s)",
 }
-CARRY_OVER = "select knowledge_internal.carry_over_noted(most_rows => 100000)"
 COMMAND = "import sys; from second_brain.cli import main; sys.exit(main())"
 
 Connection = psycopg.Connection[Any]
@@ -112,8 +103,6 @@ def measure(connection: Connection, names: Sequence[str], stored: int, rounds: i
         given = writes.insert(BATCH)
         for _, identifier in on_tables:
             connection.execute(sql.SQL(INSERT).format(table=identifier), given)
-    if "later" in names:
-        connection.execute(CARRY_OVER)
     connection.execute("analyze")
     times: Figures = defaultdict(list)
     for number in range(rounds):
@@ -122,17 +111,13 @@ def measure(connection: Connection, names: Sequence[str], stored: int, rounds: i
                 for on, identifier in on_tables:
                     composed = sql.SQL(statement).format(table=identifier)
                     times[rows, name, on].append(milliseconds(connection, composed, given))
-                if "later" in names:
-                    taken = milliseconds(connection, sql.SQL(CARRY_OVER).format(), [])
-                    if name in ("insert", "update of the body"):
-                        times[rows, f"worker, after {name}", "later"].append(taken)
     return times
 
 
-def adopt(connection: Connection, name: str, options: Sequence[str]) -> None:
+def adopt(connection: Connection, name: str) -> None:
     """Adopt a table with the command."""
     dsn = f"{connection.info.dsn} password={connection.info.password or 'none'}"
-    arguments = ("adopt", f"public.{name}", *options, "--apply", "--dsn", dsn)
+    arguments = ("adopt", f"public.{name}", "--apply", "--dsn", dsn)
     subprocess.run([sys.executable, "-c", COMMAND, *arguments], check=True, capture_output=True)
 
 
@@ -149,9 +134,8 @@ def main() -> None:
     with database(3, modules=options.modules) as connection:
         for name in options.tables:
             connection.execute(sql.SQL(CREATE).format(table=sql.Identifier(name)))
-            how = TABLES[name]
-            if how is not None:
-                adopt(connection, name, how)
+            if name != "bare":
+                adopt(connection, name)
         found = measure(connection, options.tables, options.rows, options.rounds)
     statements = list(dict.fromkeys((rows, statement) for rows, statement, _ in found))
     for place, what in enumerate(("ms, median", "ms of CPU, median")):

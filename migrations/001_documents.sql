@@ -464,7 +464,7 @@ begin
 end
 $$;
 
--- The text of a stored row, for a trigger whose row has no text because it is kept elsewhere.
+-- The text of a stored row that has none, because it is kept elsewhere.
 create function knowledge_internal.content_of(chunk_id uuid) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin

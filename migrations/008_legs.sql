@@ -703,7 +703,6 @@ declare
   native_reason text;
   pass integer := 3;
   begun_at timestamptz := clock_timestamp();
-  inferred knowledge_internal.search_plan := plan; -- the vector leg of a question in words
 begin
   list.formulation := formulation;
   list.collection := collection;
@@ -811,8 +810,8 @@ begin
     question.embedding := knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores);
     question.is_inferred := false;
     question.matching_query := null;
-    inferred.questions[formulation] := question;
-    near := knowledge_internal.rank_legs(formulation, collection, inferred);
+    plan.questions[formulation] := question;
+    near := knowledge_internal.rank_legs(formulation, collection, plan);
     list.vector_strategy := 'from the best text hits: ' || near.vector_strategy;
     list.vector_ids := near.vector_ids;
     list.similarities := near.similarities;

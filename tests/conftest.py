@@ -26,7 +26,7 @@ from second_brain.database.embedded import EmbeddedPostgres, apply_prelude
 from tools import throw_away
 
 # Options, fixture and summary of tests/chaos; the fixtures of tests/workbench and of commands.
-pytest_plugins = ("trials", "opened_workbench", "command_line", "pooler", "both_ways")
+pytest_plugins = ("trials", "opened_workbench", "command_line", "pooler")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Connect = Callable[..., Connection]

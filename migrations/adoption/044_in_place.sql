@@ -93,13 +93,12 @@ begin
        and attribute.attcollation <> type.typcollation
   ) then
     raise exception 'key_columns: % has a collation of its own', key_columns[1]
-      using errcode = '22023', hint = 'Adopt a copy of it: second-brain adopt TABLE --copy';
+      using errcode = '22023', hint = 'Name another key column (--key).';
   end if;
   if knowledge_internal.has_children(source) then
     raise exception 'source: % has child tables, so a key can be there twice', source
       using errcode = '22023',
-            hint = 'Adopt a copy of it: second-brain adopt TABLE --copy. Or make the children '
-              'partitions.';
+            hint = 'Make the children partitions of it, or adopt each child.';
   end if;
   -- Chunks of a place that is gone must not become those of a new one.
   perform pg_advisory_xact_lock(hashtext('knowledge_internal.checked_place'));
@@ -117,12 +116,40 @@ begin
 end
 $$;
 
--- Writes the functions that read a row of a place: its text, its embedding, and, where several rows
--- are chunks of one document, its source_row.
-create function knowledge_internal.write_places() returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
+-- The source_row of a row of a place, where several rows are chunks of one document.
+create function knowledge_internal.place_row(
+  place integer, of_bigint bigint, of_uuid uuid, of_text text
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Names are those that the catalogue has.
 set quote_all_identifiers = off as $$
+begin
+  return (
+    select jsonb_build_object(
+             'adoption', stored.name, 'table', stored.source::text,
+             'key', jsonb_build_object(
+               stored.key_columns[1],
+               coalesce(to_jsonb(of_bigint), to_jsonb(of_uuid), to_jsonb(of_text))
+             ),
+             'types', jsonb_build_object(stored.key_columns[1], stored.key_types[1])
+           )
+      from public.knowledge_adoptions as stored
+     where stored.place_id = place_row.place
+       and exists (
+             select
+               from pg_catalog.pg_attribute as attribute
+              where attribute.attrelid
+                      = to_regclass(format('knowledge_internal.%I', 'adopted_' || stored.name))
+                and attribute.attname = 'document_key'
+           )
+  );
+end
+$$;
+
+-- Writes the functions that read a row of a place: its text and its embedding. No name of the table
+-- is in them: the view of the adoption has it.
+create function knowledge_internal.write_places() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   read record;
 begin
@@ -130,8 +157,7 @@ begin
     select listed.name, listed.type, listed.needs
       from (
              values ('place_content', 'text', 'content'),
-                    ('place_embedding', 'extensions.vector', 'embedding'),
-                    ('place_row', 'jsonb', 'document_key')
+                    ('place_embedding', 'extensions.vector', 'embedding')
            ) as listed (name, type, needs)
   loop
     execute format(
@@ -158,28 +184,15 @@ begin
       (
         select string_agg(
                  format(
-                   E'\n            when %s then return %s;', place.place_id,
-                   case read.needs
-                     when 'document_key' then format(
-                       'pg_catalog.jsonb_build_object(''adoption'', %L, ''table'', %L, ''key'','
-                       ' pg_catalog.jsonb_build_object(%L, of_%s), ''types'','
-                       ' pg_catalog.jsonb_build_object(%3$L, %5$L))',
-                       place.name, place.source, place.key_columns[1],
-                       knowledge_internal.key_kind(place.key_types), place.key_types[1]
-                     )
-                     else format(
-                       '(select adopted.%I::%s from knowledge_internal.%I as adopted'
-                       ' where adopted.key_1 = of_%s)',
-                       read.needs, read.type, 'adopted_' || place.name,
-                       knowledge_internal.key_kind(place.key_types)
-                     )
-                   end
+                   E'\n            when %s then return (select adopted.%s::%s'
+                   ' from knowledge_internal.%I as adopted where adopted.key_1 = of_%s);',
+                   place.place_id, read.needs, read.type, 'adopted_' || place.name,
+                   knowledge_internal.key_kind(place.key_types)
                  ),
                  '' order by place.place_id
                )
           from public.knowledge_adoptions as place
-         where place.place_id is not null
-           and exists (
+         where exists (
                  select from pg_catalog.pg_attribute as attribute
                   where attribute.attrelid
                           = to_regclass(format('knowledge_internal.%I', 'adopted_' || place.name))
@@ -551,7 +564,7 @@ create function knowledge_internal.placed_chunks(
   place_embedded boolean, has_embedding boolean
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- As in store_placed_rows.
 set enable_seqscan = off as $$
 begin
   return query execute format(
@@ -574,7 +587,7 @@ create function knowledge_internal.store_placed_rows(
   adoption public.knowledge_adoptions, keys jsonb, given knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- The plans are made when the tables are small, and used when they are large.
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
@@ -707,7 +720,7 @@ $$;
 create function knowledge_internal.lock_adopted(adoption public.knowledge_adoptions, keys jsonb)
 returns uuid[]
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- As in store_placed_rows.
 set enable_seqscan = off as $$
 begin
   return array(
@@ -738,7 +751,7 @@ create function knowledge_internal.delete_adopted(
   kept knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- As in store_placed_rows.
 set enable_seqscan = off as $$
 begin
   delete from public.knowledge_chunks as chunk
@@ -752,12 +765,9 @@ begin
      and document.external_key <> all (
            array(select (row.document).external_key from unnest(kept) as row)
          )
-     and (
-       adoption.place_id is null
-       or not exists (
-            select from public.knowledge_chunks as chunk where chunk.document_id = document.id
-          )
-     );
+     and not exists (
+           select from public.knowledge_chunks as chunk where chunk.document_id = document.id
+         );
 end
 $$;
 
@@ -785,8 +795,8 @@ end
 $$;
 
 -- Runs after a statement that writes the parent of an adopted table: carries over the rows of the
--- documents that have changed, one document at a time, or notes their keys. The transition tables
--- are old_rows and new_rows; its argument is the name of the adoption.
+-- documents that have changed, one document at a time. The transition tables are old_rows and
+-- new_rows; its argument is the name of the adoption.
 create function knowledge_internal.carry_over_parents() returns trigger
 -- definer: who writes the parent needs no rights on the corpus.
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -823,14 +833,6 @@ begin
         knowledge_internal.mapped_record(mapped, 'gone')
       )
     );
-  end if;
-  if adoption.is_later then
-    execute format(
-      'insert into public.knowledge_adoption_changes (adoption_name, key)'
-      ' select $1, listed.key from (%s) as listed (key, document)', children
-    )
-    using adoption.name;
-    return null;
   end if;
   for keys in execute format(
     'select jsonb_agg(listed.key) from (%s) as listed (key, document) group by listed.document',

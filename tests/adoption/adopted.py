@@ -28,8 +28,6 @@ VECTOR_INDEX = (
     "create index on public.documents using hnsw (embedding extensions.vector_cosine_ops)"
 )
 Row = dict[str, Any]
-IN_PLACE = False
-"""Whether adopt() leaves texts and embeddings in a table with one key column."""
 
 
 def adopt(
@@ -37,7 +35,6 @@ def adopt(
     table: str = "public.documents",
     *,
     options: dict[str, str | None] | None = None,
-    layout: str | None = None,
     uses_embeddings: bool = True,
     leave_out: Sequence[str] = (),
     parent: str | None = None,
@@ -49,16 +46,13 @@ def adopt(
         database,
         table,
         {"document": None} | (options or {}),
-        layout,
         uses_embeddings=uses_embeddings,
         leave_out=leave_out,
-        finds_documents=parent is not None,
+        finds_documents=parent is not None or (options or {}).get("document") is not None,
         parent_name=parent,
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
     choices.setdefault("model", "m")
-    if IN_PLACE and len(proposed.key) == 1 and "chunk_size" not in choices:
-        choices.setdefault("is_in_place", True)
     text = migration.render(proposed, migration.Choices(**choices), database.install)
     connection.execute(text.encode())
     return str(choices["name"])
@@ -84,6 +78,10 @@ def findings(connection: Connection) -> list[tuple[str, str]]:
         for one in doctor.examine(connection)
         if one.check in ("adoptions", "tables") and one.status != "ok"
     ]
+
+
+def let_search(connection: Connection, role: str) -> None:
+    connection.execute("select knowledge_internal.let_search(%s)", [role])
 
 
 def faults(connection: Connection) -> list[str]:

@@ -68,7 +68,7 @@ def test_a_row_that_is_not_carried_over_is_named_with_status_1(adopt: Adopt, sou
 def test_a_removed_adoption_is_gone(adopt: Adopt, source: str) -> None:
     adopt(*APPLIED)
     adopt("--backfill")
-    adopt("--remove", "documents", "--delete-documents", "--apply")
+    adopt("--remove", "documents", "--apply")
     assert query(source, "select from public.knowledge_documents") == []
     query(source, "insert into public.documents (content) values ('No trigger.')")
     assert "no table is adopted" in adopt("--check", code=1).err
@@ -88,15 +88,12 @@ def test_a_removed_adoption_is_gone(adopt: Adopt, source: str) -> None:
             "has 2 dimensions, the corpus has 3",
         ),
         ("id int primary key, content text", "--name No_Name", "--name must be 1 to 40"),
-        ("id int primary key, content text", "--from langchain", "not of the layout langchain"),
-        ("id float primary key, content text", "--apply --copy", "has one of the types"),
-        ("id float primary key, content text", "", "--copy"),
+        ("id float primary key, content text", "", "add search_id bigint"),
         (
             "id int, part int, content text, primary key (id, part)",
             "",
             'alter table "public"."notes" add search_id bigint',
         ),
-        ("id int primary key, content text", "--split", "--copy"),
     ],
 )
 def test_a_table_that_cannot_be_adopted_is_refused_with_a_remedy(
@@ -186,16 +183,6 @@ def test_the_same_adoption_is_written_once(adopt: Adopt, tmp_path: Path) -> None
     changed, again = adopt(*DOCUMENTS, "--title", "none"), adopt(*DOCUMENTS)
     folder = tmp_path / "supabase" / "migrations"
     assert len(list(folder.glob("*_adopt_documents.sql"))) == 3, changed.out + again.out
-
-
-def test_later_and_carry_over(adopt: Adopt, source: str) -> None:
-    done = adopt(*APPLIED, "--later")
-    assert "After writes: second-brain adopt --carry-over documents" in done.err
-    adopt("--backfill")
-    query(source, "insert into public.documents (content) values ('Later.')")
-    assert "1 noted write to carry over" in adopt("--check").out
-    assert "1 noted row carried over." in adopt("--carry-over").out
-    assert "3 rows compared, 0 differences" in adopt("--check").out
 
 
 def test_an_adoption_without_its_table_does_not_stop_the_others(adopt: Adopt, source: str) -> None:

@@ -1,7 +1,8 @@
 """`adopt` says what becomes of each column, and asks which rows are searched."""
 
 import pytest
-from adopted import adopt, backfill, documents
+from adopted import adopt, backfill, compare, documents
+from psycopg.types.json import Jsonb
 
 from command_line import Run
 from conftest import Connection
@@ -93,7 +94,6 @@ def test_rows_come_and_go_with_their_columns(run: Run, dsn: str, database: Conne
         (("--rows", "nothing = 1"), "--rows"),
         (("--rows", "all", "--leave-out", "nothing"), "has no column nothing"),
         (("--rows", "all", "--position", "id"), "--position is given, and no document"),
-        (("--rows", "all", "--document", "team", "--copy"), "--document"),
     ],
 )
 def test_bad_options_are_refused(run: Run, dsn: str, options: tuple[str, ...], reason: str) -> None:
@@ -125,3 +125,23 @@ def test_rows_of_a_chunk_table_are_chunks_of_documents(
         "         query_text => 'wheel', neighbor_window => 1)"
     ).fetchall()
     assert rows == [("Open the case.\n[CHUNK BOUNDARY]\nTurn the wheel.", 2, "2")]
+
+
+def test_the_type_of_a_row_is_that_of_its_document(
+    run: Run, dsn: str, database: Connection
+) -> None:
+    database.execute(
+        "create table public.kept (id int primary key, content text, knowledge_type text);"
+        " insert into public.kept values (1, 'Rotate the keys.', 'note'), (2, 'Keys.', null)"
+    )
+    asked = ("adopt", "public.kept", "--apply", "--dsn", dsn)
+    assert "type       knowledge_type" in run(*asked).err
+    backfill(database, "kept")
+    assert compare(database, "kept").differences == 0
+    count = "select public.count_matching_knowledge_chunks(%s)"
+    of_notes = Jsonb({"query_text": "keys", "filter_type": "note"})
+    assert database.execute(count, [of_notes]).fetchone() == (1,)
+    database.execute("insert into public.kept values (3, 'Policy.', 'policy')")
+    assert "policy is no knowledge_type" in run(*asked).err
+    refused = run(*asked, "--type", "knowledge_type")
+    assert (refused.code, "policy is no knowledge_type" in refused.err) == (1, True)

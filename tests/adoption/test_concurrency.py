@@ -14,7 +14,7 @@ from adopted import GUIDE, adopt, backfill, compare, contents
 from conftest import Connect, Connection
 from waiting import await_lock_of, until
 
-pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
+pytestmark = pytest.mark.module("adoption")
 
 ROWS = 120
 

@@ -33,7 +33,7 @@ def source(database: Connection) -> Connection:
         " (null, 'Water the plants.', null, '[0,1,0]'),"
         " ('Bin', 'Empty the bin.', '{}', '[0,0,1]')"
     )
-    adopt(database, is_in_place=True)
+    adopt(database)
     backfill(database)
     return database
 
@@ -107,7 +107,7 @@ def two(source: Connection) -> Connection:
         " vector extensions.halfvec(3))"
     )
     source.execute("insert into public.notes (body, vector) values ('Rotate notes.', '[1,1,0]')")
-    adopt(source, "public.notes", is_in_place=True)
+    adopt(source, "public.notes")
     backfill(source, "notes")
     source.execute(
         "insert into public.knowledge_chunks (collection, content, embedding)"
@@ -139,7 +139,7 @@ def test_a_removed_adoption_leaves_the_others(two: Connection) -> None:
     carrying.remove(Database(two), "documents")
     assert set(found(two, query_text="rotate")) == {"Rotate notes.", "Rotate own."}
     assert two.execute("select count(*) from public.documents").fetchone() == (3,)
-    adopt(two, is_in_place=True)
+    adopt(two)
     assert backfill(two).stored == 3
     assert len(found(two, query_text="rotate")) == 3
 
@@ -185,7 +185,7 @@ def test_a_worker_writes_into_the_table_and_again_for_another_text(source: Conne
 @pytest.mark.module("embedding_queue")
 def test_the_embeddings_of_a_table_without_them_are_kept_beside_it(database: Connection) -> None:
     database.execute("create table public.notes (id text primary key, content text)")
-    adopt(database, "public.notes", is_in_place=True)
+    adopt(database, "public.notes")
     database.execute("insert into public.notes values ('a', 'one'), ('b', 'two')")
     assert queue(database, "[0,1,0]") == 2
     assert set(found(database, query_embedding="[0,1,0]")) == {"one", "two"}
@@ -241,7 +241,7 @@ select source.id as key_1, source.content, source.embedding, parent.name as titl
 @pytest.fixture
 def parts(database: Connection) -> Connection:
     database.execute(CHUNKS)
-    adopt(database, "public.parts", is_in_place=True)
+    adopt(database, "public.parts")
     database.execute("drop view knowledge_internal.adopted_parts")
     database.execute(MAPPING)
     database.execute("select knowledge_internal.follow_table('parts')")
@@ -327,7 +327,7 @@ def test_the_nearest_rows_come_from_the_table_s_own_index(
         "   from generate_series(1, 300) as n"
     )
     database.execute(f"create index own on public.documents using {index}".encode())
-    adopt(database, is_in_place=True)
+    adopt(database)
     backfill(database)
     assert (order_of(database) is not None) is is_used
     question = "[0.3,0.7,-0.2]"
@@ -368,7 +368,7 @@ def test_own_chunks_that_the_index_does_not_reach_are_found_too(database: Connec
         "   from generate_series(1, 400) as n"
     )
     database.execute(VECTOR_INDEX)
-    adopt(database, is_in_place=True)
+    adopt(database)
     backfill(database)
     hits = found(
         database, query_embedding="[1,0,0]", filters={"kind": "a"}, match_count=10, pool_size=10
@@ -383,7 +383,7 @@ def test_an_index_that_has_another_order_is_not_used(database: Connection, opera
     database.execute(GUIDE)
     database.execute("insert into public.documents (embedding) values ('[1,0,0]'), ('[9,9,9]')")
     database.execute(VECTOR_INDEX.replace("cosine", operator).encode())
-    adopt(database, is_in_place=True)
+    adopt(database)
     assert order_of(database) is None
 
 
@@ -397,7 +397,9 @@ def test_an_index_made_later_is_reported_and_used_after_a_repair(source: Connect
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_a_search_in_place_has_the_hits_of_a_copy(database: Connection, is_large: bool) -> None:
+def test_a_search_in_place_has_the_hits_of_stored_documents(
+    database: Connection, is_large: bool
+) -> None:
     if is_large:
         database.execute(LARGE)
     draw = random.Random(5)
@@ -415,17 +417,24 @@ def test_a_search_in_place_has_the_hits_of_a_copy(database: Connection, is_large
         )
         for number in range(200)
     ]
-    for table in ("copied", "placed"):
-        database.execute(
-            f"create table public.{table} (id int primary key, title text, content text,"
-            " metadata jsonb, embedding extensions.vector(3))".encode()
-        )
-        with database.cursor() as cursor:
-            cursor.executemany(
-                f"insert into public.{table} values (%s, %s, %s, %s, %s)".encode(), rows
-            )
-        adopt(database, f"public.{table}", collection=table, is_in_place=table == "placed")
-        backfill(database, table)
+    database.execute(
+        "create table public.placed (id int primary key, title text, content text,"
+        " metadata jsonb, embedding extensions.vector(3))"
+    )
+    with database.cursor() as cursor:
+        cursor.executemany("insert into public.placed values (%s, %s, %s, %s, %s)", rows)
+    adopt(database, "public.placed", collection="placed")
+    backfill(database, "placed")
+    database.execute(
+        "with stored as (insert into public.knowledge_documents"
+        "   (external_key, title, metadata, collection)"
+        "   select id, title, metadata, 'stored' from public.placed returning *)"
+        " insert into public.knowledge_chunks (document_id, chunk_index, heading, content,"
+        "   metadata, collection, embedding, embedding_model)"
+        " select stored.id, 0, placed.title, placed.content, placed.metadata, 'stored',"
+        "        placed.embedding, case when placed.embedding is not null then 'm' end"
+        "   from stored join public.placed on placed.id::text = stored.external_key"
+    )
     told = ("similarity", "snippet", "title", "metadata", "total_count", "answer_confidence")
     for _ in range(40):
         question: Row = {
@@ -438,18 +447,17 @@ def test_a_search_in_place_has_the_hits_of_a_copy(database: Connection, is_large
         }
         if draw.random() < 0.4:
             question["filters"] = {"n": draw.randrange(5)}
-        copied, placed = (
+        stored, placed = (
             {
                 hit["content"]: (round(hit["rrf_score"], 9), *(hit[name] for name in told))
                 for hit in search(database, collections=[table], **question)
             }
-            for table in ("copied", "placed")
+            for table in ("stored", "placed")
         )
-        assert copied == placed
+        assert stored == placed
 
 
 def test_a_key_with_a_collation_of_its_own_is_refused(database: Connection) -> None:
     database.execute('create table public.notes (slug text collate "C" primary key, content text)')
-    with pytest.raises(psycopg.DataError, match="has a collation of its own") as refused:
-        adopt(database, "public.notes", is_in_place=True)
-    assert "--copy" in (refused.value.diag.message_hint or "")
+    with pytest.raises(psycopg.DataError, match="has a collation of its own"):
+        adopt(database, "public.notes")

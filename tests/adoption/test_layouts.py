@@ -1,4 +1,4 @@
-"""`adopt --from`: the tables of Supabase's guide, LangChain and LlamaIndex become documents."""
+"""Tables of Supabase's guide, LangChain, LlamaIndex and five systems are known by their columns."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from adopted import adopt, backfill, compare, contents, documents, reasons
 
 from command_line import Run
 from conftest import Connection
-from second_brain.adoption.layouts import LAYOUTS
 from second_brain.services.postgres import PostgresProvider
 
 pytestmark = pytest.mark.module("adoption")
@@ -90,9 +89,9 @@ def tables(database: Connection) -> Connection:
 
 
 def adopt_rows(tables: Connection, table: str, rows: str | None = None) -> None:
-    layout, _, of_table = TABLES[table]
+    _, _, of_table = TABLES[table]
     tables.execute(f"insert into public.{table} {rows or of_table}".encode())
-    adopt(tables, f"public.{table}", layout=layout, name="adopted")
+    adopt(tables, f"public.{table}", name="adopted")
     assert backfill(tables, "adopted").stored == (1 if rows else 2)
     assert reasons(tables, "adopted") == {}
     assert compare(tables, "adopted").differences == 0
@@ -109,10 +108,6 @@ def test_rows_become_documents_with_their_keys(tables: Connection, dsn: str, tab
     assert [first["metadata"], second["metadata"]] == [METADATA[layout], {}]
     hits, _ = PostgresProvider(dsn).find([1, 0, 0], "keys", top_k=1)
     assert hits[0].source_key == key
-
-
-def test_each_layout_is_tested() -> None:
-    assert {*METADATA, *SYSTEMS} == LAYOUTS.keys()
 
 
 def test_collections_of_pgvector_stay_and_are_deleted(tables: Connection, dsn: str) -> None:
@@ -143,7 +138,7 @@ def test_an_option_replaces_a_column_of_the_layout(tables: Connection) -> None:
         "insert into public.langchain_pg_embedding (uuid, document) values ('a', 'Keys')"
     )
     table, options = "public.langchain_pg_embedding", {"key": "uuid"}
-    adopt(tables, table, layout="pgvector", name="adopted", options={**options})
+    adopt(tables, table, name="adopted", options={**options})
     backfill(tables, "adopted")
     assert contents(tables) == {"adopted/a": ["Keys"]}
 
@@ -166,9 +161,9 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "id uuid primary key default gen_random_uuid(), document_id uuid, chunk_index int,"
         " content text not null, knowledge_type text, source_origin text, status text not null,"
         f" metadata jsonb, embedding {VECTOR}",
-        f"(default, '{FILE}', 0, 'Rotate the keys.', 'policy', 'zoom', 'active', null, '[1,0,0]'),"
-        f" (default, '{FILE}', 1, 'Old keys.', 'policy', 'zoom', 'archived', null, '[1,0,0]')",
-        {"metadata": {}, "document": FILE},
+        f"(default, '{FILE}', 0, 'Rotate the keys.', 'note', 'zoom', 'active', null, '[1,0,0]'),"
+        f" (default, '{FILE}', 1, 'Old keys.', 'note', 'zoom', 'archived', null, '[1,0,0]')",
+        {"knowledge_type": "note", "document": FILE},
     ),
     "pipeline": (
         "id bigserial primary key, source_id text, document_id uuid, document_type text,"
@@ -186,12 +181,19 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"title": "Keys", "document": FILE},
     ),
     "search-api": (
-        "id int primary key, document_id int, chunk_index int, chunk_text text,"
-        " context_header text, chunk_token_count int, category text, tags text[],"
-        f" source_file text, document_date date, embedding {VECTOR}",
-        "(1, 7, 0, 'Rotate the keys.', 'Handbook > Keys', 4, 'product_docs', '{a}', 'k.md',"
-        " '2026-03-04', '[1,0,0]')",
-        {"title": "Handbook > Keys", "document": "7"},
+        "id serial primary key, chunk_text text, chunk_hash varchar(64) unique,"
+        f" embedding {VECTOR}, source_file varchar(512), source_category varchar, document_date"
+        " date, chunk_index int, total_chunks int, context_header text, ts_vector tsvector,"
+        " metadata jsonb",
+        "(default, 'Rotate the keys.', 'x', '[1,0,0]', 'k.md', 'product_docs', '2026-03-04', 0, 1,"
+        " 'Handbook > Keys', null, '{}')",
+        {"title": "Handbook > Keys", "document": "k.md"},
+    ),
+    "base pipeline": (
+        "id bigserial primary key, document_id uuid, chunk_index int, text text,"
+        f" embedding {VECTOR}, search_vector tsvector",
+        f"(default, '{FILE}', 0, 'Rotate the keys.', '[1,0,0]', null)",
+        {"document": FILE},
     ),
     "insights": (
         "id uuid primary key default gen_random_uuid(), document_id uuid, chunk_index int,"
@@ -208,7 +210,7 @@ def test_each_systems_table_is_found(database: Connection, run: Run, dsn: str, l
     database.execute(f"create table public.kept ({columns})".encode())
     database.execute(f"insert into public.kept values {rows}".encode())
     chosen = ["--rows", "status = 'active'"] if layout == "hybrid-rpc" else []
-    asked = ("adopt", "public.kept", "--from", layout, "--model", "m", "--dsn", dsn, "--apply")
+    asked = ("adopt", "public.kept", "--model", "m", "--dsn", dsn, "--apply")
     assert chosen == [] or "status, which can hide rows" in run(*asked).err
     done = run(*asked, *chosen)
     assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""`adopt --from` on tables that LangChain's and LlamaIndex's packages create and write.
+"""`adopt` on tables that LangChain's and LlamaIndex's packages create and write.
 
 Run by `make test-layouts`, which installs the packages into an environment of their own.
 SupabaseVectorStore needs a PostgREST too: its binary in POSTGREST_BIN.
@@ -41,7 +41,6 @@ class Layout:
 
     store: str
     table: str
-    preset: str
     name: Callable[[int], Any] = uuid
     key: Callable[[Any], dict[str, Any]] = lambda id_: {"langchain_id": UUID(id_)}
     settings: dict[str, Any] = field(default_factory=dict)
@@ -52,27 +51,28 @@ def of_store(table: str, **settings: Any) -> dict[str, Any]:
 
 
 LAYOUTS = {
-    "supabase": Layout("supabase", "documents", "langchain", key=lambda id_: {"id": UUID(id_)}),
+    "supabase": Layout("supabase", "documents", key=lambda id_: {"id": UUID(id_)}),
     "pgvector": Layout(
-        *("pgvector", "langchain_pg_embedding", "pgvector"),
+        "pgvector",
+        "langchain_pg_embedding",
         name=lambda number: f"file/{number}%",
         key=lambda id_: {"id": id_},
         settings={"collection": "handbook"},
     ),
-    "pgvectorstore": Layout(
-        *("pgvectorstore", "passages", "pgvectorstore"), settings=of_store("passages")
-    ),
+    "pgvectorstore": Layout("pgvectorstore", "passages", settings=of_store("passages")),
     "pgvectorstore, hybrid": Layout(
-        *("pgvectorstore", "passages_hybrid", "pgvectorstore"),
+        "pgvectorstore",
+        "passages_hybrid",
         name=lambda number: f"t{number}",
         key=lambda id_: {"langchain_id": id_},
         settings=of_store("passages_hybrid", columns=["team"], id_type="TEXT", hybrid=True),
     ),
     "llamaindex": Layout(
-        *("llamaindex", "data_passages", "llamaindex"), settings=of_store("passages", dimensions=3)
+        "llamaindex", "data_passages", settings=of_store("passages", dimensions=3)
     ),
     "llamaindex, hybrid": Layout(
-        *("llamaindex", "data_passages_hybrid", "llamaindex"),
+        "llamaindex",
+        "data_passages_hybrid",
         settings=of_store(
             "passages_hybrid", dimensions=3, hybrid=True, jsonb=True, halfvec=True, hnsw=True
         ),
@@ -162,7 +162,7 @@ def test_the_package_makes_the_recorded_table(
 def test_rows_and_changes_of_the_package_are_carried_over(
     package: Package, database: Connection, dsn: str
 ) -> None:
-    adopt(database, f"public.{package.layout.table}", layout=package.layout.preset, name="adopted")
+    adopt(database, f"public.{package.layout.table}", name="adopted")
     done = backfill(database, "adopted")
     assert done.stored == ROWS
     assert reasons(database, "adopted") == {}
@@ -202,7 +202,7 @@ def test_a_deleted_document_of_llamaindex_takes_its_nodes_along(
     for number, row in enumerate(rows):
         row["document"] = f"file-{number % 2}"
     package.call("add", rows=rows)
-    adopt(database, "public.data_passages", layout="llamaindex", name="adopted")
+    adopt(database, "public.data_passages", name="adopted")
     backfill(database, "adopted")
     package.call("delete_document", document="file-1")
     found = [one["chunks"][0]["content"] for one in documents(database).values()]

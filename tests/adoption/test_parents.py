@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from adopted import adopt, backfill, compare, documents, faults
+from adopted import adopt, backfill, compare, contents, documents, faults
 
 from command_line import Run
 from conftest import Connection
@@ -33,7 +33,7 @@ select article.id, place, format('part %s of %s', place, article.title), '[1,0,0
 def parts(database: Connection) -> Connection:
     """Six chunks of two articles, searched in place."""
     database.execute(TABLES)
-    adopt(database, "public.parts", parent="public.articles", is_in_place=True)
+    adopt(database, "public.parts", parent="public.articles")
     backfill(database, "parts")
     return database
 
@@ -92,16 +92,6 @@ def test_a_document_of_more_rows_than_a_batch_changes_who_sees_it(parts: Connect
     )
     parts.execute("update public.articles set is_public = true where title = 'Ferry'")
     assert [(row[2], row[4]) for row in shown(parts)] == [("public", 601), ("public", 3)]
-
-
-def test_rows_are_noted_for_later(database: Connection) -> None:
-    database.execute(TABLES)
-    adopt(database, "public.parts", parent="public.articles", is_in_place=True, is_later=True)
-    backfill(database, "parts")
-    database.execute("update public.articles set title = 'Quay' where title = 'Ferry'")
-    assert [row[0] for row in shown(database)] == ["Ferry", "Harbour"]
-    database.execute("select knowledge_internal.carry_over_noted()")
-    assert [row[0] for row in shown(database)] == ["Harbour", "Quay"]
 
 
 ASKED = ("adopt", "public.parts", "--parent", "public.articles", "--model", "m", "--dsn")
@@ -174,7 +164,6 @@ def test_a_column_of_both_tables_and_a_title_that_policies_hide_are_said(
     [
         (["--parent", "public.nowhere"], "there is no table public.nowhere"),
         (["--parent", "public.knowledge_documents"], "--document COLUMN"),
-        (["--parent", "public.articles", "--copy"], "--parent"),
         (["--parent", "public.volumes"], "public.volumes has no key of one column"),
     ],
 )
@@ -184,3 +173,30 @@ def test_a_parent_that_does_not_fit_is_refused(
     database.execute(TABLES + ";create table public.volumes (a int, b int, primary key (a, b))")
     done = run("adopt", "public.parts", *options, "--rows", "all", "--model", "m", "--dsn", dsn)
     assert (done.code, said in done.err) == (1, True), done.err
+
+
+def test_texts_of_another_table_are_proposed_and_searched(
+    run: Run, dsn: str, database: Connection
+) -> None:
+    database.execute(
+        "create table public.chunks (id int primary key, chunk_text text, user_id uuid);"
+        " insert into public.chunks values (1, 'Rotate the keys.'), (2, 'Water the plants.');"
+        " create table public.embeddings (id int primary key, chunk int references public.chunks,"
+        "  model text, embedding_384 extensions.vector(384), embedding_3 extensions.vector(3));"
+        " insert into public.embeddings (id, chunk, model, embedding_3)"
+        " values (7, 1, 'm', '[1,0,0]'), (8, 2, 'm', '[0,1,0]')"
+    )
+    asked = ("adopt", "public.embeddings", "--model", "m", "--apply", "--dsn", dsn)
+    refused = run(*asked)
+    assert refused.code == 1
+    options = "--parent public.chunks --content parent.chunk_text"
+    assert options in refused.err
+    done = run(*asked, *options.split())
+    assert done.code == 0, done.err
+    assert "embedding  embedding_3" in done.err
+    backfill(database, "embeddings")
+    assert contents(database) == {
+        "embeddings/1": ["Rotate the keys."], "embeddings/2": ["Water the plants."],
+    }  # fmt: skip
+    database.execute("update public.chunks set chunk_text = 'Rotate more.' where id = 1")
+    assert contents(database)["embeddings/1"] == ["Rotate more."]

@@ -24,6 +24,7 @@ class Project:
         self.adopt = next(value for mark, value in marks if mark == "adopt").split()
         self.name = self.adopt[0].split(".")[1]
         self.decided = [value for mark, value in marks if mark == "decide"]
+        self.left = [value for mark, value in marks if mark == "left"]
         self.notes = [value for mark, value in marks if mark == "note"]
         self.calls: list[dict[str, str]] = []
         user = ""
@@ -73,6 +74,8 @@ def test_the_calls_of_a_project_stay(run: Run, dsn: str, connect: Connect, path:
     decided = re.findall(r"decide: (.*)", done.out)
     assert [one for one in project.decided if one not in done.out] == [], done.out
     assert len(decided) == len(project.decided), done.out
+    assert [one for one in project.left if one not in done.out] == [], done.out
+    assert done.out.count("  left: ") == len(project.left), done.out
     assert [one for one in project.notes if one not in done.out] == [], done.out
     assert "not compared" not in done.out
     assert project.answers(connect) == [one["after"] for one in project.calls], done.out

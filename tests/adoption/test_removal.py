@@ -3,7 +3,6 @@
 import re
 import subprocess
 
-import adopted
 import psycopg
 import pytest
 from adopted import GUIDE, adopt, backfill, compare, contents, documents, findings
@@ -14,7 +13,7 @@ from second_brain.database import uninstall
 from second_brain.database.embedded import installed_majors, program
 from second_brain.services.install import Database
 
-pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
+pytestmark = pytest.mark.module("adoption")
 
 
 @pytest.fixture
@@ -50,11 +49,9 @@ def test_the_source_is_as_before(source: Connection) -> None:
     assert described(source) != before
     carrying.remove(Database(source), "documents")
     assert described(source) == before
-    # In place, what is left would have no text.
-    left = 0 if adopted.IN_PLACE else 2
-    assert len(contents(source)) == left
+    assert contents(source) == {}
     source.execute("insert into public.documents (content) values ('Nobody carries this over.')")
-    assert len(contents(source)) == left
+    assert contents(source) == {}
 
 
 SEARCH = """
@@ -88,7 +85,7 @@ def test_the_dump_of_the_database_is_as_before(source: Connection, dsn: str) -> 
         calls.keep(Database(source), "documents", run=True)
         assert "adopted_documents_insert" in dump("--schema-only")
         assert source.execute(words).fetchone() != (0,)
-        carrying.remove(Database(source), "documents", delete_documents=True)
+        carrying.remove(Database(source), "documents")
         assert dump("--schema-only") == before
         assert dump("--data-only", "--table=public.documents") == rows
         left = source.execute(
@@ -102,7 +99,7 @@ def test_what_is_stored_of_a_dropped_table_goes_with_its_adoption(source: Connec
     adopt(source)
     backfill(source)
     source.execute("drop table public.documents cascade")
-    carrying.remove(Database(source), "documents", delete_documents=True)
+    carrying.remove(Database(source), "documents")
     for table in ("documents", "chunks", "words", "adoptions"):
         left = source.execute(f"select count(*) from public.knowledge_{table}".encode())
         assert left.fetchone() == (0,), table
@@ -116,8 +113,7 @@ def test_uninstall_leaves_nothing_of_the_roles_that_search(source: Connection, d
         "select function.oid::regprocedure::text from pg_proc as function"
         " where function.proowner in ('anon'::regrole, 'authenticated'::regrole)"
     )
-    if adopted.IN_PLACE:
-        assert source.execute(owned).fetchall() != []
+    assert source.execute(owned).fetchall() != []
     uninstall.apply(dsn, module="adoption")
     assert source.execute(owned).fetchall() == []
     usage = "select has_schema_privilege('authenticated', 'knowledge_internal', 'usage')"
@@ -125,11 +121,11 @@ def test_uninstall_leaves_nothing_of_the_roles_that_search(source: Connection, d
     uninstall.apply(dsn)
 
 
-def test_documents_are_deleted_on_request(source: Connection) -> None:
+def test_documents_of_others_stay(source: Connection) -> None:
     source.execute("insert into public.knowledge_documents (external_key) values ('documents/9')")
     adopt(source)
     backfill(source)
-    carrying.remove(Database(source), "documents", delete_documents=True)
+    carrying.remove(Database(source), "documents")
     assert documents(source) == {}
     left = source.execute("select external_key from public.knowledge_documents").fetchall()
     assert left == [("documents/9",)]
@@ -186,7 +182,7 @@ def test_an_uninstall_drops_the_triggers_and_keeps_the_table(source: Connection,
     assert triggers == []
 
 
-def test_without_the_module_the_table_and_its_documents_stay(source: Connection, dsn: str) -> None:
+def test_without_the_module_the_table_stays(source: Connection, dsn: str) -> None:
     adopt(source)
     backfill(source)
     found = contents(source)
@@ -197,4 +193,4 @@ def test_without_the_module_the_table_and_its_documents_stay(source: Connection,
         connection.execute("insert into public.documents (content) values ('Free.')")
         views = connection.execute("select from pg_views where viewname like 'adopted%'").fetchall()
     assert views == []
-    assert contents(source) == ({} if adopted.IN_PLACE else found)
+    assert contents(source) == {}

@@ -2,7 +2,6 @@
 
 from uuid import UUID
 
-import adopted
 import psycopg
 import pytest
 from adopted import adopt, backfill, compare, contents, documents
@@ -10,7 +9,7 @@ from adopted import adopt, backfill, compare, contents, documents
 from conftest import Connect, Connection
 from second_brain.database import doctor
 
-pytestmark = [pytest.mark.module("adoption"), pytest.mark.usefixtures("both_ways")]
+pytestmark = pytest.mark.module("adoption")
 
 ANNA, BERT = UUID(int=1), UUID(int=2)
 
@@ -69,8 +68,7 @@ def test_an_embedding_that_a_user_writes_stays_in_the_documents_of_its_row(
     anna.execute("update public.notes set content = 'Mine.', embedding = '[0,1,0]'")
     anna.execute("update public.notes set embedding = null")
     # In place, the embedding is that of the table.
-    kept = None if adopted.IN_PLACE else "[0,1,0]"
-    assert documents(source)["notes/2"]["chunks"][0]["embedding"] == kept
+    assert documents(source)["notes/2"]["chunks"][0]["embedding"] is None
     hashes = "array[public.knowledge_content_hash(null, 'Terms.')]"
     missing = f"select cardinality(public.missing_knowledge_embeddings({hashes}, 'm'))"
     assert connect("service_role").execute(missing.encode()).fetchone() == (1,)

@@ -4,7 +4,7 @@ import secrets
 
 import psycopg
 import pytest
-from adopted import Row, adopt, backfill, documents, findings
+from adopted import Row, adopt, backfill, findings
 from psycopg import sql
 from psycopg.types.json import Jsonb
 from visible import CHANGES, POLICIES, USERS, adopt_notes, claims, keys, let_search, search, user_of
@@ -181,9 +181,8 @@ def test_a_table_of_a_role_with_fewer_rights_is_not_adopted(database: Connection
         "alter table public.theirs owner to authenticated;"
         "grant all on public.theirs to postgres"
     )
-    for is_in_place in (True, False):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="has fewer rights"):
-            adopt(database, "public.theirs", is_in_place=is_in_place)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="has fewer rights"):
+        adopt(database, "public.theirs")
 
 
 def test_what_a_table_runs_has_the_rights_of_its_writer_after_it_has_gone_to_another_owner(
@@ -216,19 +215,14 @@ def test_what_a_table_runs_has_the_rights_of_its_writer_after_it_has_gone_to_ano
     assert notes.execute("select * from public.ran").fetchall() == [("authenticated",)]
 
 
-def test_a_parent_with_child_tables_is_copied_and_not_searched_in_place(
-    database: Connection,
-) -> None:
+def test_a_parent_with_child_tables_is_not_adopted(database: Connection) -> None:
     database.execute(
         "create table public.parent (id bigint primary key, content text);"
         "create table public.child () inherits (public.parent);"
         "insert into public.parent values (1, 'harbour')"
     )
     with pytest.raises(psycopg.DataError, match="has child tables"):
-        adopt(database, "public.parent", is_in_place=True)
-    adopt(database, "public.parent", is_in_place=False)
-    backfill(database, "parent")
-    assert documents(database).keys() == {"parent/1"}
+        adopt(database, "public.parent")
 
 
 def test_a_row_that_a_caller_cannot_see_does_not_say_the_title_of_a_hit(
@@ -247,7 +241,7 @@ def test_a_row_that_a_caller_cannot_see_does_not_say_the_title_of_a_hit(
     ]
     with database.cursor() as cursor:
         cursor.executemany("insert into public.parts values (%s, %s, %s, %s, %s, %s, %s)", rows)
-    adopt(database, "public.parts", is_in_place=True)
+    adopt(database, "public.parts")
     database.execute(
         "drop view knowledge_internal.adopted_parts;"
         "create view knowledge_internal.adopted_parts as"

@@ -209,7 +209,7 @@ def two(notes: Connection) -> Connection:
         "insert into public.faq values ('a', 'harbour fee', '[1,0,0]', 'x'),"
         " ('b', 'harbour master', '[1,0,0]', 'y')"
     )
-    adopt(notes, "public.faq", is_in_place=True, collection="faq")
+    adopt(notes, "public.faq", collection="faq")
     backfill(notes, "faq")
     notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
     return notes

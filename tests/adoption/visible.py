@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from adopted import WORDS, Row, adopt, backfill
+from adopted import WORDS, Row, adopt, backfill, let_search
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
@@ -141,15 +141,11 @@ def fill(connection: Connection, count: int, seed: int = 1) -> None:
         connection.execute("insert into public.members values (%s, %s)", [team, USERS[number]])
 
 
-def let_search(connection: Connection, role: str) -> None:
-    connection.execute("select knowledge_internal.let_search(%s)", [role])
-
-
 def adopt_notes(connection: Connection, count: int = 300) -> Connection:
     """Search notes of three tenants in place, for signed-in users."""
     connection.execute(TABLE)
     fill(connection, count)
-    adopt(connection, "public.notes", is_in_place=True)
+    adopt(connection, "public.notes")
     backfill(connection, "notes")
     connection.execute("analyze public.notes")
     let_search(connection, "authenticated")

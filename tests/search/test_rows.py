@@ -1,9 +1,12 @@
 """A search reads chunks by core/07_rows.sql alone; who else names their table is listed here."""
 
 import re
+from pathlib import Path
 
 import pytest
 from sql_trees import body, definitions, dotted
+
+import second_brain
 
 ROWS = "007_rows.sql"
 # Its own form of what a distributed engine cannot plan.
@@ -31,7 +34,6 @@ WRITERS = {
     "claim_knowledge_embeddings",
     "write_embeddings",
     "failed_knowledge_embeddings",
-    "store_adopted_rows",
     "adoption_differences",
     "adoption_keys",
     "adoption_left_over",
@@ -137,3 +139,57 @@ def test_a_reader_of_rows_is_one_statement_that_a_distributed_engine_plans() -> 
     for name, text in READERS.items():
         parts = text.count("' union '") + max(text.count("return query"), 1)
         assert len(NAMES.findall(joined(text)) + VIEW.findall(joined(text))) == parts, name
+
+
+# In place, a row of the table has neither its text nor its embedding: the view chunk_rows has both,
+# and content_of the text. Who reads these columns of the table itself, and why.
+OF_THE_TABLE = {
+    "write_chunk_rows": "the view",
+    "use_vector_index": "the view of the index",
+    "nearest_rows": "the index of the table; nearest_elsewhere has the others",
+    "nearest_elsewhere": "the same",
+    "rows_by_id": "a join with each place",
+    "matching_rows": "of the view; another of its statements names the table",
+    "claim_knowledge_embeddings": "the same",
+    "visible_words": "its sub-select: content_of is asked where the text is needed",
+    "chunk_sizes": "the same",
+    "repeated_texts": "the same",
+    "write_rows": "an embedding that is not given stays",
+    "store_placed_rows": "the same",
+    "placed_chunks": "whether the table has it",
+    "row_health": "bits that an embedding of the table lacks",
+    "words_by_part": "an index of the table: docs/search.md excepts rows in place",
+}
+ALIASES = re.compile(
+    r"\b(?:from|join|update|only)\s+"
+    r"(?:(?:public|\{schema\})\.knowledge_chunks|knowledge_internal\.searchable_chunks)\s+as\s+(\w+)"
+)
+CONTENT_OF = re.compile(
+    r"coalesce\(\s*(\w+)\.content,\s*knowledge_internal\.content_of\(\1\.id\)\s*\)"
+)
+# A store may connect as service_role, and reads the documents that it has written; what the vector
+# index of the table holds.
+OF_THE_PACKAGE = {"store.py", "stored.py"}
+PACKAGE = Path(second_brain.__file__).parent
+
+
+def reads_kept_elsewhere(text: str) -> bool:
+    """Say whether SQL reads a text or an embedding of a row of the table."""
+    code = CONTENT_OF.sub("", joined(text))
+    return any(
+        re.search(rf"\b{alias}\.(?:content|embedding)\b", code) for alias in ALIASES.findall(code)
+    )
+
+
+@pytest.mark.module("words", "insight", "adoption", "embedding_queue", "field_weights")
+def test_who_reads_a_text_or_an_embedding_of_the_table_itself_is_listed() -> None:
+    assert {name for _, name, text in FOUND if reads_kept_elsewhere(text)} == OF_THE_TABLE.keys()
+
+
+def test_the_package_reads_texts_and_embeddings_from_the_view() -> None:
+    found = {
+        file.name
+        for file in PACKAGE.rglob("*.py")
+        if any(map(reads_kept_elsewhere, file.read_text("utf-8").split('"""')[1::2]))
+    }
+    assert found == OF_THE_PACKAGE

@@ -213,7 +213,7 @@ def test_the_internal_schema_is_closed(connect: Connect, role: Any) -> None:
     [
         in_its_module(f"knowledge_{name}")
         for name in (
-            *("adoption_changes", "adoption_problems", "adoptions", "corpus_statistics"),
+            *("adoption_problems", "adoptions", "corpus_statistics"),
             *("embedding_claims", "lexeme_statistics", "words"),
         )
     ],

@@ -15,12 +15,11 @@ from support.pg_cron import PG_CRON
 
 OF_CORE = ["second-brain-purge", "second-brain-statistics"]
 QUERY_LOG = "second-brain-query-log"
-ADOPTION = "second-brain-adoption"
 
 
 @pytest.fixture
 def expected(modules: tuple[str, ...]) -> list[str]:
-    optional = {"insight": QUERY_LOG, "adoption": ADOPTION}
+    optional = {"insight": QUERY_LOG}
     return sorted([*OF_CORE, *(name for module, name in optional.items() if module in modules)])
 
 
@@ -73,7 +72,7 @@ def test_the_jobs_keep_the_days_that_are_asked_for(run: Run, cron: Connection) -
     )
     run("server", "schedule", "--log-days", "7")
     found = json.loads(run("server", "schedule", "--log-days", "5", "--json").out)
-    assert sorted(job["name"] for job in found) == sorted([ADOPTION, *OF_CORE, QUERY_LOG])
+    assert sorted(job["name"] for job in found) == sorted([*OF_CORE, QUERY_LOG])
     run_jobs(cron)
     kept = "select max(now() - asked_at) < '5 days', count(*) from public.knowledge_query_log"
     assert cron.execute(kept).fetchone() == (True, 4)

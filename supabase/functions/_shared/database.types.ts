@@ -5,28 +5,6 @@ export type Json = string | number | boolean | null | { [key: string]: Json | un
 export type Database = {
   "public": {
     Tables: {
-      "knowledge_adoption_changes": {
-        Row: {
-          "adoption_name": string;
-          "id": string;
-          "key": NonNullable<Json>;
-          "noted_at": string;
-        };
-        ComputedFields: never;
-        Insert: {
-          "adoption_name": string;
-          "id"?: string;
-          "key": NonNullable<Json>;
-          "noted_at"?: string;
-        };
-        Update: {
-          "adoption_name"?: string;
-          "id"?: string;
-          "key"?: NonNullable<Json>;
-          "noted_at"?: string;
-        };
-        Relationships: [];
-      };
       "knowledge_adoption_problems": {
         Row: {
           "adoption_name": string;
@@ -65,54 +43,45 @@ export type Database = {
       };
       "knowledge_adoptions": {
         Row: {
-          "chunk_overlap": number;
-          "chunk_size": number | null;
           "created_at": string;
           "embedding_column": unknown;
           "embedding_model": string | null;
-          "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
           "order_sql": string | null;
           "parent": unknown;
           "parent_columns": (unknown)[] | null;
-          "place_id": number | null;
+          "place_id": number;
           "source": unknown;
           "write_token": string;
         };
         ComputedFields: never;
         Insert: {
-          "chunk_overlap": number;
-          "chunk_size"?: number | null;
           "created_at"?: string;
           "embedding_column"?: unknown;
           "embedding_model"?: string | null;
-          "is_later": boolean;
           "key_columns": (string)[];
           "key_types": (string)[];
           "name": string;
           "order_sql"?: string | null;
           "parent"?: unknown;
           "parent_columns"?: (unknown)[] | null;
-          "place_id"?: number | null;
+          "place_id": number;
           "source": unknown;
           "write_token"?: string;
         };
         Update: {
-          "chunk_overlap"?: number;
-          "chunk_size"?: number | null;
           "created_at"?: string;
           "embedding_column"?: unknown;
           "embedding_model"?: string | null;
-          "is_later"?: boolean;
           "key_columns"?: (string)[];
           "key_types"?: (string)[];
           "name"?: string;
           "order_sql"?: string | null;
           "parent"?: unknown;
           "parent_columns"?: (unknown)[] | null;
-          "place_id"?: number | null;
+          "place_id"?: number;
           "source"?: unknown;
           "write_token"?: string;
         };

@@ -642,8 +642,19 @@ declare
     "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "between": ">=",
     "starts_with": "starts with", "contains_text": "like_regex"
   }'::jsonb ->> condition.op;
+  -- Where a text can be kept elsewhere; another engine would look for content_of on each machine.
+  text_sql constant text := case
+    when condition.op <> 'contains_text' or condition.kind <> 'words' then null
+    when (
+           select attribute.attnotnull
+             from pg_catalog.pg_attribute as attribute
+            where attribute.attrelid = 'public.knowledge_chunks'::regclass
+              and attribute.attname = 'content'
+         ) then 'chunk.content'
+    else 'coalesce(chunk.content, knowledge_internal.content_of(chunk.id))'
+  end;
   actual text := case condition.kind
-    when 'words' then 'concat_ws(chr(10), chunk.heading, chunk.content)'
+    when 'words' then format('concat_ws(chr(10), chunk.heading, %s)', text_sql)
     else 'chunk.' || condition.field
   end;
   keys text;
@@ -932,15 +943,26 @@ begin
 end
 $$;
 
+-- All conditions of a filter that stands elsewhere than in ($1).wanted, as SQL about chunk; null
+-- without any. No name and no value is in the SQL that is changed here.
+create function knowledge_internal.conditions_sql(
+  wanted knowledge_internal.chunk_filter, place text
+) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return replace(
+    nullif(concat_ws(' and ', wanted.access_sql, knowledge_internal.filter_sql(wanted)), ''),
+    '($1).wanted.', place || '.'
+  );
+end
+$$;
+
 -- All conditions of required_filters, as SQL about chunk; null without any.
 create function knowledge_internal.required_sql(required knowledge_internal.chunk_filter)
 returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return replace(
-    nullif(concat_ws(' and ', required.access_sql, knowledge_internal.filter_sql(required)), ''),
-    '($1).wanted.', '($1).required.'
-  );
+  return knowledge_internal.conditions_sql(required, '($1).required');
 end
 $$;
 

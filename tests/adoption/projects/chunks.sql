@@ -29,3 +29,4 @@ insert into public.chunks values
 -- call: select id || name from match_chunks('[1, 0.2, 0]')
 -- before: 2Manual 1Manual
 -- after: 2Manual 1Manual
+-- left: it searches by an embedding alone

@@ -52,3 +52,4 @@ insert into public.documents (content, embedding) values
 -- call: select id from match_documents('[0.1, 0.8, 0.4]', 0.9, 10)
 -- before: 2 1
 -- after: 2 1
+-- left: it searches by an embedding alone

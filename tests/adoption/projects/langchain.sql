@@ -1,11 +1,12 @@
 -- LangChain's SupabaseVectorStore and its SupabaseHybridSearch: match_documents, kw_match_documents.
--- adopt: public.documents --from langchain --model m
+-- adopt: public.documents --model m
 create table public.documents (
   id uuid primary key,
   content text,
   metadata jsonb,
   embedding extensions.vector(3)
 );
+create index on public.documents using hnsw (embedding extensions.vector_cosine_ops);
 
 create function public.match_documents(
   query_embedding extensions.vector(3), match_count int default null, filter jsonb default '{}'

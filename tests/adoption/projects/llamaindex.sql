@@ -1,5 +1,5 @@
 -- LlamaIndex's table, searched by a function with a filter on the metadata and without a limit.
--- adopt: public.data_handbook --from llamaindex --model m
+-- adopt: public.data_handbook --model m
 create table public.data_handbook (
   id bigserial primary key,
   text varchar not null,
@@ -7,6 +7,7 @@ create table public.data_handbook (
   node_id varchar,
   embedding extensions.vector(3)
 );
+create index on public.data_handbook using hnsw (embedding extensions.vector_cosine_ops);
 
 create function public.search_handbook(question_embedding extensions.vector(3), top_k int, wanted_team text)
 returns table (node_id text, text text, distance float) language sql stable as $$
@@ -24,4 +25,3 @@ insert into public.data_handbook (text, metadata_, node_id, embedding) values
 -- call: select node_id from search_handbook('[1, 0, 0]', 5, 'security')
 -- before: n1 n3
 -- after: n1 n3
--- note: its condition metadata_ ->> 'team' = wanted_team is checked on hits

@@ -8,6 +8,7 @@ create table public.pages (
   content text,
   embedding extensions.vector(3)
 );
+create index on public.pages using hnsw (embedding extensions.vector_cosine_ops);
 alter table public.members enable row level security;
 alter table public.pages enable row level security;
 create policy own on public.members for select using (user_id = auth.uid());

@@ -1,11 +1,12 @@
 -- n8n's vector store node: LangChain's function, called with a filter and a limit outside.
--- adopt: public.n8n_documents --from langchain --key id --model m
+-- adopt: public.n8n_documents --key id --model m
 create table public.n8n_documents (
   id bigserial primary key,
   content text,
   metadata jsonb,
   embedding extensions.vector(3)
 );
+create index on public.n8n_documents using hnsw (embedding extensions.vector_cosine_ops);
 
 create function public.match_n8n(
   query_embedding extensions.vector(3), match_count int default null, filter jsonb default '{}'

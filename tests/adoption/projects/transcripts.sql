@@ -39,4 +39,4 @@ insert into public.segments values
 -- call: select talk from search_transcripts('[1, 0, 0]', '{2}')
 -- before: Soup
 -- after: Soup
--- note: its condition (channel_filter IS NULL OR t.channel_id = ANY(channel_filter)) is checked on hits
+-- left: it searches by an embedding alone

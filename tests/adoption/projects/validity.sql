@@ -10,6 +10,7 @@ create table public.offers (
   embedding extensions.vector(3),
   approved_at timestamptz default '2020-01-01'
 );
+create index on public.offers using hnsw (embedding extensions.vector_cosine_ops);
 
 create function public.search_offers(query_embedding extensions.vector(3), match_count int default 5)
 returns table (id int, title text, similarity float)

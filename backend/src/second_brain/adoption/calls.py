@@ -3,8 +3,9 @@
 `drop_ins` writes what replaces them.
 """
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -38,8 +39,8 @@ select proc.oid::regprocedure::text
  where proc.prokind = 'f'
    and language.lanname in ('sql', 'plpgsql')
    and namespace.nspname not in ('pg_catalog', 'information_schema', 'extensions')
-   -- Those of this package, and drop-ins.
-   and strpos(body.code, %(internals)s) = 0
+   -- Those of this package, and drop-ins; a quoted name can contain anything.
+   and strpos(regexp_replace(body.code, '"[^"]*"', '', 'g'), %(internals)s) = 0
    and coalesce(pg_catalog.obj_description(proc.oid, 'pg_proc'), '')
          !~ '^Was .* before the adoption '
    and not exists (
@@ -94,6 +95,26 @@ _VALUES = """
 (select string_agg(field.value #>> '{}', ' ') from jsonb_each(to_jsonb(answer)) as field
   where jsonb_typeof(field.value) <> 'number')
 """
+# Whose policies, and the value of a column that the fewest rows have.
+_POLICIES = """
+select pg_catalog.pg_get_expr(policy.polqual, policy.polrelid)
+  from pg_catalog.pg_policy as policy
+ where policy.polrelid = %s::regclass and policy.polqual is not null
+   and policy.polcmd in ('r', '*')
+"""
+_TABLE_OF = """
+select class.oid::regclass::text
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_attribute as attribute on attribute.attrelid = class.oid
+ where class.relname = %s and attribute.attname = %s and class.relkind in ('r', 'p', 'v', 'm')
+ order by class.oid = %s::regclass desc
+ limit 1
+"""
+_FEWEST = """
+select source.{column}::text from {table} as source
+ where source.{column} is not null group by 1 order by count(*), 1 limit 1
+"""
+_CLAIMS = "select set_config('request.jwt.claims', %s, true)"
 # Conditions on a column that all rows of both answers meet, and no row that is new.
 _CONDITIONS = """
 select found.name || ' ' || case
@@ -149,7 +170,7 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
     found = searching(database, adoption.source)
     calls = [drop_ins.write(database, one, source) for one in found]
     for call in calls:
-        if call.function.other_owner:
+        if call.left or call.function.other_owner:
             continue  # What another role wrote is not run as this one.
         try:
             with database.connection.transaction() as outer:
@@ -172,12 +193,12 @@ def compare(database: Database, call: "DropIn") -> None:
     source, function = call.source, call.function
     # The old function can need the search_path of its callers.
     database.connection.execute("select set_config('search_path', %s, true)", [call.search_path()])
-    keys = [sql.Identifier(name) for name in source.key]
+    keys = [_name(name) for name in source.key]
     asked = database.execute(
         _ASKED,
         {"most": _QUESTIONS},
         columns=_texts(source.columns),
-        table=sql.Identifier(source.schema, source.name),
+        table=_name(source.schema, source.name),
         view=sql.Identifier(view_name(source.adoption)),
         joined=sql.SQL(" and ").join(
             sql.SQL("adopted.{} = source.{}").format(sql.Identifier(f"key_{place}"), name)
@@ -190,23 +211,23 @@ def compare(database: Database, call: "DropIn") -> None:
         database.install.composed(
             _ANSWERED,
             key=_key("answer", source) if has_key else sql.SQL(_VALUES),
-            function=sql.Identifier(function.schema, name),
+            function=_name(*name),
             given=_arguments(call),
         )
-        for name in (function.name, function.before)
+        for name in ((function.schema, function.name), (function.before_schema, function.before))
     )
     new: set[str] = set()
     shared: set[str] = set()
     call.both_rows = call.old_rows = 0
-    for row in asked:
-        values = {f"value_{place}": value for place, value in enumerate(row)}
+    values = [{f"value_{place}": value for place, value in enumerate(row)} for row in asked]
 
-        def answer(query: sql.Composed, most: int, values: Any = values) -> list[str]:
-            rows = database.connection.execute(query, {**values, "most": most}).fetchall()
-            return [key for (key,) in rows]
+    def answer(query: sql.Composed, given: Mapping[str, Any], most: int = _ROWS) -> list[str]:
+        rows = database.connection.execute(query, {**given, "most": most}).fetchall()
+        return [key for (key,) in rows]
 
-        found, first = answer(new_function, _ROWS), answer(old_function, _ROWS)
-        old = set(answer(old_function, _ALL_ROWS))
+    for given in values:
+        found, first = answer(new_function, given), answer(old_function, given)
+        old = set(answer(old_function, given, _ALL_ROWS))
         call.both_rows += sum(key in old for key in found)
         call.old_rows += sum(key not in found for key in first)
         new |= set(found) - old
@@ -214,20 +235,59 @@ def compare(database: Database, call: "DropIn") -> None:
     call.asked = len(asked)
     call.new_rows = sorted(new)
     call.conditions = _conditions(database, source, list(new), list(shared))
+    for shown, claims in _users(database, call):
+        with database.connection.transaction(force_rollback=True):
+            database.connection.execute(_CLAIMS, [json.dumps({**claims, "role": "authenticated"})])
+            if "authenticated" in function.roles:
+                database.execute(
+                    "grant execute on function {function} to authenticated",
+                    function=sql.SQL(call.kept),
+                )
+                database.connection.execute("set local role authenticated")
+            before, now = (
+                sum(len(answer(query, given)) for given in values)
+                for query in (old_function, new_function)
+            )
+        call.users.append((shown, before, now))
+        if now < before:
+            call.undecided.append(f"a user with {shown} gets {now} rows, and {before} before")
+    if not call.users and call.is_about_users:
+        call.notes.append("compared without a user, so the comparison shows nothing of users")
+
+
+def _users(database: Database, call: "DropIn") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield users with few rows: the column and value by which, and the claims of their tokens."""
+    source = call.source
+    table = _name(source.schema, source.name).as_string(None).replace("%%", "%")
+    policies = database.connection.execute(_POLICIES, [table]).fetchall()
+    for relation, column, path in call.compared_with_claims([one for (one,) in policies]):
+        found = database.connection.execute(_TABLE_OF, [relation, column, table]).fetchone()
+        value = (
+            found
+            and database.execute(
+                _FEWEST, column=sql.Identifier(column), table=sql.SQL(found[0])
+            ).fetchone()
+        )
+        if value:
+            claims: Any = value[0]
+            for key in reversed(path):
+                claims = {key: claims}
+            yield f"{column} = {value[0]}", claims
+
+
+def _name(*parts: str) -> sql.Identifier:
+    """Return a name for a statement that has arguments, in which % begins one."""
+    return sql.Identifier(*(part.replace("%", "%%") for part in parts))
 
 
 def _texts(columns: Iterable[str]) -> sql.Composed:
-    return sql.SQL(", ").join(
-        sql.SQL("source.{}::text").format(sql.Identifier(one)) for one in columns
-    )
+    return sql.SQL(", ").join(sql.SQL("source.{}::text").format(_name(one)) for one in columns)
 
 
 def _key(relation: str, source: "Source") -> sql.Composed:
     """Return SQL for the key of a row as one text."""
     return sql.SQL("jsonb_build_array({})::text").format(
-        sql.SQL(", ").join(
-            sql.SQL("{}::text").format(sql.Identifier(relation, name)) for name in source.key
-        )
+        sql.SQL(", ").join(sql.SQL("{}::text").format(_name(relation, name)) for name in source.key)
     )
 
 
@@ -255,8 +315,9 @@ def _arguments(call: "DropIn") -> sql.Composed:
             value = "'{}'"
         is_named = not argument.startswith("$")
         if value or not is_named or place <= function.required:
-            name = f"{sql.Identifier(argument).as_string(None)} => " if is_named else ""
+            name = f"{_name(argument).as_string(None)} => " if is_named else ""
             # Placeholders, and names and types that Postgres wrote.
+            type_ = type_.replace("%", "%%")
             given.append(sql.SQL(f"{name}({value or 'null'})::{type_}"))
     return sql.SQL(", ").join(given)
 
@@ -270,11 +331,9 @@ def _conditions(
     """
     fields = [
         sql.SQL("({}, source.{}::text, {})").format(
-            sql.Literal(sql.Identifier(name).as_string(None)),
-            sql.Identifier(name),
-            sql.SQL("source.{} > now()" if kind in _TIMES else "null::boolean").format(
-                sql.Identifier(name)
-            ),
+            sql.Literal(_name(name).as_string(None)),
+            _name(name),
+            sql.SQL("source.{} > now()" if kind in _TIMES else "null::boolean").format(_name(name)),
         )
         for name, kind in source.columns.items()
         if kind not in ("vector", "halfvec", "tsvector") and name not in source.key
@@ -286,7 +345,7 @@ def _conditions(
         {"new": new, "old": shared},
         key=_key("source", source),
         fields=sql.SQL(", ").join(fields),
-        table=sql.Identifier(source.schema, source.name),
+        table=_name(source.schema, source.name),
     ).fetchall()
     return sorted(condition for (condition,) in rows if condition is not None)
 
@@ -295,6 +354,8 @@ def migration(calls: "Sequence[DropIn]", name: str) -> str:
     """Return the SQL of drop-ins; those that a person must decide on are comments."""
     text = f"-- Drop-ins of the functions that search the table adopted as {name}.\n"
     for call in calls:
+        if call.left:
+            continue
         statements = "".join(f"{one};\n\n" for one in call.statements)
         # A line break would end the comment.
         reasons = [f"  {one}" for one in [*call.undecided, *call.notes]]

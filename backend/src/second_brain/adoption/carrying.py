@@ -33,7 +33,6 @@ select adoption.name,
          (pg_catalog.pg_identify_object('pg_class'::regclass, adoption.source, 0)).identity,
          '"a dropped table"'
        ),
-       adoption.place_id is not null,
        to_regclass(format('knowledge_internal.%I', 'adopted_' || adoption.name)) is not null
   from public.knowledge_adoptions as adoption
  order by adoption.name
@@ -51,22 +50,9 @@ select rows_stored, rows_left
          adoption_name => %(name)s, keys => %(keys)s, waits => %(waits)s
        )
 """
-_CARRY_OVER_NOTED = """
-select knowledge_internal.carry_over_noted(most_rows => %(size)s, only_adoption => %(name)s)
-"""
-_NOTED = """
-select count(*), coalesce(extract(epoch from now() - min(change.noted_at)), 0)::float8
-  from public.knowledge_adoption_changes as change
- where change.adoption_name = %(name)s
-"""
 _DIFFERENCES = """
 select found.key, found.fields
   from knowledge_internal.adoption_differences(adoption_name => %(name)s, keys => %(keys)s) as found
- where found.key not in (
-         select change.key
-           from public.knowledge_adoption_changes as change
-          where change.adoption_name = %(name)s
-       )
 """
 _LEFT_OVER = """
 select key, external_key from knowledge_internal.adoption_left_over(adoption_name => %(name)s)
@@ -107,7 +93,6 @@ _WRITE_PLACES = "select knowledge_internal.write_places()"
 _END_SEARCHES = "select knowledge_internal.end_searches()"
 _FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
 _DROP_VIEW = "drop view if exists knowledge_internal.{view}"
-_FORGET_NOTED = "delete from public.knowledge_adoption_changes where adoption_name = {name}"
 _FORGET = "delete from public.knowledge_adoptions where name = {name}"
 _DELETE_DOCUMENTS = (
     "delete from public.knowledge_documents where source_row ->> 'adoption' = {name}"
@@ -120,7 +105,6 @@ class Adoption:
 
     name: str
     source: str
-    is_in_place: bool
     has_view: bool
 
 
@@ -146,7 +130,6 @@ class Comparison:
     """The differences between a source and its documents.
 
     `examples` has some of the differing keys with their fields; `differing` counts by field.
-    `noted` are writes that wait to be carried over; their rows are not compared.
     """
 
     name: str
@@ -157,7 +140,6 @@ class Comparison:
     differing: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[Key, list[str]]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    noted: int = 0
 
     @property
     def differences(self) -> int:
@@ -230,29 +212,6 @@ def backfill(
     return done
 
 
-def carry_over_noted(
-    database: Database, name: str | None = None, *, batch_size: int = BATCH_SIZE
-) -> int:
-    """Carry over the rows that writes have noted, in batches of one transaction each; count them.
-
-    A row that a writer holds stays noted. `name` is of an adoption, None for all.
-    """
-    done = 0
-    while True:
-        (batch,) = database.execute(
-            _CARRY_OVER_NOTED, {"size": batch_size, "name": name}
-        ).fetchone() or (0,)
-        if not batch:
-            return done
-        done += batch
-
-
-def noted(database: Database, name: str) -> tuple[int, float]:
-    """Return how many noted writes wait to be carried over, and the seconds of the oldest."""
-    count, age = database.execute(_NOTED, {"name": name}).fetchone() or (0, 0.0)
-    return count, age
-
-
 def pages(
     database: Database, name: str, size: int, *, only_missing: bool = False
 ) -> Iterator[list[Key]]:
@@ -286,7 +245,7 @@ def compare(
 
     With `repair`, create missing triggers and those that do not follow the view, carry the
     differing rows over again and delete what is left over; the result counts what was found before.
-    Rows that are noted for later are left out. `most` limits the number of rows compared, and
+    `most` limits the number of rows compared, and
     leaves out the search for documents that are left over.
     """
     mapped(database, name)
@@ -327,7 +286,6 @@ def compare(
         lost = [one.key for one in problems(database, name) if not one.is_carried_over]
         _repair(database, name, lost)
     found.problems = problems(database, name)
-    found.noted, _ = noted(database, name)
     return found
 
 
@@ -342,27 +300,27 @@ def faults(database: Database, name: str) -> list[str]:
     return [fault for (fault,) in database.execute(_FAULTS, {"name": name}).fetchall()]
 
 
-def removal(database: Database, name: str, *, delete_documents: bool = False) -> list[str]:
+def removal(database: Database, name: str) -> list[str]:
     """Return the statements that remove an adoption; its source is then as it was before."""
-    adoption = named(database, name)
+    named(database, name)
     composed = database.install.composed
     triggers = database.execute(_DROP_TRIGGERS, {"name": name}).fetchall()
-    statements = [composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name)))]
-    # Of a table that is searched in place, the documents have no text without it.
-    if delete_documents or adoption.is_in_place:
-        statements.append(composed(_DELETE_DOCUMENTS, name=sql.Literal(name)))
-    statements += [composed(one, name=sql.Literal(name)) for one in (_FORGET_NOTED, _FORGET)]
-    if adoption.is_in_place:
-        statements.append(composed(_WRITE_PLACES))
-    statements.append(composed(_END_SEARCHES))
+    statements = [
+        composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))),
+        # They have no text without the adoption.
+        composed(_DELETE_DOCUMENTS, name=sql.Literal(name)),
+        composed(_FORGET, name=sql.Literal(name)),
+        composed(_WRITE_PLACES),
+        composed(_END_SEARCHES),
+    ]
     removing = [one.as_string(database.connection) for one in statements]
     return [*replaced.undo(database, name), *(drop for (drop,) in triggers), *removing]
 
 
-def remove(database: Database, name: str, *, delete_documents: bool = False) -> None:
+def remove(database: Database, name: str) -> None:
     """Remove an adoption in one transaction."""
     with database.connection.transaction():
-        for statement in removal(database, name, delete_documents=delete_documents):
+        for statement in removal(database, name):
             database.connection.execute(statement.encode())
 
 

@@ -2,16 +2,13 @@
 
 import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from second_brain.adoption import calls, carrying, migration, proposal, replaced, tables
-from second_brain.adoption.layouts import LAYOUTS
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
 from second_brain.cli.output import showing_progress
@@ -20,7 +17,6 @@ from second_brain.cli.target import opened
 from second_brain.errors import ConfigurationError
 from second_brain.services.install import SCHEMA, Database
 
-_LAYOUTS = StrEnum("_LAYOUTS", {name: name for name in LAYOUTS})  # type: ignore[misc]
 _SHOWN = 60  # characters of a part of a key
 app = typer.Typer(rich_markup_mode=None)
 
@@ -41,8 +37,6 @@ Examples:
   second-brain adopt public.documents --model text-embedding-3-small
   second-brain adopt public.documents --title "metadata ->> 'title'" --embed --apply
   second-brain adopt --backfill documents
-  second-brain adopt public.events --later
-  second-brain adopt --carry-over --watch 5
   second-brain adopt --calls documents
   second-brain adopt --check
   second-brain adopt --check documents --repair
@@ -55,18 +49,11 @@ def adopt(
         str | None,
         typer.Argument(
             metavar="[TABLE|NAME]",
-            help="The table, such as public.documents; for --backfill, --carry-over, --check, "
-            "--calls and --remove the name of an adoption (default: all).",
+            help="The table, such as public.documents; for --backfill, --check, --calls "
+            "and --remove the name of an adoption (default: all).",
         ),
     ] = None,
     backfill: Annotated[bool, _flag("--backfill", "Carry over the rows that exist.")] = False,
-    carry_over: Annotated[
-        bool, _flag("--carry-over", "Carry over the rows that --later has noted.")
-    ] = False,
-    watch: Annotated[
-        float | None,
-        typer.Option(help="With --carry-over: look again after this many seconds.", min=0.1),
-    ] = None,
     check: Annotated[bool, _flag("--check", "Compare the source with its documents.")] = False,
     repair: Annotated[
         bool, _flag("--repair", "With --check: carry differing rows over again.")
@@ -76,13 +63,7 @@ def adopt(
     ] = False,
     undo: Annotated[bool, _flag("--undo", "With --calls: bring the old functions back.")] = False,
     remove: Annotated[bool, _flag("--remove", "Print the SQL that removes an adoption.")] = False,
-    delete_documents: Annotated[
-        bool, _flag("--delete-documents", "With --remove: also delete its documents.")
-    ] = False,
-    layout: Annotated[
-        _LAYOUTS | None, typer.Option("--from", help="A layout that is known.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="Key columns, with commas between them.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key column.")] = None,
     content: Annotated[
         str | None, _mapped("The text. SQL: an expression over the columns.")
     ] = None,
@@ -93,6 +74,7 @@ def adopt(
     owner: Annotated[str | None, _mapped("The owner's UUID.")] = None,
     groups: Annotated[str | None, _mapped("Groups that may see it, text[].")] = None,
     updated: Annotated[str | None, _mapped("The document's date.")] = None,
+    type: Annotated[str | None, _mapped("Its knowledge_type.")] = None,  # noqa: A002
     document: Annotated[str | None, _mapped("The same for the chunks of a document.")] = None,
     position: Annotated[str | None, _mapped("The order of chunks in their document.")] = None,
     parent: Annotated[
@@ -107,25 +89,12 @@ def adopt(
     embed: Annotated[
         bool, _flag("--embed", "Do not use the table's embeddings: workers embed the texts.")
     ] = False,
-    split: Annotated[bool, _flag("--split", "Split contents longer than --chunk-size.")] = False,
-    chunk_size: Annotated[
-        int, typer.Option(help="With --split: characters of a chunk.", min=100, max=100_000)
-    ] = 1200,
-    overlap: Annotated[
-        int, typer.Option(help="With --split: characters repeated from the chunk before.", min=0)
-    ] = 0,
-    later: Annotated[
-        bool, _flag("--later", "Writes only note their rows; see --carry-over.")
-    ] = False,
-    copy: Annotated[
-        bool, _flag("--copy", "Copy texts and embeddings instead of searching the table in place.")
-    ] = False,
     name: Annotated[
         str | None, typer.Option(help="Name of the adoption; default: of the table.")
     ] = None,
     collection: Annotated[
         str | None,
-        typer.Option(help="Collection of the documents; default: knowledge, or the layout's."),
+        typer.Option(help="Collection of the documents; default: knowledge, or the table's."),
     ] = None,
     visibility: Annotated[
         Visibility, typer.Option(help="Visibility of the documents.")
@@ -139,9 +108,7 @@ def adopt(
     apply: Annotated[bool, _flag("--apply", "Run the SQL instead of writing a migration.")] = False,
     batch_size: Annotated[
         int,
-        typer.Option(
-            help="With --backfill and --carry-over: rows of a transaction.", min=1, max=10_000
-        ),
+        typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000),
     ] = carrying.BATCH_SIZE,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
@@ -149,20 +116,15 @@ def adopt(
     """Make the rows of a table searchable, and follow its changes.
 
     It reads the table's columns, proposes what they become, and writes a migration for you to read
-    and push. Its triggers carry each write of the table over in the same transaction, or with
-    --later after it. Then --backfill carries over the rows that exist, and --check compares.
-    Connect as the owner of the table. --check has exit code 1 if there are differences, or rows
-    that cannot be carried over.
+    and push. Its triggers carry each write of the table over in the same transaction. Then
+    --backfill carries over the rows that exist, and --check compares. Connect as the owner of the
+    table. --check has exit code 1 if there are differences, or rows that cannot be carried over.
     """
-    if backfill + carry_over + check + replace_calls + remove > 1:
-        raise typer.BadParameter(
-            "--backfill, --carry-over, --check, --calls and --remove exclude each other"
-        )
+    if backfill + check + replace_calls + remove > 1:
+        raise typer.BadParameter("--backfill, --check, --calls and --remove exclude each other")
     with opened(dsn, schema) as database:
         if backfill:
             _each(database, table, lambda one: _backfill(database, one, batch_size))
-        elif carry_over:
-            _carry_over(database, table, batch_size, watch)
         elif check:
             _each(database, table, lambda one: _check(database, one, repair=repair))
         elif replace_calls:
@@ -172,11 +134,11 @@ def adopt(
                 lambda one: _replace_calls(database, one, into, undo=undo, run=apply),
             )
         elif remove:
-            _remove(database, table, delete_documents=delete_documents, run=apply)
+            _remove(database, table, run=apply)
         else:
             if table is None:
                 raise typer.BadParameter(
-                    "name the table, or use --backfill, --carry-over, --check, --calls or --remove"
+                    "name the table, or use --backfill, --check, --calls or --remove"
                 )
             given = {field: context.params[field] for field in ("key", *proposal.OPTIONS)}
             # All documents are in the collection that is named.
@@ -185,14 +147,12 @@ def adopt(
                 database,
                 table,
                 given,
-                None if layout is None else layout.value,
                 uses_embeddings=not embed,
                 is_public=visibility == "public",
                 rows=rows or _ask_rows(database, table, parent, document),
                 leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
-                finds_documents=not copy or document is not None or parent is not None,
+                finds_documents=True,
                 parent_name=parent,
-                is_copy=copy,
             )
             if proposed.field("embedding") and model is None:
                 raise ConfigurationError(
@@ -215,10 +175,6 @@ def adopt(
                 visibility=visibility,
                 language=language,
                 model=model,
-                chunk_size=chunk_size if split else None,
-                chunk_overlap=overlap if split else 0,
-                is_later=later,
-                is_in_place=not copy,
             )
             _write(database, proposed, choices, into, run=apply)
             for function in searching:
@@ -285,12 +241,6 @@ def _write(
             )
     then = f"--check {choices.name} --repair" if is_adopted else f"--backfill {choices.name}"
     typer.echo(f"Then: second-brain adopt {then}{more}", err=True)
-    if choices.is_later:
-        typer.echo(
-            f"After writes: second-brain adopt --carry-over {choices.name}{more}, or the job of "
-            "second-brain server schedule",
-            err=True,
-        )
 
 
 def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
@@ -321,7 +271,11 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
     found = calls.keep(database, name, run=run)
     for one in found:
         done = "not replaced" if one.undecided else "replaced" if run else "can be replaced"
+        done = "left as it is" if one.left else done
         typer.echo(f"{printable(one.function.signature)}: {done}")
+        if one.left:
+            typer.echo(f"  left: {printable(one.left)}")
+            continue
         for reason in one.undecided:
             typer.echo(f"  decide: {printable(reason)}")
         for note in one.notes:
@@ -331,6 +285,8 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
                 f"  {number(one.asked, 'question')}: {number(one.both_rows, 'row')} of both,"
                 f" {one.old_rows} of the old one alone, {len(one.new_rows)} of the new one alone"
             )
+        for user, old, new in one.users:
+            typer.echo(f"  as a user with {printable(user)}: {old} rows before, {new} now")
         for key in one.new_rows[:20]:
             typer.echo(f"  new: {printable(key[:_SHOWN])}")
         for condition in one.conditions:
@@ -381,17 +337,6 @@ def _backfill(database: Database, name: str, batch_size: int) -> None:
     _print_problems(name, carrying.problems(database, name))
 
 
-def _carry_over(database: Database, name: str | None, batch_size: int, watch: float | None) -> None:
-    _chosen(database, name)
-    while True:
-        done = carrying.carry_over_noted(database, name, batch_size=batch_size)
-        if done or watch is None:
-            typer.echo(f"{number(done, 'noted row')} carried over.")
-        if watch is None:
-            return
-        time.sleep(watch)
-
-
 def _check(database: Database, name: str, *, repair: bool) -> bool:
     """Compare, and print the result; False where something is left to do."""
     with showing_progress() as on_progress:
@@ -403,10 +348,10 @@ def _check(database: Database, name: str, *, repair: bool) -> bool:
         f" ({one.missing:,} missing, {one.different:,} different,"
         f" {one.left_over:,} left over){', repaired' if repair else ''}."
     )
-    if one.noted:
+    for function in replaced.gone(database, name):
         typer.echo(
-            f"{name}: {number(one.noted, 'noted write')} to carry over,"
-            f" not compared: second-brain adopt --carry-over {name}{more}"
+            f"{name}: {printable(function)} is no drop-in any more: second-brain adopt --calls"
+            f" {name}{more}"
         )
     for key, fields in one.examples:
         typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
@@ -444,12 +389,12 @@ def _shown(key: carrying.Key) -> str:
     )
 
 
-def _remove(database: Database, name: str | None, *, delete_documents: bool, run: bool) -> None:
+def _remove(database: Database, name: str | None, *, run: bool) -> None:
     if name is None:
         raise typer.BadParameter("name the adoption to remove")
     if run:
-        carrying.remove(database, name, delete_documents=delete_documents)
+        carrying.remove(database, name)
         typer.echo(f"Removed the adoption {name}.")
         return
-    statements = carrying.removal(database, name, delete_documents=delete_documents)
+    statements = carrying.removal(database, name)
     typer.echo("begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;")

@@ -7,7 +7,7 @@ function.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,26 +31,50 @@ select namespace.nspname, class.relname,
             and attribute.attnum > 0
             and not attribute.attisdropped
        ),
-       adoption.key_columns, adoption.key_types, adoption.place_id is not null, mapping.definition,
-       given.collection,
+       adoption.key_columns, adoption.key_types,
+       pg_catalog.pg_get_viewdef(%(view)s::regclass), adoption.embedding_column,
+       class.relrowsecurity,
        exists (
          select
-           from public.knowledge_documents as document
-          where document.collection = given.collection
-            and document.source_row ->> 'adoption' is distinct from adoption.name
+           from pg_catalog.pg_index as index
+           join pg_catalog.pg_class as indexed on indexed.oid = index.indexrelid
+           join pg_catalog.pg_am as method on method.oid = indexed.relam
+          where index.indrelid = class.oid and method.amname = 'hnsw'
        )
   from public.knowledge_adoptions as adoption
   join pg_catalog.pg_class as class on class.oid = adoption.source
   join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- cross join pg_catalog.pg_get_viewdef(%(view)s::regclass) as mapping (definition)
- cross join lateral (
-         select substring(mapping.definition from $$'([^']*)'::text AS collection$$)
-       ) as given (collection)
  where adoption.name = %(name)s
+"""
+_IS_SHARED = """
+select exists (
+         select
+           from public.knowledge_documents as document
+          where document.collection = %(collection)s
+            and document.source_row ->> 'adoption' is distinct from %(name)s
+       )
+"""
+_UNIQUE = """
+select class.relname, attribute.attname
+  from pg_catalog.pg_index as index
+  join pg_catalog.pg_class as class on class.oid = index.indrelid
+  join pg_catalog.pg_attribute as attribute
+    on attribute.attrelid = index.indrelid and attribute.attnum = index.indkey[0]
+ where index.indisunique and index.indnkeyatts = 1 and index.indpred is null
+"""
+_TABLES = """
+select class.relname, array_agg(attribute.attname::text)
+  from pg_catalog.pg_class as class
+  join pg_catalog.pg_attribute as attribute on attribute.attrelid = class.oid
+ where class.relkind in ('r', 'p', 'v', 'm', 'f')
+   and class.relnamespace <> 'pg_catalog'::regnamespace
+   and attribute.attnum > 0
+   and not attribute.attisdropped
+ group by class.relname
 """
 _FUNCTION = """
 select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, proc.proname),
-       format('%%I.%%I', namespace.nspname, before.name), proc.oid::regprocedure::text,
+       format('%%I.%%I', before.schema, before.name), proc.oid::regprocedure::text,
        pg_catalog.pg_get_functiondef(proc.oid),
        coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc), proc.prosecdef,
        array_to_string(proc.proconfig, ',') ~ 'search_path=',
@@ -92,23 +116,30 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
           order by role.rolname
        ),
        case when proc.proowner <> current_user::regrole then proc.proowner::regrole::text end,
-       before.name,
-       exists (
-         select
-           from pg_catalog.pg_proc as kept
-          where kept.pronamespace = proc.pronamespace
-            and kept.proargtypes = proc.proargtypes
-            and kept.proname = before.name
-       )
+       before.schema, before.name, kept.oid is not null,
+       coalesce(pg_catalog.obj_description(kept.oid, 'pg_proc'), '')
+         ~ '^Was .* before the adoption '
   from pg_catalog.pg_proc as proc
   join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
   join pg_catalog.pg_class as class on class.oid = %(source)s::regclass
- -- A name has at most 63 bytes.
+ -- A name has at most 63 bytes. A body that may name the function keeps this name, elsewhere.
  cross join lateral (
-         select left(
-                  proc.proname, 56 - octet_length(proc.proname) + char_length(proc.proname)
-                ) || '_before'
-       ) as before (name)
+         select case
+                  when strpos(lower(proc.prosrc), lower(proc.proname) || '.') > 0
+                    then array[%(internals)s, proc.proname]
+                  else array[
+                    namespace.nspname,
+                    left(
+                      proc.proname, 56 - octet_length(proc.proname) + char_length(proc.proname)
+                    ) || '_before'
+                  ]
+                end
+       ) as named (parts)
+ cross join lateral (select named.parts[1], named.parts[2]) as before (schema, name)
+  left join pg_catalog.pg_proc as kept
+    on kept.pronamespace = to_regnamespace(quote_ident(before.schema))
+   and kept.proargtypes = proc.proargtypes
+   and kept.proname = before.name
  where proc.oid = %(signature)s::regprocedure
 """
 _ROLES = (
@@ -117,6 +148,7 @@ _ROLES = (
     ("rrf_k", r".*rrf_?k.*"),
     ("threshold", r".*(threshold|min_?similarity|min_?relevance|max_?distance).*"),
 )
+_OF_SOURCE = ("", "source")  # how the view of an adoption names a column of the table
 _COUNT = r".*(count|limit|top_?k|max_results).*|(p_)?k"
 # Literals of the header can have any text.
 _PART = rf"((?>{queries.QUOTED}|[^'\"])*?)"
@@ -130,9 +162,12 @@ def adopted(database: Database, name: str) -> Source:
     """Read what drop-ins need to know of an adoption."""
     view = f"{database.install.internals}.adopted_{name}"
     row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
-    schema, table, attributes, key, key_types, is_in_place, definition, collection, is_shared = row
+    schema, table, attributes, key, key_types, definition, embedding, *facts = row
+    has_policies, has_hnsw = facts
     columns = {name: kind for name, (kind, _) in attributes.items()}
-    carried, searched = _mapped(definition, columns)
+    carried, searched, collection = _mapped(definition, columns)
+    given = {"collection": collection, "name": name}
+    (is_shared,) = database.execute(_IS_SHARED, given).fetchone() or (False,)
     return Source(
         schema,
         table,
@@ -142,39 +177,55 @@ def adopted(database: Database, name: str) -> Source:
         dict(zip(key, key_types, strict=True)),
         name,
         database.install,
-        is_in_place,
         collection,
         is_shared,
+        dict(database.execute(_TABLES).fetchall()),
+        {(table, column) for table, column in database.execute(_UNIQUE).fetchall()},
+        embedding,
+        has_policies,
+        has_hnsw,
     )
 
 
-def _mapped(definition: str, columns: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
+def _mapped(
+    definition: str, columns: Mapping[str, str]
+) -> tuple[dict[str, str], set[str], str | None]:
     """Return the columns that metadata has in the view of an adoption, with their types.
 
-    And those whose words are searched.
+    And those whose words are searched, and the collection that all rows are in.
     """
     try:
         (mapping,) = queries.parsed(definition)
     except SqlglotError:
-        return {}, set()  # No filter follows from a condition then: hits are checked.
+        return {}, set(), None  # No filter follows from a condition then.
     carried: dict[str, str] = {}
     searched: set[str] = set()
+    collection: str | None = None
     for field_ in mapping.expressions if isinstance(mapping, exp.Select) else ():
         named = {queries.name_of(node) for node in field_.find_all(exp.Column)}
         if field_.alias_or_name in ("content", "title", "heading"):
             searched |= named
+        if field_.alias_or_name == "collection":
+            value = field_.this.this if isinstance(field_.this, exp.Cast) else field_.this
+            collection = value.name if isinstance(value, exp.Literal) else None
         if field_.alias_or_name != "metadata":
             continue
+        named = {
+            queries.name_of(node)
+            for node in field_.find_all(exp.Column)
+            if node.text("table") in _OF_SOURCE
+        }
         for name in named:
             if columns.get(name) in ("json", "jsonb"):
                 carried[name] = "metadata"
         for call in field_.find_all(exp.Anonymous):
             for key, value in zip(call.expressions[::2], call.expressions[1::2], strict=False):
-                name = queries.name_of(value) if isinstance(value, exp.Column) else ""
+                is_own = isinstance(value, exp.Column) and value.text("table") in _OF_SOURCE
+                name = queries.name_of(value) if is_own else ""
                 shown = key.find(exp.Literal)
                 if name in columns and shown and shown.name == name:
                     carried[name] = columns[name]
-    return carried, searched
+    return carried, searched, collection
 
 
 @dataclass(frozen=True)
@@ -182,7 +233,8 @@ class Function:
     """A searching function, as the catalogues describe it.
 
     `before` is its name once its drop-in has taken its place; `as_sql` and `before_as_sql` are both
-    names with the schema, as SQL. `arguments` have a name (`$1` for
+    names with the schema, as SQL. `is_ours`: a function of that name is the one that an earlier
+    drop-in, which is gone, had replaced. `arguments` have a name (`$1` for
     none), a type without its schema, and the type as SQL. `roles`: which API roles call it as
     themselves and read the table.
     """
@@ -202,8 +254,10 @@ class Function:
     columns: Sequence[tuple[str, str]]
     roles: Sequence[str]
     other_owner: str | None
+    before_schema: str
     before: str
     has_before: bool
+    is_ours: bool
 
     def part(self, query: queries.Query | None, place: int) -> str | None:
         """Return what an argument is: embedding, question, a weight, rrf_k, threshold or count.
@@ -243,13 +297,15 @@ def _named_part(argument: str, kind: str, _: str) -> str | None:
 class DropIn:
     """A drop-in: the `statements` that put it in the place of `function`.
 
-    `notes`: what differs. `undecided`: why it may return other rows or columns than the old
-    function; a person decides. `parts`: the places of the arguments by what they are, from 1.
+    `notes`: what differs. `left`: why the function stays as it is. `undecided`: why it may return
+    other rows or columns than the old function; a person decides. `parts`: the places of the
+    arguments by what they are, from 1.
 
     The others compare the answers for `asked` rows as questions. Of the first ten rows of both,
     `both_rows` counts those of the drop-in that the old function returns too, however many it is
     asked for, `old_rows` those that the drop-in lacks; `new_rows` are keys that only the drop-in
-    returns, `conditions` what those rows do not meet and all others do.
+    returns, `conditions` what those rows do not meet and all others do. `users`: users with few
+    rows, and how many rows both functions return to each.
     """
 
     function: Function
@@ -257,13 +313,17 @@ class DropIn:
     query: queries.Query | None
     parts: dict[str, int] = field(default_factory=dict)
     given: Conditions = field(default_factory=Conditions)
+    left_out: list[str] = field(default_factory=list)
     statements: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
+    left: str | None = None
+    scores: list[str] = field(default_factory=list)
     asked: int = 0
     both_rows: int = 0
     old_rows: int = 0
     new_rows: list[str] = field(default_factory=list)
+    users: list[tuple[str, int, int]] = field(default_factory=list)
     conditions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -275,7 +335,6 @@ class DropIn:
         names = [name for name, _, _ in function.arguments]
         if query is not None:
             self.given = query.conditions(names, self.named("question"))
-        roles = ", ".join(one for one in function.roles if one != "service_role")
         reasons = {
             "its body does more than to return one query, so its conditions are not known": (
                 query is None
@@ -285,29 +344,33 @@ class DropIn:
                 ("embedding", "question")
             ),
             **dict.fromkeys(self.given.undecided, True),
-            f"there is a function {function.before}": function.has_before,
+            f"there is a function {function.before}": (
+                function.has_before and not function.is_ours
+            ),
             f"it belongs to {function.other_owner}: create the drop-in as that role": (
                 function.other_owner
             ),
-            f"it runs as its caller, and a copy is not searched under the rights of {roles}: adopt "
-            "the table in place": roles and not source.is_in_place,
             "its collection has other documents: adopt the table again with a --collection of its "
             "own": source.is_shared,
         }
         self.undecided = [reason for reason, holds in reasons.items() if holds]
         body = self._body()
+        if "question" not in self.parts and not self._finds_more():
+            self.left = "it searches by an embedding alone, and finds the same rows as fast itself"
         threshold = self.named("threshold")
+        scores = ", ".join(self.scores)
         notes = {
-            **dict.fromkeys(self.given.notes, True),
+            **dict.fromkeys([*self.given.notes, *self.left_out], True),
+            f"{scores}: of this search, on another scale": scores,
+            "it returns at most 1,000 rows": not re.search(r"limit \d{1,3}\n", body),
+            "a visitor gets at most 50 rows, for the first 1,000 characters of a question": (
+                "anon" in function.roles
+            ),
             f"{threshold} is the least similarity of hits by their embedding; hits by words can "
             "have less": self.parts.keys() >= {"question", "threshold", "embedding"},
             "the old function computes a score; hits come in the order of this search": (
                 query and query.has_computed_order()
             ),
-            **{
-                f"its condition {one} is checked on hits: no filter expresses it": True
-                for one in self.given.unsearched
-            },
             **{
                 f"its argument {name} is not used": not re.search(
                     rf"(?<![\w$])({re.escape(name)}|\${place})(?!\w)", body
@@ -317,6 +380,39 @@ class DropIn:
         }
         self.notes = [note for note, holds in notes.items() if holds]
         self.statements = self._statements(body)
+
+    @property
+    def is_about_users(self) -> bool:
+        """Whether the old function reads the claims of its caller."""
+        return queries.is_about_users(self.function.body)
+
+    def compared_with_claims(self, policies: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
+        """Yield table, column and path of a claim that decides which rows a caller sees.
+
+        Of the query, and of the policies of the table where the function runs as its caller.
+        """
+        read = [self.query]
+        if self.function.roles and self.source.has_policies:
+            table = f"{quoted(self.source.schema)}.{quoted(self.source.name)}"
+            selects = [f"select from {table} where {policy}" for policy in policies]
+            read += [queries.read(one, self.source, ()) for one in selects]
+        for query in read:
+            if query is not None:
+                yield from query.of_users()
+
+    @property
+    def kept(self) -> str:
+        """The old function under its other name, as SQL."""
+        types = ", ".join(type_ for _, _, type_ in self.function.arguments)
+        return f"{self.function.before_as_sql}({types})"
+
+    def _finds_more(self) -> bool:
+        """Return whether a search by an embedding alone can find rows that the old function misses.
+
+        An HNSW index stops before it has the rows that policies and conditions leave.
+        """
+        is_filtered = self.given.kept or (self.function.roles and self.source.has_policies)
+        return bool(self.source.has_hnsw and is_filtered)
 
     def named(self, part: str) -> str | None:
         """Return the name of the argument that is a part of the search."""
@@ -354,11 +450,17 @@ class DropIn:
             "^total_count$": "count(*) over ()",
         }
         shown = []
-        for name, type_ in self.function.columns:
+        for place, (name, type_) in enumerate(self.function.columns):
+            read = self.query.result(place) if self.query else ""
+            if read:
+                shown.append(f"({read})::{type_}")
+                continue
             own = [f"source.{quoted(name)}"] if name in self.source.columns else []
             values = own + [scores[one] for one in scores if re.search(one, name, re.IGNORECASE)]
             if not values:
                 self.undecided.append(f"nothing is known for its column {name}")
+            elif not own:
+                self.scores.append(name)
             shown.append(f"({[*values, 'null'][0]})::{type_}")
         return ",\n         ".join(shown)
 
@@ -371,8 +473,7 @@ class DropIn:
         most = "1000"
         if count:
             most = f"coalesce({count}, 1000)" + (f" + coalesce({skipped}, 0)" if skipped else "")
-            least = f"10 * ({most}), 100" if self.given.unsearched else f"{most}, 1"
-            most = f"least(greatest({least}), 1000)::integer"
+            most = f"least(greatest({most}, 1), 1000)::integer"
         alias, shown = "source", ""
         tables = f"\n    join {quoted(source.schema)}.{quoted(source.name)} as source on true"
         if query is not None and query.is_plain:
@@ -437,10 +538,10 @@ class DropIn:
         mark = "$call$"
         while mark in body:
             mark = "$call_" + mark[1:]
-        types = ", ".join(type_ for _, _, type_ in function.arguments)
-        kept = f"{function.before_as_sql}({types})"
-        was = f"Was {function.name} before the adoption {self.source.adoption}."
-        statements = [
+        kept = self.kept
+        was = f"Was {function.as_sql} before the adoption {self.source.adoption}."
+        statements = [f"drop function {kept}"] if function.is_ours else []
+        statements += [
             replaced.renamed(function.definition, function.as_sql, function.before_as_sql),
             f"revoke all on function {kept} from public, anon, authenticated, service_role",
             f"comment on function {kept} is {literal(was)}",
@@ -461,7 +562,10 @@ class DropIn:
 def write(database: Database, signature: str, source: Source) -> DropIn:
     """Write the drop-in of a function."""
     table = f"{quoted(source.schema)}.{quoted(source.name)}"
-    row: Any = database.execute(_FUNCTION, {"signature": signature, "source": table}).fetchone()
+    given = {"signature": signature, "source": table, "internals": database.install.internals}
+    row: Any = database.execute(_FUNCTION, given).fetchone()
     function = Function(*row)
     names = [name for name, _, _ in function.arguments]
-    return DropIn(function, source, queries.read(function.body, source, names))
+    left_out: list[str] = []
+    query = queries.read(function.body, source, names, function.name, left_out)
+    return DropIn(function, source, query, left_out=left_out)

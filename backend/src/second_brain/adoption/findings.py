@@ -1,13 +1,12 @@
 """What `doctor` says of adoptions."""
 
-from second_brain.adoption import carrying
+from second_brain.adoption import carrying, replaced
 from second_brain.database import naming, pgvector
 from second_brain.database.doctor import Connection, Findings
 from second_brain.services.install import Database, Install
 
 # Rows of each adopted table that are compared: `adopt --check` compares all.
 _COMPARED = 1000
-_LONG_NOTED = 600  # seconds
 _READERS = """
 select found.fault, found.is_error
   from unnest(knowledge_internal.searching_roles()) as role (name)
@@ -36,6 +35,13 @@ def findings(connection: Connection, schema: str) -> Findings:
                 f" was renamed. Then repair what was missed: {check} --repair",
             )
             continue
+        for function in replaced.gone(database, one.name):
+            yield (
+                "warning",
+                f"{about}: {function} is no drop-in any more, a later statement has replaced it",
+                f"Write it again: second-brain adopt --calls {one.name}{option}. Or leave the new"
+                " one: the same with --undo",
+            )
         compared = carrying.compare(database, one.name, most=_COMPARED)
         if compared.differences:
             yield (
@@ -51,16 +57,7 @@ def findings(connection: Connection, schema: str) -> Findings:
                 f"{about}: {lost} {'row' if lost == 1 else 'rows'} cannot be carried over",
                 f"List them with their reasons: {check}",
             )
-        waiting, seconds = carrying.noted(database, one.name)
-        if seconds > _LONG_NOTED:
-            yield (
-                "warning",
-                f"{about}: {waiting} noted {'write is' if waiting == 1 else 'writes are'} not "
-                f"carried over, the oldest for {seconds / 60:.0f} minutes",
-                f"Carry them over: second-brain adopt --carry-over{option}. `second-brain server "
-                "schedule` does it each minute",
-            )
-        elif not compared.differences and not lost:
+        if not compared.differences and not lost:
             yield "ok", f"{about}: {compared.compared} rows compared, none differs", None
     for fault, is_error in database.execute(_READERS).fetchall():
         yield (

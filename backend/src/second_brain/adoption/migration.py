@@ -17,7 +17,7 @@ _LONGEST_NAME = 63
 _PLACE_KEYS = ("int2", "int4", "int8", "uuid", "text", "varchar")
 
 _MIGRATION = """
--- {file}: makes the rows of {table_text} searchable{where}.
+-- {file}: makes the rows of {table_text} searchable in place.
 -- Written by `second-brain adopt`. Adds: an entry in public.knowledge_adoptions, the view
 -- {view_name}, triggers on {tables_text}.
 -- Locks {tables_text} against writes while the triggers are created.
@@ -29,10 +29,6 @@ select knowledge_internal.adopt_table(
   source => {table_literal},
   key_columns => array[{key_columns}],
   embedding_model => {model},
-  chunk_size => {chunk_size},
-  chunk_overlap => {chunk_overlap},
-  is_later => {is_later},
-  is_in_place => {is_in_place},
   embedding_column => {embedding_column}{parent}
 );
 
@@ -50,21 +46,18 @@ revoke all on table {view} from public, anon, authenticated, service_role;
 
 comment on view {view} is {comment};
 
--- Creates the triggers: {what_they_do}
+-- Creates the triggers: a statement that writes the table carries its rows over in the same
+-- transaction.
 -- Run it again after each change of the view, because the triggers know the columns that it reads.
 select knowledge_internal.follow_table({name_literal});
 """
-_AT_ONCE = "a statement that writes the table carries its rows over in the same transaction."
-_LATER = """a statement that writes the table notes its rows, and
--- `second-brain adopt --carry-over` carries them over. Deleted rows are carried over at once."""
 
 
 @dataclass(frozen=True)
 class Choices:
     """What the user decides beside the mapping.
 
-    `model` names the embeddings of the source. With `chunk_size`, longer contents are split.
-    `is_in_place`: the texts and embeddings stay in the table, and are not copied.
+    `model` names the embeddings of the source.
     """
 
     name: str
@@ -72,10 +65,6 @@ class Choices:
     visibility: Literal["private", "public"] = "private"
     language: str | None = None
     model: str | None = None
-    chunk_size: int | None = None
-    chunk_overlap: int = 0
-    is_later: bool = False
-    is_in_place: bool = False
 
 
 def default_name(table: str) -> str:
@@ -103,13 +92,7 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             f"--name is {longest - _LONGEST_NAME} characters too long for the triggers of schema "
             f"{install.schema}, {name!r}"
         )
-    if choices.is_in_place:
-        _check_place(proposal, choices)
-    elif proposal.field("document"):
-        raise ConfigurationError(
-            "--document, --parent: the rows of a table that is copied are documents of their own",
-            remedy="Leave out --copy, or leave out --document, --position and --parent.",
-        )
+    _check_key(proposal)
     literal = sql.Literal
     parent = proposal.parent
     parts: dict[str, sql.Composable] = {
@@ -140,37 +123,26 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
         key_columns=sql.SQL(", ").join(map(literal, proposal.key)),
         model=literal(choices.model if proposal.field("embedding") else None),
-        chunk_size=literal(choices.chunk_size),
-        chunk_overlap=literal(choices.chunk_overlap),
-        is_later=literal(choices.is_later),
-        is_in_place=literal(choices.is_in_place),
-        embedding_column=literal(_embedding_column(proposal) if choices.is_in_place else None),
+        embedding_column=literal(_embedding_column(proposal)),
         rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))
         if proposal.rows
         else sql.SQL(""),
-        where=sql.SQL(" in place" if choices.is_in_place else ", as copies"),
-        what_they_do=sql.SQL(_LATER if choices.is_later else _AT_ONCE),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
     return migration.as_string(None).lstrip()
 
 
-def _check_place(proposal: Proposal, choices: Choices) -> None:
-    """Raise InvalidInputError for what is not searched in place."""
+def _check_key(proposal: Proposal) -> None:
+    """Raise ConfigurationError for a key by which a row is not found from its chunk."""
     columns = [proposal.table.column(name) for name in proposal.key]
     if len(columns) != 1 or columns[0] is None or columns[0].kind not in _PLACE_KEYS:
         raise ConfigurationError(
-            f"{proposal.table} has the key ({', '.join(proposal.key)}): a table that is searched "
-            "in place has one key column, an integer, a uuid or a text",
+            f"{proposal.table} has the key ({', '.join(proposal.key)}): a table is searched by one "
+            "key column, an integer, a uuid or a text",
             remedy="Name another unique column (--key). Or add one (not in a partitioned table): "
             f"alter table {proposal.table.identifier.as_string(None)} add search_id bigint "
-            "generated always as identity unique. Or use --copy, where no policy holds.",
-        )
-    if choices.chunk_size is not None:
-        raise ConfigurationError(
-            "--split: the texts of a table that is searched in place are not split",
-            remedy="Use --copy to copy and split the texts.",
+            "generated always as identity unique.",
         )
 
 
@@ -180,22 +152,15 @@ def _embedding_column(proposal: Proposal) -> str | None:
         return None
     if embedding.column is None or embedding.column.kind not in ("vector", "halfvec"):
         raise ConfigurationError(
-            f"--embedding: {embedding.source} is no column of type vector or halfvec, and a table "
-            "is searched in place by such a column",
-            remedy="Use --copy to copy texts and embeddings, or --embed to embed the texts again.",
+            f"--embedding: {embedding.source} is no column of type vector or halfvec",
+            remedy="Add such a column, or use --embed to embed the texts again.",
         )
     return embedding.column.name
 
 
 def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
-    lines = [
-        _line(
-            sql.SQL("source.{}").format(sql.Identifier(column)),
-            f"key_{place}",
-            f"key: {proposal.key_reason}" if place == 1 else None,
-        )
-        for place, column in enumerate(proposal.key, start=1)
-    ]
+    key = sql.SQL("source.{}").format(sql.Identifier(proposal.key[0]))
+    lines = [_line(key, "key_1", f"key: {proposal.key_reason}")]
     lines += [
         _line(one.expression, one.name, f"{one.name}: {one.reason}") for one in proposal.fields
     ]

@@ -4,13 +4,14 @@ It only reads. `migration` writes the SQL.
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
-from second_brain.adoption.layouts import LAYOUTS, USUAL_NAMES
+from second_brain.adoption.layouts import LAYOUTS, NO_TEXTS, USUAL_NAMES
 from second_brain.adoption.tables import (
     DOCUMENT_FIELDS,
     TEXTS,
@@ -21,10 +22,11 @@ from second_brain.adoption.tables import (
     hiding_columns,
     read_parent,
     read_table,
+    referenced,
 )
 from second_brain.database import migrations
 from second_brain.errors import ConfigurationError, MigrationMissingError
-from second_brain.services.install import Database
+from second_brain.services.install import Database, is_plain
 
 _SAMPLE = "select {columns} from {table} as source{join} limit 20"
 _DIMENSIONS = """
@@ -51,16 +53,22 @@ having count(distinct coalesce(sampled.value, 'null')) > 1
  limit 1
 """
 
-_NUMBERS = ("_float4", "_float8", "_numeric")
+_UNKNOWN_TYPES = """
+select array_agg(distinct {value}::text)
+  from {table} as source{join}
+ where {value} <> all (knowledge_internal.known_values('knowledge_type'))
+"""
+
 _TYPES = {
     "content": TEXTS,
-    "embedding": (*VECTORS, *_NUMBERS),
+    "embedding": VECTORS,
     "metadata": ("jsonb", "json"),
     "title": TEXTS,
     "url": TEXTS,
     "owner": ("uuid",),
     "groups": ("_text", "_varchar"),
     "updated": ("date", "timestamp", "timestamptz"),
+    "type": TEXTS,
     "document": ("int2", "int4", "int8", "uuid", *TEXTS),
     "position": ("int2", "int4", "int8"),
 }
@@ -68,7 +76,7 @@ OPTIONS = tuple(_TYPES)
 """The fields that have an option; collection and visibility are mapped by layouts and parents."""
 _SHOWN = ("title", "url", "updated")
 _OF_CHUNKS = ("document", "position")
-_KEPT_AS_METADATA = ("owner", "groups", "updated", *_OF_CHUNKS)
+_KEPT_AS_METADATA = ("type", "visibility", "owner", "groups", "updated", *_OF_CHUNKS)
 _PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
 ALL_ROWS = "all"
 """The value of --rows for all of them."""
@@ -101,7 +109,6 @@ def propose(
     database: Database,
     table_name: str,
     given: Mapping[str, str | None],
-    layout: str | None = None,
     *,
     uses_embeddings: bool = True,
     is_public: bool = False,
@@ -109,15 +116,13 @@ def propose(
     leave_out: Sequence[str] = (),
     finds_documents: bool = False,
     parent_name: str | None = None,
-    is_copy: bool = False,
 ) -> Proposal:
     """Propose the mapping of a table; `given` has the values of the options by field.
 
     `is_public`: all its documents will be public. `rows`: the condition of the rows that are
     searched, None if the user has not said it. `leave_out`: columns that are not carried over.
     `finds_documents`: propose columns for document and position, too. `parent_name`: the table of
-    the documents, from which title, address, date and who sees a document are taken. `is_copy`:
-    the rows are copied, so that no policy of the table holds.
+    the documents, from which title, address, date and who sees a document are taken.
 
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
@@ -136,13 +141,14 @@ def propose(
             '"deleted_at is null", or --rows all.',
         )
     options = {name: value for name, value in given.items() if value is not None}
-    chosen = _of_layout(table, layout, options) if layout else {}
+    chosen = _of_layout(table)
     chosen.update({name: (value, f"--{name}") for name, value in options.items()})
     if parent:
         chosen["document"] = (parent.column, f"the key of {parent.table}")
     key, key_reason = _key(table, chosen.pop("key", None))
     names = [one for one in DOCUMENT_FIELDS if finds_documents or one not in _OF_CHUNKS]
-    mapped = [one for name in names if (one := _field(table, name, chosen, key, layout))]
+    dimensions = migrations.stored_dimensions(database.connection, database.install.schema)
+    mapped = [one for name in names if (one := _field(table, name, chosen, key, dimensions))]
     if parent:
         of_parent = {one.field: one for one in _fields_of_parent(parent) if one.field not in chosen}
         mapped = [one for one in mapped if one.field not in of_parent] + [*of_parent.values()]
@@ -160,13 +166,23 @@ def propose(
     if not any(one.field == "content" for one in mapped):
         raise ConfigurationError(
             f"{table} has no column of texts that could be the content",
-            remedy="Name it: --content COLUMN, or an expression such as "
+            remedy=_texts_elsewhere(database, table)
+            or "Name it: --content COLUMN, or an expression such as "
             "--content \"question || ' ' || answer\".",
         )
     condition = None if rows in (None, ALL_ROWS) else rows
     checked = [*mapped, Mapped("rows", f"({condition}) is true", "")] if condition else mapped
     _check_expressions(database, table, parent, checked)
     differing = _differing_in_documents(database, table, parent, mapped, condition)
+    unknown_types = _unknown_types(database, table, parent, mapped)
+    if unknown_types and "type" in options:
+        raise ConfigurationError(
+            f"--type: {', '.join(unknown_types)} is no knowledge_type",
+            remedy="Add it: insert into public.knowledge_types (name) values (...); or use"
+            " --type none.",
+        )
+    if unknown_types:
+        mapped = [one for one in mapped if one.field != "type"]
     refused = [one for one in differing if one in options]
     if refused:
         raise ConfigurationError(
@@ -193,15 +209,20 @@ def propose(
     warnings = [
         f"--{one} is not mapped: rows of one document have different values" for one in differing
     ]
+    if unknown_types:
+        warnings.append(
+            f"--type is not mapped: {', '.join(unknown_types)} is no knowledge_type. To filter by"
+            " filter_type, insert it into public.knowledge_types first"
+        )
     carried = [one for one in checked if one.field not in differing]
-    warnings += _warnings(table, parent, carried, is_public, is_copy)
+    warnings += _warnings(table, parent, carried, is_public)
     return Proposal(table, key, key_reason, mapped, warnings, condition, others, parent)
 
 
 def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
     """Propose the fields of documents from the columns of their own table, by their names."""
     for name in ("title", "url", "owner", "groups", "updated"):
-        one = _field(parent.table, name, {}, [parent.key], None)
+        one = _field(parent.table, name, {}, [parent.key])
         if one and one.column:
             shown = f"parent.{one.source}"
             yield Mapped(name, one.source, one.reason, one.column, shown, "parent")
@@ -263,24 +284,31 @@ def _pairs(columns: Sequence[str]) -> str:
     return sql.SQL(", ").join(pairs).as_string(None)
 
 
-def _of_layout(table: Table, name: str, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    layout = LAYOUTS[name]
-    required = {field: value for field, value in layout.required.items() if field not in options}
-    missing = [one for one in required.values() if table.column(one) is None]
-    if missing:
-        raise ConfigurationError(
-            f"{table} is not of the layout {name} ({layout.summary}): it has no column "
-            f"{', '.join(missing)}",
-            remedy="Leave out --from, or name the columns (--key, --content, --embedding, ...).",
-        )
+def _texts_elsewhere(database: Database, table: Table) -> str | None:
+    """Return the options for a table of embeddings whose texts are in a table that it refers to."""
+    for name in referenced(database, table):
+        parent = read_table(database, name)
+        content = _field(parent, "content", {}, [])
+        if content and content.column:
+            column = content.column.name
+            if not is_plain(column):
+                column = sql.Identifier(column).as_string(None)
+            options = f"--parent {shlex.quote(name)} --content {shlex.quote(f'parent.{column}')}"
+            return f"The texts are in {parent}: {options}"
+    return None
+
+
+def _of_layout(table: Table) -> dict[str, tuple[str, str]]:
+    """Return the fields of a known layout that the table has, each with the reason."""
     columns = {column.name for column in table.columns}
+    layout = next((one for one in LAYOUTS if one.columns <= columns), None)
+    if layout is None:
+        return {}
     schema = sql.Identifier(table.schema).as_string(None)
-    fields = {
-        field: value.replace("{schema}", schema)
-        for field, value in {**required, **layout.optional}.items()
-        if columns.intersection(_words(value))
+    return {
+        field: (value.replace("{schema}", schema), f"the layout of {layout.summary}")
+        for field, value in layout.fields.items()
     }
-    return {field: (value, f"the layout {name}") for field, value in fields.items()}
 
 
 def _words(expression: str) -> Sequence[str]:
@@ -336,16 +364,21 @@ def _field(
     name: str,
     chosen: Mapping[str, tuple[str, str]],
     key: Sequence[str],
-    layout: str | None,
+    dimensions: int | None = None,
 ) -> Mapped | None:
     if name in chosen:
         source, reason = chosen[name]
         if source == NOT_MAPPED:
             return None
         return Mapped(name, source, reason, table.column(source))
-    if layout is not None or name not in USUAL_NAMES:
+    if name not in USUAL_NAMES:
         return None
     usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
+    if name == "embedding":
+        # Of several models, that of the corpus.
+        usable = [one for one in usable if one.modifier == dimensions] or usable
+    if name == "content":
+        usable = [one for one in usable if one.usual_name not in NO_TEXTS]
     for usual in USUAL_NAMES[name]:
         for column in usable:
             if column.usual_name == usual:
@@ -356,8 +389,6 @@ def _field(
         ]
         if len(usable) == 1:
             return Mapped(name, usable[0].name, "the only foreign key", usable[0])
-    if name == "embedding":
-        usable = [one for one in usable if one.kind in VECTORS]
     if name in ("content", "embedding", "metadata") and len(usable) == 1:
         (column,) = usable
         return Mapped(name, column.name, f"the only column of type {column.type}", column)
@@ -411,6 +442,22 @@ def _differing_in_documents(
     ]
 
 
+def _unknown_types(
+    database: Database, table: Table, parent: Parent | None, mapped: Sequence[Mapped]
+) -> list[str]:
+    """List the values of the type that are no knowledge_type."""
+    type_ = next((one for one in mapped if one.field == "type"), None)
+    if type_ is None:
+        return []
+    row = database.execute(
+        _UNKNOWN_TYPES,
+        value=type_.expression,
+        table=table.identifier,
+        join=parent.join if parent else sql.SQL(""),
+    ).fetchone()
+    return sorted((row and row[0]) or [])[:5]
+
+
 def _check_dimensions(database: Database, table: Table, mapped: Sequence[Mapped]) -> None:
     embedding = next((one for one in mapped if one.field == "embedding"), None)
     stored = migrations.stored_dimensions(database.connection, database.install.schema)
@@ -448,14 +495,8 @@ def _warnings(
     parent: Parent | None,
     mapped: Sequence[Mapped],
     is_public: bool,
-    is_copy: bool,
 ) -> Iterable[str]:
-    if table.has_row_security and is_copy:
-        yield (
-            f"The policies of {table} do not hold in a copy: visibility, owner and groups decide. "
-            "Map them from what the policies compare."
-        )
-    elif table.has_row_security:
+    if table.has_row_security:
         yield (
             f"The policies of {table} hold in search_visible_knowledge_chunks (in place, after "
             "let_search); in other searches visibility, owner and groups decide."

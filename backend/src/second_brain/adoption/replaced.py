@@ -4,14 +4,25 @@ from second_brain.services.install import Database
 
 # The comment that a drop-in's statements give to the old function.
 _REPLACED = """
-select pg_catalog.pg_get_functiondef(proc.oid), format('%I.%I', namespace.nspname, proc.proname),
-       format('%I.%I', namespace.nspname, was.parts[1]), proc.oid::regprocedure::text, was.parts[2]
+select pg_catalog.pg_get_functiondef(proc.oid), format('%%I.%%I', namespace.nspname, proc.proname),
+       was.parts[1], proc.oid::regprocedure::text, was.parts[2], coalesce(present.is_drop_in, false)
   from pg_catalog.pg_proc as proc
   join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
  cross join regexp_match(
          pg_catalog.obj_description(proc.oid, 'pg_proc'),
          '^Was (.*) before the adoption (.*)[.]$'
        ) as was (parts)
+  left join lateral (
+         -- A quoted name can contain anything.
+         select strpos(
+                  regexp_replace(called.prosrc, '"[^"]*"', '', 'g'),
+                  %(internals)s || '.adopted_hits'
+                ) > 0 as is_drop_in
+           from pg_catalog.pg_proc as called
+           join pg_catalog.pg_namespace as space on space.oid = called.pronamespace
+          where format('%%I.%%I', space.nspname, called.proname) = was.parts[1]
+            and called.proargtypes = proc.proargtypes
+       ) as present on true
  where was.parts is not null
    -- A comment that another role wrote on a function of its own brings nothing back.
    and proc.proowner in (
@@ -24,14 +35,14 @@ select pg_catalog.pg_get_functiondef(proc.oid), format('%I.%I', namespace.nspnam
  order by proc.oid
 """
 _REVOKED = """
-select format(revoked.sql, granted.grantee::regrole)
+select format(revoked.sql, granted.grantee::regrole, proc.pronamespace::regnamespace)
   from pg_catalog.pg_proc as proc
  cross join lateral aclexplode(proc.proacl) as granted
   join pg_catalog.pg_roles as role on role.oid = granted.grantee
  cross join (
          values
            ('revoke execute on function knowledge_internal.adopted_hits_for_caller from %%s'),
-           ('revoke usage on schema knowledge_internal from %%s')
+           ('revoke usage on schema %%2$s from %%1$s')
        ) as revoked (sql)
  where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
    and role.rolname in ('anon', 'authenticated', 'service_role')
@@ -44,20 +55,37 @@ select 'select knowledge_internal.write_readers()' where %(is_last)s
 def undo(database: Database, name: str) -> list[str]:
     """Return the statements that bring the functions back that drop-ins have replaced.
 
-    With the last drop-in go the rights on the search that only drop-ins need.
+    A function that has been replaced since stays as it is. With the last drop-in go the rights on
+    the search that only drop-ins need.
     """
-    found = database.execute(_REPLACED).fetchall()
+    found = _found(database)
     statements = [
         statement
-        for definition, kept, was, signature, adoption in found
+        for definition, kept, was, signature, adoption, is_drop_in in found
         if adoption == name
-        for statement in (renamed(definition, kept, was), f"drop function {signature}")
+        for statement in (
+            *([renamed(definition, kept, was)] if is_drop_in else []),
+            f"drop function {signature}",
+        )
     ]
     if statements:
-        is_last = all(row[-1] == name for row in found)
+        is_last = all(adoption == name for _, _, _, _, adoption, _ in found)
         revoked = database.execute(_REVOKED, {"is_last": is_last}).fetchall()
         statements += [statement for (statement,) in revoked]
     return statements
+
+
+def gone(database: Database, name: str) -> list[str]:
+    """List the functions of an adoption that are no drop-ins any more."""
+    return [
+        was
+        for _, _, was, _, adoption, is_drop_in in _found(database)
+        if adoption == name and not is_drop_in
+    ]
+
+
+def _found(database: Database) -> list[tuple[str, str, str, str, str, bool]]:
+    return database.execute(_REPLACED, {"internals": database.install.internals}).fetchall()
 
 
 def renamed(definition: str, name: str, wanted: str) -> str:

@@ -68,6 +68,16 @@ select own.attname, referenced.attname
    and foreign_key.conrelid = %s
    and foreign_key.confrelid = %s
 """
+_REFERENCED = """
+select distinct format('%%I.%%I', namespace.nspname, class.relname)
+  from pg_catalog.pg_constraint as foreign_key
+  join pg_catalog.pg_class as class on class.oid = foreign_key.confrelid
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+ where foreign_key.contype = 'f' and foreign_key.conrelid = %s
+   and foreign_key.confrelid <> foreign_key.conrelid
+   and cardinality(foreign_key.conkey) = 1
+ order by 1
+"""
 _SIMILAR = r"""
 select string_agg(format('%%I.%%I', namespace.nspname, class.relname), ' or ')
   from pg_catalog.pg_class as class
@@ -86,6 +96,7 @@ DOCUMENT_FIELDS = {
     "owner": "owner_id",
     "groups": "allowed_groups",
     "updated": "document_date",
+    "type": "knowledge_type",
     "collection": "collection",
     "visibility": "visibility",
     "document": "document_key",
@@ -226,6 +237,11 @@ def read_table(database: Database, name: str) -> Table:
     keys = database.connection.execute(_UNIQUE_KEYS, [oid]).fetchall()
     read = [Column(*one) for one in columns]
     return Table(oid, schema, relation, read, keys, has_row_security, owner, elsewhere)
+
+
+def referenced(database: Database, table: Table) -> list[str]:
+    """List the tables that a column of the table refers to, as SQL."""
+    return [name for (name,) in database.connection.execute(_REFERENCED, [table.oid]).fetchall()]
 
 
 def read_parent(database: Database, table: Table, name: str, column: str | None) -> Parent:

@@ -33,7 +33,7 @@ select chunk.id::text, chunk.embedding::text
      order by md5(sampled.id::text)
      limit %s
   ) as drawn
-  join public.knowledge_chunks as chunk on chunk.id = drawn.id
+  join knowledge_internal.chunk_rows as chunk on chunk.id = drawn.id
  order by chunk.id
 """
 _LOGGED = """

@@ -25,13 +25,6 @@ _JOBS: tuple[tuple[str, str | None, str, LiteralString], ...] = (
         "17 3 * * *",
         "select public.purge_knowledge_chunks(older_than => {superseded})",
     ),
-    # What writes of tables adopted with --later have noted.
-    (
-        "adoption",
-        "adoption",
-        "* * * * *",
-        "select knowledge_internal.carry_over_noted(most_rows => 2000)",
-    ),
     (
         "query-log",
         "insight",

@@ -49,11 +49,12 @@ select least(100, 100.0 * 100000 / greatest(class.reltuples, 1))::real
   from pg_catalog.pg_class as class
  where class.oid = to_regclass(%s)
 """
-# The bits, which lie in the row, are compared first, then the embeddings of equal bits.
+# The bits, which lie in the row, are compared first, then the embeddings of equal bits. Of rows in
+# place, the vector index has none.
 _EQUAL = """
 select round(100 * count(*) / {share})::bigint as chunks, min(chunk.id::text)
   from {schema}.knowledge_chunks as chunk tablesample system ({share}) repeatable (1)
- where chunk.status = 'active' and chunk.embedding_bits is not null
+ where chunk.status = 'active' and chunk.embedding is not null
  group by chunk.embedding_bits, chunk.embedding
 having count(*) > {most} * {share} / 100
  order by chunks desc, 2

@@ -113,6 +113,14 @@ select 'pg_class', class.oid, class.oid::regclass::text
 """
 # The view of an adopted table: its name begins so, and no migration creates it.
 _ADOPTION, _ADOPTED = "adoption", "adopted_"
+# A quoted name can contain anything.
+_DROP_INS = """
+select function.oid::regprocedure::text
+  from pg_catalog.pg_proc as function
+ where strpos(regexp_replace(function.prosrc, '"[^"]*"', '', 'g'), %s) > 0
+   and function.pronamespace <> to_regnamespace(%s)
+ order by 1
+"""
 _FUNCTION = re.compile(r"^create (?:or replace )?function ([\w.]+)", re.MULTILINE)
 _SCHEMA = "select oid from pg_catalog.pg_namespace where nspname = %s"
 _DESCRIBE = "select pg_catalog.pg_describe_object(%s::regclass, %s, 0)"
@@ -260,6 +268,8 @@ def plan(
     naming.check_schema(schema)
     with connection.transaction():
         connection.execute(_WITHOUT_PATH)
+        if module in (None, _ADOPTION):
+            _refuse_drop_ins(connection, schema)
         if module is None:
             return _plan(connection, schema, cascade)
         return _plan_of_module(connection, schema, module, cascade)
@@ -284,6 +294,19 @@ def apply(
             if not patience:
                 raise
     return found
+
+
+def _refuse_drop_ins(connection: Connection, schema: str) -> None:
+    """Raise ConfigurationError while functions of the project call the search of an adoption."""
+    internals = naming.internals(schema)
+    called = f"{internals}.adopted_hits"
+    drop_ins = [name for (name,) in connection.execute(_DROP_INS, [called, internals])]
+    if drop_ins:
+        option = "" if schema == naming.SCHEMA else f" --schema {schema}"
+        raise ConfigurationError(
+            f"functions are drop-ins of adopted tables: {', '.join(drop_ins)}",
+            remedy=f"Bring the old ones back: second-brain adopt --calls --undo --apply{option}",
+        )
 
 
 def _plan(connection: Connection, schema: str, cascade: bool) -> Uninstall:

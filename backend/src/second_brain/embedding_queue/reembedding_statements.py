@@ -14,7 +14,7 @@ MODELS = """
 select chunk.embedding_model
   from public.knowledge_chunks as chunk
  where chunk.status = 'active'
-   and chunk.embedding is not null
+   and chunk.embedding_bits is not null
  group by chunk.embedding_model
  order by count(*) desc, chunk.embedding_model
  limit 1

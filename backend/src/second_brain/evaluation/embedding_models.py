@@ -31,7 +31,7 @@ _CHUNKS = """
       count(*) filter (
         where coalesce(document.external_key, 'chunk:' || chunk.id) = any (%(judged)s::text[])
       ) over () as judged_count
-    from public.knowledge_chunks as chunk
+    from knowledge_internal.chunk_rows as chunk
     left join public.knowledge_documents as document on document.id = chunk.document_id
     where chunk.status = 'active'
       and chunk.embedding_bits is not null

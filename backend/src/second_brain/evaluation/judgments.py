@@ -34,7 +34,7 @@ _CORPUS = """
       coalesce(document.external_key, 'chunk:' || chunk.id),
       coalesce(document.title, ''),
       string_agg(chunk.content, E'\\n\\n' order by chunk.chunk_index, chunk.id)
-    from public.knowledge_chunks as chunk
+    from knowledge_internal.chunk_rows as chunk
     left join public.knowledge_documents as document on document.id = chunk.document_id
     where chunk.status = 'active'
       and (%(collection)s::text is null or chunk.collection = %(collection)s::text)

@@ -29,7 +29,7 @@ _CHUNKS = """
       select distinct on (coalesce(chunk.document_id, chunk.id))
         document.external_key as key, chunk.id as chunk_id, chunk.content,
         md5(coalesce(document.external_key, chunk.id::text) || %(seed)s::text) as place
-      from public.knowledge_chunks as chunk
+      from knowledge_internal.chunk_rows as chunk
       left join public.knowledge_documents as document on document.id = chunk.document_id
       where chunk.status = 'active'
         and (%(collection)s::text is null or chunk.collection = %(collection)s::text)

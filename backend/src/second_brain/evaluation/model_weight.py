@@ -40,7 +40,7 @@ select document.external_key, document.title
 _TEXTS = """
 select chunk.id, coalesce(nullif(btrim(replace(chunk.content, document.title, '')), ''), '-')
   from public.knowledge_documents as document
-  join public.knowledge_chunks as chunk on chunk.document_id = document.id
+  join knowledge_internal.chunk_rows as chunk on chunk.document_id = document.id
  where document.external_key = %s and chunk.status = 'active'
  order by chunk.chunk_index, chunk.id
 """

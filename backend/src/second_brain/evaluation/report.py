@@ -31,7 +31,7 @@ _TITLES = """
     from public.knowledge_documents as document
     left join lateral (
       select chunk.content
-      from public.knowledge_chunks as chunk
+      from knowledge_internal.chunk_rows as chunk
       where chunk.document_id = document.id
       order by chunk.chunk_index, chunk.id
       limit 1

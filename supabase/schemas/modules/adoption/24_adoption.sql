@@ -1,51 +1,38 @@
 -- 024_adoption: documents that are made of the rows of a project's own table.
 -- Module: adoption.
--- Adds: tables knowledge_adoptions, knowledge_adoption_problems and knowledge_adoption_changes, the
--- index of adopted documents, and the functions that carry rows over: after a write of the source,
--- from the list of changes, in a backfill, and in a repair.
+-- Adds: tables knowledge_adoptions and knowledge_adoption_problems, the index of adopted documents,
+-- and the functions that carry rows over: after a write of the source, in a backfill, and in a
+-- repair.
 -- Locks knowledge_documents against writes while the index is created.
 
 -- An adoption is a row of knowledge_adoptions, a view knowledge_internal.adopted_<name> that maps
 -- the source to documents, and triggers on the source. `second-brain adopt` writes the view into a
 -- migration of the project, which then calls follow_table for the triggers. The view has the
--- columns key_1, key_2, ..., content, optionally embedding, and fields of a document with the names
--- that upsert_knowledge_document takes.
+-- columns key_1, content, optionally embedding, and fields of a document with the names that
+-- upsert_knowledge_document takes. Texts and embeddings stay in the source: see 44_in_place.sql.
 
 create table public.knowledge_adoptions (
   name text primary key check (name ~ '^[a-z][a-z0-9_]{0,39}$'),
   source regclass not null,
-  key_columns text[] not null check (cardinality(key_columns) between 1 and 8),
+  key_columns text[] not null check (cardinality(key_columns) = 1),
   key_types text[] not null,
   embedding_model text check (length(embedding_model) between 1 and 200),
-  chunk_size integer check (chunk_size between 100 and 100000),
-  chunk_overlap integer not null,
-  is_later boolean not null,
-  place_id integer unique,
+  place_id integer not null unique,
   embedding_column name,
   order_sql text,
   parent regclass check (parent <> source),
   parent_columns name[],
   write_token uuid not null default gen_random_uuid(),
-  created_at timestamptz not null default now(),
-  constraint overlap_of_at_most_half_a_chunk
-    check (chunk_overlap between 0 and coalesce(chunk_size, 2) / 2),
-  constraint in_place_with_one_key_column_and_without_parts
-    check (
-      place_id is null
-      or chunk_size is null and cardinality(key_types) = 1 and key_types[1] in (
-        'smallint', 'integer', 'bigint', 'uuid', 'text', 'character varying'
-      )
-    )
+  created_at timestamptz not null default now()
 );
 
 comment on table public.knowledge_adoptions is
   'The adopted tables. embedding_model: the model of the embeddings in the source; null: these are '
-  'not used. chunk_size: contents with more characters are split; null: none. is_later: writes '
-  'note their rows in knowledge_adoption_changes. place_id: the number of a table that is searched '
-  'in place; null: texts and embeddings are copied. In place, embedding_column has the embeddings '
-  '(null: they are kept in knowledge_chunks), and a vector index of the table orders by order_sql '
-  '(null: by nothing that serves cosine distance). parent: the table of the documents whose chunks '
-  'are the rows, with the column that refers to it and its key in parent_columns. write_token: '
+  'not used. place_id: the number of the table in knowledge_chunks. embedding_column has the '
+  'embeddings (null: they are kept in knowledge_chunks), and a vector index of the table orders by '
+  'order_sql (null: by nothing that serves cosine distance). parent: the table of the documents '
+  'whose chunks are the rows, with the column that refers to it and its key in parent_columns. '
+  'write_token: '
   'while the module writes chunks or embeddings of the table, the setting '
   'knowledge_internal.stores_place has this value, which no user knows, and the triggers do not '
   'carry such a write over again. Written by adopt_table and follow_table.';
@@ -65,80 +52,19 @@ comment on table public.knowledge_adoption_problems is
   'with the reason. A row leaves this table when it is carried over or deleted. The key is hashed '
   'because an index entry has at most 2,704 bytes.';
 
-create table public.knowledge_adoption_changes (
-  -- No foreign key: each write of a source would lock the row of its adoption.
-  adoption_name text not null,
-  id uuid not null default gen_random_uuid(),
-  key jsonb not null,
-  noted_at timestamptz not null default now(),
-  primary key (adoption_name, id)
-);
-
-comment on table public.knowledge_adoption_changes is
-  'Rows of tables adopted with --later that are written and not carried over yet. '
-  'carry_over_noted takes them, oldest first. A row that is written twice is listed twice.';
-
 alter table public.knowledge_adoptions enable row level security;
 alter table public.knowledge_adoption_problems enable row level security;
-alter table public.knowledge_adoption_changes enable row level security;
 create policy knowledge_adoptions_none on public.knowledge_adoptions
   to anon, authenticated using (false);
 create policy knowledge_adoption_problems_none on public.knowledge_adoption_problems
   to anon, authenticated using (false);
-create policy knowledge_adoption_changes_none on public.knowledge_adoption_changes
-  to anon, authenticated using (false);
 revoke all
-  on table public.knowledge_adoptions, public.knowledge_adoption_problems,
-           public.knowledge_adoption_changes
+  on table public.knowledge_adoptions, public.knowledge_adoption_problems
   from public, anon, authenticated, service_role;
 
 create index knowledge_documents_adoption on public.knowledge_documents
   ((source_row ->> 'adoption'))
   where source_row is not null;
-
--- Splits a text into parts of at most chunk_size characters, at the end of a paragraph, a line, a
--- sentence or a word in the second half of a part. Each part after the first repeats at most
--- overlap characters of the one before. Without an overlap, the parts together are the text.
-create function knowledge_internal.split_text(content text, chunk_size integer, overlap integer)
-returns text[]
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  -- Each ends with the last place of its kind: a paragraph, a line, a sentence, a word.
-  breaks constant text[] := array[
-    '^.*\n\s*\n', '^.*\n', '^.*[.!?。！？]["'')\]]*(?:\s+|(?<=[。！？]))', '^.*\s'
-  ];
-  rest text := content;
-  split text[] := '{}';
-  part text;
-  candidate text;
-  pattern text;
-begin
-  while length(rest) > chunk_size loop
-    part := left(rest, chunk_size);
-    foreach pattern in array breaks loop
-      candidate := substring(part from pattern);
-      -- A break in the first half would make many small chunks.
-      if length(candidate) > chunk_size / 2 then
-        part := candidate;
-        exit;
-      end if;
-    end loop;
-    split := split || part;
-    rest := substr(rest, length(part) + 1);
-    if rest <> '' and overlap > 0 then
-      -- The overlap begins with a word if one begins there.
-      candidate := right(part, least(overlap, length(part) / 2));
-      candidate := coalesce(substring(candidate from '^\S*\s+(\S.*)$'), candidate);
-      rest := candidate || rest;
-    end if;
-  end loop;
-  if rest <> '' or split = '{}' then
-    split := split || rest;
-  end if;
-  return split;
-end
-$$;
 
 -- The adoption with this name. Raises 22023 if there is none.
 create function knowledge_internal.adoption_named(adoption_name text)
@@ -162,21 +88,14 @@ $$;
 -- can hide rows or mix them up, and 23514 for a value that is not allowed.
 create function knowledge_internal.adopt_table(
   adoption_name text, source regclass, key_columns text[], embedding_model text default null,
-  chunk_size integer default null, chunk_overlap integer default 0, is_later boolean default false,
-  is_in_place boolean default false, embedding_column name default null,
-  parent regclass default null, parent_columns name[] default null
+  embedding_column name default null, parent regclass default null,
+  parent_columns name[] default null
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  place integer;
   foreign_table regclass;
-  -- Their texts are equal if and only if the values are, with the settings of adopted_rows.
-  key_type_names constant text[] := array[
-    'int2', 'int4', 'int8', 'numeric', 'uuid', 'text', 'varchar', 'bpchar', 'citext', 'bool',
-    'date', 'timestamp', 'timestamptz'
-  ];
-  types text[];
-  wrong_column text;
+  key_type_names constant text[] := array['int2', 'int4', 'int8', 'uuid', 'text', 'varchar'];
+  key_type text;
 begin
   if row_security_active(source) then
     raise exception 'source: row level security of % hides rows from %', source, current_user
@@ -192,60 +111,34 @@ begin
       using errcode = '42501',
             hint = format('Run: alter table %s owner to %I', foreign_table, current_user);
   end if;
-  select array_agg(
-           -- A cast to character, the name of bpchar without a length, keeps one character.
-           case type.oid when 'bpchar'::regtype then 'bpchar'
-             else pg_catalog.format_type(type.oid, null)
-           end
-           order by listed.place
-         ),
-         min(coalesce(listed.name, 'null')) filter (where type.oid is null)
-    into types, wrong_column
-    from unnest(key_columns) with ordinality as listed (name, place)
-    left join pg_catalog.pg_attribute as attribute
-      on attribute.attrelid = source
-     and attribute.attname = listed.name
+  select pg_catalog.format_type(type.oid, null) into key_type
+    from pg_catalog.pg_attribute as attribute
+    join pg_catalog.pg_type as type on type.oid = attribute.atttypid
+   where attribute.attrelid = source
+     and attribute.attname = key_columns[1]
      and attribute.attnum > 0
      and attribute.attnotnull
-    left join pg_catalog.pg_type as type
-      on type.oid = attribute.atttypid
-     and (type.typname = any (key_type_names) or type.typtype = 'e');
-  if wrong_column is not null then
+     and type.typname = any (key_type_names);
+  if key_type is null then
     raise exception 'key_columns: % must be a column of % that is not null and has one of the '
-                    'types %, or an enum', wrong_column, source,
+                    'types %', coalesce(key_columns[1], 'null'), source,
                     array_to_string(key_type_names, ', ')
-      using errcode = '22023', hint = 'Name the columns of another unique index (--key).';
-  end if;
-  if is_in_place then
-    place := knowledge_internal.checked_place(adoption_name, source, key_columns);
-  end if;
-  if exists (
-    select from public.knowledge_adoptions as stored
-     where stored.name = adoption_name and (stored.place_id is null) = is_in_place
-  ) then
-    raise exception 'the adoption % %', adoption_name,
-                    case when is_in_place then 'copies its rows' else 'is in place' end
-      using errcode = '22023',
-            hint = format(
-              'Remove it first: second-brain adopt --remove %s --delete-documents --apply',
-              adoption_name
-            );
+      using errcode = '22023', hint = 'Name the column of another unique index (--key).';
   end if;
   insert into public.knowledge_adoptions as stored (
-    name, source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
-    place_id, embedding_column, parent, parent_columns
+    name, source, key_columns, key_types, embedding_model, place_id, embedding_column, parent,
+    parent_columns
   )
   values (
-    adoption_name, source, key_columns, types, embedding_model, chunk_size, chunk_overlap, is_later,
-    place, embedding_column, parent, parent_columns
+    adoption_name, source, key_columns, array[key_type], embedding_model,
+    knowledge_internal.checked_place(adoption_name, source, key_columns), embedding_column, parent,
+    parent_columns
   )
       on conflict (name) do update
      set (
-           source, key_columns, key_types, embedding_model, chunk_size, chunk_overlap, is_later,
-           embedding_column, parent, parent_columns
+           source, key_columns, key_types, embedding_model, embedding_column, parent, parent_columns
          ) = (
            excluded.source, excluded.key_columns, excluded.key_types, excluded.embedding_model,
-           excluded.chunk_size, excluded.chunk_overlap, excluded.is_later,
            excluded.embedding_column, excluded.parent, excluded.parent_columns
          );
 end
@@ -367,13 +260,11 @@ begin
     select string_agg(needed.statement, '; ')
       from knowledge_internal.adoption_triggers(adoption) as needed
   );
-  if adoption.place_id is not null then
-    update public.knowledge_adoptions as stored
-       set order_sql = case when stored.embedding_column is not null
-             then knowledge_internal.place_order(stored.source, stored.embedding_column) end
-     where stored.name = adoption.name;
-    perform knowledge_internal.write_places();
-  end if;
+  update public.knowledge_adoptions as stored
+     set order_sql = case when stored.embedding_column is not null
+           then knowledge_internal.place_order(stored.source, stored.embedding_column) end
+   where stored.name = adoption.name;
+  perform knowledge_internal.write_places();
 end
 $$;
 
@@ -426,7 +317,8 @@ begin
     left join pg_catalog.pg_attribute as attribute
       on attribute.attrelid = trigger.tgrelid and attribute.attname = mapped.name
    where right(needed.name, 7) = '_change'
-     and position('old.*' in pg_catalog.pg_get_triggerdef(trigger.oid)) = 0
+     -- A row as a whole is column 0, as in mapped_columns.
+     and trigger.tgqual::text !~ ':varattno 0 '
      and not exists (
            select
              from pg_catalog.pg_depend as dependency
@@ -445,25 +337,17 @@ begin
 end
 $$;
 
--- The external_key of the document of a row. key: the texts of the values of key_columns. A
--- composite key is joined with slashes, after % and / in its parts are percent-escaped.
+-- The external_key of the document of a row. key: the text of its key, in an array.
 create function knowledge_internal.adopted_key(adoption public.knowledge_adoptions, key jsonb)
 returns text
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  if jsonb_array_length(key) = 1 then
-    return adoption.name || '/' || (key ->> 0);
-  end if;
-  -- The escaped parts contain no slash, so two keys never have the same text.
-  return adoption.name || '/' || (
-    select string_agg(replace(replace(part.value, '%', '%25'), '/', '%2F'), '/' order by place)
-      from jsonb_array_elements_text(key) with ordinality as part (value, place)
-  );
+  return adoption.name || '/' || (key ->> 0);
 end
 $$;
 
--- The value of source_row for the document of a row: integers are JSON numbers, all other values
--- are texts.
+-- The value of source_row for the document of a row: an integer is a JSON number, other values are
+-- texts.
 create function knowledge_internal.adopted_source_row(
   adoption public.knowledge_adoptions, key jsonb
 ) returns jsonb
@@ -471,53 +355,34 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- The name of the table is the same in each session.
 set quote_all_identifiers = off as $$
 begin
-  return (
-    select jsonb_build_object(
-             'adoption', adoption.name,
-             'table', adoption.source::text,
-             'key', jsonb_object_agg(
-               part.name,
-               case when part.type in ('smallint', 'integer', 'bigint')
-                 then to_jsonb(part.value::bigint)
-                 else to_jsonb(part.value)
-               end
-             ),
-             'types', jsonb_object_agg(part.name, part.type)
-           )
-      from unnest(
-             adoption.key_columns, adoption.key_types, array(select jsonb_array_elements_text(key))
-           ) as part (name, type, value)
+  return jsonb_build_object(
+    'adoption', adoption.name,
+    'table', adoption.source::text,
+    'key', jsonb_build_object(
+      adoption.key_columns[1],
+      case when knowledge_internal.key_kind(adoption.key_types) = 'bigint'
+        then to_jsonb((key ->> 0)::bigint) else key -> 0 end
+    ),
+    'types', jsonb_build_object(adoption.key_columns[1], adoption.key_types[1])
   );
 end
 $$;
 
--- SQL for the key of a row: its columns, its value as an array of texts, and the conditions that it
--- equals the key given.key, or follows it. The conditions cast the given key to the types of the
--- columns, so that the index of the source is used. relation: an alias of the view of the adoption
+-- SQL for the key of a row: its column, its value as an array of a text, and the conditions that it
+-- equals the key given.key, or follows it. The conditions cast the given key to the type of the
+-- column, so that the index of the source is used. relation: an alias of the view of the adoption
 -- (is_view), or of the source.
 create function knowledge_internal.key_sql(
   adoption public.knowledge_adoptions, relation text, is_view boolean,
   out columns text, out value text, out is_given text, out is_after text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  given text;
 begin
-  select string_agg(part.column, ', ' order by part.place),
-         string_agg(part.column || '::text', ', ' order by part.place),
-         string_agg(format('(given.key ->> %s)::%s', place - 1, type), ', ' order by part.place)
-    into columns, value, given
-    from (
-      select listed.type, listed.place,
-             case when is_view then format('%s.key_%s', relation, listed.place)
-               else format('%s.%I', relation, listed.name)
-             end as column
-        from unnest(adoption.key_columns, adoption.key_types)
-             with ordinality as listed (name, type, place)
-    ) as part;
-  value := format('jsonb_build_array(%s)', value);
-  is_given := format('(%s) = (%s)', columns, given);
-  is_after := format('(%s) > (%s)', columns, given);
+  columns := case when is_view then relation || '.key_1'
+    else format('%s.%I', relation, adoption.key_columns[1]) end;
+  value := format('jsonb_build_array(%s::text)', columns);
+  is_given := format('%s = (given.key ->> 0)::%s', columns, adoption.key_types[1]);
+  is_after := format('%s > (given.key ->> 0)::%s', columns, adoption.key_types[1]);
 end
 $$;
 
@@ -634,8 +499,6 @@ begin
     case
       when adoption.embedding_model is null or not 'embedding' = any (columns)
         then 'null::extensions.vector'
-      when adoption.place_id is null
-        then '(to_jsonb(adopted.embedding) #>> ''{}'')::extensions.vector'
       when adoption.embedding_column is null then 'null::extensions.vector'
       else 'adopted.embedding::extensions.vector'
     end,
@@ -662,90 +525,13 @@ begin
 end
 $$;
 
--- The parts of the text of a row: one, or several of a content that is split.
-create function knowledge_internal.parts_of_row(
-  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row
-) returns text[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return case
-    when length(given.content) > adoption.chunk_size then knowledge_internal.split_text(
-      given.content, adoption.chunk_size, adoption.chunk_overlap
-    )
-    else array[given.content]
-  end;
-end
-$$;
-
--- Makes the documents of rows equal to the rows.
-create function knowledge_internal.store_adopted_rows(
-  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
-) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- The plans are made when the tables are small, and used when they are large.
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off as $$
-declare
-  one knowledge_internal.adopted_row;
-  row_chunks jsonb;
-  documents public.knowledge_documents[] := '{}';
-  chunks jsonb[] := '{}';
-  counts record;
-begin
-  foreach one in array given loop
-    -- No text: no chunk, which no worker could embed. The parts of a text have no embedding.
-    select coalesce(
-             jsonb_agg(
-               jsonb_build_object(
-                 'content', part.text,
-                 'embedding', case when part.count = 1 then one.embedding::text end,
-                 'embedding_model', one.embedding_model
-               )
-               order by part.place
-             ),
-             '[]'
-           )
-      into row_chunks
-      from (
-        select listed.text, listed.place, count(*) over () as count
-          from unnest(knowledge_internal.parts_of_row(adoption, one))
-               with ordinality as listed (text, place)
-      ) as part
-     where one.has_text;
-    chunks := chunks || row_chunks;
-    documents := documents || knowledge_internal.store_document(
-      to_jsonb(one.document) - '{id,content_hash,created_at,updated_at}'::text[], row_chunks,
-      'replace'
-    );
-  end loop;
-  counts := knowledge_internal.store_chunks(documents, chunks, 'replace');
-  if counts.unchanged > 0 then
-    -- store_chunks keeps the embedding of an unchanged text; here, the source's holds.
-    update public.knowledge_chunks as chunk
-       set embedding = listed.embedding,
-           embedding_model = listed.embedding_model
-      from unnest(given) with ordinality as listed
-     where listed.embedding is not null
-       and chunks[listed.ordinality] -> 0 ->> 'embedding' is not null
-       and chunk.document_id = documents[listed.ordinality].id
-       and chunk.status = 'active'
-       and chunk.chunk_index = 0
-       and (
-         chunk.embedding_model is distinct from listed.embedding_model
-         or (chunk.embedding operator(extensions.=) listed.embedding) is not true
-       );
-  end if;
-end
-$$;
-
 -- Raises 22023 for a row without content, for a key that the view has twice, and for one that
 -- another document has.
 create function knowledge_internal.check_adopted_rows(
   adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
 ) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- As in store_adopted_rows.
+-- As in store_placed_rows.
 set enable_seqscan = off as $$
 declare
   wrong text;
@@ -828,18 +614,14 @@ begin
     locked_documents := knowledge_internal.lock_adopted(adoption, keys);
     perform knowledge_internal.note_adoption_problems(adoption, keys, null, null);
     given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
-    if adoption.place_id is not null and given <> '{}'
+    if given <> '{}'
        and knowledge_internal.empty_old_embeddings(adoption, keys, given) <> '{}'
     then
       given := array(select mapped from knowledge_internal.adopted_rows(adoption, keys) as mapped);
     end if;
     if given <> '{}' then
       perform knowledge_internal.check_adopted_rows(adoption, given);
-      if adoption.place_id is null then
-        perform knowledge_internal.store_adopted_rows(adoption, given);
-      else
-        perform knowledge_internal.store_placed_rows(adoption, keys, given);
-      end if;
+      perform knowledge_internal.store_placed_rows(adoption, keys, given);
       perform knowledge_internal.note_adoption_problems(
                 adoption, jsonb_build_array(row.row_key), true,
                 row.left_out || ': carried over without it'
@@ -876,7 +658,7 @@ end
 $$;
 
 -- Runs after a statement that writes an adopted table: carries the changed rows over, by their
--- keys, or notes the keys. Its arguments are the name of the adoption, and gated if the trigger for
+-- keys. Its arguments are the name of the adoption, and gated if the trigger for
 -- changed rows decides whether an update has any. The transition tables are old_rows and new_rows.
 create function knowledge_internal.carry_over_changes() returns trigger
 -- definer: who writes the source needs no rights on the corpus.
@@ -930,8 +712,6 @@ begin
      where document.source_row ->> 'adoption' = adoption.name;
     delete from public.knowledge_adoption_problems as problem
      where problem.adoption_name = adoption.name;
-    delete from public.knowledge_adoption_changes as change
-     where change.adoption_name = adoption.name;
     return null;
   end if;
   source_key := knowledge_internal.key_sql(adoption, 'written', false);
@@ -951,23 +731,11 @@ begin
       source_key.columns, (knowledge_internal.key_sql(adoption, 'later', false)).columns
     );
   end if;
-  if adoption.is_later and tg_op <> 'DELETE' then
-    execute format(
-      'insert into public.knowledge_adoption_changes (adoption_name, key) select $1, listed.key'
-      ' from (%s) as listed (key)', written_rows
-    )
-    using adoption.name;
-    if tg_op = 'INSERT' then
-      return null;
-    end if;
-    listed := gone_rows;
-  else
-    listed := case tg_op
-      when 'INSERT' then written_rows
-      when 'DELETE' then gone_rows
-      else written_rows || ' union all ' || gone_rows
-    end;
-  end if;
+  listed := case tg_op
+    when 'INSERT' then written_rows
+    when 'DELETE' then gone_rows
+    else written_rows || ' union all ' || gone_rows
+  end;
   for keys in execute format(
     'select jsonb_agg(numbered.key) from ('
     '  select changed.key, (row_number() over () - 1) / %s as batch from (%s) as changed (key)'
@@ -1034,52 +802,6 @@ begin
 end
 $$;
 
--- Carries over the oldest rows that writes of tables adopted with --later have noted, at most
--- most_rows of each table, and returns how many notes it has dealt with. A row that a writer holds
--- stays noted. Any number of workers can call it at once.
-create function knowledge_internal.carry_over_noted(
-  most_rows integer default 500, only_adoption text default null
-) returns bigint
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- The texts of keys, as in adopted_rows.
-set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
-declare
-  adoption public.knowledge_adoptions;
-  ids uuid[];
-  keys jsonb;
-  done bigint := 0;
-  deleted bigint;
-begin
-  for adoption in
-    select stored.*
-      from public.knowledge_adoptions as stored
-     where stored.name = coalesce(only_adoption, stored.name)
-     order by stored.name
-  loop
-    with noted as materialized (
-      select change.id, change.key
-        from public.knowledge_adoption_changes as change
-       where change.adoption_name = adoption.name
-       order by change.noted_at, change.id
-       limit most_rows
-         for update skip locked
-    )
-    select array_agg(noted.id), jsonb_agg(distinct noted.key) into ids, keys from noted;
-    continue when ids is null;
-    keys := knowledge_internal.lock_source_rows(adoption, keys, false);
-    perform knowledge_internal.carry_over(adoption, keys);
-    delete from public.knowledge_adoption_changes as change
-     where change.adoption_name = adoption.name
-       and change.id = any (ids)
-       and change.key in (select jsonb_array_elements(keys));
-    get diagnostics deleted = row_count;
-    done := done + deleted;
-  end loop;
-  return done;
-end
-$$;
-
 -- The next page_size keys of the view of an adoption, in their order after after_key (null: from
 -- the first one); null if none are left. only_missing: only rows without a document.
 create function knowledge_internal.adoption_keys(
@@ -1112,19 +834,11 @@ begin
     $query$,
     key_sql.value, key_sql.columns, 'adopted_' || adoption.name,
     case when after_key is null then 'true' else key_sql.is_after end,
-    case
-      when adoption.place_id is null then format(
-        'select from public.knowledge_documents as document'
-        ' where document.external_key = knowledge_internal.adopted_key($1, %s)'
-        '   and document.source_row @> jsonb_build_object(''adoption'', $1.name)',
-        key_sql.value
-      )
-      else format(
-        'select from public.knowledge_chunks as chunk'
-        ' where chunk.place_id = $1.place_id and chunk.place_%s = adopted.key_1',
-        knowledge_internal.key_kind(adoption.key_types)
-      )
-    end
+    format(
+      'select from public.knowledge_chunks as chunk'
+      ' where chunk.place_id = $1.place_id and chunk.place_%s = adopted.key_1',
+      knowledge_internal.key_kind(adoption.key_types)
+    )
   )
   into keys
   using adoption, after_key, page_size, only_missing;
@@ -1140,7 +854,6 @@ returns table (key jsonb, fields text[])
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
-  is_copy constant boolean := adoption.place_id is null;
 begin
   return query
   select given.row_key,
@@ -1151,50 +864,9 @@ begin
      and parent.source_row @> jsonb_build_object('adoption', adoption.name)
     left join knowledge_internal.placed_chunks(adoption, keys) as placed
       on placed.key = given.key
+    left join public.knowledge_chunks as chunk on chunk.id = placed.id
    cross join lateral (
-           select case when given.has_text then array(
-                    select public.knowledge_content_hash((given.document).title, part.text)
-                      from unnest(knowledge_internal.parts_of_row(adoption, given))
-                           with ordinality as part (text, place)
-                     order by part.place
-                  ) else '{}' end
-         ) as expected (hashes)
-   cross join lateral (
-           select array_agg(chunk.content_hash order by chunk.chunk_index) as hashes,
-                  bool_or(
-                    case
-                      when given.embedding is null then adoption.embedding_column is not null
-                        and chunk.embedding is null and chunk.embedding_bits is not null
-                      else cardinality(expected.hashes) = 1 and (
-                        (chunk.embedding operator(extensions.=) given.embedding) is false
-                        or (chunk.embedding_bits, chunk.embedding_model)
-                             is distinct from (given.embedding_bits, given.embedding_model)
-                      )
-                    end
-                  ) as have_other_embeddings,
-                  bool_or(
-                    not is_copy and chunk.chunk_index <> given.chunk_index or (
-                      chunk.document_id, chunk.heading, chunk.knowledge_type, chunk.source_id,
-                      chunk.source_origin, chunk.language, chunk.document_date, chunk.owner_id,
-                      chunk.visibility, chunk.allowed_groups, chunk.sensitivity,
-                      chunk.collection, chunk.metadata
-                    ) is distinct from (
-                      parent.id, parent.title, parent.knowledge_type, parent.source_id,
-                      parent.source_origin, parent.language, parent.document_date, parent.owner_id,
-                      parent.visibility, parent.allowed_groups, parent.sensitivity,
-                      parent.collection, given.metadata
-                    )
-                  ) as have_other_columns
-             from public.knowledge_chunks as chunk
-            where chunk.id = any (
-                    case when is_copy then array(
-                      select active.id from public.knowledge_chunks as active
-                       where active.document_id = parent.id and active.status = 'active'
-                    ) else array[placed.id] end
-                  )
-         ) as stored
-   cross join lateral (
-           select parent.id is null or not is_copy and given.has_text and stored.hashes is null
+           select parent.id is null or given.has_text and chunk.id is null
          ) as found (is_missing)
    cross join lateral (
            select array(
@@ -1208,9 +880,32 @@ begin
              select listed.name
                from (
                       values ('content', given.content is null
-                                or coalesce(stored.hashes, '{}') <> expected.hashes),
-                             ('embedding', stored.have_other_embeddings),
-                             ('columns of chunks', stored.have_other_columns)
+                                or chunk.content_hash is distinct from
+                                     case when given.has_text then given.content_hash end),
+                             (
+                               'embedding',
+                               case
+                                 when given.embedding is null
+                                   then adoption.embedding_column is not null
+                                     and not placed.has_embedding
+                                     and chunk.embedding_bits is not null
+                                 else (chunk.embedding_bits, chunk.embedding_model)
+                                   is distinct from (given.embedding_bits, given.embedding_model)
+                               end
+                             ),
+                             ('columns of chunks', (
+                                chunk.document_id, chunk.chunk_index, chunk.heading,
+                                chunk.knowledge_type, chunk.source_id, chunk.source_origin,
+                                chunk.language, chunk.document_date, chunk.owner_id,
+                                chunk.visibility, chunk.allowed_groups, chunk.sensitivity,
+                                chunk.collection, chunk.metadata
+                              ) is distinct from (
+                                parent.id, given.chunk_index, parent.title, parent.knowledge_type,
+                                parent.source_id, parent.source_origin, parent.language,
+                                parent.document_date, parent.owner_id, parent.visibility,
+                                parent.allowed_groups, parent.sensitivity, parent.collection,
+                                given.metadata
+                              ) and chunk.id is not null)
                     ) as listed (name, is_so)
               where listed.is_so
            )
@@ -1254,9 +949,6 @@ begin
              and document.source_row ? 'document'
         ) as given
        where not exists (select from knowledge_internal.%I as adopted where %s)
-          or $1.place_id is null
-             and given.external_key
-                   is distinct from knowledge_internal.adopted_key($1, given.key)
     $query$,
     'adopted_' || adoption.name,
     (knowledge_internal.key_sql(adoption, 'adopted', true)).is_given

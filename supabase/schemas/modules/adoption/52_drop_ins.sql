@@ -8,7 +8,8 @@
 
 -- The best rows of an adoption for a search (an object of arguments of
 -- hybrid_search_knowledge_chunks) as keys, with their places and scores. No embedding and no text:
--- none. Raises 22023 for an argument out of bounds.
+-- none. Of an embedding without a direction, any rows, as the old function; beside a text, those of
+-- the text. Raises 22023 for an argument out of bounds.
 create function knowledge_internal.adopted_hits(
   adoption_name text, embedding extensions.vector, search jsonb
 ) returns table (
@@ -27,9 +28,11 @@ begin
   if embedding is null and given.query_text !~ '\S' is not false then
     return;
   end if;
-  given.query_embedding := embedding;
-  -- The parts of one row are one hit.
-  given.one_per_document := adoption.chunk_size is not null;
+  given.query_embedding := case
+    when extensions.vector_norm(embedding) > 0 then embedding
+    when (given.query_text ~ '\S') is not true
+      then array_fill(1::real, array[extensions.vector_dims(embedding)])::extensions.vector
+  end;
   return query
   select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
     from knowledge_internal.search(given) with ordinality as hit
@@ -51,6 +54,7 @@ set standard_conforming_strings = on
 rows 20 as $$
 declare
   most_of_visitors constant integer := 50; -- as check_cost allows
+  longest_of_visitors constant integer := 1000; -- characters, the same
 begin
   if embedding is null and search ->> 'query_text' ~ '\S' is not true then
     return;
@@ -60,7 +64,14 @@ begin
     from knowledge_internal.search_visible(
            jsonb_strip_nulls(
              search || jsonb_build_object(
-               'query_embedding', embedding::text,
+               'query_embedding', case
+                 when extensions.vector_norm(embedding) > 0 then embedding::text
+                 when (search ->> 'query_text' ~ '\S') is not true
+                   then to_jsonb(array_fill(1, array[extensions.vector_dims(embedding)]))::text
+               end,
+               'query_text', case when current_user = 'anon'
+                 then left(search ->> 'query_text', longest_of_visitors)
+                 else search ->> 'query_text' end,
                'match_count', case when current_user = 'anon'
                  then least((search ->> 'match_count')::integer, most_of_visitors)
                  else (search ->> 'match_count')::integer end

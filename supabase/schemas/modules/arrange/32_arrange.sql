@@ -155,11 +155,7 @@ begin
     end;
     compiled.value_sql := format(
       'case when %s then %s.factor else 1 end',
-      replace(
-        (knowledge_internal.row_scope(compiled.wanted, null, null, false, null)).matching,
-        '($1)', here
-      ),
-      here
+      coalesce(knowledge_internal.conditions_sql(compiled.wanted, here || '.wanted'), 'true'), here
     );
     return compiled;
   end if;

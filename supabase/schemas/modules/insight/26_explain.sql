@@ -62,16 +62,14 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- One row is enough: an index finds it sooner.
 set enable_seqscan = off as $$
 declare
-  filtered constant knowledge_internal.row_scope :=
-    knowledge_internal.row_scope(wanted, null, null, false, null);
   is_found boolean;
 begin
   execute
     'select exists (select from '
     || knowledge_internal.shown_rows(seen, collections, wanted is null or wanted.is_indexed)
-    || ' where ' || replace(filtered.matching, '($1)', '($3)')
+    || ' where ' || coalesce(knowledge_internal.conditions_sql(wanted, '($3)'), 'true')
     || case when word is null then '' else ' and chunk.content_tsv @@ $4' end || ')'
-    into is_found using seen, collections, filtered, word;
+    into is_found using seen, collections, wanted, word;
   return is_found;
 end
 $$;

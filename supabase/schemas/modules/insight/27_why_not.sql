@@ -444,11 +444,11 @@ begin
   -- Of the chunks of a document, the one that is found, else the one that is nearest to the query.
   select stored.* into chunk
     from public.knowledge_chunks as stored
-   where stored.id = any (candidates)
-   order by stored.id is distinct from placed.chunk_id, stored.status <> 'active',
-            stored.embedding operator(extensions.<=>) plan.questions[1].embedding,
-            (stored.content_tsv @@ matching_query) is not true,
-            stored.chunk_index, stored.id limit 1;
+    join knowledge_internal.rows_by_id(
+           candidates, asked_embedding => plan.questions[1].embedding
+         ) as measured using (id)
+   order by id is distinct from placed.chunk_id, stored.status <> 'active', measured.distance,
+            (stored.content_tsv @@ matching_query) is not true, stored.chunk_index, id limit 1;
   select row.content, row.embedding into chunk.content, chunk.embedding
     from knowledge_internal.chunk_rows as row where row.id = chunk.id;
 

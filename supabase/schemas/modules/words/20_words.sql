@@ -214,7 +214,8 @@ begin
              -- Chunks that have the lexeme of the word may have another form of it.
              select form.id
                from (
-                 select other.id, other.heading, other.content
+                 select other.heading, other.id,
+                        coalesce(other.content, knowledge_internal.content_of(other.id)) as content
                    from public.knowledge_chunks as other
                   where other.status = 'active'
                     and other.content_tsv
@@ -268,7 +269,11 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-  words constant text[] := array(select knowledge_internal.words_of(new.heading, new.content));
+  words constant text[] := array(
+    select knowledge_internal.words_of(
+             new.heading, coalesce(new.content, knowledge_internal.content_of(new.id))
+           )
+  );
 begin
   perform knowledge_internal.release_words(array_agg(known.ctid), array_agg(known.word))
      from public.knowledge_words as known
@@ -450,8 +455,9 @@ begin
   return query execute
     'select asked.place, count(found.id) > 0,'
     '       count(*) filter ('
-    '         where $4 and knowledge_internal.has_word('
-    '           asked.word, found.heading, found.content'
+    '         where $4 and found.id is not null and knowledge_internal.has_word('
+    '           asked.word, found.heading,'
+    '           coalesce(found.content, knowledge_internal.content_of(found.id))'
     '         )'
     '       )'
     '  from unnest($2, $3) with ordinality as asked (word, form, place)'
@@ -969,7 +975,7 @@ create trigger keep_words
 create trigger replace_words
   after update on public.knowledge_chunks
   for each row
-  when ((old.content, old.heading) is distinct from (new.content, new.heading))
+  when (old.content_hash is distinct from new.content_hash)
   execute function knowledge_internal.replace_words();
 
 create trigger clear_words
