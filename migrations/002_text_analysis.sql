@@ -3,7 +3,9 @@
 -- Written from supabase/schemas/core/02_text_analysis.sql by `make baseline`: edit that file.
 
 -- Functions that a search or a trigger calls are written in PL/pgSQL, which keeps their plans:
--- PostgreSQL 17 plans an SQL function again at every call.
+-- PostgreSQL 17 plans an SQL function again at every call. A connection keeps 32 compiled regular
+-- expressions, each for one collation. To write usual texts must take fewer: with more, it compiles
+-- all of them again for each text, which takes longer than to read it.
 
 create function public.knowledge_content_hash(heading text, content text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
@@ -99,9 +101,11 @@ begin
       source, '[\u207A\u207B]?[\u00B2\u00B3\u00B9\u2070\u2074-\u2079]+', '^\&', 'g'
     );
     for place in 1 .. cardinality(decimals) loop
-      source := regexp_replace(
-        source, '(?<=\d)' || substr(fractions, place, 1), '.' || decimals[place], 'g'
-      );
+      if strpos(source, substr(fractions, place, 1)) > 0 then
+        source := regexp_replace(
+          source, '(?<=\d)' || substr(fractions, place, 1), '.' || decimals[place], 'g'
+        );
+      end if;
     end loop;
     source := regexp_replace(
       source, '[\u00BC-\u00BE\u2116\u2150-\u215F\u2189\u2460-\u249B\u24EA-\u24FF\u3251-\u325F'
@@ -113,20 +117,20 @@ begin
     source := regexp_replace(source, '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g');
     source := translate(source, U&'\00B4\1FBD\1FBF\1FFD', '''''''''');
   end if;
-  -- The time of normalize is quadratic in the number of marks on one letter, so at most 32 marks
-  -- are kept.
-  if source ~ (marks || '{32}') then
+  if source ~ marks then
+    -- The time of normalize is quadratic in the number of marks on one letter, so at most 32 marks
+    -- are kept.
     source := regexp_replace(source, '(' || marks || '{32})' || marks || '+', '\1', 'g');
   end if;
   if source is not nfkc normalized then
     source := normalize(source, nfkc);
   end if;
-  -- The vowel am of Thai and Lao stays one letter, as readers and snippets see it.
-  if source ~ '[\u0E4D\u0ECD]' then
+  -- Thai, Lao, Hebrew and Arabic.
+  if source ~ '[\u0591-\u05C7\u0610-\u061A\u0640\u064B-\u065F\u0670\u06D6-\u06ED\u08D3-\u08FF\u0E4D'
+      '\u0ECD]' then
+    -- The vowel am stays one letter, as readers and snippets see it.
     source := regexp_replace(source, '\u0E4D([\u0E48-\u0E4B]?)\u0E32', '\1' || U&'\0E33', 'g');
     source := regexp_replace(source, '\u0ECD([\u0EC8-\u0ECB]?)\u0EB2', '\1' || U&'\0EB3', 'g');
-  end if;
-  if source ~ '[\u0591-\u05C7\u0610-\u061A\u0640\u064B-\u065F\u0670\u06D6-\u06ED\u08D3-\u08FF]' then
     source := regexp_replace(
       source, '[\u0591-\u05BD\u05BF\u05C1\u05C2\u05C4\u05C5\u05C7\u0610-\u061A\u0640\u064B-\u0652'
         '\u0656-\u065F\u0670\u06D6-\u06DC\u06DF-\u06E8\u06EA-\u06ED\u08D3-\u08FF]+', '', 'g'
@@ -134,16 +138,22 @@ begin
   end if;
   if source ~ '[\u2010-\u2013\u2212\u05BE\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B'
       '\u2032\uA78C\u2044\u03A3\u03C2\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
-    source := translate(
-      source,
-      U&'\2010\2011\2012\2013\2212\05BE\02B9\02BA\02BB\02BC\02BD\02BE\02BF\055A\05F3\07F4\07F5'
-        '\2018\2019\201B\2032\A78C\2044\03A3\03C2\066B\066C'
-        '\0660\0661\0662\0663\0664\0665\0666\0667\0668\0669'
-        '\06F0\06F1\06F2\06F3\06F4\06F5\06F6\06F7\06F8\06F9'
-        '\0966\0967\0968\0969\096A\096B\096C\096D\096E\096F'
-        '\0E50\0E51\0E52\0E53\0E54\0E55\0E56\0E57\0E58\0E59',
-      '------' || repeat('''', 16) || '/' || U&'\03C3\03C3' || '.,' || repeat('0123456789', 4)
+    source := regexp_replace(source, '[\u2010-\u2013\u2212\u05BE]', '-', 'g');
+    source := regexp_replace(
+      source, '[\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B\u2032\uA78C]', '''', 'g'
     );
+    -- Slow, because each character is looked for among all of these.
+    if source ~ '[\u2044\u03A3\u03C2\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
+      source := translate(
+        source,
+        U&'\2044\03A3\03C2\066B\066C'
+          '\0660\0661\0662\0663\0664\0665\0666\0667\0668\0669'
+          '\06F0\06F1\06F2\06F3\06F4\06F5\06F6\06F7\06F8\06F9'
+          '\0966\0967\0968\0969\096A\096B\096C\096D\096E\096F'
+          '\0E50\0E51\0E52\0E53\0E54\0E55\0E56\0E57\0E58\0E59',
+        '/' || U&'\03C3\03C3' || '.,' || repeat('0123456789', 4)
+      );
+    end if;
   end if;
   return source;
 end
@@ -151,7 +161,8 @@ $$;
 
 -- The normalised text, in which scripts without spaces are split into overlapping pairs of letters,
 -- and C++ and C# are words.
-create function knowledge_internal.separated(source text) returns text
+create function knowledge_internal.separated(source text, is_normalised boolean default false)
+returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -168,7 +179,9 @@ declare
     '\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u3099\u309A\uA9E5\uAA7B-\uAA7D';
 begin
   if octet_length(source) <> length(source) then
-    source := knowledge_internal.normalised(source);
+    if not is_normalised then
+      source := knowledge_internal.normalised(source);
+    end if;
     if source ~ ('[' || letters || ']') then
       -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
       -- order, so a phrase of pairs matches a part of the text.
@@ -192,11 +205,12 @@ $$;
 -- The separated text with its compounds (part numbers, paths, snake_case, addresses) split into
 -- words: Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
 -- List<String> as a tag.
-create function knowledge_internal.apart(source text) returns text
+create function knowledge_internal.apart(source text, is_normalised boolean default false)
+returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  source := knowledge_internal.separated(source);
+  source := knowledge_internal.separated(source, is_normalised);
   if strpos(source, '^') > 0 then
     -- A number that is written above a word is a note or a power, and no word of the sentence.
     source := regexp_replace(source, '(?<=[[:alnum:]])\^-?\d+(?![[:alnum:]])', ' ', 'g');
@@ -216,7 +230,8 @@ $$;
 
 -- The compounds in a text, each as one word: DS-7604 as DS7604, AT&T as ATT, A&S as AqqS, O'Brien
 -- as OBrien, 1,000 as 1000, 3.11 as 3p11, .NET as dotNET.
-create function knowledge_internal.joined(source text) returns text
+create function knowledge_internal.joined(source text, is_normalised boolean default false)
+returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -230,13 +245,14 @@ declare
     '(?:(?<=[[:alpha:]])\^-?\d+)?|[[:alnum:]]*[[:alpha:]]\^-?\d+|\d+\^-?\d+'
     '|(?<![^\s(])\.[[:alpha:]]+'
     '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
+  longest_word constant integer := 100;
   found text;
 begin
   -- A word of letters has no compound. Most words of a query are such words.
-  if source ~ '^[[:alpha:]]*$' then
+  if length(source) < longest_word and source ~ '^[[:alpha:]]*$' then
     return '';
   end if;
-  if octet_length(source) <> length(source) then
+  if not is_normalised then
     source := knowledge_internal.normalised(source);
   end if;
   if source ~ '(?:^|[\s(])\.[[:alpha:]]|\^'
@@ -249,12 +265,24 @@ begin
   found := array_to_string(array(select (regexp_matches(source, compounds, 'g'))[1]), ' ');
   -- The point of a number stays as a letter, so that 3.11 is neither 311 nor 3.1.1; so do the bar
   -- of a fraction and what stands before a power.
-  if found ~ '\d[.,/''^]-?\d|(?:^| )\.' then
-    found := regexp_replace(found, '\.(?=(?:\d{3}\.){0,9}\d{3},\d)|''', '', 'g');
+  if strpos(found, ',') > 0 then
+    found := regexp_replace(found, '\.(?=(?:\d{3}\.){0,9}\d{3},\d)', '', 'g');
+  end if;
+  found := replace(found, '''', '');
+  if strpos(found, '.') > 0 then
     found := regexp_replace(found, '(?<=\d)\.(?=\d)', 'p', 'g');
+  end if;
+  if strpos(found, ',') > 0 then
     found := regexp_replace(found, '(\d{4}),(?=\d)', '\1p', 'g');
+  end if;
+  if strpos(found, '/') > 0 then
     found := regexp_replace(found, '(^| )(\d\d?)/(\d\d?)(?= |$)', '\1\2v\3', 'g');
-    found := regexp_replace(regexp_replace(found, '(?<=\d)\^-', 'hn', 'g'), '(?<=\d)\^', 'h', 'g');
+  end if;
+  if strpos(found, '^') > 0 then
+    found := regexp_replace(found, '(?<=\d)\^-', 'hn', 'g');
+    found := regexp_replace(found, '(?<=\d)\^', 'h', 'g');
+  end if;
+  if strpos(' ' || found, ' .') > 0 then
     found := regexp_replace(found, '(^| )\.', '\1dot', 'g');
   end if;
   -- A&S and I&T would be the stop words as and it.
@@ -317,10 +345,14 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 declare
   most_parts constant integer := 12;
+  -- A compound that has others inside it.
+  nested constant text := '[[:alnum:]][-_/.@:\\&]+[[:alnum:]]+[-_/.@:\\&]+[[:alnum:]]'
+    '|[[:alpha:]]\d+\.\d|\d\.\d+[[:alpha:]]';
   words text;
 begin
   if octet_length(source) = length(source) then
-    words := knowledge_internal.pieces(source);
+    -- With collation C, the classes of characters are those of ASCII, which takes half the time.
+    words := knowledge_internal.pieces(source collate "C");
   else
     words := regexp_replace(
       regexp_replace(
@@ -330,8 +362,7 @@ begin
     ) || knowledge_internal.pieces(source);
   end if;
   -- Much faster than the search for the compounds.
-  if source !~ '[[:alnum:]][-_/.@:\\&]+[[:alnum:]]+[-_/.@:\\&]+[[:alnum:]]'
-      '|[[:alpha:]]\d+\.\d|\d\.\d+[[:alpha:]]' then
+  if source !~ nested then
     return words;
   end if;
   return words || (
@@ -345,6 +376,7 @@ begin
              select distinct matched.parts[1] as compound
                from regexp_matches(source, knowledge_internal.usual_compounds(), 'g')
                     as matched (parts)
+              where matched.parts[1] ~ nested
            ) as written
            -- A version is one part.
      cross join lateral regexp_replace(written.compound, '(?<=\d)\.(?=\d)', 'p', 'g')
@@ -384,14 +416,27 @@ begin
 end
 $$;
 
+-- How many words a tsvector has at all its positions.
+create function knowledge_internal.word_count(words tsvector) returns integer
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- The binary form has two bytes for each position.
+  return (octet_length(tsvectorsend(words)) - octet_length(tsvectorsend(strip(words)))) / 2;
+end
+$$;
+
 -- Lexemes of a heading, its content and other texts with their positions. A heading counts as often
 -- as its weight says. Compounds as one word have label B, which keeps them out of phrases. Inner
 -- words are not counted in the length of the text. They have label C, and those of one word with
 -- digits or a letter label A: AB12345 and AB 12345 are the same, JavaScript is not Java.
+-- content_words, distinct_words: at the beginning of the content, without stop words; 0 for a text
+-- without spaces between its words, which to_tsvector takes for one word.
 create function knowledge_internal.lexemes(
   configuration regconfig, heading text, content text, heading_weight integer default 2,
-  others text[] default '{}'
-) returns tsvector
+  others text[] default '{}', out lexemes tsvector, out content_words integer,
+  out distinct_words integer
+)
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -399,6 +444,7 @@ declare
   -- phrase matches across the boundary.
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
+  distance constant tsvector := gap || ':30';
   source constant text := knowledge_internal.normalised(
     array_to_string(
       array[case when heading_weight > 0 then heading end, content]
@@ -407,42 +453,76 @@ declare
       boundary
     )
   );
+  longest_usual constant integer := 20000; -- characters
+  content_place constant integer := 1 + (heading_weight > 0 and heading is not null)::integer;
+  characters_counted constant integer := 2000; -- enough to tell: longer texts repeat their words
+  beginning constant text := left(content, characters_counted);
+  longest_word constant integer := 15; -- characters for a word and its space, on average
+  single_spaces constant integer := length(beginning) - length(replace(beginning, ' ', ''));
   words text;
   compounds text;
   inner_words text;
-  distance constant tsvector := gap || ':30';
+  parts text[];
   part text;
-  found_lexemes tsvector;
+  part_lexemes tsvector;
+  content_lexemes tsvector;
 begin
-  if octet_length(source) = length(source) then
+  if length(source) > longest_usual and octet_length(source) = length(source) then
     -- With collation C, the classes of characters are those of ASCII, which takes a third of the
-    -- time.
-    words := knowledge_internal.apart(source collate "C");
-    compounds := knowledge_internal.joined(source collate "C");
+    -- time for many compounds, and compiled expressions of their own.
+    words := knowledge_internal.apart(source collate "C", is_normalised => true);
+    compounds := knowledge_internal.joined(source collate "C", is_normalised => true);
     inner_words := knowledge_internal.inner_words(source collate "C");
   else
-    words := knowledge_internal.apart(source);
-    compounds := knowledge_internal.joined(source);
+    words := knowledge_internal.apart(source, is_normalised => true);
+    compounds := knowledge_internal.joined(source, is_normalised => true);
     inner_words := knowledge_internal.inner_words(source);
   end if;
   loop
     begin
-      found_lexemes := '';
-      foreach part in array string_to_array(words, boundary) loop
-        found_lexemes := found_lexemes || to_tsvector(configuration, part) || distance;
-      end loop;
-      found_lexemes := found_lexemes
-        || setweight(to_tsvector(configuration, compounds), 'B') || distance;
+      lexemes := '';
       if inner_words <> '' then
-        part := regexp_replace(inner_words, '[\n\f]', concat('\& ', gap, ' '), 'g');
-        found_lexemes := found_lexemes
-          || setweight(to_tsvector(configuration, regexp_replace(part, '\f[^\f\n]+', '', 'g')), 'C')
-          || distance
-          || setweight(
-               to_tsvector(configuration, regexp_replace(part, '(^|\n)[^\f]+', '', 'g')), 'A'
-             );
+        select setweight(
+                 to_tsvector(
+                   configuration, string_agg(split_part(line, E'\f', 1), concat(E'\n ', gap, ' '))
+                 ),
+                 'C'
+               )
+                 || distance
+                 || setweight(
+                      to_tsvector(
+                        configuration,
+                        replace(
+                          string_agg(substr(line, strpos(line || E'\f', E'\f')), ''),
+                          E'\f', concat(E'\n ', gap, ' ')
+                        )
+                      ),
+                      'A'
+                    )
+          into lexemes
+          from string_to_table(inner_words, E'\n') as line;
       end if;
-      return ts_delete(found_lexemes, gap);
+      if compounds <> '' or inner_words <> '' then
+        lexemes := setweight(to_tsvector(configuration, compounds), 'B') || distance || lexemes;
+      end if;
+      part := null;
+      parts := string_to_array(words, boundary);
+      -- From the last part on: each || copies what it has so far.
+      for place in reverse cardinality(parts) .. 1 loop
+        if place = content_place then
+          content_lexemes := to_tsvector(configuration, parts[place]);
+          lexemes := content_lexemes || (distance || lexemes);
+        else
+          -- A heading stands before the content and after it.
+          if parts[place] is distinct from part then
+            part := parts[place];
+            part_lexemes := to_tsvector(configuration, part) || distance;
+          end if;
+          lexemes := part_lexemes || lexemes;
+        end if;
+      end loop;
+      lexemes := ts_delete(lexemes, gap);
+      exit;
     exception when program_limit_exceeded then
       -- A tsvector has at most 1 MB. A text that exceeds it is halved until it fits, so its
       -- beginning stays searchable.
@@ -451,6 +531,20 @@ begin
       inner_words := left(inner_words, length(inner_words) / 2);
     end;
   end loop;
+
+  -- The expression is slow, and needed for other spaces than single ones.
+  if (strpos(beginning, '  ') > 0 or length(beginning) > longest_word * single_spaces)
+    and length(beginning) > longest_word * cardinality(regexp_split_to_array(beginning, '\s+'))
+  then
+    content_words := 0;
+    distinct_words := 0;
+    return;
+  end if;
+  if beginning <> content then
+    content_lexemes := to_tsvector(configuration, knowledge_internal.apart(beginning));
+  end if;
+  content_words := knowledge_internal.word_count(coalesce(content_lexemes, ''));
+  distinct_words := length(coalesce(content_lexemes, ''));
 end
 $$;
 
@@ -644,29 +738,6 @@ begin
 end
 $$;
 
--- Counts the words and the different words at the beginning of a content, without stop words. Both
--- are 0 for a text without spaces between its words: to_tsvector takes it for one word.
-create function knowledge_internal.counted_words(
-  configuration regconfig, content text, out words integer, out distinct_words integer
-)
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  characters_read constant integer := 2000; -- enough to tell: longer texts repeat their words
-  longest_word constant integer := 15; -- characters for a word and its space, on average
-  source constant text := left(content, characters_read);
-  found constant tsvector := to_tsvector(configuration, knowledge_internal.apart(source));
-begin
-  -- The binary form has two bytes for each position.
-  words := (octet_length(tsvectorsend(found)) - octet_length(tsvectorsend(strip(found)))) / 2;
-  distinct_words := length(found);
-  if length(source) > longest_word * cardinality(regexp_split_to_array(source, '\s+')) then
-    words := 0;
-    distinct_words := 0;
-  end if;
-end
-$$;
-
 -- Term weights from which content_tsv also contains a lexeme at an impact level (cell^1 to cell^4).
 -- With these, a search for a common word finds the chunks with the highest weights without reading
 -- all chunks that have the word.
@@ -697,15 +768,16 @@ declare
   -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
   -- multiple of 1/4, as exact_scores reads it.
   inner_occurrences constant float8 := 0.25;
-  -- Inner words have labels A and C.
-  words constant tsvector := ts_filter(content_tsv, '{b,d}');
+  whole_words constant tsvector := ts_filter(content_tsv, '{a,b,d}');
+  inner_words constant text[] :=
+    tsvector_to_array(ts_delete(content_tsv, tsvector_to_array(whole_words)));
   length_factor float8;
   elements text;
   lexemes text[];
   weights float8[];
 begin
-  -- The binary form has two bytes for each position.
-  text_length := (octet_length(tsvectorsend(words)) - octet_length(tsvectorsend(strip(words)))) / 2;
+  -- Inner words have labels A and C.
+  text_length := knowledge_internal.word_count(ts_filter(whole_words, '{b,d}'));
   length_factor := k1 * (
     1 - b + b * text_length / greatest(coalesce(mean_length, text_length), 1)
   );
@@ -722,14 +794,16 @@ begin
     into elements, impacts, lexemes, weights
     from (
       -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
-      select posting.lexeme,
-             (hashtextextended(posting.lexeme collate "C", 0) & 536870911) % 536870911 + 1
+      select counted.lexeme,
+             (hashtextextended(counted.lexeme collate "C", 0) & 536870911) % 536870911 + 1
                as dimension,
              counted.occurrences * most_weight / (counted.occurrences + length_factor) as weight
-        from unnest(content_tsv) as posting
-       cross join greatest(
-               cardinality(array_remove(posting.weights, 'C')), inner_occurrences
-             ) as counted (occurrences)
+        from (
+          select posting.lexeme, cardinality(posting.positions)::float8
+            from unnest(whole_words) as posting
+           union all
+          select lexeme, inner_occurrences from unnest(inner_words) as inner_word (lexeme)
+        ) as counted (lexeme, occurrences)
       -- Without offset 0, each use of the weight would compute it again.
       offset 0
     ) as term;

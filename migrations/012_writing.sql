@@ -141,21 +141,18 @@ begin
       new.embedding_bits := null;
     end if;
     new.field_stamp := fields.stamp;
-    new.content_tsv := knowledge_internal.lexemes(
-      knowledge_internal.text_configuration(new.language), new.heading, new.content,
-      fields.heading_weight, fields.others
-    );
+    select read.lexemes, read.content_words, read.distinct_words
+      into new.content_tsv, new.content_words, new.distinct_words
+      from knowledge_internal.lexemes(
+             knowledge_internal.text_configuration(new.language), new.heading, new.content,
+             fields.heading_weight, fields.others
+           ) as read;
     select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
     side := knowledge_internal.document_side(
       new.content_tsv, coalesce(mean_length, knowledge_internal.mean_length_so_far())
     );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
-    select counted.words, counted.distinct_words
-      into new.content_words, new.distinct_words
-      from knowledge_internal.counted_words(
-             knowledge_internal.text_configuration(new.language), new.content
-           ) as counted;
     -- A tsvector has at most 1 MB.
     if pg_column_size(new.content_tsv) < most_bytes then
       new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
@@ -185,8 +182,9 @@ create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
 
--- Runs after a write: copies the statistics if there was an ANALYZE since the last copy. Otherwise
--- it costs two look-ups. After a truncate, deletes the copy.
+-- Runs after a write: moves the waiting entries into the index of the words, and copies the
+-- statistics if there was an ANALYZE since the last copy, which otherwise costs two look-ups.
+-- After a truncate, deletes the copy.
 create function knowledge_internal.keep_statistics() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -195,6 +193,8 @@ begin
     delete from public.knowledge_lexeme_statistics;
     return null;
   end if;
+  -- Null for an index that is gone while many rows are loaded.
+  perform gin_clean_pending_list(to_regclass('public.knowledge_chunks_content_tsv'));
   begin
     perform public.refresh_knowledge_statistics();
   exception when serialization_failure or unique_violation then

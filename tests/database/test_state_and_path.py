@@ -95,7 +95,7 @@ CHANGES = [
         "enabled",
     ),
     (
-        f"alter index {CHUNKS}_content_tsv set (fastupdate = on)",
+        f"alter index {CHUNKS}_content_tsv set (fastupdate = off)",
         f"index {CHUNKS}_content_tsv",
         "definition",
     ),

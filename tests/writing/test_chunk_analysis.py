@@ -76,6 +76,48 @@ def test_a_chunk_is_analysed_again_only_when_text_or_embedding_changes(
     assert updated("embedding = null")[0] is None
 
 
+def test_no_entry_of_the_text_index_waits_after_a_write(database: Connection) -> None:
+    # How many pages of entries waited.
+    waiting = "select gin_clean_pending_list('public.knowledge_chunks_content_tsv')"
+    trigger = "alter table public.knowledge_chunks {} trigger keep_statistics"
+    database.execute(trigger.format("disable").encode())
+    database.execute(FILL, ["kettle"])
+    assert database.execute(waiting).fetchall() != [(0,)]
+    database.execute(trigger.format("enable").encode())
+    database.execute(FILL, ["kettle lid"])
+    assert database.execute(waiting).fetchall() == [(0,)]
+
+
+WORDS = """
+select content_words, distinct_words from public.knowledge_chunks order by created_at, id
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "distinct"),
+    [
+        ("the kettle and the lid of a kettle", 3, 2),
+        ("kettle\n\tlid   shelf", 3, 3),
+        ("kettle", 1, 1),
+        ("kettle-lid", 2, 2),
+        # 285 words and a part of one.
+        (" ".join(f"w{number:05}" for number in range(400)), 286, 286),
+        ("a" * 100 + " kettle", 0, 0),
+        ("数据库全文检索性能优化很快" * 3, 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_the_words_of_the_content_are_counted_without_its_heading(
+    database: Connection, content: str, words: int, distinct: int
+) -> None:
+    database.execute(
+        "insert into public.knowledge_chunks (heading, language, content)"
+        " values ('shelf lamp', 'english', %s)",
+        [content],
+    )
+    assert database.execute(WORDS).fetchall() == [(words, distinct)]
+
+
 @pytest.mark.module("words")
 def test_the_words_of_chunks_that_are_written_together_are_those_of_each(
     database: Connection,

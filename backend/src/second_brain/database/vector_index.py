@@ -72,7 +72,7 @@ select format(
 """
 _CREATE_TEXT_INDEX = """
 create index concurrently knowledge_chunks_content_tsv on public.knowledge_chunks
-  using gin (content_tsv) with (fastupdate = off)
+  using gin (content_tsv) with (fastupdate = on, gin_pending_list_limit = 4096)
   where status = 'active'
 """
 _MEMORY = "select set_config('maintenance_work_mem', %s, false)"

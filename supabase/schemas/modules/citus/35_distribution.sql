@@ -40,6 +40,8 @@ begin
   -- A shard has no statistics of all rows: refresh_knowledge_statistics is a command here.
   drop trigger keep_statistics on public.knowledge_chunks;
   drop trigger clear_statistics on public.knowledge_chunks;
+  -- They also empty the list of waiting entries.
+  alter index public.knowledge_chunks_content_tsv set (fastupdate = off);
   -- With a foreign key to a table that has no copies yet, Citus makes tables anew, and drops the
   -- functions that use their rows.
   references_before := array(
