@@ -26,7 +26,8 @@ def check_process(database: Any) -> None:
     """Raise ConfigurationError for a connection or pool that was open before a fork."""
     # A pool that no provider had seen before the fork is known by its threads, which it lacks.
     workers = [one for one in getattr(database, "_workers", ()) if isinstance(one, Thread)]
-    if database in _inherited or (workers and not any(one.is_alive() for one in workers)):
+    is_left = workers and not database.closed and not any(one.is_alive() for one in workers)
+    if database in _inherited or is_left:
         refuse_process(type(database).__name__)
     if _sockets and hasattr(database, "pgconn"):
         from psycopg import Error
