@@ -12,6 +12,9 @@ from weakref import WeakSet
 
 from second_brain.errors import ConfigurationError
 
+forks: list[int] = []
+"""The processes that were forked since this module was imported, up to this one."""
+
 _seen: "WeakSet[Any]" = WeakSet()
 _inherited: "WeakSet[Any]" = WeakSet()
 _sockets: set[int] = set()
@@ -48,6 +51,7 @@ def refuse_process(name: str) -> NoReturn:
 
 
 def _after_fork() -> None:
+    forks.append(os.getpid())
     _inherited.update(one for one in _seen if not one.closed)
     # Connections that no provider has seen yet. The number of a socket's inode is unique on Linux.
     with suppress(OSError):
