@@ -265,7 +265,15 @@ def test_the_edge_function_reads_an_argument_as_the_table_says(module: Module) -
             assert read.get(case["name"]) == expected, (case, read)
 
 
-BODIES = ({"message": "m"}, "<html>m</html>", "", [], {"error": "m"}, {"code": 5}, None)
+BODIES: tuple[Any, ...] = (
+    {"message": "m"},
+    "<html>m</html>",
+    "",
+    [],
+    {"error": "m"},
+    {"code": 5},
+    None,
+)
 GATEWAYS = {"code": "WORKER_LIMIT", "message": "m"}
 
 
@@ -283,14 +291,15 @@ def documented_statuses() -> dict[int, str]:
 def test_the_status_of_a_gateway_decides_the_kind_in_both_languages(module: Module) -> None:
     given = {"supabase_url": f"http://127.0.0.1:{module.rest.server_port}"}
     provider = SupabaseProvider({**given, "supabase_key": ANON_KEY}, retries=0)
-    cases = [
+    cases: list[tuple[int, Any, str]] = [
         (status, body, kind)
         for status, kind in documented_statuses().items()
         for body in (*BODIES, GATEWAYS)
         # What supabase-js itself takes for an empty answer.
         if (status, body) != (404, [])
     ]
-    cases += [(200, body, "unexpected_answer") for body in ("<html>m</html>", {}, None, "")]
+    unread: list[Any] = ["<html>m</html>", {}, None, ""]
+    cases += [(200, body, "unexpected_answer") for body in unread]
     cases += [(204, "", "unexpected_answer"), (500, {"message": "m"}, "error")]
     cases += [(502, {"code": "57014", "message": "m"}, "timeout")]
     cases += [(540, {"code": "42501", "message": "m"}, "permission_denied")]

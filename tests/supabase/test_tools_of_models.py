@@ -83,6 +83,7 @@ def place(server: Server) -> Iterator[Place]:
         store(owner, "tagged", ANA, f"The ibis{TOOL_TAGS} sleeps.", 0)
         for number in range(20):
             store(owner, f"long {number}", ANA, f"{LONG} {number}", 1)
+            store(owner, f"wide {number}", ANA, f"umlaut {'Äpfel und Öl, ' * 400} {number}", 1)
         yield Place(rest.dsn, rest)
 
 
@@ -220,11 +221,13 @@ def test_a_tool_takes_its_arguments_and_refuses_by_name_what_says_who_asks(
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_an_answer_has_a_bound_and_no_invisible_characters(tool: Tool, place: Place) -> None:
-    calls: list[Call] = [{"query": "archive", "limit": 20}, {"query": "ibis"}]
-    long, tagged = tool(place, calls)
-    assert 1000 < len(long.text) <= ANSWER_BOUND + 2000
-    # The tools of MCP show excerpts, which all fit.
-    assert ("further results do not fit" in long.text) == (len(long.text) > ANSWER_BOUND / 2)
+    words = ("archive", "umlaut", "ibis")
+    *long, tagged = tool(place, [{"query": word, "limit": 20} for word in words])
+    for answer in long:
+        size = len(answer.text.encode())
+        assert 1000 < size <= ANSWER_BOUND + 2000
+        # The tools of MCP show excerpts, which all fit.
+        assert ("further results do not fit" in answer.text) == (size > ANSWER_BOUND / 2)
     assert "ibis sleeps" in tagged.text
     assert not set(TOOL_TAGS) & set(tagged.text)
 

@@ -182,6 +182,9 @@ export class Search<F extends SearchFunction = "search_my_knowledge_chunks"> {
     options: CallOptions & { fields?: "merge" | "replace" } = {},
   ): Promise<Upserted> {
     const { fields, ...call } = { ...this.#call(), ...present(options) };
+    if (typeof document !== "object" || !document || Array.isArray(document)) {
+      throw new InvalidInputError("document must be an object with external_key");
+    }
     checkValue(document, "document");
     const given = { document, chunks: await this.#withEmbeddings(chunks, call), fields };
     const answer = await callFunction(this.client, "upsert_knowledge_document", given, call);

@@ -30,7 +30,7 @@ describe("docs/javascript.md", () => {
     globalThis.modelOfTest = modelThatAsks({ query: "cancel an invoice" });
     folder = await mkdtemp(join(tmpdir(), "page-"));
     process.chdir(folder);
-    const [, init] = /^## PGlite$.*?^npx @second-brain-sql/client (init .*?)$/ms.exec(page);
+    const [, init] = /^## PGlite$.*?^npx @second-brain-sql\/client (init .*?)$/ms.exec(page);
     const command = fileURLToPath(new URL("../dist/init.js", import.meta.url));
     execFileSync(process.execPath, [command, ...init.split(" ")], { stdio: "pipe" });
   });

@@ -215,6 +215,9 @@ describe("the search", () => {
     }
     await assert.rejects(search.search("a", { timeout: "5" }), /InvalidInputError: timeout/);
     await assert.rejects(search.upsert({ external_key: "a" }, null), /InvalidInputError: chunks/);
+    for (const document of [undefined, null, "a", []]) {
+      await assert.rejects(search.upsert(document, []), /InvalidInputError: document must be/);
+    }
   });
 
   test("half of a surrogate pair and NUL are refused by the argument's name", async () => {

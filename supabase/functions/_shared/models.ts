@@ -3,6 +3,7 @@
 import { ANSWER_BOUND, type ArgumentSchema, INVISIBLE, LEFT_OUT } from "./contract.ts";
 import { SecondBrainError } from "./errors.ts";
 
+const encoder = new TextEncoder();
 const HIDDEN = new RegExp(INVISIBLE, "gu");
 
 /** @internal A text without characters that a reader does not see and a model may obey. */
@@ -34,8 +35,10 @@ export function fitting<Result extends { content: string }>(found: Result[]) {
   const results: Result[] = [];
   let length = 0;
   for (const one of found) {
-    const shown = { ...one, content: one.content.slice(0, ANSWER_BOUND / 2) };
-    length += JSON.stringify(shown).length;
+    const bytes = encoder.encode(one.content).slice(0, ANSWER_BOUND / 2);
+    // The last character may be cut.
+    const shown = { ...one, content: new TextDecoder().decode(bytes).replace(/\ufffd$/, "") };
+    length += encoder.encode(JSON.stringify(shown)).length;
     if (results.length > 0 && length > ANSWER_BOUND) break;
     results.push(shown);
   }

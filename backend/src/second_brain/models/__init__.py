@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.errors import ConfigurationError, MissingExtraError, QuotaExceededError
 
 if find_spec("numpy") is None:
     raise MissingExtraError("numpy", "retrieval")
@@ -27,7 +27,7 @@ from second_brain.models.embedder import (
 )
 from second_brain.models.encoders import Encoder, EncoderEmbedder, as_embedder
 from second_brain.models.google import GoogleEmbedder
-from second_brain.models.hosted import QuotaExceededError, RateLimit, TextTooLongError
+from second_brain.models.hosted import RateLimit, TextTooLongError
 from second_brain.models.openai import OpenAIEmbedder
 from second_brain.models.prompts import Prompts
 from second_brain.models.sentence_transformers import SentenceTransformersEmbedder

@@ -33,7 +33,7 @@ ADVICE = (
 )
 
 ANSWER_BOUND = 60_000
-"""Characters of an answer's JSON, about 20,000 tokens."""
+"""Bytes of the results of an answer in JSON, about 20,000 tokens in any script."""
 
 LEFT_OUT = "further results do not fit into an answer: ask for fewer, with fewer neighbours."
 
@@ -62,8 +62,9 @@ def fitting(found: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], l
     results: list[dict[str, Any]] = []
     length = 0
     for one in found:
-        shown = {**one, "content": one["content"][: ANSWER_BOUND // 2]}
-        length += len(json.dumps(shown, default=str, ensure_ascii=False))
+        content = one["content"].encode()[: ANSWER_BOUND // 2].decode(errors="ignore")
+        shown = {**one, "content": content}
+        length += len(json.dumps(shown, default=str, ensure_ascii=False).encode())
         if results and length > ANSWER_BOUND:
             break
         results.append(shown)

@@ -202,20 +202,14 @@ class Client(ABC):
             return is_rolled_back(error)
         return isinstance(error, ConnectionLostError) or error.code == SERIALIZATION_FAILURE
 
-    async def _repeated(
-        self,
-        attempt: Callable[[float | None], Awaitable[Outcome]],
-        is_passing: Callable[[SecondBrainError], bool],
-        deadline: Deadline,
-    ) -> Outcome:
-        return await retried(
-            attempt, self._wait, retries=self._retries, is_passing=is_passing, deadline=deadline
-        )
-
     async def _call(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
         """Call the SQL function, and again after a failure that may pass."""
-        answer = await self._repeated(
-            partial(self._send, function, arguments), partial(self._may_repeat, function), deadline
+        answer = await retried(
+            partial(self._send, function, arguments),
+            self._wait,
+            retries=self._retries,
+            is_passing=partial(self._may_repeat, function),
+            deadline=deadline,
         )
         if functions()[function].writes:
             written()

@@ -39,12 +39,13 @@ from second_brain.services.calls import (
     Deadline,
     is_rolled_back,
     keys_of,
+    retried,
     uncertain,
 )
 from second_brain.services.connections import explained, libpq, secrets
 from second_brain.services.functions import Function, functions, packed, statement
 from second_brain.services.install import SCHEMA, Database, Install
-from second_brain.services.processes import check_process, remember
+from second_brain.services.processes import check_process, forks, remember
 from second_brain.services.searches import read_json
 
 AnyDatabase = TypeVar("AnyDatabase")
@@ -173,7 +174,9 @@ class ConnectionCall(Unit):
         install: Install,
         remedy_of_loss: str | None = None,
     ) -> None:
-        super().__init__(timeout, remedy_of_loss)
+        # As in Unit, but a call has one frame less.
+        self._remedy_of_loss = remedy_of_loss
+        self._deadline = None if timeout is None else time.monotonic() + timeout
         self._function = functions()[function]
         is_packed = "search" in self._function.arguments
         self._arguments = packed(function, arguments) if is_packed else arguments
@@ -320,11 +323,14 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
                     return await unit.transaction(connection, work, written)
 
         return await self._safely(
-            self._repeated(attempt, self._is_rolled_back, Deadline(self._timeout))
+            retried(
+                attempt,
+                self._wait,
+                retries=self._retries,
+                is_passing=lambda error: is_rolled_back(error) and self._may_begin(),
+                deadline=Deadline(self._timeout),
+            )
         )
-
-    def _is_rolled_back(self, error: SecondBrainError) -> bool:
-        return is_rolled_back(error) and self._may_begin()
 
     def _may_repeat(self, function: str, error: SecondBrainError) -> bool:
         return super()._may_repeat(function, error) and self._may_begin()
@@ -340,10 +346,28 @@ class OverPsycopg(Client, Generic[AnyDatabase]):
 
     @asynccontextmanager
     async def _connection(self, database: Any, wait: float | None) -> AsyncIterator[Any]:
-        """Open a connection, borrow one of a pool, or hold the caller's."""
+        """Open a connection, borrow one of a pool, or keep other calls from the caller's.
+
+        Raises ClientTimeoutError if another call has the connection for `wait` seconds.
+        """
         if isinstance(database, psycopg.BaseConnection):
-            async with held(database, wait) as connection:
-                yield connection
+            lock, is_taken = lock_of(database), False
+            if isinstance(lock, asyncio.Lock):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(lock.acquire(), wait)
+                    is_taken = True
+            else:
+                is_taken = lock.acquire(timeout=-1 if wait is None else wait)
+            if not is_taken:
+                raise ClientTimeoutError(
+                    "the connection was in use by another call for the whole timeout",
+                    remedy="Give a pool, `connection_pool(...)`, so that calls do not wait for "
+                    "each other.",
+                )
+            try:
+                yield database
+            finally:
+                lock.release()
         elif isinstance(database, str):
             # libpq takes whole seconds, at least two.
             limit = {} if wait is None else {"connect_timeout": max(math.ceil(wait), 2)}
@@ -415,36 +439,13 @@ def lock_of(connection: Any) -> Any:
     That of a connection for threads can be held twice, because a store calls a writer in a
     transaction of its own. Raises ConfigurationError for a connection of another process.
     """
-    check_process(connection)
+    if forks:
+        check_process(connection)
     kind: Callable[[], Any] = threading.RLock
     if isinstance(connection, psycopg.AsyncConnection):
         kind = asyncio.Lock
     with _GUARD:
         return _LOCKS.setdefault(connection, kind())
-
-
-@asynccontextmanager
-async def held(connection: Any, timeout: float | None = None) -> AsyncIterator[Any]:
-    """Keep other calls from a connection.
-
-    Raises ClientTimeoutError if one of them has the connection for `timeout` seconds.
-    """
-    lock, is_taken = lock_of(connection), False
-    if isinstance(lock, asyncio.Lock):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(lock.acquire(), timeout)
-            is_taken = True
-    else:
-        is_taken = lock.acquire(timeout=-1 if timeout is None else timeout)
-    if not is_taken:
-        raise ClientTimeoutError(
-            "the connection was in use by another call for the whole timeout",
-            remedy="Give a pool, `connection_pool(...)`, so that calls do not wait for each other.",
-        )
-    try:
-        yield connection
-    finally:
-        lock.release()
 
 
 class Cut:

@@ -12,6 +12,9 @@ from weakref import WeakSet
 
 from second_brain.errors import ConfigurationError
 
+forks: list[int] = []
+"""The processes that were forked since this module was imported, up to this one."""
+
 _seen: "WeakSet[Any]" = WeakSet()
 _inherited: "WeakSet[Any]" = WeakSet()
 _sockets: set[int] = set()
@@ -26,7 +29,8 @@ def check_process(database: Any) -> None:
     """Raise ConfigurationError for a connection or pool that was open before a fork."""
     # A pool that no provider had seen before the fork is known by its threads, which it lacks.
     workers = [one for one in getattr(database, "_workers", ()) if isinstance(one, Thread)]
-    if database in _inherited or (workers and not any(one.is_alive() for one in workers)):
+    is_left = workers and not database.closed and not any(one.is_alive() for one in workers)
+    if database in _inherited or is_left:
         refuse_process(type(database).__name__)
     if _sockets and hasattr(database, "pgconn"):
         from psycopg import Error
@@ -47,6 +51,7 @@ def refuse_process(name: str) -> NoReturn:
 
 
 def _after_fork() -> None:
+    forks.append(os.getpid())
     _inherited.update(one for one in _seen if not one.closed)
     # Connections that no provider has seen yet. The number of a socket's inode is unique on Linux.
     with suppress(OSError):
