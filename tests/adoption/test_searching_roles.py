@@ -4,10 +4,10 @@ import secrets
 
 import psycopg
 import pytest
-from adopted import Row, adopt, backfill, findings
+from adopted import Row, adopt, backfill, findings, let_search
 from psycopg import sql
 from psycopg.types.json import Jsonb
-from visible import CHANGES, POLICIES, USERS, adopt_notes, claims, keys, let_search, search, user_of
+from visible import CHANGES, POLICIES, USERS, adopt_notes, claims, keys, search, user_of
 
 from command_line import Run
 from conftest import Connect, Connection, Server

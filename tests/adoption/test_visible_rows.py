@@ -4,7 +4,7 @@ import random
 
 import psycopg
 import pytest
-from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill
+from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill, let_search
 from visible import (
     CHANGES,
     LEFT_OUT,
@@ -13,7 +13,6 @@ from visible import (
     adopt_notes,
     claims,
     keys,
-    let_search,
     question,
     search,
     user_of,

@@ -137,7 +137,8 @@ def test_null_is_refused_and_never_every_row(rows: Connection, argument: str) ->
 
 
 def test_an_empty_list_is_no_plain_search(rows: Connection) -> None:
-    for empty in ({"viewer_groups": []}, {"like_ids": []}, {"filters": Jsonb([])}):
+    empties: list[Row] = [{"viewer_groups": []}, {"like_ids": []}, {"filters": Jsonb([])}]
+    for empty in empties:
         asked = {"query_text": "camera", "match_count": 200, **empty}
         given = {name: one.obj if isinstance(one, Jsonb) else one for name, one in asked.items()}
         assert plain(rows, **asked) == close(second(rows, **given))
