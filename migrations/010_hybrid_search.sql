@@ -668,7 +668,7 @@ declare
   pool constant integer := greatest(pool_size, match_count);
   -- Only these arguments are given, within their bounds: every active row may be returned. An
   -- argument that is not named here is one that the second way reads.
-  is_plain constant boolean := num_nonnulls(
+  is_plain boolean := num_nonnulls(
       filter_type, filters, date_from, date_to, collections, viewer_id, recency_half_life,
       formulations, viewer_groups, like_ids, boosts, max_per_document, min_confidence, order_by,
       required_filters, ranked_lists
@@ -700,14 +700,16 @@ begin
     if settings.text_weight = 0 and query_embedding is null then
       settings.text_weight := text_weight;
     end if;
-    if query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
+    if not settings.is_here then
+      is_plain := false;
+    elsif query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
       question := knowledge_internal.read_plain_question(query_text, settings);
     else
       question.is_optional := true;
     end if;
   end if;
   if (
-    is_plain and settings.is_here and question.is_optional
+    is_plain and question.is_optional
     and knowledge_internal.embedding_problem(query_embedding, settings.dimensions) is null
   ) is not true then
     -- What is rare has a way of its own.

@@ -150,7 +150,7 @@ def test_an_empty_list_is_no_plain_search(rows: Connection) -> None:
 def test_the_early_test_names_every_argument() -> None:
     """An argument that is added later takes the second way until somebody names it here."""
     definition = function(RPC)
-    (test,) = re.findall(r"is_plain constant boolean := (.*?);", body(definition), re.DOTALL)
+    (test,) = re.findall(r"is_plain boolean := (.*?);", body(definition), re.DOTALL)
     assert [
         name for name in parameters(definition, False) if not re.search(rf"\b{name}\b", test)
     ] == []

@@ -130,32 +130,36 @@ $$;
 -- as needed: rows of one page are often about the same subject. Materialized, so that a vector in
 -- TOAST storage is fetched only once.
 create function knowledge_internal.sampled_spread(sample_size integer) returns float8
-language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
-  with sample as materialized (
-    select extensions.l2_normalize(row.embedding) as direction, row.id
-      from knowledge_internal.chunk_rows as row
-     where row.embedding is not null
-       and row.id = any (array(
-             select chunk.id
-               from public.knowledge_chunks as chunk
-                    tablesample system (
-                      least(100, 2000.0 * sample_size / (
-                        select greatest(stored.pages, 1)
-                          from knowledge_internal.chunk_table as stored
-                      ))
-                    ) repeatable (1)
-              where chunk.status = 'active'
-                and chunk.embedding_bits is not null
-              order by hashtextextended(chunk.id::text, 0), chunk.id
-              limit sample_size
-           ))
-  )
-  select case
-           when count(*) < 10 then 0.13
-           else greatest(stddev(one.direction operator(extensions.<#>) other.direction), 0.02)
-         end
-    from sample as one
-    join sample as other on other.id < one.id
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  percent constant float8 := (
+    select least(100, 2000.0 * sample_size / greatest(stored.pages, 1))
+      from knowledge_internal.chunk_table as stored
+  );
+begin
+  return (
+    with sample as materialized (
+      select extensions.l2_normalize(row.embedding) as direction, row.id
+        from knowledge_internal.chunk_rows as row
+       where row.embedding is not null
+         and row.id = any (array(
+               select chunk.id
+                 from public.knowledge_chunks as chunk
+                      tablesample system (percent) repeatable (1)
+                where chunk.status = 'active'
+                  and chunk.embedding_bits is not null
+                order by hashtextextended(chunk.id::text, 0), chunk.id
+                limit sample_size
+             ))
+    )
+    select case
+             when count(*) < 10 then 0.13
+             else greatest(stddev(one.direction operator(extensions.<#>) other.direction), 0.02)
+           end
+      from sample as one
+      join sample as other on other.id < one.id
+  );
+end
 $$;
 
 -- Extension point: copies the statistics of the last ANALYZE.
@@ -423,7 +427,9 @@ create function knowledge_internal.read_settings(
   fusion text default null, vector_weight double precision default 1,
   text_weight double precision default 1, collections text[] default null
 ) returns knowledge_internal.search_settings
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- The calling search forces generic plans, which Citus does not make.
+set plan_cache_mode = auto as $$
 declare
   small constant integer := knowledge_internal.small_corpus_limit();
   tolerance constant float8 := 0.2; -- of the rows
@@ -779,6 +785,9 @@ set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
   most_counted constant integer := 100000; -- chunks of each model
+  stored_dimensions constant integer := (
+    select stored.dimensions from knowledge_internal.chunk_table as stored
+  );
 begin
   perform knowledge_internal.check_caller('knowledge_embedding_models');
   return query
@@ -797,7 +806,7 @@ begin
       from name
      where name.model is not null
   )
-  select nullif(name.model, ''), stored.dimensions, counted.chunks
+  select nullif(name.model, ''), stored_dimensions, counted.chunks
     from name
    cross join lateral (
            select count(*) as chunks
@@ -809,7 +818,6 @@ begin
                 limit most_counted
              ) as one
          ) as counted
-   cross join knowledge_internal.chunk_table as stored
    where name.model is not null
    order by counted.chunks desc, name.model;
 end
