@@ -344,16 +344,17 @@ def test_the_nearest_rows_come_from_the_table_s_own_index(
 
 def test_own_chunks_that_the_index_does_not_reach_are_found_too(database: Connection) -> None:
     database.execute(LARGE)
-    (planning,) = database.execute(
-        "select pg_get_functiondef('knowledge_internal.plan_reading'::regproc)"
-    ).fetchone() or ("",)
-    for wide, narrow in (
-        ("20000 as scan_tuples", "20 as scan_tuples"),
-        ("20 as index_cost", "0.01 as index_cost"),
+    for name, wide, narrow in (
+        ("reading_limits", "scan_tuples constant integer := 20000", "scan_tuples constant int := 20"),
+        ("reading_limits", "index_cost constant integer := 20", "index_cost constant float8 := 0.01"),
+        ("rank_all", "'relaxed_order', '20000'", "'relaxed_order', '20'"),
+        ("vector_leg", "'relaxed_order', '20000'", "'relaxed_order', '20'"),
     ):
-        assert wide in planning
-        planning = planning.replace(wide, narrow)
-    database.execute(planning.encode())
+        (definition,) = database.execute(
+            "select pg_get_functiondef(%s::regproc)", [f"knowledge_internal.{name}"]
+        ).fetchone() or ("",)
+        assert wide in definition
+        database.execute(definition.replace(wide, narrow).encode())
     database.execute(
         "insert into public.knowledge_chunks (content, metadata, embedding)"
         " select 'own ' || n, jsonb_build_object('kind', case when n > 395 then 'a' else 'b' end),"

@@ -88,7 +88,6 @@ CALLS = {
     " knowledge_internal.without_accents({text})",
     "snippets": "select knowledge_internal.snippet({text}, 'english', '{{a,b,1}}', 3)",
     "substrings": "select knowledge_internal.identifiers_of(null, {text})",
-    "adoption": "select knowledge_internal.split_text({text}, 2000, 200)",
 }
 
 

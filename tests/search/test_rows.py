@@ -147,6 +147,7 @@ OF_THE_TABLE = {
     "write_chunk_rows": "the view",
     "use_vector_index": "the view of the index",
     "nearest_rows": "the index of the table; nearest_elsewhere has the others",
+    "vector_leg": "the same",
     "nearest_elsewhere": "the same",
     "rows_by_id": "a join with each place",
     "matching_rows": "of the view; another of its statements names the table",

@@ -116,7 +116,8 @@ def test_hybrid_fails_and_base_vector_search_answers(dsn: str) -> None:
             {"external_key": "keys"},
             [{"content": LEAK, "embedding": [0, 0.1, 1], "embedding_model": "by-hand"}],
         )
-        connection.execute("drop function knowledge_internal.analyse_query cascade")
+        connection.execute("drop function knowledge_internal.read_plain_question cascade")
+        connection.execute("drop function knowledge_internal.read_text cascade")
     response = RetrievalService(PostgresProvider(dsn), EMBEDDER).search("leaked key", mode="hybrid")
     assert passages(response) == [LEAK]
     assert (response.mode, response.mode_used) == ("hybrid", "vector")

@@ -64,9 +64,9 @@ having count(*) > {most} * {share} / 100
 _WRONG_TEXT = """
 select count(*), count(*) filter (
          where not tsvector_to_array(
-                 {internals}.lexemes(
+                 ({internals}.lexemes(
                    {internals}.text_configuration(sampled.language), null, sampled.content
-                 )
+                 )).lexemes
                ) <@ tsvector_to_array(sampled.content_tsv)
        )
   from (

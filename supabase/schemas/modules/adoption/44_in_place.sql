@@ -261,7 +261,7 @@ begin
     select function.oid
       from pg_catalog.pg_proc as function
      where function.pronamespace = 'knowledge_internal'::regnamespace
-       and function.proname ~ '^seen_\d+_(as|by)_'
+       and function.proname ~ '^seen_[0-9]+_(as|by)_'
        and not exists (
              select
                from public.knowledge_adoptions as place

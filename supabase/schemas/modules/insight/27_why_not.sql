@@ -485,13 +485,13 @@ begin
     -- Nothing else is said about a chunk that the viewer may not see, or that is given.
     if not jsonb_path_exists(causes, '$[*] ? (@.cause == "permission" || @.cause == "like")') then
       if original_place is null and given.min_confidence is not null then
-        confidence := (
-          knowledge_internal.answer_confidences(
-            (knowledge_internal.plan_search(
-              knowledge_internal.given_arguments(search - 'min_confidence')
-            )).asked, array[chunk.id]
-          )
-        )[1];
+        select (knowledge_internal.answer_confidences(
+                 coalesce(free.asked, free.questions), array[chunk.id]
+               ))[1]
+          into confidence
+          from knowledge_internal.plan_search(
+                 knowledge_internal.given_arguments(search - 'min_confidence')
+               ) as free;
         if (confidence >= given.min_confidence) is not true then
           causes := causes || jsonb_build_object(
             'cause', 'confidence', 'argument', 'min_confidence',
