@@ -345,8 +345,16 @@ def test_the_nearest_rows_come_from_the_table_s_own_index(
 def test_own_chunks_that_the_index_does_not_reach_are_found_too(database: Connection) -> None:
     database.execute(LARGE)
     for name, wide, narrow in (
-        ("reading_limits", "scan_tuples constant integer := 20000", "scan_tuples constant int := 20"),
-        ("reading_limits", "index_cost constant integer := 20", "index_cost constant float8 := 0.01"),
+        (
+            "reading_limits",
+            "scan_tuples constant integer := 20000",
+            "scan_tuples constant int := 20",
+        ),
+        (
+            "reading_limits",
+            "index_cost constant integer := 20",
+            "index_cost constant float8 := 0.01",
+        ),
         ("rank_all", "'relaxed_order', '20000'", "'relaxed_order', '20'"),
         ("vector_leg", "'relaxed_order', '20000'", "'relaxed_order', '20'"),
     ):

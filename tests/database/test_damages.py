@@ -173,7 +173,7 @@ DAMAGES: list[tuple[str, str, str]] = [
     ("tables", "mine is not part", f"alter table {CHUNKS} add constraint mine check (version < 9)"),
     ("tables", DROPPED, f"drop view {INTERNAL}.chunk_rows cascade"),
     ("tables", DROPPED, f"drop view {INTERNAL}.searchable_chunks cascade"),
-    ("tables", "in: attributes", f"alter type {INTERNAL}.corpus_figures add attribute mine int"),
+    ("tables", "in: attributes", f"alter type {INTERNAL}.search_settings add attribute mine int"),
     (
         "tables",
         "table public.knowledge_words is missing",

@@ -392,7 +392,7 @@ def measured(database: Database, search: dict[str, object] | None = None) -> rec
 
 def test_a_good_index_finds_the_rows_that_a_comparison_finds(indexed: Database) -> None:
     found = measured(indexed)
-    assert (found.used, found.at_10, found.ef_search) == (12, 1.0, 200)
+    assert (found.used, found.at_10, found.ef_search) == (12, 1.0, 102)
     assert found.at_50 >= recall.GOOD
     assert found.enough in recall.EFFORTS
     assert min(found.indexed_ms, found.compared_ms) > 0

@@ -106,6 +106,7 @@ def tracked(server: Server, shared_dsn: str) -> Iterator[Connection]:
 OTHERS = {
     "questions, which have at most 4,096 characters": {
         "adopted_hits",
+        "read_plain_question",
         "adopted_hits_for_caller",
         "completions",
         "erase_derived",
@@ -117,7 +118,10 @@ OTHERS = {
         "visible_completions",
     },
     "lexemes": {"native_text", "native_token", "stop_word_chunks"},
-    "names of columns, fields and keys": {
+    "names of columns, fields, keys and functions": {
+        "adoption_faults",
+        "reader_function",
+        "write_readers",
         "adopted_rows",
         "compiled_order",
         "facet_counts",

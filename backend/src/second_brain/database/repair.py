@@ -69,7 +69,7 @@ select case
        end, 1
 """
 _CREATE = re.compile(
-    r"create (?:or replace )?(function|table|type|schema|index) (?:if not exists )?([\w.]+)"
+    r"create (?:or replace )?(function|table|type|schema|index|view) (?:if not exists )?([\w.]+)"
 )
 _COMMENT = re.compile(r"comment on (\w+) ([\w.]+)")
 # Rows that the files insert: those with their keys, and those that follow from the chunks.
@@ -251,8 +251,10 @@ class _Texts:
             return [f"drop index if exists {difference.name}", made]
         if difference.properties.keys() == {"comment"}:
             return self._comments.get(key, [])
-        if difference.kind == "view" or {*difference.name.split(".")[1:2]} & {*_VIEWS}:
+        if {*difference.name.split(".")[1:2]} & {*_VIEWS}:
             return [_WRITE_VIEWS]
+        if difference.kind == "view" and key in self._created:
+            return [f"drop view if exists {difference.name}", self._created[key]]
         if key not in self._created or (
             difference.change != "missing" and difference.kind != "function"
         ):
