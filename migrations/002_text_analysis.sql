@@ -488,10 +488,20 @@ begin
 end
 $$;
 
+-- Joined compounds, in which the versions have no v: 2p4p1 for v2p4p1.
+create function knowledge_internal.without_v(compounds text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return regexp_replace(compounds, '\mv(?=\d+p\d)', '', 'gi');
+end
+$$;
+
 -- The rows that have the words of a phrase as they stand in it or, with further, in any order and
 -- within that many positions more than they take in it. A word that stands in it twice counts once.
 -- The words may be neighbours inside one word ("user name" of getUserName). A compound is found as
--- one word too, in a longer phrase only where all its parts are stop words (AT&T).
+-- one word too; only as one word, also in a longer phrase, where it begins or ends with a stop word
+-- (check-in is not check), except an elided one (l'Iran).
 create function knowledge_internal.phrase_query(
   configuration regconfig, phrase text, further integer default null
 ) returns tsquery
@@ -518,11 +528,17 @@ begin
     condition := condition || knowledge_internal.near_query(configuration, words, further);
   end if;
   for compound in
-    select knowledge_internal.whole_words(plainto_tsquery(configuration, listed.joined)) as query,
-           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts,
-           listed.is_alone
+    select plainto_tsquery(configuration, listed.joined)
+             || plainto_tsquery(configuration, knowledge_internal.without_v(listed.joined))
+             as query,
+           listed.is_alone,
+           0 = any (array[
+             numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', 1))),
+             numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', -1)))
+           ]) and strpos(listed.word, '''') = 0 as is_one_word
       from (
         select split.word, knowledge_internal.joined(split.word) as joined,
+               btrim(knowledge_internal.apart(split.word), ' "().,;:!?') as parts,
                count(*) over () = 1 as is_alone
           from regexp_split_to_table(btrim(phrase, E' \t\n\r'), '\s+') as split (word)
         offset 0
@@ -530,8 +546,9 @@ begin
      where listed.joined <> ''
   loop
     condition := case
-      when compound.is_alone then condition || compound.query
-      when numnode(compound.parts) = 0 then condition && compound.query
+      when compound.is_one_word and compound.is_alone then compound.query
+      when compound.is_one_word then condition && compound.query
+      when compound.is_alone then condition || knowledge_internal.whole_words(compound.query)
       else condition
     end;
   end loop;

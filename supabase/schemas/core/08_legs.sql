@@ -193,8 +193,8 @@ $$;
 --    by the lexemes of its impact levels.
 -- 3. Combinations of the six rarest words, the heaviest first, as long as about 1,000 rows would
 --    have them if words were independent: rare words alone, common ones two or more at once.
--- With an effort of 5 or more, after too few candidates, also the rows in which a common word weighs
--- much.
+-- With an effort of 5 or more, after too few candidates, also the rows in which a common word
+-- weighs much.
 create function knowledge_internal.candidate_query(
   question knowledge_internal.question, document_count double precision,
   required_query tsquery, effort double precision
