@@ -771,10 +771,6 @@ create function knowledge_internal.with_lexemes(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_lexemes constant integer := 256;
-  asks constant boolean := not knowledge_internal.is_prose(wanted) or not exists (
-    select from unnest(question.words, question.compounds) as said (word, compound)
-     where said.compound is null and not knowledge_internal.is_identifier(said.word)
-  );
   quoted_words constant tsvector := (
     select string_agg(
              to_tsvector(
@@ -815,7 +811,18 @@ begin
            then array_agg(kept.number order by kept.place) end,
          string_agg(kept.query::text, ' | ')::tsquery,
          string_agg(concat_ws(' | ', kept.query, kept.spaced), ' | ') filter (
-           where kept.is_identifier and (asks or quoted_words @@ kept.query)
+           where kept.is_identifier
+             and (
+               quoted_words @@ kept.query
+               or (
+                 select not knowledge_internal.is_prose(wanted) or not exists (
+                          select
+                            from unnest(question.words, question.compounds) as said (word, compound)
+                           where said.compound is null
+                             and not knowledge_internal.is_identifier(said.word)
+                        )
+               )
+             )
          )::tsquery
     into question.lexemes, question.lexeme_queries, question.frequencies, question.weights,
          question.vectors, question.readings, question.matching_query, question.identifier_query
@@ -935,7 +942,9 @@ begin
     expansions := knowledge_internal.expansions(
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
-      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end,
+      case when prefix_last then substring(
+        query_text from '(?:^|\s)([[:alpha:]' || knowledge_internal.letters_of_words() || ']+)$'
+      ) end,
       scope
     );
   end if;

@@ -63,11 +63,11 @@ end
 $$;
 
 -- The text in Unicode NFKC, so that characters which look the same have one code: full-width
--- letters, composed accents, ligatures; also hyphens, apostrophes, the digits of other scripts and
--- the final sigma. Without the points of Hebrew and Arabic, which most texts leave out, and without
--- invisible characters. The signs that NFKC would make a part of the word or number before them
--- (NVIDIATM, 20193, 21/2) stand apart from it: ™ is left out, 2019³ and x² become 2019^3 and x^2,
--- 2½ becomes 2.5, №5 becomes No 5.
+-- letters, composed accents, ligatures; also hyphens, apostrophes, the digits of other scripts, the
+-- final sigma, and the Persian and Urdu forms of Arabic letters. Without the points of Hebrew and
+-- Arabic, which most texts leave out, and without invisible characters. The signs that NFKC would
+-- make a part of the word or number before them (NVIDIATM, 20193, 21/2) stand apart from it: ™ is
+-- left out, 2019³ and x² become 2019^3 and x^2, 2½ becomes 2.5, №5 becomes No 5.
 create function knowledge_internal.normalised(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -132,16 +132,18 @@ begin
     );
   end if;
   if source ~ '[\u2010-\u2013\u2212\u05BE\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B'
-      '\u2032\uA78C\u2044\u03A3\u03C2\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
+      '\u2032\uA78C\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06C1\u06CC\u0660-\u066C\u06F0-\u06F9'
+      '\u0966-\u096F\u0E50-\u0E59]' then
     source := translate(
       source,
       U&'\2010\2011\2012\2013\2212\05BE\02B9\02BA\02BB\02BC\02BD\02BE\02BF\055A\05F3\07F4\07F5'
-        '\2018\2019\201B\2032\A78C\2044\03A3\03C2\066B\066C'
+        '\2018\2019\201B\2032\A78C\2044\03A3\03C2\0649\06CC\06A9\06AA\06C1\066B\066C'
         '\0660\0661\0662\0663\0664\0665\0666\0667\0668\0669'
         '\06F0\06F1\06F2\06F3\06F4\06F5\06F6\06F7\06F8\06F9'
         '\0966\0967\0968\0969\096A\096B\096C\096D\096E\096F'
         '\0E50\0E51\0E52\0E53\0E54\0E55\0E56\0E57\0E58\0E59',
-      '------' || repeat('''', 16) || '/' || U&'\03C3\03C3' || '.,' || repeat('0123456789', 4)
+      '------' || repeat('''', 16) || '/'
+        || U&'\03C3\03C3\064A\064A\0643\0643\0647' || '.,' || repeat('0123456789', 4)
     );
   end if;
   return source;
@@ -304,6 +306,17 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 begin
   return '\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD';
+end
+$$;
+
+-- The letters and marks of scripts with spaces between words, in small letters, as the inside of a
+-- regular expression's brackets: Latin, Greek, Cyrillic, Armenian, Hebrew, Arabic, the scripts of
+-- India and Sri Lanka, Georgian and Ethiopic.
+create function knowledge_internal.letters_of_words() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return 'a-z\u00DF-\u06FF\u0900-\u0963\u0970-\u0DFF\u10A0-\u10FF\u1200-\u135F\u1E00-\u1FFF';
 end
 $$;
 
