@@ -440,12 +440,12 @@ $$;
 -- for a word. role: word; or of a compound whole (all of it as one word), part (a word between its
 -- punctuation) or piece (of lruCache lru). Lexemes with the same compound, role and part are one
 -- word in several languages. occurrences: of the word or the compound in the text. kept_in: a bit
--- for each configuration, in their order, for which the word is no stop word. spaced: the condition
--- for a compound that is written in several words; null where its parts are not all of it.
+-- for each configuration, in their order, for which the word is no stop word. spaced: a compound as
+-- a phrase, for where it is written in several words; null where its parts are not all of it.
 create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
 returns table (
   compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer,
-  kept_in bigint, spaced tsquery
+  kept_in bigint, spaced text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -492,7 +492,7 @@ begin
   -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
   return query
   select null::text, 'word', min(found.leading), false, found.lexeme,
-         count(distinct found.place)::integer, bit_or(found.kept_in), null::tsquery
+         count(distinct found.place)::integer, bit_or(found.kept_in), null::text
     from (
       select analysed.lexeme, position.place,
              bit_or(1::bigint << (language.number - 1)::integer) over (partition by position.place)
@@ -518,15 +518,10 @@ begin
   select found.word, found.role, min(found.leading),
          bool_and(found.role = 'whole' and found.word_is_identifier),
          found.lexeme, found.occurrences, bit_or(found.kept_in),
-         string_agg(distinct found.spaced::text, ' | ')::tsquery
+         min(found.spaced)
     from (
       select lower(typed.source) as word, form.role, analysed.lexeme, typed.occurrences,
-             case
-               when form.role <> 'whole' or typed.spaced is null then null
-               when typed.whole = typed.source
-                 then phraseto_tsquery(language.configuration, typed.spaced)
-               else knowledge_internal.phrase_query(language.configuration, typed.source)
-             end as spaced,
+             case when form.role = 'whole' then typed.spaced end as spaced,
              typed.is_identifier as word_is_identifier,
              bit_or(1::bigint << (language.number - 1)::integer) over (
                partition by lower(typed.source), form.role, position.place
@@ -538,9 +533,9 @@ begin
         from (
           select compound.*,
                  case
-                   when compound.whole <> compound.source
-                     then knowledge_internal.apart(compound.source)
-                   when translate(split.pieces, E'\f\n ', '') = compound.source then split.pieces
+                   when compound.whole <> compound.source then compound.source
+                   when translate(split.pieces, E'\f\n ', '') = compound.source
+                     then btrim(split.pieces, E'\f\n ')
                    when compound.source ~ amount
                      then regexp_replace(compound.source, '^\d+', '\& ')
                  end as spaced,
@@ -561,8 +556,10 @@ begin
                  ('whole', nullif(knowledge_internal.without_v(typed.whole), typed.whole)),
                  (
                    'part',
-                   case when typed.whole <> typed.source or typed.source ~ letters_and_digits
-                     then typed.spaced end
+                   case
+                     when typed.whole <> typed.source then knowledge_internal.apart(typed.source)
+                     when typed.source ~ letters_and_digits then typed.spaced
+                   end
                  ),
                  (
                    'piece',
@@ -613,7 +610,7 @@ create function knowledge_internal.weighed_readings(
 )
 returns table (
   lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean,
-  spaced tsquery
+  spaced text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -729,7 +726,7 @@ begin
            and shared.group_frequency > 0
            and shared.group_frequency <= greatest(few, common_identifier * settings.document_count)
          ),
-         string_agg(shared.spaced::text, ' | ')::tsquery
+         min(shared.spaced)
     from (
       select rated.*,
              case
@@ -783,6 +780,14 @@ declare
 begin
   with ordered as (
     select reading.*,
+           case when reading.document_frequency = 0 or reading.is_identifier then (
+             select string_agg(phrase.query::text, ' | ')::tsquery
+               from unnest(settings.configurations) as language (configuration)
+              cross join lateral knowledge_internal.phrase_query(
+                      language.configuration, reading.spaced
+                    ) as phrase (query)
+              where reading.spaced is not null and numnode(phrase.query) > 0
+           ) end as spaced_query,
            row_number() over (order by reading.document_frequency, reading.lexeme) as place
       from knowledge_internal.weighed_readings(
              wanted, settings.configurations, expansions, settings
@@ -793,7 +798,7 @@ begin
     select ordered.*,
            min(ordered.place) over (partition by ordered.reading) as number,
            coalesce(
-             case when ordered.document_frequency = 0 then ordered.spaced end,
+             case when ordered.document_frequency = 0 then ordered.spaced_query end,
              knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery
            ) as query,
            format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(ordered.lexeme))
@@ -810,7 +815,7 @@ begin
          case when count(*) > count(distinct kept.number)
            then array_agg(kept.number order by kept.place) end,
          string_agg(kept.query::text, ' | ')::tsquery,
-         string_agg(concat_ws(' | ', kept.query, kept.spaced), ' | ') filter (
+         string_agg(concat_ws(' | ', kept.query, kept.spaced_query), ' | ') filter (
            where kept.is_identifier
              and (
                quoted_words @@ kept.query
