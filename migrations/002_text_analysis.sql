@@ -66,11 +66,11 @@ end
 $$;
 
 -- The text in Unicode NFKC, so that characters which look the same have one code: full-width
--- letters, composed accents, ligatures; also hyphens, apostrophes, the digits of other scripts and
--- the final sigma. Without the points of Hebrew and Arabic, which most texts leave out, and without
--- invisible characters. The signs that NFKC would make a part of the word or number before them
--- (NVIDIATM, 20193, 21/2) stand apart from it: ™ is left out, 2019³ and x² become 2019^3 and x^2,
--- 2½ becomes 2.5, №5 becomes No 5.
+-- letters, composed accents, ligatures; also hyphens, apostrophes, the digits of other scripts, the
+-- final sigma, and the Persian and Urdu forms of Arabic letters. Without the points of Hebrew and
+-- Arabic, which most texts leave out, and without invisible characters. The signs that NFKC would
+-- make a part of the word or number before them (NVIDIATM, 20193, 21/2) stand apart from it: ™ is
+-- left out, 2019³ and x² become 2019^3 and x^2, 2½ becomes 2.5, №5 becomes No 5.
 create function knowledge_internal.normalised(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -137,21 +137,23 @@ begin
     );
   end if;
   if source ~ '[\u2010-\u2013\u2212\u05BE\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B'
-      '\u2032\uA78C\u2044\u03A3\u03C2\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
+      '\u2032\uA78C\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06C1\u06CC\u0660-\u066C\u06F0-\u06F9'
+      '\u0966-\u096F\u0E50-\u0E59]' then
     source := regexp_replace(source, '[\u2010-\u2013\u2212\u05BE]', '-', 'g');
     source := regexp_replace(
       source, '[\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B\u2032\uA78C]', '''', 'g'
     );
     -- Slow, because each character is looked for among all of these.
-    if source ~ '[\u2044\u03A3\u03C2\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
+    if source ~ '[\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06C1\u06CC\u0660-\u066C\u06F0-\u06F9'
+        '\u0966-\u096F\u0E50-\u0E59]' then
       source := translate(
         source,
-        U&'\2044\03A3\03C2\066B\066C'
+        U&'\2044\03A3\03C2\0649\06CC\06A9\06AA\06C1\066B\066C'
           '\0660\0661\0662\0663\0664\0665\0666\0667\0668\0669'
           '\06F0\06F1\06F2\06F3\06F4\06F5\06F6\06F7\06F8\06F9'
           '\0966\0967\0968\0969\096A\096B\096C\096D\096E\096F'
           '\0E50\0E51\0E52\0E53\0E54\0E55\0E56\0E57\0E58\0E59',
-        '/' || U&'\03C3\03C3' || '.,' || repeat('0123456789', 4)
+        '/' || U&'\03C3\03C3\064A\064A\0643\0643\0647' || '.,' || repeat('0123456789', 4)
       );
     end if;
   end if;
@@ -333,6 +335,17 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 begin
   return '\u3007\u3400-\u4DBF\u4E00-\u9FFF\uAC00-\uD7A3\uF900-\uFAFF\U00020000-\U0003FFFD';
+end
+$$;
+
+-- The letters and marks of scripts with spaces between words, in small letters, as the inside of a
+-- regular expression's brackets: Latin, Greek, Cyrillic, Armenian, Hebrew, Arabic, the scripts of
+-- India and Sri Lanka, Georgian and Ethiopic.
+create function knowledge_internal.letters_of_words() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return 'a-z\u00DF-\u06FF\u0900-\u0963\u0970-\u0DFF\u10A0-\u10FF\u1200-\u135F\u1E00-\u1FFF';
 end
 $$;
 
@@ -582,10 +595,20 @@ begin
 end
 $$;
 
+-- Joined compounds, in which the versions have no v: 2p4p1 for v2p4p1.
+create function knowledge_internal.without_v(compounds text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return regexp_replace(compounds, '\mv(?=\d+p\d)', '', 'gi');
+end
+$$;
+
 -- The rows that have the words of a phrase as they stand in it or, with further, in any order and
 -- within that many positions more than they take in it. A word that stands in it twice counts once.
 -- The words may be neighbours inside one word ("user name" of getUserName). A compound is found as
--- one word too, in a longer phrase only where all its parts are stop words (AT&T).
+-- one word too; only as one word, also in a longer phrase, where it begins or ends with a stop word
+-- (check-in is not check), except an elided one (l'Iran).
 create function knowledge_internal.phrase_query(
   configuration regconfig, phrase text, further integer default null
 ) returns tsquery
@@ -612,11 +635,17 @@ begin
     condition := condition || knowledge_internal.near_query(configuration, words, further);
   end if;
   for compound in
-    select knowledge_internal.whole_words(plainto_tsquery(configuration, listed.joined)) as query,
-           plainto_tsquery(configuration, knowledge_internal.apart(listed.word)) as parts,
-           listed.is_alone
+    select plainto_tsquery(configuration, listed.joined)
+             || plainto_tsquery(configuration, knowledge_internal.without_v(listed.joined))
+             as query,
+           listed.is_alone,
+           0 = any (array[
+             numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', 1))),
+             numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', -1)))
+           ]) and strpos(listed.word, '''') = 0 as is_one_word
       from (
         select split.word, knowledge_internal.joined(split.word) as joined,
+               btrim(knowledge_internal.apart(split.word), ' "().,;:!?') as parts,
                count(*) over () = 1 as is_alone
           from regexp_split_to_table(btrim(phrase, E' \t\n\r'), '\s+') as split (word)
         offset 0
@@ -624,8 +653,9 @@ begin
      where listed.joined <> ''
   loop
     condition := case
-      when compound.is_alone then condition || compound.query
-      when numnode(compound.parts) = 0 then condition && compound.query
+      when compound.is_one_word and compound.is_alone then compound.query
+      when compound.is_one_word then condition && compound.query
+      when compound.is_alone then condition || knowledge_internal.whole_words(compound.query)
       else condition
     end;
   end loop;

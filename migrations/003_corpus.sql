@@ -627,29 +627,43 @@ begin
 end
 $$;
 
--- Those of the phrases that are stop words in the languages of most chunks, and not in all.
-create function knowledge_internal.stop_phrases(phrases text[], configurations regconfig[])
-returns text[]
+-- The configurations that read a word or phrase of a question: those that keep at least as many of
+-- its words as those of most chunks do (war is a German stop word); none where it is stop words
+-- there. chunks: of each configuration.
+create function knowledge_internal.reading_configurations(
+  phrase text, configurations regconfig[], chunks float8[]
+) returns regconfig[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  chunks float8[];
 begin
-  if cardinality(configurations) < 2 or phrases = '{}' then
-    return '{}';
+  if cardinality(configurations) < 2 then
+    return configurations;
   end if;
-  chunks := knowledge_internal.chunks_of_configurations(
-    configurations, knowledge_internal.read_settings()
-  );
-  return array(
-    select phrase
-      from unnest(phrases) as phrase
-     cross join unnest(configurations, chunks) as language (configuration, chunks)
-     group by phrase
-    having sum(
-             greatest(language.chunks, 1) * case numnode(
-               knowledge_internal.phrase_query(language.configuration, phrase)
-             ) when 0 then -1 else 1 end
-           ) < 0
+  return (
+    with reading as (
+      select language.configuration, greatest(language.chunks, 1) as chunks,
+             (
+               select count(distinct position.place)
+                 from unnest(
+                        to_tsvector(
+                          language.configuration,
+                          knowledge_internal.apart(phrase) || ' '
+                            || knowledge_internal.joined(phrase)
+                        )
+                      ) as word
+                cross join unnest(word.positions) as position (place)
+             ) as kept
+        from unnest(configurations, chunks) as language (configuration, chunks)
+    ),
+    usual as (
+      select reading.kept
+        from reading
+       group by reading.kept
+       order by sum(reading.chunks) desc, reading.kept desc
+       limit 1
+    )
+    select coalesce(array_agg(reading.configuration), '{}')
+      from reading, usual
+     where reading.kept >= usual.kept and usual.kept > 0
   );
 end
 $$;
@@ -662,7 +676,10 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set client_min_messages = warning as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
-  dropped constant text[] := knowledge_internal.stop_phrases(words, configurations);
+  chunks constant float8[] := case when cardinality(configurations) > 1 then
+    knowledge_internal.chunks_of_configurations(
+      configurations, knowledge_internal.read_settings()
+    ) end;
 begin
   return coalesce(
     (
@@ -672,11 +689,15 @@ begin
         from unnest(words) as listed (word)
        cross join lateral (
                select string_agg(distinct '(' || reading.query::text || ')', ' | ') as query
-                 from unnest(configurations) as language (configuration)
+                 from unnest(
+                        knowledge_internal.reading_configurations(
+                          listed.word, configurations, chunks
+                        )
+                      ) as language (configuration)
                 cross join lateral knowledge_internal.phrase_query(
                         language.configuration, listed.word
                       ) as reading (query)
-                where numnode(reading.query) > 0 and listed.word <> all (dropped)
+                where numnode(reading.query) > 0
              ) as read
        where read.query is not null
     ),

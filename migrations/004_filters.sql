@@ -294,7 +294,7 @@ create function knowledge_internal.listed_conditions(
 ) returns table (
   place text, part text[], path text[], condition jsonb, level integer, parts integer
 )
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   -- A short form names the metadata keys id, external_key and text, which many projects have.
   columns constant jsonb := knowledge_internal.filter_columns() - '{id,external_key,text}'::text[];
@@ -344,11 +344,15 @@ begin
                     select null as key, 'eq' as op, entry.value where not read.is_range
                      union all
                     -- The last day of a range of times is a whole one.
-                    select range.key, bounds ->> range.key,
+                    select range.key,
+                           bounds ->> range.key,
                            case
                              when field.kind = 'timestamp' and range.key in ('to', 'end')
-                               and range.value #>> '{}' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$'
-                               then to_jsonb((range.value #>> '{}') || 'T23:59:59.999999Z')
+                               and range.value #>> '{}' ~ '^(?:[0-9]{4}-[0-9]{2}-[0-9]{2}|today)$'
+                               then to_jsonb(
+                                 replace(range.value #>> '{}', 'today', current_date::text)
+                                   || 'T23:59:59.999999Z'
+                               )
                              else range.value
                            end
                       from jsonb_each(case when read.is_range then entry.value end) as range
@@ -483,6 +487,8 @@ declare
     '(@.key like_regex "^([$][A-Za-z]+|eq|neq?|n(ot_)?in|[gl]te?)$" '
     '|| @.key like_regex "^(in|between)$" && @.value.type() == "array" '
     '|| @.key like_regex "^i?like$" && @.value.type() == "string").key';
+  ranges constant jsonpath := 'strict $[*] ? (@.type() == "object" && !exists(@.keyvalue() ? (!('
+    '@.key like_regex "^(from|to|start|end|after|before|since|until|min|max)$")))).keyvalue().key';
   foreign_operator text;
   value_count integer := 0;
   written record;
@@ -578,7 +584,9 @@ begin
     foreign_operator := case
       when written.path[1] ~ '^[$][A-Za-z]+$' then written.path[1]
       when condition.kind = 'json' and condition.op in ('in', 'not_in')
-        then jsonb_path_query_first(elements, operators) #>> '{}'
+        then coalesce(
+          jsonb_path_query_first(elements, operators), jsonb_path_query_first(elements, ranges)
+        ) #>> '{}'
     end;
     if foreign_operator is not null then
       raise exception '% has %, which is no operator here',

@@ -38,8 +38,9 @@ declare
   last_score constant float8 := case
     when similarities[1] is not null then text_scores[cardinality(text_scores)] else 0 end;
   -- Where all scores of a leg are equal, relative_score scales them to 1.
+  last_similarity constant float8 := similarities[cardinality(similarities)];
   zero_similarity constant float8 :=
-    least_similarity - (least_similarity = best_similarity)::integer;
+    last_similarity - (last_similarity = best_similarity)::integer;
   zero_score constant float8 := last_score - (last_score = best_score)::integer;
   text_scale constant float8 := coalesce(nullif(best_score, 0), 1);
 begin
@@ -174,8 +175,9 @@ comment on function public.set_knowledge_settings is
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
 
--- The rules of the lists of a search. Without a vector leg, the least cosine is the least of the
--- other lists of the question.
+-- The rules of the lists of a search. The best and the last score are those of all lists of the
+-- question, so that a score counts alike in each. Without a vector leg, the least cosine is the
+-- least of the other lists.
 create function knowledge_internal.rules_of_lists(
   lists knowledge_internal.ranked_list[], plan knowledge_internal.search_plan,
   rrf_k double precision
@@ -186,20 +188,24 @@ begin
   select rule.*
     from (
       select listed.*,
-             coalesce(
-               last.similarity, min(last.similarity) over (partition by listed.formulation)
-             ) as least_similarity,
+             coalesce(last.similarity, min(last.similarity) over question) as least_similarity,
+             array[max(listed.similarities[1]) over question, min(last.similarity) over question]
+               as range_of_similarities,
+             array[max(listed.text_scores[1]) over question, min(last.text_score) over question]
+               as range_of_scores,
              case when cardinality(listed.text_scores) = plan.pool
                then listed.text_scores[plan.pool] else 0 end as missing_score
         from unnest(lists) with ordinality as listed
        cross join lateral (
-               select listed.similarities[cardinality(listed.similarities)] as similarity
+               select listed.similarities[cardinality(listed.similarities)] as similarity,
+                      listed.text_scores[cardinality(listed.text_scores)] as text_score
              ) as last
+      window question as (partition by listed.formulation)
     ) as found
    cross join lateral knowledge_internal.fusion_rules(
-           (plan.settings).fusion, rrf_k, (plan.settings).cosine_scale, found.similarities,
-           found.text_scores, found.least_similarity, found.missing_score, found.identifier_bonus,
-           found.ordinality
+           (plan.settings).fusion, rrf_k, (plan.settings).cosine_scale, found.range_of_similarities,
+           found.range_of_scores, found.least_similarity, found.missing_score,
+           found.identifier_bonus, found.ordinality
          ) as rule;
 end
 $$;

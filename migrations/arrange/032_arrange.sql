@@ -250,6 +250,11 @@ declare
   parts constant text[] := regexp_match(order_by, '^\s*(.*?)(?:\s+(asc|desc))?\s*$', 'i');
   compiled knowledge_internal.boost;
 begin
+  if strpos(order_by, ',') > 0 then
+    raise exception 'order_by must be one number or date, with asc or desc, not %',
+                    left(order_by, 100)
+      using errcode = '22023';
+  end if;
   select case when lower(parts[2]) = 'asc' then read.value_sql
            else '-(' || read.value_sql || ')' end,
          read.location

@@ -303,7 +303,7 @@ grant execute on function public.delete_knowledge_judgments to service_role;
 -- Raised when a change of a formula changes the best fusion or weights of a corpus.
 create function knowledge_internal.ranking_version() returns integer
 language sql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp as $$
-  select 1
+  select 2
 $$;
 
 -- What the best fusion and weights of a collection ('' for all) depend on: its active chunks, the

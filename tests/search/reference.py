@@ -282,24 +282,34 @@ def ranked_list(
     for rank, number in enumerate(worded, 1):
         hits[number].text_rank, hits[number].text_score = rank, bm25s[number]
 
-    for leg, scores, weight in ((near, cosines, weights[0]), (worded, bm25s, weights[1])):
+    for leg, weight in ((near, weights[0]), (worded, weights[1])):
         for rank, number in enumerate(leg, 1):
             if fusion == "rrf":
                 hits[number].rrf_score += weight / (rrf_k + rank)
-            elif fusion == "relative_score":
-                best, last = scores[leg[0]], scores[leg[-1]] if near else 0.0
-                share = (scores[number] - last) / (best - last) if best > last else 1
-                hits[number].rrf_score += weight * share
     return hits
+
+
+def add_shares(lists: Sequence[dict[int, Hit]], arguments: Arguments) -> None:
+    """Score the lists of a way to ask as fusion relative_score does: all in one unit."""
+    hits = [hit for one in lists for hit in one.values()]
+    cosines = known(hit.similarity for hit in hits)
+    for weight, name in (("vector_weight", "similarity"), ("text_weight", "text_score")):
+        scores = known(getattr(hit, name) for hit in hits)
+        best, last = max(scores, default=0), min(scores, default=0) if cosines else 0.0
+        for hit in hits:
+            if (score := getattr(hit, name)) is not None:
+                share = (score - last) / (best - last) if best > last else 1
+                hit.rrf_score += arguments[weight] * share
 
 
 def add_scores(lists: Sequence[dict[int, Hit]], corpus: Corpus, arguments: Arguments) -> None:
     """Score the lists of a way to ask, one for each collection, as fusion auto does.
 
     A score that is missing counts as the least of its leg, BM25 as 0 where the pool is not full. A
-    collection without a cosine has the least of all.
+    collection without a cosine has the least of all. BM25 is a part of the best of all lists.
     """
     scale, pool = 3 * corpus.cosine_spread, pool_of(arguments)
+    best_bm25 = max(known(hit.text_score for hits in lists for hit in hits.values()), default=1)
     all_cosines = known(hit.similarity for hits in lists for hit in hits.values())
     for hits in lists:
         cosines = known(hit.similarity for hit in hits.values()) or all_cosines
@@ -309,7 +319,7 @@ def add_scores(lists: Sequence[dict[int, Hit]], corpus: Corpus, arguments: Argum
             cosine = min(cosines, default=0) if hit.similarity is None else hit.similarity
             score = least_bm25 if hit.text_score is None else hit.text_score
             hit.rrf_score = arguments["vector_weight"] * cosine / scale
-            hit.rrf_score += arguments["text_weight"] * score / max(bm25s, default=1)
+            hit.rrf_score += arguments["text_weight"] * score / best_bm25
 
 
 def with_neighbours(scores: dict[int, float], active: Mapping[int, Chunk]) -> dict[int, float]:
@@ -355,6 +365,8 @@ def reference(corpus: Corpus, **arguments: Any) -> dict[int, Hit]:
         lists = [ranked_list(corpus, candidates, asked, arguments) for candidates in in_lists]
         if arguments.get("fusion") == "auto":
             add_scores(lists, corpus, arguments)
+        elif arguments.get("fusion") == "relative_score":
+            add_shares(lists, arguments)
         for number, hit in chain.from_iterable(hits.items() for hits in lists):
             found[number].append(hit)
 

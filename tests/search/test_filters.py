@@ -169,7 +169,7 @@ ROWS: list[dict[str, Any]] = [
     {"owner_id": YOU, "chunk_index": 7, "metadata": {"source_file": "a.md", "team": "search"}},
     {"document_date": "2026-02-01", "metadata": WIKI},
     {"created_at": "2026-01-31T23:59:59.999999Z", "metadata": {"document_type": "html"}},
-    {"created_at": "2026-02-01T00:00:00Z", "metadata": {"": True, "author": {"from": 1}}},
+    {"created_at": "2026-02-01T00:00:00Z", "metadata": {"": True, "author": {"by": 1}}},
 ]
 
 
@@ -211,10 +211,10 @@ def test_a_filter_has_names_of_earlier_systems_ranges_and_short_forms(rows: Conn
             ({"document_date": {"from": None, "to": None}}, {1, 2, 3, 4, 5, 6, 7}),
             ({"updated_at": {}}, {1, 2, 3, 4, 5, 6, 7}),
             # An object under a key of metadata is a value.
-            ({"author": {"from": 1}}, {7}),
+            ({"author": {"by": 1}}, {7}),
             ([{"team": "search"}, *one("owner_id", "eq", str(YOU))], {4}),
             ([*one("metadata.team", "exists"), {"owner_id": str(ME)}], set()),
-            ([{"": True}, {"author": {"from": 1}}], {7}),
+            ([{"": True}, {"author": {"by": 1}}], {7}),
             ([{"document_type": "md"}, {"document_date": {"to": "2026-01-01"}}], {1}),
             ([{"knowledge_type": "note", "document_type": "markdown"}], {1}),
         ],

@@ -81,8 +81,7 @@ def test_a_long_query_is_read_in_bounded_time(
     # About 50 ms on one core; before the words were bounded, Han text took over 12 s.
     many_languages.execute("set local statement_timeout = '10s'")
     many_languages.execute(
-        "select knowledge_internal.read_text("
-        "  %s, %s, false, null, null, knowledge_internal.read_settings())",
+        "select from public.hybrid_search_knowledge_chunks(query_text => %s, search_mode => %s)",
         [QUERIES[kind][:MOST], mode],
     )
 

@@ -88,6 +88,45 @@ begin
 end
 $$;
 
+-- Whether a text is a name of code or a part number, and no word of prose: snake_case, camelCase, a
+-- dotted name, a path, a version, or letters with a number of three digits.
+create function knowledge_internal.is_identifier(compound text) returns boolean
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return compound ~ '[[:alnum:]]_+[[:alnum:]]|[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}|\d\.\d+\.\d'
+    or (
+      compound ~ '[[:alpha:]]'
+      and (
+        compound ~ '[[:alnum:]]{2}(?:\.|::|\\|@)[[:alnum:]]{2}|[/\\].*[/\\.]'
+        or (compound ~ '\d{3}' and compound !~ '^\d+[[:lower:]]+$')
+        or (compound ~ '(?:\d\D*){3}' and compound !~ '[[:lower:]]')
+      )
+    );
+end
+$$;
+
+-- Whether a question is prose, in which operators are words and identifiers are mentioned: it ends
+-- in a question mark, or has at least six words, without identifiers and what the pattern apart
+-- finds.
+create function knowledge_internal.is_prose(typed text, apart text default '"') returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  words_of_prose constant integer := 6;
+begin
+  return typed ~ '[?？؟]\s*$' or (
+    select count(*)
+      from regexp_matches(
+             knowledge_internal.separated(regexp_replace(typed, apart, ' ', 'gi')),
+             '[^\s"]*[[:alnum:]][^\s"]*',
+             'g'
+           ) as word (parts)
+     where not knowledge_internal.is_identifier(rtrim(word.parts[1], '.,;:!?)'))
+  ) >= words_of_prose;
+end
+$$;
+
 -- The words and phrases of a query as typed, up to words_read words. websearch: words are optional,
 -- "a phrase" is required, -word and -"a phrase" are excluded, "a phrase"~5 has further 5, or joins
 -- alternatives; in prose all of them are optional words and phrases. simple: each word is required.
@@ -118,29 +157,13 @@ declare
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
   longest_word constant integer := 60; -- letters
-  words_of_prose constant integer := 6;
   most_further constant integer := 20; -- less than the gap in lexemes
   most_near constant integer := 5; -- words
   longest_near constant integer := 80; -- characters
   pairs integer;
   has_operators constant boolean := search_mode = 'websearch'
     and typed ~* '(?<![[:alnum:]])"|(?<!\S)-[[:alnum:]]|(?<!\S)or(?!\S)'
-    -- Prose ends in a question mark, or has many words beside quoted and excluded ones and or.
-    and not (
-      typed ~ '[?？؟]\s*$'
-      or (
-        select count(*)
-          from regexp_matches(
-                 knowledge_internal.separated(
-                   regexp_replace(
-                     typed, phrases || '|(?<!\S)(?:-\S+|or)(?!\S)', ' ', 'gi'
-                   )
-                 ),
-                 '[^\s"]*[[:alnum:]][^\s"]*',
-                 'g'
-               )
-      ) >= words_of_prose
-    );
+    and not knowledge_internal.is_prose(typed, phrases || '|(?<!\S)(?:-\S+|or)(?!\S)');
   source text;
   is_alternative boolean := false;
 begin
@@ -212,17 +235,19 @@ $$;
 -- What a row must have and must not have, read in each configuration; empty for nothing.
 -- neighbours: a row that has the required words of a short text as neighbours inside one word (user
 -- name in getUserName) has what is required, too. excluded_parts: what is excluded, as typed;
--- dropped_parts: the required phrases that have only stop words. A quoted or excluded part that is
--- stop words in the languages of most chunks has no condition in the others either.
+-- dropped_parts: the required phrases that have only stop words. Where a configuration does not
+-- read a part (reading_configurations), the readings of the others hold, unless it is_lenient.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
   expansions knowledge_internal.expansion[], reads_distances boolean default true,
+  is_lenient boolean default false,
   out required tsquery, out neighbours tsquery, out excluded tsquery, out excluded_parts text[],
   out dropped_parts text[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   configuration regconfig;
+  reading regconfig;
   operand knowledge_internal.query_operand;
   operand_query tsquery;
   required_here tsquery;
@@ -233,14 +258,13 @@ declare
   alternatives tsquery;
   alternatives_group integer;
   conditioned text[] := '{}';
-  dropped constant text[] := knowledge_internal.stop_phrases(
-    array(
-      select listed.source
-        from unnest(operands) as listed
-       where listed.is_excluded or (listed.is_required and listed.source ~ '^"')
-    ),
-    configurations
-  );
+  chunks constant float8[] := case
+    when cardinality(configurations) > 1 and cardinality(required_groups) > 0
+         or exists (select from unnest(operands) as listed where listed.is_excluded)
+      then knowledge_internal.chunks_of_configurations(
+        configurations, knowledge_internal.read_settings()
+      ) end;
+  readings regconfig[];
   most_neighbours constant integer := 4;
   words constant text := (
     select string_agg(listed.source, ' ' order by listed.ordinality)
@@ -259,19 +283,27 @@ begin
     alternatives := '';
     alternatives_group := null;
     foreach operand in array operands loop
-      continue when operand.source = any (dropped)
-        or not (operand.is_excluded or operand.alternatives = any (required_groups));
-      operand_query := case
-        when operand.is_phrase or operand.is_excluded
-             or knowledge_internal.joined(operand.source) <> '' then
-          knowledge_internal.phrase_query(
-            configuration, operand.source, case when reads_distances then operand.further end
-          )
-        else
-          knowledge_internal.whole_words(
-            plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
-          )
+      continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
+      readings := case
+        when is_lenient then configurations
+        else knowledge_internal.reading_configurations(operand.source, configurations, chunks)
       end;
+      operand_query := '';
+      foreach reading in array
+        case when configuration = any (readings) then array[configuration] else readings end
+      loop
+        operand_query := operand_query || case
+          when operand.is_phrase or operand.is_excluded
+               or knowledge_internal.joined(operand.source) <> '' then
+            knowledge_internal.phrase_query(
+              reading, operand.source, case when reads_distances then operand.further end
+            )
+          else
+            knowledge_internal.whole_words(
+              plainto_tsquery(reading, knowledge_internal.apart(operand.source))
+            )
+        end;
+      end loop;
       if numnode(operand_query) > 0 then
         conditioned := conditioned || operand.source;
       end if;
@@ -292,7 +324,9 @@ begin
       alternatives := alternatives || operand_query;
     end loop;
     required := required || (required_here && alternatives);
-    if words is not null then
+    if words is not null and configuration = any (
+      knowledge_internal.reading_configurations(words, configurations, chunks)
+    ) then
       neighbours := neighbours || knowledge_internal.phrase_query(configuration, words);
     end if;
   end loop;
@@ -384,7 +418,7 @@ begin
             cross join plainto_tsquery(language.configuration, said.apart) as plain
             cross join lateral (
                     select case
-                             when numnode(plain) > 1 then
+                             when numnode(plain) > 1 or said.joined <> '' then
                                knowledge_internal.phrase_query(language.configuration, said.word)
                              else plain
                            end
@@ -405,17 +439,22 @@ $$;
 -- for a word. role: word; or of a compound whole (all of it as one word), part (a word between its
 -- punctuation) or piece (of lruCache lru). Lexemes with the same compound, role and part are one
 -- word in several languages. occurrences: of the word or the compound in the text. kept_in: a bit
--- for each configuration, in their order, for which the word is no stop word.
+-- for each configuration, in their order, for which the word is no stop word. spaced: a compound as
+-- a phrase, for where it is written in several words; null where its parts are not all of it.
 create function knowledge_internal.query_readings(wanted text, configurations regconfig[])
 returns table (
   compound text, role text, part text, is_identifier boolean, lexeme text, occurrences integer,
-  kept_in bigint
+  kept_in bigint, spaced text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   mixed constant text :=
     '^[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*$';
+  -- Their pieces are read as the parts of AB-12345 are, but not those of 22nd.
+  letters_and_digits constant text :=
+    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]{2,}\d{2,}|\d{2,}[[:alpha:]]{2,})$';
+  amount constant text := '^\d[[:alpha:]]+$'; -- 5kg
   tokens text[];
   wholes text[]; -- of compounds
   words text;
@@ -452,7 +491,7 @@ begin
   -- The parser reads a text alike in each configuration, so lexemes at one position are one word.
   return query
   select null::text, 'word', min(found.leading), false, found.lexeme,
-         count(distinct found.place)::integer, bit_or(found.kept_in)
+         count(distinct found.place)::integer, bit_or(found.kept_in), null::text
     from (
       select analysed.lexeme, position.place,
              bit_or(1::bigint << (language.number - 1)::integer) over (partition by position.place)
@@ -477,9 +516,11 @@ begin
   return query
   select found.word, found.role, min(found.leading),
          bool_and(found.role = 'whole' and found.word_is_identifier),
-         found.lexeme, found.occurrences, bit_or(found.kept_in)
+         found.lexeme, found.occurrences, bit_or(found.kept_in),
+         min(found.spaced)
     from (
       select lower(typed.source) as word, form.role, analysed.lexeme, typed.occurrences,
+             case when form.role = 'whole' then typed.spaced end as spaced,
              typed.is_identifier as word_is_identifier,
              bit_or(1::bigint << (language.number - 1)::integer) over (
                partition by lower(typed.source), form.role, position.place
@@ -489,47 +530,49 @@ begin
                    order by language.number, analysed.lexeme
              ) as leading
         from (
-          select min(token.source) as source, min(token.whole) as whole,
-                 count(*)::integer as occurrences,
-                 bool_or(knowledge_internal.is_identifier(token.source)) as is_identifier
-            from unnest(tokens, wholes) as token (source, whole)
-           where token.whole is not null
-           group by lower(token.source)
+          select compound.*,
+                 case
+                   when compound.whole <> compound.source then compound.source
+                   when translate(split.pieces, E'\f\n ', '') = compound.source
+                     then btrim(split.pieces, E'\f\n ')
+                   when compound.source ~ amount
+                     then regexp_replace(compound.source, '^\d+', '\& ')
+                 end as spaced,
+                 split.pieces
+            from (
+              select min(token.source) as source, min(token.whole) as whole,
+                     count(*)::integer as occurrences,
+                     bool_or(knowledge_internal.is_identifier(token.source)) as is_identifier
+                from unnest(tokens, wholes) as token (source, whole)
+               where token.whole is not null
+               group by lower(token.source)
+            ) as compound
+           cross join knowledge_internal.pieces(compound.source) as split (pieces)
         ) as typed
        cross join lateral (
                values
                  ('whole', typed.whole),
+                 ('whole', nullif(knowledge_internal.without_v(typed.whole), typed.whole)),
                  (
                    'part',
                    case
                      when typed.whole <> typed.source then knowledge_internal.apart(typed.source)
+                     when typed.source ~ letters_and_digits then typed.spaced
                    end
                  ),
-                 ('piece', knowledge_internal.pieces(typed.source))
+                 (
+                   'piece',
+                   case
+                     when typed.source ~ amount then typed.spaced
+                     when typed.source !~ letters_and_digits then typed.pieces
+                   end
+                 )
              ) as form (role, source)
        cross join unnest(configurations) with ordinality as language (configuration, number)
        cross join unnest(to_tsvector(language.configuration, form.source)) as analysed
        cross join unnest(analysed.positions) as position (place)
     ) as found
    group by found.word, found.role, found.lexeme, found.occurrences;
-end
-$$;
-
--- Whether a compound is a name of code or a part number, and no word of prose: snake_case,
--- camelCase, a dotted name, a path, a version, or letters with a number of three digits.
-create function knowledge_internal.is_identifier(compound text) returns boolean
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-begin
-  return compound ~ '[[:alnum:]]_+[[:alnum:]]|[[:lower:]]{2}[[:upper:]]+[[:lower:]]{2}|\d\.\d+\.\d'
-    or (
-      compound ~ '[[:alpha:]]'
-      and (
-        compound ~ '[[:alnum:]]{2}(?:\.|::|\\|@)[[:alnum:]]{2}|[/\\].*[/\\.]'
-        or (compound ~ '\d{3}' and compound !~ '^\d+[[:lower:]]+$')
-        or (compound ~ '(?:\d\D*){3}' and compound !~ '[[:lower:]]')
-      )
-    );
 end
 $$;
 
@@ -555,8 +598,9 @@ $$;
 -- The lexemes of a text with their weights. A word's weight is its idf times its occurrences, with
 -- the chunks that have any of its readings; an expansion has a share of it. A stop word of one
 -- language that no chunk of another has is left out. A compound counts as one word, with the idf of
--- its rarest reading: half of it for the whole, half for the parts by their idf; what is in no
--- chunk has no share.
+-- its rarest reading: half of it for the whole, half for the parts by their idf. Where no chunk has
+-- the whole, its parts count at most as words do, and what no chunk has counts for the confidence:
+-- the other parts, and the whole if it is an identifier or has a digit, which is found as spaced.
 create function knowledge_internal.weighed_readings(
   wanted text,
   configurations regconfig[],
@@ -564,9 +608,11 @@ create function knowledge_internal.weighed_readings(
   settings knowledge_internal.search_settings
 )
 returns table (
-  lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean
+  lexeme text, document_frequency float8, weight float8, reading text, is_identifier boolean,
+  spaced text
 )
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
 declare
   -- Of a compound's weight; its parts have the rest. A number is hardly its parts.
   whole_share constant float8 := 0.5;
@@ -611,11 +657,11 @@ begin
   ),
   typed as materialized (
     select read.compound, read.role, read.part, read.is_identifier, read.lexeme,
-           read.occurrences::float8 as weight, read.stop_word_in, read.probability
+           read.occurrences::float8 as weight, read.stop_word_in, read.probability, read.spaced
       from read
     union all
     select null, 'word', coalesce(read.part, expansion.typed), false, expansion.lexeme,
-           expansion.share * coalesce(read.occurrences, 1), 0, 1
+           expansion.share * coalesce(read.occurrences, 1), 0, 1, null
       from unnest(expansions) as expansion
       left join read on read.role = 'word' and read.lexeme = expansion.typed_lexeme
   ),
@@ -643,7 +689,9 @@ begin
              as has_whole,
            bool_and(known.group_frequency = 0) over same_compound as is_unknown,
            bool_and(known.group_frequency > 0) filter (where known.role = 'part') over same_compound
-             as has_parts
+             as has_parts,
+           bool_or(known.is_identifier or known.compound ~ '\d') over same_compound
+             as names_something
       from known
     window same_compound as (partition by known.compound)
   )
@@ -651,11 +699,18 @@ begin
          sum(
            case
              when shared.role = 'word' then shared.weight * shared.idf
-             else shared.weight * shared.compound_idf * case
-               when shared.role = 'whole' and shared.parts_idf is null then 1
+             when shared.role = 'whole' and shared.parts_idf is null
+               then shared.weight * shared.compound_idf
+             when shared.has_whole then shared.weight * shared.compound_idf * case
                when shared.role = 'whole' then shared.of_whole
-               when shared.has_whole then (1 - shared.of_whole) * shared.idf / shared.parts_idf
-               else shared.idf / shared.parts_idf
+               else (1 - shared.of_whole) * shared.idf / shared.parts_idf
+             end
+             else shared.compound_idf * case
+               when shared.role = 'whole' then shared.of_whole / (1 - shared.of_whole)
+                 -- What is no part counts, too.
+                 * case when shared.spaced is null then 2 else 1 end
+               when shared.group_frequency = 0 then shared.idf / shared.unknown_idf
+               else least(shared.idf / shared.parts_idf, shared.idf / shared.compound_idf)
              end
            end
          ),
@@ -669,44 +724,69 @@ begin
            shared.is_identifier
            and shared.group_frequency > 0
            and shared.group_frequency <= greatest(few, common_identifier * settings.document_count)
-         )
+         ),
+         min(shared.spaced)
     from (
       select rated.*,
              case
-               when translate(rated.compound, '0123456789.,''', '') = '' then number_share
+               when translate(ltrim(rated.compound, 'v'), '0123456789.,''', '') = ''
+                 then number_share
                else whole_share
              end as of_whole,
              max(rated.idf) over same_compound as compound_idf,
-             sum(rated.idf) filter (where rated.is_first_of_part) over same_compound
-               as parts_idf
+             sum(rated.idf) filter (where rated.is_first_of_part and rated.group_frequency > 0)
+               over same_compound as parts_idf,
+             sum(rated.idf) filter (where rated.is_first_of_part and rated.group_frequency = 0)
+               over same_compound as unknown_idf
         from rated
-       -- A piece is read where a whole word is in no chunk.
-       where (rated.role = 'word' and (rated.group_frequency > 0 or rated.stop_word_in = 0))
-          or (rated.role = 'whole' and (rated.group_frequency > 0 or rated.is_unknown))
-          or (
-            rated.group_frequency > 0
-            and (
-              (rated.role = 'part' and not (length(rated.part) = 1 and rated.has_whole))
-              or (rated.role = 'piece' and not rated.has_whole and rated.has_parts is not true)
-            )
-          )
+       -- A piece is read where a whole word is in no chunk; so is what no chunk has of a compound
+       -- of which a part is known.
+       where case
+               when rated.role = 'word' then rated.group_frequency > 0 or rated.stop_word_in = 0
+               when rated.group_frequency = 0 and rated.is_unknown then rated.role = 'whole'
+               when rated.group_frequency = 0 and rated.has_whole then false
+               when rated.role = 'whole' then
+                 rated.group_frequency > 0 or rated.names_something or not rated.has_parts
+               when rated.role = 'part' then not (length(rated.part) = 1 and rated.has_whole)
+               when rated.group_frequency > 0
+                 then not rated.has_whole and rated.has_parts is not true
+               else rated.has_parts is null
+             end
       window same_compound as (partition by rated.compound)
     ) as shared
    group by shared.lexeme;
 end
 $$;
 
--- A question with the lexemes of its text, which is normalised, and their weights.
+-- A question with the lexemes of its text, which is normalised, and their weights. It asks for an
+-- identifier if it is no prose, has no other words, or quotes it.
 create function knowledge_internal.with_lexemes(
   question knowledge_internal.question, wanted text, expansions knowledge_internal.expansion[],
-  settings knowledge_internal.search_settings
+  settings knowledge_internal.search_settings, quoted text default ''
 ) returns knowledge_internal.question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_lexemes constant integer := 256;
+  quoted_words constant tsvector := (
+    select string_agg(
+             to_tsvector(
+               language.configuration, concat_ws(' ', quoted, knowledge_internal.joined(quoted))
+             )::text, ' '
+           )::tsvector
+      from unnest(settings.configurations) as language (configuration)
+     where quoted <> ''
+  );
 begin
   with ordered as (
     select reading.*,
+           case when reading.document_frequency = 0 or reading.is_identifier then (
+             select string_agg(phrase.query::text, ' | ')::tsquery
+               from unnest(settings.configurations) as language (configuration)
+              cross join lateral knowledge_internal.phrase_query(
+                      language.configuration, reading.spaced
+                    ) as phrase (query)
+              where reading.spaced is not null and numnode(phrase.query) > 0
+           ) end as spaced_query,
            row_number() over (order by reading.document_frequency, reading.lexeme) as place
       from knowledge_internal.weighed_readings(
              wanted, settings.configurations, expansions, settings
@@ -716,7 +796,10 @@ begin
     -- In a very long query, the words that weigh least change the order least.
     select ordered.*,
            min(ordered.place) over (partition by ordered.reading) as number,
-           knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery as query,
+           coalesce(
+             case when ordered.document_frequency = 0 then ordered.spaced_query end,
+             knowledge_internal.quoted_lexeme(ordered.lexeme)::tsquery
+           ) as query,
            format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(ordered.lexeme))
              ::extensions.sparsevec as vector
       from ordered
@@ -731,7 +814,20 @@ begin
          case when count(*) > count(distinct kept.number)
            then array_agg(kept.number order by kept.place) end,
          string_agg(kept.query::text, ' | ')::tsquery,
-         string_agg(kept.query::text, ' | ') filter (where kept.is_identifier)::tsquery
+         string_agg(concat_ws(' | ', kept.query, kept.spaced_query), ' | ') filter (
+           where kept.is_identifier
+             and (
+               quoted_words @@ kept.query
+               or (
+                 select not knowledge_internal.is_prose(wanted) or not exists (
+                          select
+                            from unnest(question.words, question.compounds) as said (word, compound)
+                           where said.compound is null
+                             and not knowledge_internal.is_identifier(said.word)
+                        )
+               )
+             )
+         )::tsquery
     into question.lexemes, question.lexeme_queries, question.frequencies, question.weights,
          question.vectors, question.readings, question.matching_query, question.identifier_query
     from kept;
@@ -767,6 +863,16 @@ begin
           from unnest(operands) as operand
          where operand.is_required and not operand.is_excluded
       );
+    elsif cardinality(configurations) > 1 then
+      question.relaxed_query := nullif(
+        (
+          knowledge_internal.operand_conditions(
+            operands, configurations, expansions, is_lenient => true
+          )
+        ).required,
+        conditions.required
+      ) && !!conditions.excluded;
+      question.relaxed_parts := array(select operand.source from unnest(operands) as operand);
     end if;
     question.matching_query := conditions.required || conditions.neighbours;
     -- GIN finds the words of a phrase, in any order.
@@ -840,7 +946,9 @@ begin
     expansions := knowledge_internal.expansions(
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
-      case when prefix_last then substring(query_text from '(?:^|\s)([[:alpha:]]+)$') end,
+      case when prefix_last then substring(
+        query_text from '(?:^|\s)([[:alpha:]' || knowledge_internal.letters_of_words() || ']+)$'
+      ) end,
       scope
     );
   end if;
@@ -851,7 +959,14 @@ begin
     return question;
   end if;
 
-  question := knowledge_internal.with_lexemes(question, wanted, expansions, settings);
+  question := knowledge_internal.with_lexemes(
+    question, wanted, expansions, settings,
+    (
+      select string_agg(knowledge_internal.normalised(operand.source), ' ')
+        from unnest(operands) as operand
+       where operand.is_phrase and not operand.is_excluded
+    )
+  );
   if question.lexemes is null then
     return question;
   end if;
@@ -881,7 +996,8 @@ begin
     select identifier.bonus,
            array(
              select listed.weight + case
-                      when question.identifier_query @> listed.query
+                      when listed.query::text
+                             = any (string_to_array(question.identifier_query::text, ' | '))
                         then candidate_factor * identifier.bonus
                       else 0
                     end
@@ -1013,7 +1129,6 @@ declare
     '(?:\s+|$))+$';
   -- In prose, these are words, as in query_operands.
   operators constant text := '(?<!\S)(?:-[[:alnum:]]|or(?!\S))';
-  words_of_prose constant integer := 6;
   configuration constant regconfig := settings.configurations[1];
   document_count constant double precision := settings.document_count;
   question knowledge_internal.question;
@@ -1024,9 +1139,8 @@ begin
     and octet_length(query_text) <= longest and octet_length(query_text) = length(query_text)
     and strpos(query_text, '"') = 0
     and (
-      query_text !~* operators or query_text ~ '\?\s*$'
-      or regexp_count(query_text, '(?<!\S)(?!-\S|or(?!\S))\S*[[:alnum:]]', 1, 'i')
-           >= words_of_prose
+      query_text !~* operators
+      or knowledge_internal.is_prose(query_text, '(?<!\S)(?:-\S+|or)(?!\S)')
     )
   ) is not true then
     return question;

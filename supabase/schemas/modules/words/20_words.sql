@@ -60,7 +60,6 @@ set standard_conforming_strings = on as $$
 declare
   longest_text constant integer := 100000; -- characters
 begin
-  -- Latin, Greek, Cyrillic, Armenian, Hebrew and Arabic letters. Scripts without spaces have none.
   -- One expression over all lexemes is much faster than one for each.
   return query
   select word.lexeme
@@ -77,7 +76,7 @@ begin
                ),
                ' '
              ),
-             '[^ ]*[^ a-z\u00DF-\u06FF\u1E00-\u1FFF][^ ]*',
+             '[^ ]*[^ ' || knowledge_internal.letters_of_words() || '][^ ]*',
              '',
              'g'
            ),
@@ -531,7 +530,7 @@ begin
                  from unnest(configurations) as language (configuration)
                 where numnode(plainto_tsquery(language.configuration, said.typed)) = 0
              )
-         and lower(said.typed) ~ '^[a-z\u00DF-\u06FF\u1E00-\u1FFF]{2,30}$'
+         and lower(said.typed) ~ ('^[' || knowledge_internal.letters_of_words() || ']{2,30}$')
          and said.typed <> all (array(
                select regexp_split_to_table(phrase.parts[1], '\W+')
                  from regexp_matches(
@@ -650,7 +649,7 @@ begin
       from public.knowledge_lexeme_statistics as listed
      where listed.lexeme >= beginning
        and listed.lexeme < beginning || last_letter
-       and listed.lexeme ~ '^[[:alpha:]]+$'
+       and listed.lexeme ~ ('^[' || knowledge_internal.letters_of_words() || ']+$')
      order by listed.frequency desc, listed.lexeme
      limit most_common
   );
@@ -727,7 +726,8 @@ begin
            )
          ) as chunk
    cross join unnest(tsvector_to_array(chunk.content_tsv)) as found (lexeme)
-   where found.lexeme ^@ any (beginnings) and found.lexeme ~ '^[[:alpha:]]+$'
+   where found.lexeme ^@ any (beginnings)
+     and found.lexeme ~ ('^[' || knowledge_internal.letters_of_words() || ']+$')
    group by found.lexeme
    order by count(*) desc, length(found.lexeme), found.lexeme collate "C"
    limit case when has_few_words then 2 * most_words else most_words end;

@@ -1,0 +1,67 @@
+"""A range or an order that the search does not read is refused, not ignored."""
+
+from typing import Any
+
+import pytest
+from psycopg import errors
+from searching import numbers, search, store
+
+from conftest import Connection
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"from": "2024-01-01"},
+        {"from": "2024-01-01", "to": "2024-12-31"},
+        {"start": "2024-01-01", "end": "2025-01-01"},
+        {"after": "2024-01-01"},
+        {"min": 1, "max": 9},
+    ],
+)
+def test_a_range_of_a_key_of_metadata_is_refused(
+    knowledge: Connection, given: dict[str, Any]
+) -> None:
+    store(knowledge, {"content": "alpha", "metadata": {"held": "2024-04-01"}})
+    for filters in ({"held": given}, [{"field": "metadata.held", "op": "eq", "value": given}]):
+        with (
+            pytest.raises(
+                errors.InvalidParameterValue,
+                match=r"^filters.* has (from|to|start|end|after|max|min)",
+            ),
+            knowledge.transaction(),
+        ):
+            search(knowledge, query_text="alpha", filters=filters)
+
+
+def test_an_object_with_other_keys_is_a_value(knowledge: Connection) -> None:
+    trip = {"from": "Paris", "line": 4}
+    store(knowledge, {"content": "alpha", "metadata": {"trip": trip}}, "alpha")
+    assert numbers(search(knowledge, query_text="alpha", filters={"trip": trip})) == [1]
+
+
+@pytest.mark.parametrize("key", ["to", "end"])
+def test_today_is_a_whole_day_at_the_end_of_a_range(knowledge: Connection, key: str) -> None:
+    store(knowledge, "alpha")
+    for filters in (
+        {"created_at": {key: "today"}},
+        {"created_at": {"from": "today", key: "today"}},
+    ):
+        assert numbers(search(knowledge, query_text="alpha", filters=filters)) == [1]
+
+
+@pytest.mark.module("arrange")
+@pytest.mark.parametrize(
+    "order",
+    [
+        "metadata.likes desc, document_date asc",
+        "metadata.likes, document_date",
+        "document_date desc,created_at",
+        "document_date, metadata.likes desc",
+        "metadata.a asc, metadata.b asc, metadata.c",
+    ],
+)
+def test_an_order_of_several_keys_is_refused(knowledge: Connection, order: str) -> None:
+    store(knowledge, "alpha")
+    with pytest.raises(errors.InvalidParameterValue, match="order_by"):
+        search(knowledge, query_text="alpha", order_by=order)

@@ -1,0 +1,43 @@
+"""Versions with and without v, letters and digits joined, spaced and hyphened, are the same."""
+
+from itertools import product
+
+import pytest
+from searching import numbers, search, store
+
+from conftest import Connection
+
+NAMES = (("DS", "7604"), ("iphone", "15"), ("16", "GB"), ("KB", "5001330"), ("500", "ml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_letters_and_digits_are_found_in_each_spelling(
+    knowledge: Connection, name: tuple[str, str]
+) -> None:
+    spellings = ["".join(name), " ".join(name), "-".join(name)]
+    store(knowledge, *(f"{one} recorder" for one in spellings), "laptop with nothing")
+    for typed in (*spellings, *map(str.lower, spellings)):
+        assert sorted(numbers(search(knowledge, query_text=typed))) == [1, 2, 3], typed
+
+
+def test_what_is_stored_beside_hides_nothing(knowledge: Connection) -> None:
+    for place, (stored, typed) in enumerate(product(("DS 7604", "DS7604", "DS-7604"), repeat=2)):
+        knowledge.execute("truncate public.knowledge_chunks")
+        store(knowledge, f"{stored} recorder", "DS7604 manual", "DS 14 charger", "DS-7604")
+        found = numbers(search(knowledge, query_text=f"{typed} recorder"))
+        assert found[0] == 1, (place, stored, typed)
+
+
+@pytest.mark.parametrize("version", ["2.4.1", "3.11", "10.0.2", "1.2.3.4", "0.9.12"])
+def test_a_version_is_the_same_with_a_v(knowledge: Connection, version: str) -> None:
+    store(
+        knowledge,
+        f"Version {version} fixes the crash on start",
+        "2 of 4 items and 1 box, 11 9",
+        "v2.4 overview of 3",
+        f"v{version} is old",
+    )
+    for typed in (version, f"v{version}", f"V{version}"):
+        assert set(numbers(search(knowledge, query_text=typed))[:2]) == {1, 4}, typed
+        for text in (f'"{typed}"', f"crash {typed}"):
+            assert 1 in numbers(search(knowledge, query_text=text)), text
