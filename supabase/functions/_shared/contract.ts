@@ -246,6 +246,18 @@ export const FILTER_COLUMNS = [
   "visibility",
 ] as const;
 
+/** The operators of conditions, by what their value is. */
+export type FilterOperators = {
+  value: "eq" | "ne" | "contains";
+  values: "in" | "not_in";
+  boolean: "exists";
+  nothing: "is_null" | "is_not_null";
+  bound: "gte" | "gt" | "lte" | "lt";
+  bounds: "between";
+  text: "starts_with" | "contains_text";
+  texts: "has_any" | "has_all_words" | "has_any_word" | "has_no_word";
+};
+
 /** Below this `answer_confidence`, the question may be off the subject. */
 export const OFF_SUBJECT = 0.3;
 
@@ -308,7 +320,8 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
   "PGRST106": "Add the schema of the install (default: public) to the API's exposed schemas.",
   "PGRST303": "Get a new token: this one has expired or its claims do not hold.",
   "PGRST003": "Lower the number of calls at once, or raise PostgREST's db-pool.",
-  "25006": "Write to the primary: this connection is read only.",
+  "25006":
+    "Write to the primary: this connection is read only. Where the primary is (Supabase sets default_transaction_read_only when the disk is nearly full), enlarge the disk or free space.",
   "25P02": "Roll the connection's transaction back: an earlier statement in it failed.",
   "3D000": "Check the database's name in the connection string.",
   "53100":
@@ -337,7 +350,7 @@ export const CODES: Partial<Record<ErrorKind, string>> = {
   quota_exceeded: "402 429",
   timeout: "25P04 57014",
   unavailable:
-    "08 25P03 408 425 502 503 504 507 509 520 521 522 523 524 525 526 527 529 53 530 540 544 546 57P01 57P02 57P03 57P05 PGRST000 PGRST001 PGRST002 PGRST003",
+    "08 25006 25P03 408 425 502 503 504 507 509 520 521 522 523 524 525 526 527 529 53 530 540 544 546 57P01 57P02 57P03 57P05 PGRST000 PGRST001 PGRST002 PGRST003",
   unexpected_answer: "301 302 307 308 404 405 406 410 415",
 };
 
