@@ -121,7 +121,8 @@ def text(types: str) -> str:
             "};",
             "",
             "/** How both legs are fused. */",
-            f"export type Fusion = {' | '.join(map(json.dumps, FUSIONS))};",
+            f"export const FUSIONS = {json.dumps(FUSIONS)} as const;",
+            "export type Fusion = typeof FUSIONS[number];",
             "",
             "/** What `upsert_knowledge_document` did. */",
             "export type Upserted = "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from conftest import Connection
 from second_brain.lists import KINDS, TAKES
+from second_brain.services.arguments import FUSIONS
 from tools import lists
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,6 +20,14 @@ COLUMNS = ({"text", "uuid"}, {"integer", "date", "timestamp"}, {"json"})
 
 def test_python_has_the_lists_of_the_sql(database: Connection) -> None:
     assert lists.FILE.read_text("utf-8") == lists.text(database)
+
+
+def test_the_check_of_the_settings_has_every_fusion(database: Connection) -> None:
+    ((check,),) = database.execute(
+        "select pg_get_constraintdef(oid) from pg_constraint"
+        " where conname = 'knowledge_settings_fusion_check'"
+    ).fetchall()
+    assert re.findall(r"'(\w+)'::text", check) == [*FUSIONS]
 
 
 def test_an_operator_has_one_row_for_each_kind(database: Connection) -> None:
@@ -44,3 +53,9 @@ def test_the_page_of_filters_has_every_operator_with_its_kinds() -> None:
             "yes" if kinds <= {*KINDS[op]} else ", ".join(sorted(kinds & {*KINDS[op]})) or "no"
             for kinds in COLUMNS
         ], op
+
+
+def test_the_page_of_ranking_has_a_row_for_each_fusion() -> None:
+    page = (DOCS / "ranking.md").read_text("utf-8").partition("## Fusion\n")[2]
+    table = page.partition("\n#")[0]
+    assert {*re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)} == {*FUSIONS}

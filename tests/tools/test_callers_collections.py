@@ -28,6 +28,7 @@ from second_brain.cli.commands import app
 from second_brain.errors import InvalidInputError
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
+from second_brain.services.arguments import FUSIONS
 
 LEAK = "A leaked key is revoked first."
 ROTATION = "Service role keys are rotated."
@@ -161,7 +162,7 @@ def test_leaving_memory_out_does_not_change_the_ranking(service: RetrievalServic
     assert [one.id for one in left] == [one.id for one in everything if one.content != HABIT]
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 def test_included_memory_is_ranked_as_a_list_of_its_own(dsn: str, fusion: Any) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         writer = KnowledgeWriter(connection)

@@ -53,7 +53,8 @@ export type Searches = {
 };
 
 /** How both legs are fused. */
-export type Fusion = "rrf" | "relative_score" | "auto";
+export const FUSIONS = ["rrf", "relative_score", "auto"] as const;
+export type Fusion = typeof FUSIONS[number];
 
 /** What `upsert_knowledge_document` did. */
 export type Upserted = {
