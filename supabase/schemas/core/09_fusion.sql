@@ -272,7 +272,8 @@ begin
            min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
            max(combined.similarity) as similarity, max(combined.text_score) as text_score,
            sum(share.of_vector + share.of_text) as rrf_score,
-           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
+           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share,
+           case when min(rule.reads) = 'scores' then min(lists[list].collection) end as collection
       from combined
       join knowledge_internal.rules_of_lists(lists, plan, rrf_k) as rule using (list)
      cross join lateral (
@@ -302,17 +303,39 @@ begin
                         else 0 end as of_text
            ) as share
      group by combined.id
+  ),
+  -- Scores of two lists do not compare as ranks do: beside a list of the rest (null), the best row
+  -- of a collection has at least the score that the second row of the rest gets, its others as much
+  -- more.
+  lifted as (
+    select scored.*,
+           case
+             when scored.collection is not null then greatest(0, coalesce(
+               (
+                 select other.rrf_score + coalesce(neighbour.bonus, 0)
+                   from scored as other
+                   left join knowledge_internal.neighbour_bonuses(
+                          array(select scored.id from scored),
+                          array(select scored.rrf_score from scored),
+                          (plan.settings).neighbour_weight
+                        ) as neighbour on neighbour.id = other.id
+                  where other.collection is null
+                  order by 1 desc, other.id offset 1 limit 1
+               ) - max(scored.rrf_score) over (partition by scored.collection), 0
+             ))
+             else 0
+           end as lift
+      from scored
   )
   select array_agg(
            row(
-             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
-             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
-             null, null, null
+             hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
+             hit.vector_share, hit.text_share, hit.rrf_score + hit.lift, null, null, null
            )::knowledge_internal.fused_row
-           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+           order by hit.rrf_score + hit.lift desc, least(hit.vector_rank, hit.text_rank), hit.id
          )
     into rows
-    from scored;
+    from lifted as hit;
   return rows;
 end
 $$;
