@@ -328,7 +328,7 @@ def test_an_invalid_mode_or_operator_is_a_value_error_that_lists_the_valid_ones(
     wrong: Any = "semantic"
     with pytest.raises(ValueError, match="'hybrid', 'vector', 'text' or 'rerank'"):
         service.search("key", mode=wrong)
-    with pytest.raises(ValueError, match="eq, ne, in, not_in, .*contains, has_any"):
+    with pytest.raises(ValueError, match=r"eq, ne, in, not_in, .*contains, has_any"):
         FilterExpression("collection", wrong, 1)
 
 

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from second_brain.errors import InvalidInputError
 from second_brain.lists import COLUMNS as COLUMNS
-from second_brain.lists import TAKES, Operator
+from second_brain.lists import TAKES
+from second_brain.lists import Operator as Operator
 
 Value = TypeVar("Value")
 
