@@ -125,7 +125,6 @@ format: $(INSTALLED) ## format the Python code
 	$(BIN)/ruff format .
 
 baseline: $(INSTALLED) ## before 0.1.0: write migrations/ anew from supabase/schemas/
-	$(BIN)/python -m tools.fusions
 	$(BIN)/python -m tools.migrations baseline
 
 migration: $(INSTALLED) node_modules/.bin/supabase ## write the next migration: NAME=what_it_does

@@ -764,14 +764,20 @@ begin
     select id, vector_rank, text_rank, similarity, text_score
       from vector_results full outer join text_results using (id)
   ),
-  -- By rank, a leg adds weight / (rrf_k + rank) for its rows; by score, its scores from a zero and
-  -- in a unit.
+  -- Weighted RRF: a leg adds weight / (rrf_k + rank) for its rows, with the constant and the power
+  -- (1) of the rule. A fusion that reads scores adds them from a zero and in a unit.
   scored as materialized (
     select combined.*,
            case
-             when rule.is_by_rank then
-               coalesce(settings.vector_weight / (rrf_k + combined.vector_rank), 0)
-                 + coalesce(settings.text_weight / (rrf_k + combined.text_rank), 0)
+             when rule.reads = 'ranks' then
+               coalesce(
+                 settings.vector_weight
+                   / (rule.rank_constant + combined.vector_rank) ^ rule.rank_power, 0
+               )
+                 + coalesce(
+                   settings.text_weight
+                     / (rule.rank_constant + combined.text_rank) ^ rule.rank_power, 0
+                 )
              else
                settings.vector_weight * coalesce(
                  (combined.similarity - rule.vector_zero) / rule.vector_unit, rule.vector_missing
@@ -885,10 +891,8 @@ comment on function public.hybrid_search_knowledge_chunks is
   'repeats its words); each leg gives its best pool_size chunks. '
   'fusion: null is the setting stored in knowledge_settings for the collection searched, else rrf; '
   'rrf adds vector_weight / (rrf_k + vector_rank) and text_weight / (rrf_k + text_rank), '
-  'where a leg that missed the chunk adds nothing and has a null rank; relative_score adds each '
-  'leg''s scores scaled to 0..1; auto adds vector_weight * cosine / (3 s) and text_weight * BM25 / '
-  'best BM25, where s is the standard deviation of the cosine of random pairs of chunks, and '
-  'chunks with an identifier that was asked for come first (see the documentation). '
+  'where a leg that missed the chunk adds nothing and has a null rank; the documentation has the '
+  'formulas of the others. '
   'The fused score is in rrf_score. '
   'search_mode: websearch (words are optional, "a phrase" is required, so is "a phrase"~5, whose '
   'words stand in any order with at most 5 others between them, -word excludes, or joins '

@@ -14,7 +14,7 @@ from typing import Any
 
 from second_brain import errors
 from second_brain.errors import SecondBrainError
-from second_brain.filters import COLUMNS
+from second_brain.lists import COLUMNS, TAKES
 from second_brain.mcp_server import documents, server
 from second_brain.mcp_server import text as mcp_text
 from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
@@ -121,7 +121,8 @@ def text(types: str) -> str:
             "};",
             "",
             "/** How both legs are fused. */",
-            f"export type Fusion = {' | '.join(map(json.dumps, FUSIONS))};",
+            f"export const FUSIONS = {json.dumps(FUSIONS)} as const;",
+            "export type Fusion = typeof FUSIONS[number];",
             "",
             "/** What `upsert_knowledge_document` did. */",
             "export type Upserted = "
@@ -151,6 +152,14 @@ def text(types: str) -> str:
             "",
             "/** The columns that a condition of a filter can name. */",
             f"export const FILTER_COLUMNS = {json.dumps(COLUMNS)} as const;",
+            "",
+            "/** The operators of conditions, by what their value is. */",
+            "export type FilterOperators = {",
+            *(
+                f"{takes}: {' | '.join(json.dumps(op) for op in TAKES if TAKES[op] == takes)};"
+                for takes in dict.fromkeys(TAKES.values())
+            ),
+            "};",
             "",
             "/** Below this `answer_confidence`, the question may be off the subject. */",
             f"export const OFF_SUBJECT = {OFF_SUBJECT};",

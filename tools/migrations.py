@@ -29,7 +29,7 @@ from second_brain.database import catalogue, migrations
 from second_brain.database.catalogue import Catalogue, Difference, Manifest
 from second_brain.database.embedded import EmbeddedPostgres, apply_prelude, installed_majors
 from second_brain.errors import ConfigurationError, SecondBrainError
-from tools import sql_objects, throw_away
+from tools import lists, sql_objects, throw_away
 
 ROOT = Path(__file__).parents[1]
 HAND_WRITTEN = "-- Written by hand: what a difference of two databases does not show."
@@ -610,8 +610,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.command == "baseline":
                 for file in write_baseline(checkout, Databases(server)):
                     print(f"Wrote {file.relative_to(checkout.root)}")
-                return 0
-            return _new(checkout, Databases(server), given.name, given.purpose)
+                left = 0
+            else:
+                left = _new(checkout, Databases(server), given.name, given.purpose)
+            lists.write(server.dsn("core"))
+            return left
     except SecondBrainError as exc:
         print(f"{exc}\n{exc.remedy}", file=sys.stderr)
         return 1

@@ -9,6 +9,7 @@ from adopted import WORDS, Row, adopt, backfill, let_search
 from psycopg.types.json import Jsonb
 
 from conftest import Connect, Connection
+from second_brain.services.arguments import FUSIONS
 
 USERS = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(4)]
 TABLE = """
@@ -204,7 +205,7 @@ def question(generator: random.Random) -> Row:
         "embedding_from_text": True,
         "match_offset": 3,
         "search_mode": generator.choice(["simple", "phrase"]),
-        "fusion": generator.choice(["rrf", "auto", "relative_score"]),
+        "fusion": generator.choice(FUSIONS),
         "filters": [{"field": "metadata.n", "op": "eq", "value": generator.randrange(5)}],
         "collections": ["knowledge"],
         "match_threshold": 0.3,

@@ -12,6 +12,7 @@ from under_load import CHUNKS, DIMENSIONS, WORDS, columns, document, under_load,
 
 from second_brain import KnowledgeWriter, MemorySearchResult, PostgresProvider
 from second_brain.database import migrations
+from second_brain.services.arguments import FUSIONS
 
 pytestmark = needs_citus
 
@@ -96,7 +97,7 @@ def test_a_distributed_tenant_answers_as_a_plain_schema_does(cluster: Cluster) -
         question = " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
         embedding = vector(draw)
         options: dict[str, Any] = {
-            "fusion": ("rrf", "relative_score", "auto")[number % 3],
+            "fusion": FUSIONS[number % 3],
             "one_per_document": number % 5 == 0,
             "snippet": number % 7 == 0,
             "filters": {"source_origin": "manual"} if number % 11 == 0 else None,

@@ -10,6 +10,7 @@ from pgembed_server import database, fill, limit_small_corpora, needs_pgembed, r
 
 from conftest import Connection
 from corpora import Row, call
+from second_brain.services.arguments import FUSIONS
 
 pytestmark = needs_pgembed
 
@@ -50,7 +51,7 @@ def drawn(draw: random.Random) -> Row:
         options |= {
             "query_embedding": [draw.gauss(0, 1) for _ in range(3)],
             "match_threshold": -1,
-            "fusion": draw.choice(["rrf", "auto", "relative_score"]),
+            "fusion": draw.choice(FUSIONS),
             # A row at the end of a pool counts in the fusion, and the index rounds lengths.
             "pool_size": 1000,
         }

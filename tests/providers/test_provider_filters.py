@@ -15,7 +15,7 @@ import pytest
 from conftest import Connection
 from corpora import store_document
 from second_brain.errors import InvalidInputError
-from second_brain.filters import COLUMNS, FilterBuilder, FilterExpression, Filters, conditions
+from second_brain.filters import FilterBuilder, FilterExpression, Filters, conditions
 from second_brain.services.postgres import PostgresProvider
 from second_brain.services.supabase import SupabaseProvider
 from support.emptied import dsn as dsn
@@ -181,13 +181,6 @@ def test_an_unknown_operator_is_refused_where_it_is_written(operator: Any) -> No
         FilterExpression("language", operator, "a")
     with pytest.raises(InvalidInputError, match=named):
         FilterBuilder().add("language", operator, "a")
-
-
-def test_the_columns_are_those_of_the_database(database: Connection) -> None:
-    (columns,) = database.execute(
-        "select array(select jsonb_object_keys(knowledge_internal.filter_columns()) order by 1)"
-    ).fetchall()[0]
-    assert list(COLUMNS) == columns
 
 
 OF_API = {"field": "metadata.tags", "operator": "contains", "value": "api"}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
+from second_brain.services.arguments import FUSIONS
 
 Row = dict[str, Any]
 Arguments = dict[str, Any]
@@ -161,7 +162,7 @@ ranking = together(
         search_mode=st.sampled_from(["websearch", "simple"]),
         match_threshold=st.sampled_from([-1.0, -0.5, 0.1, 0.5, 0.9, 1.0]),
         rrf_k=st.sampled_from([0.5, 2.0, 60.0, 1000.0]),
-        fusion=st.sampled_from(["auto", "relative_score", "rrf"]),
+        fusion=st.sampled_from(FUSIONS),
     ),
     leg_weights.map(lambda drawn: {"vector_weight": drawn[0], "text_weight": drawn[1]}),
 )
@@ -286,6 +287,8 @@ def ranked_list(
         for rank, number in enumerate(leg, 1):
             if fusion == "rrf":
                 hits[number].rrf_score += weight / (rrf_k + rank)
+            elif fusion not in ("auto", "relative_score"):
+                raise ValueError(f"no formula of {fusion}")
     return hits
 
 

@@ -1,20 +1,17 @@
 """Each fusion has one rule, and a name without one is refused; collections without a vector leg."""
 
 import math
-import re
 from operator import mul
 from random import Random
 from statistics import stdev
-from typing import Any, get_args
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from searching import FUSIONS, NORTH, NORTH_EAST, Row, call, chunk, numbers, refused, store
+from searching import NORTH, NORTH_EAST, Row, call, chunk, numbers, refused, store
 
 from conftest import Connection
-from second_brain.services.fusions import Fusion
-from tools import fusions
 
 RPC = "hybrid_search_knowledge_chunks"
 ASKED: dict[str, Any] = {"query_embedding": NORTH, "query_text": "parking permit"}
@@ -24,15 +21,6 @@ create or replace function knowledge_internal.fusions() returns text[]
 language sql immutable set search_path = pg_catalog, pg_temp
 as $$ select array['rrf', 'relative_score', 'auto', 'borda'] $$
 """
-
-
-def test_the_names_are_the_same_in_the_rules_the_settings_and_python(knowledge: Connection) -> None:
-    ((names, check),) = knowledge.execute(
-        "select knowledge_internal.fusions(), pg_get_constraintdef(oid) from pg_constraint"
-        " where conname = 'knowledge_settings_fusion_check'"
-    ).fetchall()
-    assert names == list(FUSIONS) == list(get_args(Fusion)) == re.findall(r"'(\w+)'::text", check)
-    assert fusions.FILE.read_text("utf-8") == fusions.text(fusions.SQL.read_text("utf-8"))
 
 
 @pytest.mark.parametrize(

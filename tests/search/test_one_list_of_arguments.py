@@ -5,6 +5,8 @@ psycopg and REST share.
 """
 
 import inspect
+import re
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import psycopg
@@ -24,7 +26,12 @@ from second_brain.services.arguments import ARGUMENTS, DEFAULTS, HybridOptions
 from second_brain.services.functions import functions, statement
 from second_brain.services.install import Install
 from second_brain.services.postgres import PostgresProvider
+from second_brain.workbench import question as workbench
+from second_brain.workbench.question import Question
+from tools import schema_files
 
+PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
+WORKBENCH = Path(workbench.__file__).parent
 NOT_FOR = {
     RPC: {"ranked_lists"},
     "search_my_knowledge_chunks": {"viewer_id", "viewer_groups"},
@@ -155,6 +162,41 @@ def test_the_command_has_an_option_for_each_field_of_a_query() -> None:
     assert fields == (OperatorQuery.model_fields.keys() | access) - (
         NO_OPTIONS - set(OPTION_NAMES.values()) | {"reranked_leg"}
     )
+
+
+# Filters take what the facets, tags and collections say; the others are not for a form.
+NOT_IN_THE_FORM = {
+    *("types", "origins", "languages", "category", "tags", "collections", "required_filters"),
+    *("boosts", "formulations", "max_per_document", "rrf_k", "reranked_leg", "exact_total"),
+    *("offset", "expand_neighbors", "snippet", "snippets"),
+}
+
+
+def test_the_form_of_the_workbench_has_a_field_for_each_argument() -> None:
+    form, _, _ = (WORKBENCH / "templates" / "search.html").read_text("utf-8").partition("</form>")
+    names = re.findall(r'(?:name="|\b(?:choices|text|amount)\(")(\w+)"', form)
+    fields = {one.alias or name for name, one in Question.model_fields.items()}
+    assert {*names} == fields - NOT_IN_THE_FORM
+
+
+def test_the_page_of_the_tools_names_each_argument() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|", PAGE.read_text("utf-8"), re.MULTILINE)
+    arguments = dict(rows)["hybrid_search"]
+    assert {*re.findall(r"`([a-z_]+)`", arguments)} == HybridSearch.model_fields.keys()
+
+
+# Arguments that leave out no row, and that put none behind others.
+HIDES_NOTHING = {"embedding_from_text", "on_bad_embedding", "prefix_last", "rrf_k", "snippets"}
+
+
+def test_module_insight_names_each_argument_that_can_hide_a_row() -> None:
+    named = {
+        word
+        for one in schema_files.read()
+        if one.path.parent.name == "insight"
+        for word in re.findall(r"\w+", re.sub("--.*", "", one.text))
+    }
+    assert {one.sql_name for one in ARGUMENTS.values()} - named == HIDES_NOTHING
 
 
 @pytest.mark.parametrize("name", functions())

@@ -7,6 +7,7 @@ from psycopg.types.json import Jsonb
 from searching import Row, call, search, store
 
 from conftest import Connection
+from second_brain.services.arguments import FUSIONS
 
 SHOPS = [
     {
@@ -52,7 +53,7 @@ def test_one_chunk_in_another_language_is_not_first(knowledge: Connection, forei
         assert hit["answer_confidence"] > 0.9
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 def test_it_does_not_pass_a_bound_of_confidence(knowledge: Connection, fusion: str) -> None:
     add(knowledge, *FOREIGN.values())
     asked = {"fusion": fusion, "min_confidence": 0.5, "match_count": 100}

@@ -10,6 +10,7 @@ import pytest
 from searching import EAST, NORTH, NORTH_EAST, Row, call, chunk, numbers, store, store_document
 
 from conftest import Connection
+from second_brain.services.arguments import FUSIONS
 from tools import schema_files
 
 BOTH: dict[str, Any] = {"query_embedding": NORTH, "query_text": "alpha"}
@@ -215,7 +216,7 @@ def test_nothing_is_noted_of_a_search_as_asked(corpus: Connection) -> None:
     assert {row["notes"] for row in hybrid(corpus, **BOTH, on_bad_embedding="text")} == {None}
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 def test_confidence_is_1_for_the_best_of_every_list(corpus: Connection, fusion: str) -> None:
     store_best = {"id": chunk(9), "content": "alpha", "embedding": str(NORTH)}
     corpus.execute(

@@ -34,6 +34,7 @@ from psycopg.types.json import Jsonb
 from conftest import Connection
 from homes import present
 from second_brain import errors
+from second_brain.services.arguments import FUSIONS
 from second_brain.services.postgres import PostgresProvider
 from support.properties import tried
 
@@ -276,7 +277,7 @@ def test_any_argument_of_a_batch_is_answered_or_refused(hostile: Connection, nam
         answered(hostile, f"{SEARCH}_batch", "queries", {"queries": queries})
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize("argument", sorted(TYPES.keys() - {"queries", "fusion", "search"}))
 def test_any_text_for_another_type_is_answered_or_refused(
     hostile: Connection, argument: str, fusion: str
@@ -286,7 +287,7 @@ def test_any_text_for_another_type_is_answered_or_refused(
         answered(hostile, SEARCH, argument, given | {argument: text})
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize("weight", ["1e308", "1e-300", "5e-324"])
 @pytest.mark.parametrize("rrf_k", ["1e308", "5e-324"])
 def test_extreme_weights_are_answered_or_refused(

@@ -35,6 +35,7 @@ from corpora import (
     words_of,
 )
 from homes import present
+from second_brain.services.arguments import FUSIONS
 from support.documents import upsert
 
 pytestmark = pytest.mark.large
@@ -274,7 +275,7 @@ def shown(draw: random.Random, modules: tuple[str, ...]) -> Row:
     return {
         "match_count": draw.choice([1, 5, 50]),
         "pool_size": draw.choice([5, 50, 100]),
-        "fusion": draw.choice(["rrf", "relative_score", "auto"]),
+        "fusion": draw.choice(FUSIONS),
         "neighbor_window": draw.choice([0, 2]),
         "snippet": draw.random() < 0.5,
         "match_offset": draw.choice([0, 0, 2]),

@@ -13,6 +13,7 @@ import pytest
 
 from second_brain import KnowledgeWriter, PostgresProvider, RetrievalService, SearchSettings
 from second_brain.models import CallableEmbedder
+from second_brain.services.arguments import FUSIONS
 
 ANA, BEN = UUID(int=10), UUID(int=11)
 LEAK = "A leaked key is revoked first."
@@ -109,7 +110,7 @@ def test_the_edge_function_takes_public_only_and_threshold() -> None:
         assert passed in source
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "text", "rerank"])
 def test_relevance_is_0_to_1_in_every_mode(
     provider: PostgresProvider, mode: Any, fusion: Any

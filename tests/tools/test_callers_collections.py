@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Sequence
 from datetime import date
+from random import Random
 from typing import Any
 
 import psycopg
@@ -28,6 +29,7 @@ from second_brain.cli.commands import app
 from second_brain.errors import InvalidInputError
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
+from second_brain.services.arguments import FUSIONS
 
 LEAK = "A leaked key is revoked first."
 ROTATION = "Service role keys are rotated."
@@ -132,7 +134,8 @@ def test_include_memory_is_false_by_default(service: RetrievalService, brain: st
 def test_retrieval_service_hybrid_search(service: RetrievalService, k: float) -> None:
     found = service.hybrid_search("leaked key", k=k, fusion="rrf", limit=2)
     assert found.mode_used == "hybrid"
-    for one in found.results:
+    assert [*found] == found.results
+    for one in found:
         ranks = (one.vector_rank, one.text_rank)
         assert one.rrf_score == pytest.approx(sum(1 / (k + rank) for rank in ranks if rank))
 
@@ -161,7 +164,7 @@ def test_leaving_memory_out_does_not_change_the_ranking(service: RetrievalServic
     assert [one.id for one in left] == [one.id for one in everything if one.content != HABIT]
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 def test_included_memory_is_ranked_as_a_list_of_its_own(dsn: str, fusion: Any) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         writer = KnowledgeWriter(connection)
@@ -179,9 +182,36 @@ def test_included_memory_is_ranked_as_a_list_of_its_own(dsn: str, fusion: Any) -
     memories = [one for one in results if one.collection == "memory"]
     assert 1 in {one.vector_rank for one in memories} <= {1, 2, 3}
     assert 1 in {one.text_rank for one in memories} <= {1, 2, 3}
-    assert fusion != "rrf" or memories[0].rank <= 5
+    assert memories[0].rank <= 5
     rest = [one.id for one in results if one.collection != "memory"]
     assert rest == [one.id for one in search("leaked key", **asked).results][: len(rest)]
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_an_included_memory_is_among_the_first_five(dsn: str, fusion: Any) -> None:
+    random = Random(71)
+    listed = "lease boiler meter tenant deposit flat repair invoice roof key lamp stairs"
+    words = listed.split()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        writer = KnowledgeWriter(connection)
+        for number in range(60):
+            chunks = [
+                chunk(
+                    " ".join(random.choices(words, k=20)),
+                    [random.gauss(0, 1), random.gauss(0, 1), random.gauss(2, 1)],
+                )
+                for _ in range(1 if number % 3 == 0 else 4)
+            ]
+            collection = "memory" if number % 3 == 0 else "notes"
+            writer.upsert_document({"external_key": str(number), "collection": collection}, chunks)
+    search = RetrievalService(PostgresProvider(dsn), EMBEDDER).search
+    found = 0
+    for number in range(60):
+        asked: dict[str, Any] = {"fusion": fusion, "limit": 5, "one_per_document": number % 2 == 0}
+        question = " ".join(random.sample(words, 3))
+        results = search(question, include_memory=True, **asked).results
+        found += any(one.collection == "memory" for one in results)
+    assert found >= 55
 
 
 def test_mcp_hybrid_search_gives_one_hit_for_each_artifact(brain: str) -> None:

@@ -20,6 +20,7 @@ from opened_workbench import OWNER, SCRIPT, browser_of, page_of
 from second_brain.database import migrations
 from second_brain.filters import OPERATORS
 from second_brain.models import CallableEmbedder
+from second_brain.services.arguments import FUSIONS
 from second_brain.services.results import REMEDIES
 from second_brain.workbench.pages.why_not import TITLES
 from second_brain.workbench.question import Question, read_question
@@ -65,7 +66,7 @@ def test_hits_off_the_subject_are_called_so(library: TestClient) -> None:
     assert "off the subject" not in _page(library, q=QUESTION).get_text()
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "relative_score", "auto"])
+@pytest.mark.parametrize("fusion", FUSIONS)
 def test_the_bar_of_a_hit_adds_up_to_its_score(library: TestClient, fusion: str) -> None:
     page = _page(library, q=QUESTION, fusion=fusion, vector_weight=2)
     shares = {}

@@ -11,62 +11,20 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 from uuid import UUID
 
 from second_brain.errors import InvalidInputError
+from second_brain.lists import COLUMNS as COLUMNS
+from second_brain.lists import TAKES
+from second_brain.lists import Operator as Operator
 
 Value = TypeVar("Value")
-
-Operator = Literal[
-    "eq",
-    "ne",
-    "in",
-    "not_in",
-    "contains",
-    "has_any",
-    "gte",
-    "gt",
-    "lte",
-    "lt",
-    "between",
-    "exists",
-    "is_null",
-    "is_not_null",
-    "starts_with",
-    "contains_text",
-    "has_all_words",
-    "has_any_word",
-    "has_no_word",
-]
-"""`contains` and `has_any` are for metadata only; gte, gt, lte, lt and between for dates, numbers
-and metadata; starts_with and contains_text for texts; the words for the field `text`."""
 
 # After an even number of backslashes.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
-OPERATORS: tuple[str, ...] = get_args(Operator)
-
-COLUMNS = (
-    "chunk_index",
-    "collection",
-    "created_at",
-    "document_date",
-    "document_id",
-    "embedding_model",
-    "external_key",
-    "id",
-    "knowledge_type",
-    "language",
-    "owner_id",
-    "sensitivity",
-    "source_id",
-    "source_origin",
-    "text",
-    "updated_at",
-    "visibility",
-)
-"""The fields that a condition can name beside metadata: `knowledge_internal.filter_columns()`."""
+OPERATORS = tuple(TAKES)
 
 
 @dataclass(frozen=True, slots=True)

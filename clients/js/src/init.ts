@@ -6,7 +6,7 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import type { Fusion } from "../../../supabase/functions/_shared/contract.ts";
+import { FUSIONS } from "../../../supabase/functions/_shared/contract.ts";
 
 const USAGE = `Usage: npx @second-brain-sql/client init --dimensions N [options]
 
@@ -16,18 +16,14 @@ there are not changed, so a newer version, or another module, adds only new ones
   --dimensions N        size of your model's embeddings, 1 to 16000
   --with MODULES        modules beside core, with commas; all: those without a further extension
   --into FOLDER         default: supabase/migrations
-  --fusion NAME         auto (default), rrf, relative_score, or none: stored in a new install, for
-                        searches that name none
+  --fusion NAME         ${FUSIONS.join(", ")} or none: stored in a new install, for
+                        searches that name none (default: auto)
   --vector-schema NAME  schema that has pgvector; default: that of existing files, or extensions
 
 Then: supabase db push. The Python package has --schema, --declarative, --one-file and --check.`;
 
 const EXTENSIONS = "extensions";
 const PREFIX = "second_brain_";
-// The compiler asks for each name that the SQL has.
-const FUSIONS = Object.keys(
-  { auto: true, rrf: true, relative_score: true } satisfies Record<Fusion, true>,
-);
 
 interface File {
   path: string;

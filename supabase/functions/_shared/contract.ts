@@ -53,7 +53,8 @@ export type Searches = {
 };
 
 /** How both legs are fused. */
-export type Fusion = "rrf" | "relative_score" | "auto";
+export const FUSIONS = ["rrf", "relative_score", "auto"] as const;
+export type Fusion = typeof FUSIONS[number];
 
 /** What `upsert_knowledge_document` did. */
 export type Upserted = {
@@ -245,6 +246,18 @@ export const FILTER_COLUMNS = [
   "updated_at",
   "visibility",
 ] as const;
+
+/** The operators of conditions, by what their value is. */
+export type FilterOperators = {
+  value: "eq" | "ne" | "contains";
+  values: "in" | "not_in";
+  boolean: "exists";
+  nothing: "is_null" | "is_not_null";
+  bound: "gte" | "gt" | "lte" | "lt";
+  bounds: "between";
+  text: "starts_with" | "contains_text";
+  texts: "has_any" | "has_all_words" | "has_any_word" | "has_no_word";
+};
 
 /** Below this `answer_confidence`, the question may be off the subject. */
 export const OFF_SUBJECT = 0.3;

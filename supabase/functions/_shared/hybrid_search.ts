@@ -8,6 +8,7 @@ import {
   type ArgumentSchema,
   type ErrorKind,
   type FILTER_COLUMNS,
+  type FilterOperators,
   type Fusion,
   type HitColumns,
   type Json,
@@ -34,15 +35,14 @@ type Scalar = string | number | boolean;
 export type FilterCondition =
   & { field: FilterField }
   & (
-    | { op: "eq" | "ne"; value: Json }
-    | { op: "in" | "not_in" | "has_any"; value: Scalar[] }
-    | { op: "contains"; value: Json }
-    | { op: "gte" | "gt" | "lte" | "lt"; value: string | number }
-    | { op: "between"; value: [string | number, string | number] }
-    | { op: "exists"; value?: boolean }
-    | { op: "is_null" | "is_not_null" }
-    | { op: "starts_with" | "contains_text"; value: string }
-    | { op: "has_all_words" | "has_any_word" | "has_no_word"; value: string[] }
+    | { op: FilterOperators["value"]; value: Json }
+    | { op: FilterOperators["values"]; value: Scalar[] }
+    | { op: FilterOperators["bound"]; value: string | number }
+    | { op: FilterOperators["bounds"]; value: [string | number, string | number] }
+    | { op: FilterOperators["boolean"]; value?: boolean }
+    | { op: FilterOperators["nothing"] }
+    | { op: FilterOperators["text"]; value: string }
+    | { op: FilterOperators["texts"]; value: string[] }
   );
 
 /** Rows that meet any or all of the parts, or not the one. */

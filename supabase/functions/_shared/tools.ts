@@ -190,7 +190,7 @@ export const TOOLS = {
           ],
           "default": null,
           "description":
-            'Conditions that must all hold, such as [{"field": "knowledge_type", "op": "in", "value": ["note", "decision"]}, {"field": "document_date", "op": "gte", "value": "2026-01-01"}, {"field": "metadata.tags", "op": "contains", "value": ["api"]}]. Operators: eq, ne, in, not_in, contains (metadata only), gte, gt, lte, lt, between, exists, is_null, starts_with, contains_text; of the field text, has_all_words, has_any_word and has_no_word with a list. {"any": [...]}, {"all": [...]} and {"not": {...}} group conditions. An object is a short form for equality: {"team": "search"} is a key of the metadata, {"knowledge_type": "note"} a column.',
+            'Conditions that must all hold, such as [{"field": "knowledge_type", "op": "in", "value": ["note", "decision"]}, {"field": "document_date", "op": "gte", "value": "2026-01-01"}, {"field": "metadata.tags", "op": "contains", "value": ["api"]}]. Operators: eq, ne, in, not_in, exists, is_null, is_not_null, gte, gt, lte, lt, between, starts_with, contains_text, contains (metadata only), has_any (metadata only); of the field text, has_all_words, has_any_word, has_no_word with a list. {"any": [...]}, {"all": [...]} and {"not": {...}} group conditions. An object is a short form for equality: {"team": "search"} is a key of the metadata, {"knowledge_type": "note"} a column.',
           "title": "Filters",
         },
       },

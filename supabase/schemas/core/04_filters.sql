@@ -114,6 +114,70 @@ begin
 end
 $$;
 
+-- kinds: of the fields that the operator takes: as filter_columns has them, json for a key of
+-- metadata, metadata for the whole; none for what only the compiler writes. takes: what its value
+-- is. condition: the SQL, with %1$s for the field, %2$s for the array of its values and %3$s for
+-- the condition; or_null: the same where null is among the values. path: for json the predicate of
+-- jsonpath, with %1$s for the path and %2$s and %3$s for its values.
+create type knowledge_internal.filter_operator as (
+  op text, kinds text[], takes text, condition text, or_null text, path text
+);
+
+-- The operators of filters. To add one, add its row here and in docs/filters.md, and run
+-- `make baseline`. A kind can have a row of its own; those without SQL become in or not_in.
+create function knowledge_internal.filter_operators()
+returns setof knowledge_internal.filter_operator
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  single constant text[] := '{text,uuid,integer,date,timestamp,json}';
+  ordered constant text[] := '{integer,date,timestamp,json}';
+begin
+  return query values
+    ('eq', single, 'value', null::text, null::text, null::text),
+    ('ne', single, 'value', null, null, null),
+    ('in', single, 'values', '%1$s = any (%2$s)', '(%1$s = any (%2$s) or %1$s is null)', null),
+    ('not_in', single, 'values', '(%1$s <> all (%2$s)) is not false',
+     '(%1$s <> all (%2$s) and %1$s is not null)', null),
+    ('exists', single, 'boolean', null, null, null),
+    ('is_null', single, 'nothing', null, null, null),
+    ('is_not_null', single, 'nothing', null, null, null),
+    ('gte', ordered, 'bound', '%1$s >= %2$s[1]', null, '%1$s >= %2$s'),
+    ('gt', ordered, 'bound', '%1$s > %2$s[1]', null, '%1$s > %2$s'),
+    ('lte', ordered, 'bound', '%1$s <= %2$s[1]', null, '%1$s <= %2$s'),
+    ('lt', ordered, 'bound', '%1$s < %2$s[1]', null, '%1$s < %2$s'),
+    ('between', ordered, 'bounds', '%1$s between %2$s[1] and %2$s[2]', null,
+     '%1$s >= %2$s && %1$s <= %3$s'),
+    ('starts_with', '{text,json}', 'text', 'starts_with(%1$s, %2$s[1])', null,
+     '%1$s starts with %2$s'),
+    ('contains_text', '{text,json,words}', 'text', 'strpos(%1$s, %2$s[1]) > 0', null,
+     '%1$s like_regex %2$s flag "q"'),
+    ('contains', '{json,metadata}', 'value', '%1$s @> %2$s[1]', null, null),
+    ('contains_any', '{}', 'values', '%1$s @> any (%2$s)', null, null),
+    ('has_any', '{json,metadata}', 'texts', '%1$s ?| %2$s', null, null),
+    ('has_all_words', '{words}', 'texts', 'chunk.content_tsv @@ %3$squery', null, null),
+    ('has_any_word', '{words}', 'texts', 'chunk.content_tsv @@ %3$squery', null, null),
+    ('has_no_word', '{words}', 'texts', '(chunk.content_tsv @@ %3$squery) is not true', null, null);
+end
+$$;
+
+-- The operator of a condition; null for one that its field does not take.
+create function knowledge_internal.operator_of(condition knowledge_internal.filter_condition)
+returns knowledge_internal.filter_operator
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select listed
+      from knowledge_internal.filter_operators() as listed
+     where listed.op = condition.op
+       and (
+         listed.kinds = '{}'
+         or case when condition.path = '{}' then 'metadata' else condition.kind end
+              = any (listed.kinds)
+       )
+  );
+end
+$$;
+
 -- Raises 22023 for a condition of the wrong form. place: where it stands, such as filters[2].
 create function knowledge_internal.check_condition(
   source jsonb, condition knowledge_internal.filter_condition, place text
@@ -123,17 +187,13 @@ declare
   other_keys constant jsonb := case when jsonb_typeof(source) = 'object'
     then source - '{field,op,operator,value}'::text[] end;
   value constant jsonb := source -> 'value';
-  allowed_ops constant text[] := case
-    when condition.path = '{}' then '{contains,has_any}'
-    when condition.kind = 'words' then '{has_all_words,has_any_word,has_no_word,contains_text}'
-    else '{eq,ne,in,not_in,exists,is_null,is_not_null}' || case condition.kind
-      when 'text' then '{starts_with,contains_text}'
-      when 'uuid' then '{}'
-      when 'json'
-        then '{gte,gt,lte,lt,between,starts_with,contains_text,contains,has_any}'
-      else '{gte,gt,lte,lt,between}'
-    end::text[]
-  end;
+  takes constant text := (knowledge_internal.operator_of(condition)).takes;
+  allowed_ops constant text[] := array(
+    select listed.op
+      from knowledge_internal.filter_operators() as listed
+     where case when condition.path = '{}' then 'metadata' else condition.kind end
+             = any (listed.kinds)
+  );
   -- For format, with the arguments below.
   problem constant text := case
     when other_keys is null then ' must be an object, not %1$s'
@@ -147,18 +207,18 @@ declare
       then '.field must have 1 to 20 keys after metadata, none of them empty, not %4$s'
     when (condition.op = any (allowed_ops)) is not true
       then '.op must be one of %5$s for %6$s, not %7$s'
-    when condition.op in ('is_null', 'is_not_null') then case
+    when takes = 'nothing' then case
       when value is not null then ' must have no value for %8$s' end
-    when condition.op <> 'exists' and value is null then '.value is missing'
-    when condition.op = 'exists' and jsonb_typeof(value) <> 'boolean'
-      then '.value for exists must be true or false, not %9$s'
-    when (condition.op in ('in', 'not_in', 'has_any') or condition.op ~ '_words?$')
+    when takes <> 'boolean' and value is null then '.value is missing'
+    when takes = 'boolean' and jsonb_typeof(value) <> 'boolean'
+      then '.value for %8$s must be true or false, not %9$s'
+    when takes in ('values', 'texts')
       and not jsonb_path_match(value, 'strict $.type() == "array" && $.size() <= 1000')
       then '.value for %8$s must be an array of at most 1000 values, not %9$s'
-    when condition.op = 'between' and not jsonb_path_match(
+    when takes = 'bounds' and not jsonb_path_match(
       value, 'strict $.type() == "array" && $.size() == 2 && $[0].type() == $[1].type()'
     )
-      then '.value for between must be [low, high], both of one type, not %9$s'
+      then '.value for %8$s must be [low, high], both of one type, not %9$s'
   end;
 begin
   if problem is not null then
@@ -178,18 +238,16 @@ begin
 end
 $$;
 
--- Raises 22023 for the first element that a condition does not allow. is_list: its value is a list.
+-- Raises 22023 for the first element that a condition does not allow. takes: as in filter_operator.
 create function knowledge_internal.check_values(
-  condition knowledge_internal.filter_condition, elements jsonb, is_list boolean, place text
+  condition knowledge_internal.filter_condition, elements jsonb, takes text, place text
 ) returns void
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   is_integer constant jsonpath :=
     'strict $ >= -2147483648 && $ <= 2147483647 && $.floor() == $';
-  is_part constant boolean := condition.op in ('starts_with', 'contains_text')
-    or condition.kind = 'words';
   allowed constant text[] := case
-    when not is_part then knowledge_internal.known_values(condition.field) end;
+    when takes not in ('text', 'texts') then knowledge_internal.known_values(condition.field) end;
   wrong record;
 begin
   -- The fast way for a long list of texts.
@@ -207,9 +265,9 @@ begin
            when condition.op in ('in', 'not_in') and read.text is null then true
            when condition.kind = 'text' then
              read.type = 'string' and coalesce(read.text = any (allowed), true)
-           when condition.op = 'has_any' or is_part then read.type = 'string'
+           when takes in ('text', 'texts') then read.type = 'string'
            when condition.path = '{}' then read.type = 'object'
-           when condition.op = 'contains' then read.type <> 'null'
+           when condition.kind = 'json' and takes = 'value' then read.type <> 'null'
            when condition.kind = 'json' then read.type in ('number', 'string')
            when condition.kind = 'integer' then
              jsonb_path_match(listed.element, is_integer, '{}', true) is true
@@ -223,12 +281,12 @@ begin
   if found then
     raise exception '%', format(
                       '%s.value%s for %s must be %s, not %s',
-                      place, case when is_list then format('[%s]', wrong.place) end,
+                      place,
+                      case when takes in ('values', 'texts', 'bounds') then format('[%s]', wrong.place) end,
                       left(condition.field, 100),
                       case
                         when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
-                        when condition.kind = 'text' or condition.op = 'has_any' or is_part
-                          then 'a string'
+                        when condition.kind = 'text' or takes in ('text', 'texts') then 'a string'
                         when condition.field = 'external_key' then 'the key of a document'
                         when condition.field = 'source_id' then 'a UUID or the name of a source'
                         when condition.kind = 'uuid' then 'a UUID'
@@ -237,7 +295,7 @@ begin
                         when condition.kind = 'timestamp'
                           then 'an ISO timestamp such as 2026-01-31T12:00:00Z'
                         when condition.path = '{}' then 'an object'
-                        when condition.op = 'contains' then 'a value'
+                        when takes = 'value' then 'a value'
                         else 'a number or a string'
                       end || case
                         when jsonb_typeof(wrong.element) = 'object'
@@ -493,7 +551,7 @@ declare
   written record;
   value jsonb;
   elements jsonb;
-  is_list boolean;
+  takes text;
   condition knowledge_internal.filter_condition;
   conditions knowledge_internal.filter_condition[] := '{}';
 begin
@@ -546,13 +604,12 @@ begin
     end if;
 
     -- Equality is a list with one element; existence is a comparison with null.
+    takes := (knowledge_internal.operator_of(condition)).takes;
     elements := case
-      when condition.op in ('exists', 'is_null', 'is_not_null') then '[null]'
-      when condition.op in ('in', 'not_in', 'has_any', 'between') or condition.op ~ '_words?$'
-        then value
+      when takes in ('boolean', 'nothing') then '[null]'
+      when takes in ('values', 'texts', 'bounds') then value
       else jsonb_build_array(value)
     end;
-    is_list := elements = value;
     condition.op := case
       when condition.op in ('eq', 'is_null') or condition.op = 'exists' and value = 'false'
         then 'in'
@@ -561,7 +618,7 @@ begin
     end;
     if elements ?| '{now,today}' and (
       condition.kind in ('date', 'timestamp')
-      or condition.kind = 'json' and condition.op in ('gte', 'gt', 'lte', 'lt', 'between')
+      or condition.kind = 'json' and takes in ('bound', 'bounds')
     ) then
       elements := (
         select jsonb_agg(
@@ -601,22 +658,22 @@ begin
     if value_count > 2000 then
       raise exception '% must have at most 2000 values in all', argument using errcode = '22023';
     elsif condition.kind <> 'json' or condition.op not in ('in', 'not_in') then
-      perform knowledge_internal.check_values(condition, elements, is_list, written.place);
+      perform knowledge_internal.check_values(condition, elements, takes, written.place);
     end if;
     if condition.field = 'external_key' then
       condition.field := 'document_id';
     end if;
 
     condition.has_null := elements @> 'null';
-    if condition.op ~ '_words?$' then
+    if condition.kind = 'words' and takes = 'texts' then
       condition.query := knowledge_internal.words_query(
         array(select jsonb_array_elements_text(elements)), condition.op
       );
-    elsif condition.kind = 'json' and condition.op <> 'has_any' then
+    elsif condition.kind = 'json' and takes <> 'texts' then
       condition.jsons := array(select jsonb_array_elements(elements));
     else
       condition := jsonb_populate_record(condition, jsonb_build_object(
-        case when condition.op = 'has_any' or condition.kind = 'words' then 'texts'
+        case when takes = 'texts' or condition.kind = 'words' then 'texts'
           else condition.kind || 's' end,
         case condition.kind
           -- 7.0 is an integer, too.
@@ -641,15 +698,8 @@ create function knowledge_internal.condition_sql(
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
+  operator constant knowledge_internal.filter_operator := knowledge_internal.operator_of(condition);
   here constant text := format('($1).wanted.conditions[%s].', number);
-  given constant text := here || case
-    when condition.op = 'has_any' or condition.kind = 'words' then 'texts'
-    else condition.kind || 's'
-  end;
-  operator constant text := '{
-    "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "between": ">=",
-    "starts_with": "starts with", "contains_text": "like_regex"
-  }'::jsonb ->> condition.op;
   -- Where a text can be kept elsewhere; another engine would look for content_of on each machine.
   text_sql constant text := case
     when condition.op <> 'contains_text' or condition.kind <> 'words' then null
@@ -661,10 +711,6 @@ declare
          ) then 'chunk.content'
     else 'coalesce(chunk.content, knowledge_internal.content_of(chunk.id))'
   end;
-  actual text := case condition.kind
-    when 'words' then format('concat_ws(chr(10), chunk.heading, %s)', text_sql)
-    else 'chunk.' || condition.field
-  end;
   keys text;
 begin
   is_access := condition.field in ('visibility', 'sensitivity', 'owner_id');
@@ -674,48 +720,36 @@ begin
       and condition.field not in ('sensitivity', 'embedding_model')
     or condition.op <> 'not_in' and condition.field = 'document_date';
   if condition.kind = 'json' then
-    keys := (
+    keys := '$' || coalesce((
       select string_agg('.' || to_json(listed.key), '' order by listed.ordinality)
         from unnest(condition.path) with ordinality as listed (key)
-    );
+    ), '');
     -- In strict mode, a path goes through objects alone, and a bound is compared with the value and
     -- not with the elements of an array.
-    condition.location := concat(
-      'strict $', keys, ' ' || operator || ' ' || condition.jsons[1],
-      case condition.op
-        when 'between' then ' && $' || keys || ' <= ' || condition.jsons[2]
-        when 'contains_text' then ' flag "q"'
-      end
+    condition.location := 'strict ' || coalesce(
+      format(operator.path, keys, condition.jsons[1], condition.jsons[2]), keys
     );
-    actual := case
-      when condition.path = '{}' and condition.op = 'contains' then 'chunk.metadata'
-      else format(
-        '%s(chunk.metadata, %slocation, ''{}'', true)',
-        case when operator is null then 'jsonb_path_query_first' else 'jsonb_path_match' end, here
-      )
-    end;
   end if;
-  added := format(
-    case
-      when numnode(condition.query) = 0 then 'true'
-      when condition.op = 'has_no_word' then '(chunk.content_tsv @@ %4$squery) is not true'
-      when condition.op in ('has_all_words', 'has_any_word') then 'chunk.content_tsv @@ %4$squery'
-      when condition.op = 'contains' and cardinality(condition.jsons) = 1 then '%s @> %s[1]'
-      when condition.op = 'contains' then '%s @> any (%s)'
-      when condition.op = 'has_any' then '%s ?| %s'
-      when condition.op = 'in' and condition.has_null then '(%1$s = any (%2$s) or %1$s is null)'
-      when condition.op = 'in' then '%s = any (%s)'
-      when condition.op = 'not_in' and condition.has_null
-        then '(%1$s <> all (%2$s) and %1$s is not null)'
-      when condition.op = 'not_in' then '(%s <> all (%s)) is not false'
-      when condition.kind = 'json' then '%s'
-      when condition.op = 'between' then '%1$s between %2$s[1] and %2$s[2]'
-      when condition.op = 'starts_with' then 'starts_with(%1$s, %2$s[1])'
-      when condition.op = 'contains_text' then 'strpos(%1$s, %2$s[1]) > 0'
-      else '%1$s %3$s %2$s[1]'
-    end,
-    actual, given, operator, here
-  );
+  added := case
+    when numnode(condition.query) = 0 then 'true'
+    when condition.kind = 'json' and operator.path is not null
+      then format('jsonb_path_match(chunk.metadata, %slocation, ''{}'', true)', here)
+    else format(
+      case when condition.has_null then coalesce(operator.or_null, operator.condition)
+        else operator.condition end,
+      case
+        when condition.kind = 'words'
+          then format('concat_ws(chr(10), chunk.heading, %s)', text_sql)
+        when condition.path = '{}' then 'chunk.metadata'
+        when condition.kind = 'json'
+          then format('jsonb_path_query_first(chunk.metadata, %slocation, ''{}'', true)', here)
+        else 'chunk.' || condition.field
+      end,
+      here || case when operator.takes = 'texts' or condition.kind = 'words' then 'texts'
+        else condition.kind || 's' end,
+      here
+    )
+  end;
   condition.path := null; -- The planner copies the conditions for each value that it reads.
 end
 $$;
@@ -771,7 +805,8 @@ begin
       );
     end if;
     if documents is not null then
-      containment.op := 'contains';
+      containment.op := case when cardinality(documents) > 1 then 'contains_any'
+        else 'contains' end;
       containment.path := '{}';
       containment.jsons := documents;
       compiled := knowledge_internal.with_group(compiled, array[containment]);

@@ -4,15 +4,15 @@
 -- knowledge_settings, and locks nothing else that exists.
 
 -- To add a fusion, add its row to fusion_rules and its name to the check of knowledge_settings, and
--- run `make baseline`. Nothing else in the SQL names one, but read_settings says what belongs to
--- single fusions.
+-- run `make baseline`. Nothing else in the SQL names one, but read_settings: it says which of those
+-- that read scores need figures of the corpus.
 
--- How the rows of one list get their scores; list: its number. A leg adds its weight / (rrf_k +
--- rank) if is_by_rank, else its weight times (its score - zero) / unit; for a row that it missed,
--- its weight times missing. best: the highest of these, without the weight. A row with a BM25 score
--- of at least identifier_bonus comes before all others.
+-- How the rows of one list get their scores; list: its number. reads: what a leg adds depends on.
+-- ranks: its weight / (rank_constant + rank) ^ rank_power, nothing for a row that it missed; scores:
+-- its weight times (its score - zero) / unit, or times missing. best: the highest of these, without
+-- the weight. A row with a BM25 score of at least identifier_bonus comes before all others.
 create type knowledge_internal.fusion_rule as (
-  fusion text, is_by_rank boolean,
+  fusion text, reads text, rank_constant double precision, rank_power double precision,
   vector_zero double precision, vector_unit double precision, vector_missing double precision,
   vector_best double precision,
   text_zero double precision, text_unit double precision, text_missing double precision,
@@ -48,17 +48,17 @@ begin
     from (
       values
         -- weight / (rrf_k + rank): Cormack, Clarke and Buettcher 2009.
-        ('rrf', true, null::float8, null::float8, 0::float8, 1 / (rrf_k + 1), null::float8,
-         null::float8, 0::float8, 1 / (rrf_k + 1), null::float8),
+        ('rrf', 'ranks', rrf_k, 1::float8, null::float8, null::float8, null::float8,
+         1 / (rrf_k + 1), null::float8, null::float8, null::float8, 1 / (rrf_k + 1), null::float8),
         -- Each leg from 0, its last row, to 1, its first.
-        ('relative_score', false, zero_similarity, best_similarity - zero_similarity, 0, 1,
+        ('relative_score', 'scores', null, null, zero_similarity, best_similarity - zero_similarity, 0, 1,
          zero_score, best_score - zero_score, 0, 1, null),
         -- cosine / (3 s) and BM25 / best BM25.
-        ('auto', false, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
+        ('auto', 'scores', null, null, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
          1 / cosine_scale, 0, text_scale, missing_score / text_scale, 1,
          fusion_rules.identifier_bonus)
     ) as rule (
-      fusion, is_by_rank, vector_zero, vector_unit, vector_missing, vector_best, text_zero,
+      fusion, reads, rank_constant, rank_power, vector_zero, vector_unit, vector_missing, vector_best, text_zero,
       text_unit, text_missing, text_best, identifier_bonus
     )
    where rule.fusion = wanted or wanted is null;
@@ -278,21 +278,26 @@ begin
            min(combined.vector_rank) as vector_rank, min(combined.text_rank) as text_rank,
            max(combined.similarity) as similarity, max(combined.text_score) as text_score,
            sum(share.of_vector + share.of_text) as rrf_score,
-           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share
+           sum(share.of_vector) as vector_share, sum(share.of_text) as text_share,
+           case when min(rule.reads) = 'scores' then min(lists[list].collection) end as collection
       from combined
       join knowledge_internal.rules_of_lists(lists, plan, rrf_k) as rule using (list)
      cross join lateral (
              select case
-                      when rule.is_by_rank then
-                        coalesce(vector_weight / (rrf_k + combined.vector_rank), 0)
+                      when rule.reads = 'ranks' then coalesce(
+                        vector_weight
+                          / (rule.rank_constant + combined.vector_rank) ^ rule.rank_power, 0
+                      )
                       else vector_weight * coalesce(
                         (combined.similarity - rule.vector_zero) / rule.vector_unit,
                         rule.vector_missing
                       )
                     end as of_vector,
                     case
-                      when rule.is_by_rank then
-                        coalesce(text_weight / (rrf_k + combined.text_rank), 0)
+                      when rule.reads = 'ranks' then coalesce(
+                        text_weight
+                          / (rule.rank_constant + combined.text_rank) ^ rule.rank_power, 0
+                      )
                       else text_weight * coalesce(
                         (combined.text_score - rule.text_zero) / rule.text_unit,
                         rule.text_missing
@@ -304,17 +309,39 @@ begin
                         else 0 end as of_text
            ) as share
      group by combined.id
+  ),
+  -- Scores of two lists do not compare as ranks do: beside a list of the rest (null), the best row
+  -- of a collection has at least the score that the second row of the rest gets, its others as much
+  -- more.
+  lifted as (
+    select scored.*,
+           case
+             when scored.collection is not null then greatest(0, coalesce(
+               (
+                 select other.rrf_score + coalesce(neighbour.bonus, 0)
+                   from scored as other
+                   left join knowledge_internal.neighbour_bonuses(
+                          array(select scored.id from scored),
+                          array(select scored.rrf_score from scored),
+                          (plan.settings).neighbour_weight
+                        ) as neighbour on neighbour.id = other.id
+                  where other.collection is null
+                  order by 1 desc, other.id offset 1 limit 1
+               ) - max(scored.rrf_score) over (partition by scored.collection), 0
+             ))
+             else 0
+           end as lift
+      from scored
   )
   select array_agg(
            row(
-             scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
-             scored.text_score, scored.vector_share, scored.text_share, scored.rrf_score,
-             null, null, null
+             hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
+             hit.vector_share, hit.text_share, hit.rrf_score + hit.lift, null, null, null
            )::knowledge_internal.fused_row
-           order by scored.rrf_score desc, least(scored.vector_rank, scored.text_rank), scored.id
+           order by hit.rrf_score + hit.lift desc, least(hit.vector_rank, hit.text_rank), hit.id
          )
     into rows
-    from scored;
+    from lifted as hit;
   return rows;
 end
 $$;

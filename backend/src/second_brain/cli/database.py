@@ -36,8 +36,8 @@ from second_brain.database import (
 from second_brain.database.embedded import OWNER, EmbeddedPostgres, apply_prelude
 from second_brain.database.obstacles import Obstacle
 from second_brain.errors import ConfigurationError, MissingExtraError
+from second_brain.lists import Fusion
 from second_brain.services.connections import connect
-from second_brain.services.fusions import Fusion
 from second_brain.sql_modules import ALL, MODULES
 
 ReplicasOption = Annotated[

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from second_brain.filters import listed
+from second_brain.lists import KINDS
 from second_brain.mcp_server.documents import document_link
 from second_brain.mcp_server.scope import Scope
 from second_brain.mcp_server.text import (
@@ -56,6 +57,18 @@ _QUERY = (
     '"a phrase" must occur, the words of "power cut"~5 with at most 5 others between them, and a '
     "-word must not."
 )
+
+
+def _operators() -> str:
+    """Return the sentence on the operators of conditions."""
+    of_text = [op for op, kinds in KINDS.items() if kinds == ("words",)]
+    others = (
+        f"{op} (metadata only)" if {*kinds} <= {"json", "metadata"} else op
+        for op, kinds in KINDS.items()
+        if op not in of_text
+    )
+    return f"Operators: {', '.join(others)}; of the field text, {', '.join(of_text)} with a list."
+
 
 Neighbors = Annotated[
     int,
@@ -213,10 +226,9 @@ class HybridSearch(_Search):
         description="Conditions that must all hold, such as "
         '[{"field": "knowledge_type", "op": "in", "value": ["note", "decision"]}, '
         '{"field": "document_date", "op": "gte", "value": "2026-01-01"}, '
-        '{"field": "metadata.tags", "op": "contains", "value": ["api"]}]. Operators: eq, ne, '
-        "in, not_in, contains (metadata only), gte, gt, lte, lt, between, exists, is_null, "
-        "starts_with, contains_text; of the field text, has_all_words, has_any_word and "
-        'has_no_word with a list. {"any": [...]}, {"all": [...]} and {"not": {...}} group '
+        '{"field": "metadata.tags", "op": "contains", "value": ["api"]}]. '
+        + _operators()
+        + ' {"any": [...]}, {"all": [...]} and {"not": {...}} group '
         "conditions. An object "
         'is a short form for equality: {"team": "search"} is a key of the metadata, '
         '{"knowledge_type": "note"} a column.',

@@ -1,6 +1,6 @@
 """What the retrieval service answers: results, times, and the parts that failed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any, Literal
 
@@ -159,6 +159,10 @@ class SearchResponse(ResponseNames):
     notes: Notes | None = None
     pending_embeddings: int | None = None
     empty: EmptyAnswer | None = None
+
+    def __iter__(self) -> Iterator[SearchResult]:  # type: ignore[override]
+        """Yield the results; pydantic's own yields pairs of a field and its value."""
+        return iter(self.results)
 
     @property
     def is_inferred(self) -> bool:

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from second_brain.errors import InvalidInputError, UnknownArgumentError
 from second_brain.filters import Filters, conditions, json_form
-from second_brain.services.fusions import Fusion as Fusion
+from second_brain.lists import Fusion as Fusion
 
 Leg = Literal["hybrid", "vector", "text"]
 """The legs that a search runs: one leg, or both with fusion."""
