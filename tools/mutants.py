@@ -90,7 +90,7 @@ PROSE = re.compile(r"'[A-Za-z][A-Za-z,:;. -]{20,}'")
 
 # The change of no answer: "file: line after": why.
 EQUIVALENT: dict[str, str] = {
-    "12_writing.sql: if not ((embedding operator(extensions.<=>) embedding) <= 0.5) then": (
+    "11_writing.sql: if not ((embedding operator(extensions.<=>) embedding) <= 0.5) then": (
         "the distance of a vector from itself is 0 or NaN"
     ),
     "23_embedding_queue.sql: and claim.available_at < moment": "two times of one microsecond",

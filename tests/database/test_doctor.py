@@ -36,7 +36,7 @@ def test_missing_migrations_are_named_and_nothing_after_them_is_examined(plain_d
     findings = examine(plain_dsn)
     assert findings[-1].check == "migrations"
     assert findings[-1].status == "error"
-    assert "010_hybrid_search.sql" in findings[-1].message
+    assert "009_hybrid_search.sql" in findings[-1].message
     assert "second-brain migrate" in (findings[-1].remedy or "")
 
 

@@ -133,7 +133,7 @@ def test_sqlparse_and_pgvector_are_used(provider: PostgresProvider) -> None:
     as_list, _ = provider.hybrid_search([0.0, 0.1, 0.9], "leaked key")
     assert provider.hybrid_search(Vector([0.0, 0.1, 0.9]), "leaked key")[0] == as_list
     folder = Path(__file__).parents[2] / "migrations"
-    statements = sqlparse.split((folder / "011_searches.sql").read_text())
+    statements = sqlparse.split((folder / "010_searches.sql").read_text())
     assert sum("create function" in one for one in statements) >= 2
 
 

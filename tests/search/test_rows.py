@@ -1,4 +1,4 @@
-"""A search reads chunks by core/07_rows.sql alone; who else names their table is listed here."""
+"""A search reads chunks by core/06_rows.sql alone; who else names their table is listed here."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from sql_trees import body, definitions, dotted
 
 import second_brain
 
-ROWS = "007_rows.sql"
+ROWS = "006_rows.sql"
 # Its own form of what a distributed engine cannot plan.
 OF_AN_ENGINE = "036_citus.sql"
 # The other places of rows.

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-MIGRATION = Path(__file__).parents[2] / "migrations" / "010_hybrid_search.sql"
+MIGRATION = Path(__file__).parents[2] / "migrations" / "009_hybrid_search.sql"
 RPC = "hybrid_search_knowledge_chunks"
 
 

@@ -157,7 +157,7 @@ def test_migrate_says_what_it_applies_and_then_that_nothing_is_left(
 ) -> None:
     first = run("migrate", "--dimensions", "7", "--dsn", plain_dsn)
     assert first.code == 0, first.err
-    assert "Applying 010_hybrid_search.sql" in first.err
+    assert "Applying 009_hybrid_search.sql" in first.err
     assert first.out == f"Applied {CORE} migrations.\n"
     second = run("migrate", "--dsn", plain_dsn)
     assert (second.code, second.out) == (0, "Nothing to apply: the database is up to date.\n")

@@ -1,7 +1,7 @@
--- 012_writing: what is written: documents, chunks, and what the database adds to them.
+-- 011_writing: what is written: documents, chunks, and what the database adds to them.
 -- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_
 -- and purge_. Locks both tables against writes while a trigger is created.
--- Written from supabase/schemas/core/12_writing.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/11_writing.sql by `make baseline`: edit that file.
 
 -- The trigger functions are definers: roles that may write chunks or documents have no rights on
 -- the internal functions and tables.

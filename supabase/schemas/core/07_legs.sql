@@ -1,4 +1,4 @@
--- 008_legs: the two legs: the rows that a question finds, ranked.
+-- 007_legs: the two legs: the rows that a question finds, ranked.
 -- Adds: types search_arguments, search_plan and ranked_list, and the functions that find rows by
 -- the vector index and by words, and rank them. Locks nothing that exists.
 

@@ -1,7 +1,7 @@
--- 007_rows: the only statements by which a search, and the modules, read the rows of chunks.
+-- 006_rows: the only statements by which a search, and the modules, read the rows of chunks.
 -- Adds: type page_row, and the functions that read rows by ids, in documents, by the indexes and in
 -- samples. Locks nothing that exists.
--- Written from supabase/schemas/core/07_rows.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/06_rows.sql by `make baseline`: edit that file.
 
 -- Each function makes one plain statement about each table: no lateral or outer join and no
 -- sub-query that reads the table again, so that an engine which distributes the rows can plan it.

@@ -1,8 +1,7 @@
--- 009_fusion: how the scores of both legs become one, and how the fused list is arranged.
+-- 008_fusion: how the scores of both legs become one, and how the fused list is arranged.
 -- Adds: types fusion_rule and fused_row; everything that knows one fusion from another: their
 -- rules, names and stored settings; and the functions that arrange the fused list. Adds a check to
 -- knowledge_settings, and locks nothing else that exists.
--- Written from supabase/schemas/core/09_fusion.sql by `make baseline`: edit that file.
 
 -- To add a fusion, add its row to fusion_rules and its name to the check of knowledge_settings, and
 -- run `make baseline`. Nothing else in the SQL names one, but read_settings: it says which of those

@@ -1,4 +1,4 @@
--- 007_rows: the only statements by which a search, and the modules, read the rows of chunks.
+-- 006_rows: the only statements by which a search, and the modules, read the rows of chunks.
 -- Adds: type page_row, and the functions that read rows by ids, in documents, by the indexes and in
 -- samples. Locks nothing that exists.
 

@@ -1,7 +1,7 @@
--- 008_legs: the two legs: the rows that a question finds, ranked.
+-- 007_legs: the two legs: the rows that a question finds, ranked.
 -- Adds: types search_arguments, search_plan and ranked_list, and the functions that find rows by
 -- the vector index and by words, and rank them. Locks nothing that exists.
--- Written from supabase/schemas/core/08_legs.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/07_legs.sql by `make baseline`: edit that file.
 
 -- The arguments of hybrid_search_knowledge_chunks, in its order.
 create type knowledge_internal.search_arguments as (

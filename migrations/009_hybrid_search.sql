@@ -1,8 +1,8 @@
--- 010_hybrid_search: the search.
+-- 009_hybrid_search: the search.
 -- Adds: type knowledge_search_hit, hybrid_search_knowledge_chunks, and before it the second way of
 -- a search: the functions that check and plan it, and search, which runs it. Locks nothing that
 -- exists.
--- Written from supabase/schemas/core/10_hybrid_search.sql by `make baseline`: edit that file.
+-- Written from supabase/schemas/core/09_hybrid_search.sql by `make baseline`: edit that file.
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.

@@ -1,7 +1,6 @@
--- 011_searches: searches for users, thin ones, and counts.
+-- 010_searches: searches for users, thin ones, and counts.
 -- Adds: functions search_my_knowledge_chunks, match_knowledge_chunks,
 -- search_knowledge_chunks_fulltext and count_matching_knowledge_chunks. Locks nothing that exists.
--- Written from supabase/schemas/core/11_searches.sql by `make baseline`: edit that file.
 
 -- The arguments of an object, with the defaults for those that it lacks. for_backends: the function
 -- that reads them, which check_caller checks first. Raises 22023 for an unknown name and a value of

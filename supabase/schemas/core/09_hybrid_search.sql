@@ -1,4 +1,4 @@
--- 010_hybrid_search: the search.
+-- 009_hybrid_search: the search.
 -- Adds: type knowledge_search_hit, hybrid_search_knowledge_chunks, and before it the second way of
 -- a search: the functions that check and plan it, and search, which runs it. Locks nothing that
 -- exists.

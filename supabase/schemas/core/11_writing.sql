@@ -1,4 +1,4 @@
--- 012_writing: what is written: documents, chunks, and what the database adds to them.
+-- 011_writing: what is written: documents, chunks, and what the database adds to them.
 -- Adds: the triggers of knowledge_documents and knowledge_chunks, and functions upsert_, delete_
 -- and purge_. Locks both tables against writes while a trigger is created.
 
