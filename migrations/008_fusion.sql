@@ -9,9 +9,9 @@
 -- that read scores need figures of the corpus.
 
 -- How the rows of one list get their scores; list: its number. reads: what a leg adds depends on.
--- ranks: its weight / (rank_constant + rank) ^ rank_power, nothing for a row that it missed; scores:
--- its weight times (its score - zero) / unit, or times missing. best: the highest of these, without
--- the weight. A row with a BM25 score of at least identifier_bonus comes before all others.
+-- ranks: its weight / (rank_constant + rank) ^ rank_power, nothing for a row that it missed.
+-- scores: its weight times (its score - zero) / unit, or times missing. best: the highest of these,
+-- without the weight. A row with a BM25 score of at least identifier_bonus comes before all others.
 create type knowledge_internal.fusion_rule as (
   fusion text, reads text, rank_constant double precision, rank_power double precision,
   vector_zero double precision, vector_unit double precision, vector_missing double precision,
@@ -52,15 +52,15 @@ begin
         ('rrf', 'ranks', rrf_k, 1::float8, null::float8, null::float8, null::float8,
          1 / (rrf_k + 1), null::float8, null::float8, null::float8, 1 / (rrf_k + 1), null::float8),
         -- Each leg from 0, its last row, to 1, its first.
-        ('relative_score', 'scores', null, null, zero_similarity, best_similarity - zero_similarity, 0, 1,
-         zero_score, best_score - zero_score, 0, 1, null),
+        ('relative_score', 'scores', null, null, zero_similarity,
+         best_similarity - zero_similarity, 0, 1, zero_score, best_score - zero_score, 0, 1, null),
         -- cosine / (3 s) and BM25 / best BM25.
-        ('auto', 'scores', null, null, 0, cosine_scale, coalesce(least_similarity / cosine_scale, 0),
-         1 / cosine_scale, 0, text_scale, missing_score / text_scale, 1,
-         fusion_rules.identifier_bonus)
+        ('auto', 'scores', null, null, 0, cosine_scale,
+         coalesce(least_similarity / cosine_scale, 0), 1 / cosine_scale, 0, text_scale,
+         missing_score / text_scale, 1, fusion_rules.identifier_bonus)
     ) as rule (
-      fusion, reads, rank_constant, rank_power, vector_zero, vector_unit, vector_missing, vector_best, text_zero,
-      text_unit, text_missing, text_best, identifier_bonus
+      fusion, reads, rank_constant, rank_power, vector_zero, vector_unit, vector_missing,
+      vector_best, text_zero, text_unit, text_missing, text_best, identifier_bonus
     )
    where rule.fusion = wanted or wanted is null;
   if not found then

@@ -201,7 +201,7 @@ def test_files_for_another_schema_of_pgvector(plain_dsn: str, tmp_path: Path) ->
     assert "with schema vectors" in text
     assert not re.search(r"\bextensions\.\w*(vector|<)", text)
     # A later call finds the schema in the files.
-    (removed,) = [file for file in written if "_010_hybrid" in file.name]
+    (removed,) = [file for file in written if "_009_hybrid" in file.name]
     removed.unlink()
     (again,) = migrations.init(tmp_path, 3)
     assert "vectors.vector" in again.read_text()

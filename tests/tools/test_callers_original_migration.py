@@ -25,7 +25,8 @@ def test_the_constant_of_rrf_is_60() -> None:
     # Differs: "60.0 +" is the default of an argument.
     assert "rrf_k double precision default 60," in sql()
     for leg in ("vector", "text"):
-        assert f"settings.{leg}_weight / (rrf_k + combined.{leg}_rank)" in sql()
+        # Differs: "60.0 +" and the power, which is 1 for rrf.
+        assert f"settings.{leg}_weight / (rule.rank_constant + combined.{leg}_rank) ^" in sql()
 
 
 def test_the_vector_leg_is_a_cte() -> None:

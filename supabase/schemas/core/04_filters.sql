@@ -282,7 +282,8 @@ begin
     raise exception '%', format(
                       '%s.value%s for %s must be %s, not %s',
                       place,
-                      case when takes in ('values', 'texts', 'bounds') then format('[%s]', wrong.place) end,
+                      case when takes in ('values', 'texts', 'bounds')
+                        then format('[%s]', wrong.place) end,
                       left(condition.field, 100),
                       case
                         when allowed is not null then 'one of ' || array_to_string(allowed, ', ')
