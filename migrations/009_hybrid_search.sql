@@ -684,7 +684,12 @@ declare
     and (vector_weight = 0 or vector_weight between 1e-30 and 1e30)
     and (text_weight = 0 or text_weight between 1e-30 and 1e30) and vector_weight + text_weight > 0
     and (fusion is null or fusion = any (knowledge_internal.fusions()))
-    and (query_embedding is not null or query_text ~ '[^[:space:]]');
+    and (query_embedding is not null or query_text ~ '[^[:space:]]')
+    -- What read_plain_question leaves to the second way at sight: phrases and other letters.
+    and (
+      query_text is null
+      or strpos(query_text, '"') = 0 and octet_length(query_text) = length(query_text)
+    );
   settings knowledge_internal.search_settings;
   question knowledge_internal.question;
   rule knowledge_internal.fusion_rule;
