@@ -148,7 +148,7 @@ $$;
 
 -- The questions of a search, each with what the legs that are run use of it; their words are not
 -- read yet. Unless on_bad_embedding is error, an embedding that cannot be used is left out and the
--- reason kept. needs_question: one must be there beside like_ids.
+-- reason kept.
 create function knowledge_internal.search_questions(
   given knowledge_internal.search_arguments, settings knowledge_internal.search_settings
 ) returns knowledge_internal.question[]
@@ -477,9 +477,9 @@ begin
 end
 $$;
 
--- The second way, for all that a plain search has not: conditions on rows, several questions and
--- collections, operators, several languages, arrangements, excerpts. ranked_lists: lists that are
--- there, fused instead of searching. seen_by: as in row_scope.
+-- The second way, for each search that is not plain: it has conditions on rows, several questions
+-- or collections, operators, several languages, an arrangement or excerpts. ranked_lists: lists to
+-- fuse instead of searching. seen_by: as in row_scope.
 create function knowledge_internal.search(
   given knowledge_internal.search_arguments, ranked_lists jsonb default null,
   seen_by name default null

@@ -343,8 +343,8 @@ end
 $$;
 
 -- The words of a text and the parts of its compounds, each once whatever its case, as in
--- asked_words. What is typed as a word is no part. Of a long text, the first 600 parts divided by
--- the number of configurations are listed.
+-- the type question. What is typed as a word is no part. Of a long text, the first 600 parts
+-- divided by the number of configurations are listed.
 create function knowledge_internal.typed_words(
   wanted text, configurations regconfig[], expansions knowledge_internal.expansion[],
   out words text[], out word_queries tsquery[], out compounds text[]
