@@ -28,7 +28,7 @@ else $$install --quiet; fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo workbench playground test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands registry cli \
+.PHONY: help install demo workbench playground test test-core test-modules test-slow test-chaos test-mutants test-docker test-models stores test-layouts lint format ci size commands cli \
   baseline migration check-migrations freeze release \
   bench bench-full benchmark-adoption figures soak benchmark-quality benchmark-conversations \
   benchmark-before-after clean
@@ -144,9 +144,6 @@ size: $(INSTALLED) ## print the size of the SQL, and write it into supabase/sche
 
 commands: $(INSTALLED) ## write docs/commands.md after a change of a command's options
 	$(BIN)/python -m tools.commands
-
-registry: $(INSTALLED) ## write registry.json, the blocks that `npx shadcn add` installs
-	$(BIN)/python -m tools.registry
 
 cli: node_modules/.bin/supabase ## install the Supabase CLI, Deno and what clients/js needs from npm; without, their tests are skipped
 

@@ -1,9 +1,9 @@
 -- 034_native_bm25: the text leg by pg_textsearch's BM25 index, where a database has that extension.
 -- Module: native_bm25.
--- Needs: pg_textsearch.
+-- Needs: pg_textsearch 1.6.
 -- Adds: table knowledge_native_texts with its BM25 index, the triggers of knowledge_chunks that
--- keep it, and the text leg by it. Writes the words of all active chunks into the new table. Locks
--- knowledge_chunks against writes while it does so.
+-- keep it, the text leg by it, and a check that the index finds what it was given. Writes the words
+-- of all active chunks into the new table. Locks knowledge_chunks against writes while it does so.
 -- Written from supabase/schemas/modules/native_bm25/34_native_bm25.sql by `make baseline`: edit that file.
 
 do $$
@@ -31,10 +31,22 @@ comment on table public.knowledge_native_texts is
   'The lexemes of each active chunk as words for a BM25 index of pg_textsearch. Triggers of '
   'knowledge_chunks keep it.';
 
+create table public.knowledge_native_losses (
+  chunk_id uuid primary key
+);
+
+comment on table public.knowledge_native_losses is
+  'Chunks that the BM25 index of pg_textsearch did not find by their own words when the statistics '
+  'were last refreshed. While there is one, the plain text leg answers.';
+
 alter table public.knowledge_native_texts enable row level security;
+alter table public.knowledge_native_losses enable row level security;
 create policy knowledge_native_texts_none on public.knowledge_native_texts
   to anon, authenticated using (false);
-revoke all on table public.knowledge_native_texts from public, anon, authenticated, service_role;
+create policy knowledge_native_losses_none on public.knowledge_native_losses
+  to anon, authenticated using (false);
+revoke all on table public.knowledge_native_texts, public.knowledge_native_losses
+  from public, anon, authenticated, service_role;
 
 -- A lexeme as a word that Postgres' parser keeps whole: small ASCII letters stay, another lexeme is
 -- written in hexadecimal, with letters for the digits, after an x.
@@ -172,6 +184,7 @@ begin
     when native_query is null then 'words with a share of their weight'
     when matching <= most_read then 'few rows pass the filters'
     when to_regclass('public.knowledge_native_texts_bm25') is null then 'no index'
+    when exists (select from public.knowledge_native_losses) then 'the index has lost chunks'
   end;
 end
 $$;
@@ -231,6 +244,61 @@ begin
   return coalesce(found, '{}');
 end
 $$;
+
+-- Chunks of the sample of the statistics that the index does not find by their own words. A chunk
+-- that 100 others precede is looked for among all that have one of these words.
+create function knowledge_internal.lost_native_texts() returns setof uuid
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  asked constant integer := 50; -- chunks
+  words_asked constant integer := 10; -- of a chunk: the longest, which are rare
+  first_read constant integer := 100; -- rows
+  sampled record;
+begin
+  if to_regclass('public.knowledge_native_texts_bm25') is null then
+    return;
+  end if;
+  for sampled in
+    select stored.chunk_id,
+           (
+             select string_agg(longest.word, ' ')
+               from (
+                 select word
+                   from (select distinct regexp_split_to_table(stored.tokens, ' ')) as own (word)
+                  where word <> ''
+                  order by length(word) desc, word
+                  limit words_asked
+               ) as longest
+           ) as words
+      from public.knowledge_corpus_statistics as corpus
+      join public.knowledge_native_texts as stored
+        on stored.chunk_id = any (corpus.sample[:asked])
+  loop
+    continue when sampled.words is null
+      or sampled.chunk_id = any (knowledge_internal.native_order(sampled.words, first_read))
+      or sampled.chunk_id = any (
+        knowledge_internal.native_order(
+          sampled.words, (select count(*)::integer from public.knowledge_native_texts)
+        )
+      );
+    return next sampled.chunk_id;
+  end loop;
+end
+$$;
+
+create function knowledge_internal.keep_native_losses() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  delete from public.knowledge_native_losses;
+  insert into public.knowledge_native_losses (chunk_id)
+  select lost from knowledge_internal.lost_native_texts() as lost;
+  return null;
+end
+$$;
+
+create trigger check_native_index
+  after insert or update on public.knowledge_corpus_statistics
+  for each statement execute function knowledge_internal.keep_native_losses();
 
 -- The best rows by the index, a few more than the pool: exact_scores orders them, and the index
 -- rounds the length of a text. Where filters drop rows, the index is read again, further.

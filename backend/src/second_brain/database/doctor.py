@@ -43,12 +43,13 @@ _APPLY = "Apply the migrations: `supabase db push` or `second-brain migrate`."
 _AS_OWNER = "Connect as the owner of the tables."
 _CHUNK_TABLE = f"{naming.INTERNALS}.physical_table()"
 _NOT_ON_CITUS = f"For a tenant on Citus it is that of docs/citus.sql. Elsewhere: {REPAIR}"
-_NATIVE_INSTALL = (
-    "Run `create extension pg_textsearch`, then `second-brain migrate --with native_bm25`."
-)
 _NATIVE_RESTORE = (
     "Run: create index knowledge_native_texts_bm25 on knowledge_native_texts using bm25 (tokens)"
     " with (text_config = 'pg_catalog.simple')"
+)
+_NATIVE_UPGRADE = (
+    "Upgrade the server's pg_textsearch, then run: alter extension pg_textsearch update; reindex"
+    " index knowledge_native_texts_bm25"
 )
 # These checks are in `findings` of the folder of the module, which may be left out.
 _CHECKS_OF_MODULES = {"embedding_queue": "queue", "adoption": "adoptions"}
@@ -109,9 +110,11 @@ select case
          'default_transaction_read_only=on', 'row_security=off'
        )
 """
-_NATIVE_INDEX = """
-select exists (select from pg_catalog.pg_available_extensions where name = 'pg_textsearch'),
-       to_regclass(%s) is not null
+_NATIVE_INDEX = "select to_regclass(%s) is not null"
+_NATIVE_VERSION = """
+select extversion,
+       string_to_array(substring(extversion from '^\\d+\\.\\d+'), '.')::integer[] >= '{1,6}'
+  from pg_catalog.pg_extension where extname = 'pg_textsearch'
 """
 # The function that a project replaces is called with the rights of the owner of ours.
 _VIEWER_GROUPS = """
@@ -326,13 +329,31 @@ def _modules(connection: Connection, installed: Collection[str], schema: str) ->
     absent = [f"{name} ({MODULES[name]})" for name in migrations.modules() if name not in installed]
     without = f"; not installed: {', '.join(absent)}" if absent else ""
     yield "ok", f"{', '.join(installed) or 'core only'}{without}", None
+    if "native_bm25" in installed:
+        yield from _native_index(connection, schema)
+
+
+def _native_index(connection: Connection, schema: str) -> Findings:
+    """Ask the BM25 index of pg_textsearch for stored chunks by their own words."""
     index = f"{schema}.knowledge_native_texts_bm25"
-    can_have, has_index = connection.execute(_NATIVE_INDEX, [index]).fetchone() or (False, False)
-    if "native_bm25" in installed and not has_index:
+    if connection.execute(_NATIVE_INDEX, [index]).fetchone() == (False,):
         yield "warning", f"{index} is missing: the plain text leg runs", _NATIVE_RESTORE
-    elif can_have and "native_bm25" not in installed:
-        message = "the server has pg_textsearch, whose index makes the text leg faster"
-        yield "info", message, _NATIVE_INSTALL
+        return
+    for version, is_new_enough in connection.execute(_NATIVE_VERSION):
+        if not is_new_enough:
+            message = f"pg_textsearch is {version}; before 1.6 its indexes lose documents"
+            yield "warning", message, _NATIVE_UPGRADE
+    losses = sql.SQL("select count(*) from {}.lost_native_texts()").format(
+        sql.Identifier(naming.internals(schema))
+    )
+    ((lost,),) = connection.execute(losses).fetchall()
+    if lost:
+        yield (
+            "error",
+            f"{index} does not find {lost} of up to 50 sampled chunks by their own words",
+            f"Run: reindex index {index}; analyze {schema}.knowledge_chunks; select"
+            f" {schema}.refresh_knowledge_statistics()",
+        )
 
 
 def _definitions(there: Condition, schema: str) -> Iterator[Finding]:
@@ -491,7 +512,8 @@ def _left_over(difference: Difference, expected: Catalogue, found: Catalogue) ->
     definition = found[difference.object]
     if difference.kind == "index":
         owner = str(definition["table"])
-        if _same_index(definition, expected):
+        # The manifest is made without pg_textsearch, so it has no index of it.
+        if _same_index(definition, expected) or _LEG_INDEXES.match(what):
             return None
     else:
         owner = ".".join(difference.name.split(".")[:2])

@@ -33,10 +33,14 @@ select wanted.name
 """
 # The tools allow its absence: they only read the definitions of a module.
 _MISSING_EXTENSIONS = """
-select wanted.name, available.name is not null
-  from unnest(%s::text[]) as wanted (name)
+select wanted.name, wanted.least, available.name is not null, available.installed_version
+  from unnest(%s::text[], %s::text[]) as wanted (name, least)
   left join pg_catalog.pg_available_extensions as available on available.name = wanted.name
- where available.installed_version is null
+ where (
+         available.installed_version is null
+         or string_to_array(substring(available.installed_version from '^[0-9.]*[0-9]'), '.')::int[]
+            < string_to_array(wanted.least, '.')::int[]
+       )
    and current_setting('second_brain.without_extensions', true) is distinct from 'allowed'
 """
 _HAS_VIEWER = """
@@ -217,8 +221,15 @@ def _pgvector(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
 
 def _extensions(connection: psycopg.Connection[Any], missing: Sequence[str]) -> Iterator[Obstacle]:
     """Look for what modules need beside pgvector."""
-    needed = {found[1] for text in missing if (found := packaged.NEEDS.search(text))}
-    for name, is_available in connection.execute(_MISSING_EXTENSIONS, [sorted(needed)]):
+    needed = dict(found.groups() for text in missing if (found := packaged.NEEDS.search(text)))
+    rows = connection.execute(_MISSING_EXTENSIONS, [list(needed), list(needed.values())])
+    for name, least, is_available, installed in rows:
+        if installed is not None:
+            yield Obstacle(
+                f"the extension {name} is {installed}, and a module needs {least} or later",
+                f"Upgrade the server's {name}, then run: alter extension {name} update.",
+            )
+            continue
         yield Obstacle(
             f"the extension {name} is not in this database, and a module needs it",
             f"Run: create extension {name}."

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FILE_NAME = re.compile(r"([0-9]+)_(.*)\.sql")
 # In the comment at the beginning of a file of a module.
 MODULE = re.compile(r"\A(?:--[^\n]*\n)+?-- Module: (\w+)\.$", re.MULTILINE)
-NEEDS = re.compile(r"\A(?:--[^\n]*\n)+?-- Needs: (\w+)\.$", re.MULTILINE)
+NEEDS = re.compile(r"\A(?:--[^\n]*\n)+?-- Needs: (\w+)(?: ([\d.]*\d))?\.$", re.MULTILINE)
 _ONLY_WITH = re.compile(r"\A(?:--[^\n]*\n)+?-- Only with: (.+)\.$", re.MULTILINE)
 
 
