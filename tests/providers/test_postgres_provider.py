@@ -1,8 +1,11 @@
 """PostgresProvider over a real database, and the one for an event loop: the same answers."""
 
+import ast
 import inspect
+import re
 from collections.abc import Iterator
 from datetime import date
+from textwrap import dedent
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -18,6 +21,7 @@ from sides import side as side
 from conftest import Connection
 from corpora import SAVANNA, store_document
 from second_brain.errors import PermissionDeniedError, SecondBrainError
+from second_brain.retrieval import AsyncRetrievalService, RetrievalService
 from second_brain.services.arguments import (
     KEYWORD_DEFAULTS,
     VIEWER,
@@ -28,9 +32,11 @@ from second_brain.services.arguments import (
     PublicSearchOptions,
     SearchOptions,
 )
+from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.provider import SearchProvider
-from second_brain.services.write import KnowledgeWriter
+from second_brain.services.provider import AsyncSearchProvider, SearchProvider
+from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
+from second_brain.services.writing import AsyncWrites, Writes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -283,22 +289,48 @@ def test_a_loop_gets_the_answers_that_a_thread_gets(
     assert answer(looping[is_multi_tenant], asked) == answer(blocking[is_multi_tenant], asked)
 
 
-def test_the_methods_of_both_kinds_take_the_same() -> None:
-    public = [
-        name
-        for name, method in vars(SearchProvider).items()
-        if inspect.isfunction(method) and not name.startswith("_")
-    ]
-    assert "embedding_models" in public
-    for name in public:
-        one = inspect.signature(getattr(PostgresProvider, name))
-        method = getattr(AsyncPostgresProvider, name)
-        other = inspect.signature(method)
-        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
-        # An iterator of pages has another type for an event loop.
-        assert one.parameters == other.parameters, name
-        if inspect.iscoroutinefunction(method):
-            assert one == other, name
+def body(method: Any) -> str:
+    """Return the text of a method as it is for threads, without its documentation."""
+    node = ast.parse(dedent(inspect.getsource(inspect.unwrap(method)))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    assert ast.get_docstring(node)
+    lines = ast.unparse(ast.Module(node.body[1:], []))
+    if isinstance(node, ast.AsyncFunctionDef):
+        pages = re.sub(r"async for page in (.*):\n +yield page", r"yield from iterated(\1)", lines)
+        lines = re.sub(r"\bawait (.*)", r"finished(\1)", pages)
+    return lines
+
+
+PAIRS: list[tuple[type[Any], type[Any]]] = [
+    (SearchProvider, AsyncSearchProvider),
+    (Writes, AsyncWrites),
+    (OwnDocuments, AsyncOwnDocuments),
+    (KnowledgeWriter, AsyncKnowledgeWriter),
+    (RetrievalService, AsyncRetrievalService),
+]
+# Of the service: they wait for threads and for tasks.
+NOT_THE_SAME = {"embedder", "flush_query_log"}
+
+
+@pytest.mark.parametrize(
+    ("blocking", "looping", "name"),
+    [
+        (*pair, name)
+        for pair in PAIRS
+        for name, method in vars(pair[0]).items()
+        if inspect.isfunction(method) and not name.startswith("_") and name not in NOT_THE_SAME
+    ],
+)
+def test_the_methods_of_both_kinds_differ_in_await_alone(
+    blocking: type[Any], looping: type[Any], name: str
+) -> None:
+    one, other = getattr(blocking, name), vars(looping)[name]
+    assert inspect.iscoroutinefunction(other) or inspect.isasyncgenfunction(other)
+    signatures = inspect.signature(one), inspect.signature(other)
+    assert signatures[0].parameters == signatures[1].parameters
+    # An iterator of pages has another type for an event loop.
+    assert signatures[0] == signatures[1] or "Iterator" in str(signatures[0])
+    assert body(one) == body(other)
 
 
 def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -55,18 +55,20 @@ from second_brain.retrieval.plan import (
     Plan,
     applied_filters,
     by_source_category,
+    checked_query,
+    planned,
     search_options,
     weights,
 )
-from second_brain.retrieval.query import OperatorQuery
+from second_brain.retrieval.query import OFFSET_BOUND, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
 from second_brain.retrieval.threads import Threads
-from second_brain.services.arguments import Leg, RowOptions
+from second_brain.services.arguments import LARGEST_POOL, Leg, RowOptions
 from second_brain.services.calls import Deadline
 from second_brain.services.last_write import last_write
-from second_brain.services.results import EmbeddingModel, MemorySearchResult
+from second_brain.services.results import EmbeddingModel, FacetCount, MemorySearchResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +87,10 @@ _MOST_COUNTS = 1000
 _REMEDY_OF_RERANKING = (
     "More rows may match: the reranker orders limit times RERANKING_CANDIDATE_MULTIPLIER "
     "candidates. Raise one of the two, or search in another mode."
+)
+
+_REMEDY_OF_OFFSET = (
+    f"More results follow, but a search skips at most {OFFSET_BOUND}: narrow it with filters."
 )
 
 _NOT_OF_ONE_LEG = (
@@ -205,6 +211,32 @@ class Retrieval(ABC):
         call = partial(embedder.embed, texts)
         given = await self._compute("the embedder", call, deadline.left(), is_async(embedder.embed))
         return unit_vectors(given, len(texts), embedder.dimensions, embedder.model), embedder.model
+
+    def _plan(self, question: str | SearchQuery, options: QueryOptions) -> Plan:
+        return planned(*checked_query(question, options), self.settings)
+
+    async def _pages(
+        self, plan: Plan, timeout: float | None
+    ) -> AsyncGenerator[SearchResponse, None]:
+        offset = plan.query.offset
+        while True:
+            query = plan.query.model_copy(update={"offset": offset})
+            page = await self._search(replace(plan, query=query, pool=LARGEST_POOL), timeout)
+            offset += plan.limit
+            is_last = len(page.results) < plan.limit or offset >= (page.total_count or 0)
+            if not is_last and offset > OFFSET_BOUND:
+                page = page.model_copy(update={"truncated": True, "remedy": _REMEDY_OF_OFFSET})
+                is_last = True
+            if page.results:
+                yield page
+            if is_last:
+                return
+
+    async def _facets(self, plan: Plan, timeout: float | None, **wanted: Any) -> list[FacetCount]:
+        count = self._provider.count_facets
+        found = await self._explained(count, replace(plan, retrieval="text"), timeout, **wanted)
+        counts: list[FacetCount] = found.answer
+        return counts
 
     async def _search(
         self, plan: Plan, timeout: float | None, on_part: Callable[[Part], object] | None = None
