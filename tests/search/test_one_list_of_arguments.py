@@ -117,7 +117,7 @@ QUERY_NAMES = {
     "min_similarity": "threshold",
     "expand_neighbors": "neighbor_window",
 }
-OWN_OF_QUERY = {"mode", "tags", "include_memory", "exact_total"}
+OWN_OF_QUERY = {"mode", "tags", "include_memory", "exact_total", "max_tokens"}
 OF_SETTINGS = {"pool_size", "on_bad_embedding", "embedding_from_text"}
 TOOL_NAMES = {"match_count": "limit", "search_type": "mode", "source_id": "filters"}
 OPTION_NAMES = {"question": "query", "filter_type": "category"}
@@ -168,7 +168,7 @@ def test_the_command_has_an_option_for_each_field_of_a_query() -> None:
 NOT_IN_THE_FORM = {
     *("types", "origins", "languages", "category", "tags", "collections", "required_filters"),
     *("boosts", "formulations", "max_per_document", "rrf_k", "reranked_leg", "exact_total"),
-    *("offset", "expand_neighbors", "snippet", "snippets"),
+    *("offset", "expand_neighbors", "snippet", "snippets", "max_tokens"),
 }
 
 

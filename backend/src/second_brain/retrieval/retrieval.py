@@ -65,6 +65,7 @@ from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
 from second_brain.retrieval.threads import Threads
+from second_brain.retrieval.tokens import CountTokens, count_tokens, within
 from second_brain.services.arguments import LARGEST_POOL, Leg, RowOptions
 from second_brain.services.calls import Deadline
 from second_brain.services.last_write import last_write
@@ -125,17 +126,19 @@ class Retrieval(ABC):
     _provider: Any
     _query_log: QueryLog | None
 
-    _made_of: tuple[Any, ...]
+    _made_of: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how a copy is made: threads and caches are each one's own."""
-        return type(self), self._made_of
+        given, named = self._made_of
+        return partial(type(self), **named), given
 
     def __init__(
         self,
         embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
         reranker: AnyReranker | None,
         settings: SearchSettings | None,
+        count_tokens: CountTokens = count_tokens,
     ) -> None:
         if not isinstance(settings, SearchSettings | None):
             raise TypeError(f"settings must be SearchSettings, not {type(settings).__name__}")
@@ -144,6 +147,7 @@ class Retrieval(ABC):
                 "reranker must be a function of a question and texts, "
                 f"not {type(reranker).__name__}"
             )
+        self._count_tokens = count_tokens
         self.settings = SearchSettings() if settings is None else settings
         if self.settings.search_log_json:
             log_json()
@@ -222,8 +226,9 @@ class Retrieval(ABC):
         while True:
             query = plan.query.model_copy(update={"offset": offset})
             page = await self._search(replace(plan, query=query, pool=LARGEST_POOL), timeout)
-            offset += plan.limit
-            is_last = len(page.results) < plan.limit or offset >= (page.total_count or 0)
+            offset += len(page.results)
+            is_short = len(page.results) + page.left_out < plan.limit
+            is_last = offset >= (page.total_count or 0) or (is_short and not page.left_out)
             if not is_last and offset > OFFSET_BOUND:
                 page = page.model_copy(update={"truncated": True, "remedy": _REMEDY_OF_OFFSET})
                 is_last = True
@@ -297,6 +302,9 @@ class Retrieval(ABC):
             has_more = has_more or (total or 0) > len(hits)
             total, places = len(hits), places[first : first + plan.limit]
         pool_ended = has_more and first + len(places) >= (total or 0)
+        wanted = len(places)
+        shown = (hits[place].metadata.get("context") or hits[place].content for place in places)
+        places = places[: within(shown, plan.query.max_tokens, self._count_tokens)]
         used = found.used
         if found.is_inferred and "embedding" not in (details.get("notes") or {}):
             # No text hit has an embedding, or the provider makes none.
@@ -325,6 +333,7 @@ class Retrieval(ABC):
             degraded=found.degraded,
             pool_ended=pool_ended,
             truncated=details.get("truncated", False),
+            left_out=wanted - len(places),
             remedy=details.get("remedy") or (_REMEDY_OF_RERANKING if pool_ended else None),
             exact_total=details.get("exact_total"),
             notes=details.get("notes"),

@@ -23,6 +23,7 @@ from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
 from second_brain.retrieval.retrieval import LONGEST_WAIT, AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part
+from second_brain.retrieval.tokens import CountTokens, count_tokens
 from second_brain.services.arguments import RowOptions
 from second_brain.services.calls import finished, iterated
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
@@ -38,7 +39,8 @@ class RetrievalService(Retrieval):
     function of a question and texts that scores each; without one it is the cross-encoder that the
     settings name: when they ask for reranking, a service without its package or weights is not
     made (MissingExtraError, ConfigurationError). `settings` are read from the environment
-    when they are not given.
+    when they are not given. `count_tokens` counts those of a result's content (with neighbours: its
+    context) for `max_tokens`; without it, 4 characters are a token.
     """
 
     def __init__(
@@ -47,10 +49,13 @@ class RetrievalService(Retrieval):
         embedder: Embedder | Encoder | Sequence[Embedder | Encoder],
         reranker: Reranker | None = None,
         settings: SearchSettings | None = None,
+        *,
+        count_tokens: CountTokens = count_tokens,
     ) -> None:
         _check_provider(provider, SearchProvider)
-        super().__init__(embedder, reranker, settings)
-        self._provider, self._made_of = provider, (provider, embedder, reranker, self.settings)
+        super().__init__(embedder, reranker, settings, count_tokens)
+        given = (provider, embedder, reranker, self.settings)
+        self._provider, self._made_of = provider, (given, {"count_tokens": count_tokens})
         is_logged = self.settings.query_log != "off"
         self._query_log: BlockingQueryLog | None = (
             BlockingQueryLog(provider, self.settings) if is_logged else None
@@ -223,10 +228,13 @@ class AsyncRetrievalService(Retrieval):
         embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
         reranker: AnyReranker | None = None,
         settings: SearchSettings | None = None,
+        *,
+        count_tokens: CountTokens = count_tokens,
     ) -> None:
         _check_provider(provider, AsyncSearchProvider)
-        super().__init__(embedder, reranker, settings)
-        self._provider, self._made_of = provider, (provider, embedder, reranker, self.settings)
+        super().__init__(embedder, reranker, settings, count_tokens)
+        given = (provider, embedder, reranker, self.settings)
+        self._provider, self._made_of = provider, (given, {"count_tokens": count_tokens})
         is_logged = self.settings.query_log != "off"
         self._query_log: AsyncQueryLog | None = (
             AsyncQueryLog(provider, self.settings) if is_logged else None

@@ -92,6 +92,23 @@ class Argument:
 
 # The lists of the arguments, from which the options of the methods are put together. A new argument
 # is one entry here.
+class _Positional(TypedDict, total=False):
+    top_k: Annotated[int, Argument(5, "the most hits", "match_count")]
+    threshold: Annotated[
+        float,
+        Argument(
+            0.0, "the lowest cosine similarity (-1 to 1) in the vector leg", "match_threshold"
+        ),
+    ]
+    vector_weight: Annotated[float, Argument(1.0, "the weight of the vector leg in the fusion")]
+    text_weight: Annotated[float, Argument(1.0, "the weight of the text leg in the fusion")]
+    filter_type: Annotated[str | None, Argument(None, "only this knowledge_type")]
+    search_mode: Annotated[
+        str, Argument("websearch", "how the text is read: websearch, simple or phrase")
+    ]
+    pool_size: Annotated[int, Argument(50, "the candidates of each leg")]
+
+
 class _Conditions(TypedDict, total=False):
     filters: Annotated[Filters | None, Argument(None, "conditions on columns and metadata keys")]
     date_from: Annotated[date | str | None, Argument(None, "only documents of this date or later")]
@@ -162,24 +179,7 @@ class _Keywords(_Conditions, total=False):
     ]
 
 
-class _Arguments(_Keywords, total=False):
-    top_k: Annotated[int, Argument(5, "the most hits", "match_count")]
-    threshold: Annotated[
-        float,
-        Argument(
-            0.0, "the lowest cosine similarity (-1 to 1) in the vector leg", "match_threshold"
-        ),
-    ]
-    vector_weight: Annotated[float, Argument(1.0, "the weight of the vector leg in the fusion")]
-    text_weight: Annotated[float, Argument(1.0, "the weight of the text leg in the fusion")]
-    filter_type: Annotated[str | None, Argument(None, "only this knowledge_type")]
-    search_mode: Annotated[
-        str, Argument("websearch", "how the text is read: websearch, simple or phrase")
-    ]
-    pool_size: Annotated[int, Argument(50, "the candidates of each leg")]
-
-
-class BatchQuery(_Arguments, _Viewer, total=False):
+class BatchQuery(_Positional, _Keywords, _Viewer, total=False):
     """One query of a batch: all arguments of a search, with the defaults of `hybrid_search`."""
 
     query_embedding: Annotated[
@@ -195,7 +195,7 @@ class HybridOptions(_Keywords, _Viewer, total=False):
     timeout: float | None
 
 
-class PublicSearchOptions(_Arguments, total=False):
+class PublicSearchOptions(_Positional, _Keywords, total=False):
     """The arguments of `search_public_knowledge` except the query."""
 
     timeout: float | None
