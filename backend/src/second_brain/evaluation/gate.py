@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,49 +11,48 @@ from second_brain.evaluation.comparison import Comparison
 from second_brain.evaluation.metrics import NDCG
 
 
-@dataclass(frozen=True)
-class Gate:
-    """What a run must reach: the least mean of measures, and a stored run within a tolerance.
+def verdict(
+    found: Comparison, floors: Mapping[str, float], before: Mapping[str, float], tolerance: float
+) -> tuple[list[str], list[tuple[str, float, float]]]:
+    """Return why the run fails, and the questions that fell, with their nDCG@10 before and now.
 
-    Means are those of the mode `reference`.
+    `floors` are the least means of measures; `before` has the nDCG@10 of each query in a stored
+    run, below whose mean that of this one may be by the tolerance.
     """
-
-    floors: Mapping[str, float]
-    baseline: Mapping[str, Any] | None
-    tolerance: float
-
-    def verdict(self, found: Comparison) -> tuple[list[str], list[tuple[str, float, float]]]:
-        """Return why the run fails, and the questions whose nDCG@10 fell: before and now."""
-        now, failures = found.values[found.reference][NDCG], list[str]()
-        for measure, floor in self.floors.items():
-            if (mean := found.mean(found.reference, measure)) < floor:
-                failures.append(f"{measure} is {mean:.3f}, below {floor:g}")
-        if self.baseline is None:
-            return failures, []
-        before = {one["query"]: one[found.reference] for one in self.baseline["per_query"]}
-        mean, stored = found.mean(found.reference, NDCG), sum(before.values()) / len(before)
-        if stored - mean > self.tolerance + 1e-9:
-            failures.append(
-                f"{NDCG} is {mean:.3f}, {stored - mean:.3f} below the baseline's {stored:.3f}"
-            )
-        texts = {query.id: query.text for query in found.collection.queries}
-        fell = [(texts[one], before[one], now[one]) for one in texts if now[one] < before[one]]
-        return failures, sorted(fell, key=lambda one: one[2] - one[1])
+    means = {measure: found.mean(found.reference, measure) for measure in found.measures}
+    failures = [
+        f"{name} is {means[name]:.3f}, below {floor:g}"
+        for name, floor in floors.items()
+        if means[name] < floor
+    ]
+    stored = sum(before.values()) / max(len(before), 1)
+    if (lost := stored - means[NDCG]) > tolerance + 1e-9:
+        failures.append(
+            f"{NDCG} is {means[NDCG]:.3f}, {lost:.3f} below the baseline's {stored:.3f}"
+        )
+    now = found.values[found.reference][NDCG]
+    asked = [
+        (query.text, before.get(query.id, 0), now[query.id]) for query in found.collection.queries
+    ]
+    fell = sorted((one for one in asked if one[2] < one[1]), key=lambda one: one[2] - one[1])
+    return failures, fell
 
 
-def read_baseline(path: Path, questions: Questions, reference: str) -> dict[str, Any]:
-    """Return a run that `corpus eval --json` wrote. Raises ConfigurationError for another corpus.
+def read_baseline(path: Path | None, questions: Questions, reference: str) -> dict[str, float]:
+    """Return the nDCG@10 of each query in a run that `corpus eval --json` wrote.
 
-    That is one with other questions, judgments or documents: their values do not compare.
+    Raises ConfigurationError for one of other questions, judgments or documents.
     """
-    remedy = f"Write it again: second-brain corpus eval --json > {path}"
+    if path is None:
+        return {}
     try:
-        baseline: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        fingerprint, modes = baseline["fingerprint"], baseline["modes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path} is no result of corpus eval", remedy=remedy) from error
-    if fingerprint != questions.fingerprint:
-        raise ConfigurationError(f"{path} is of another corpus or other questions", remedy=remedy)
-    if reference not in modes:
-        raise ConfigurationError(f"{path} has no mode {reference}", remedy=remedy)
-    return baseline
+        stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        before = {one["query"]: float(one[reference]) for one in stored["per_query"]}
+        if stored["fingerprint"] == questions.fingerprint:
+            return before
+        fault = "is of another corpus or other questions"
+    except (OSError, ValueError, KeyError, TypeError):
+        fault = f"is no result of corpus eval with the mode {reference}"
+    raise ConfigurationError(
+        f"{path} {fault}", remedy=f"Write it again: second-brain corpus eval --json > {path}"
+    )

@@ -6,18 +6,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Unpack, cast
 
-from second_brain.errors import (
-    ConfigurationError,
-    SearchTimeoutError,
-    documented,
-)
+from second_brain.errors import ConfigurationError, SearchTimeoutError, documented
 from second_brain.models import Embedder, Encoder, is_async
 from second_brain.models.rerankers import Reranker
 from second_brain.retrieval.answer import Explanation, SearchResponse
-from second_brain.retrieval.embedding import (
-    AnyEmbedder,
-    query_function,
-)
+from second_brain.retrieval.embedding import AnyEmbedder, query_function
 from second_brain.retrieval.query import QueryOptions, SearchQuery
 from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
 from second_brain.retrieval.retrieval import LONGEST_WAIT, AnyReranker, Retrieval

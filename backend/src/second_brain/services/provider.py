@@ -67,7 +67,8 @@ class SearchProvider(Client):
     `public_only=True` is rejected before it is sent, so that a missing viewer does not make the
     rows of all users visible.
 
-    `timeout` is in seconds for the whole call; the timeout of a call replaces that of the provider.
+    The options of each method are those of `hybrid_search` with the same name. `timeout` is in
+    seconds for the whole call; the timeout of a call replaces that of the provider.
     When the connection is lost, the call is retried after a short random pause, at most `retries`
     times and within the timeout. `sleep` is called for the pause.
     """
@@ -180,11 +181,7 @@ class SearchProvider(Client):
         filter_type: str | None = None,
         **options: Unpack[LegOptions],
     ) -> Results:
-        """Search with the vector leg alone: chunks of at least `threshold` cosine similarity.
-
-        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
-        `hybrid_search`.
-        """
+        """Search with the vector leg alone: chunks of at least `threshold` cosine similarity."""
         scores = {"top_k": top_k, "threshold": threshold, "filter_type": filter_type}
         given = {**options, **scores, "query_embedding": query_embedding}
         return finished(search(self, VECTOR, given))
@@ -197,11 +194,7 @@ class SearchProvider(Client):
         filter_type: str | None = None,
         **options: Unpack[LegOptions],
     ) -> Results:
-        """Search with the text leg alone.
-
-        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
-        `hybrid_search`.
-        """
+        """Search with the text leg alone."""
         texts = {"query_text": query_text, "search_mode": search_mode, "filter_type": filter_type}
         given = {**options, **texts, "top_k": top_k}
         return finished(search(self, FULLTEXT, given))
@@ -225,7 +218,7 @@ class SearchProvider(Client):
 
         The explanation has each leg's strategy, rows and milliseconds, the reason if a leg found
         fewer rows than its pool, the lexemes with their document frequencies, the weights of the
-        fusion, and the ranks and scores of the hits. Raises a SecondBrainError on failure.
+        fusion, and the ranks and scores of the hits.
         """
         given = asked(query_embedding, query_text, options)
         return finished(ask(self, EXPLAIN, dict[str, Any], given))
@@ -236,8 +229,7 @@ class SearchProvider(Client):
         """Estimate the cost of `hybrid_search` for the same arguments, without a search.
 
         The estimate has the milliseconds in the database, and each leg's strategy and the rows that
-        it would read. It counts rows that the viewer may not see. Raises a SecondBrainError on
-        failure.
+        it would read. It counts rows that the viewer may not see.
         """
         given = asked(query_embedding, query_text, options)
         return finished(ask(self, ESTIMATE, dict[str, Any], given))
@@ -256,7 +248,7 @@ class SearchProvider(Client):
         `document_key` is the external_key of a document, else the id of it or of a chunk, else a
         source_url. The explanation has the place in the whole list, the rank and score in each leg
         beyond the pool, and the causes; `results.REMEDIES` says what to do about each. It describes
-        rows that the viewer may not see. Raises a SecondBrainError on failure.
+        rows that the viewer may not see.
         """
         given = asked(query_embedding, query_text, options)
         further = {"chunk_id": chunk_id, "document_key": document_key}
@@ -275,7 +267,7 @@ class SearchProvider(Client):
         `facets` are knowledge_type, collection, source_id, source_origin, language or `metadata.`
         and a key; the most frequent values of each come first. Without an embedding and a text, all
         chunks that pass the filters are counted; with an embedding, all that reach `threshold`. The
-        other arguments are those of `hybrid_search`. Raises a SecondBrainError on failure.
+        other arguments are those of `hybrid_search`.
         """
         given = asked(query_embedding, query_text, options)
         further = {"facets": facets, "facet_limit": facet_limit}
@@ -298,7 +290,7 @@ class SearchProvider(Client):
         """Count the chunks that have no embedding yet: a search finds them by their words only.
 
         The arguments are those of `hybrid_search` that select rows. It counts to 1,000, which means
-        1,000 or more. Raises a SecondBrainError on failure.
+        1,000 or more.
         """
         return finished(ask(self, PENDING, int, options))
 
@@ -317,8 +309,7 @@ class SearchProvider(Client):
         """Add at most 500 searches to the query log of the database, and return their number.
 
         Of the log, `most_rows` lines are kept (at most 100,000), and none that is older than
-        `max_age`. Over a psycopg connection in a transaction, nothing is added. Raises a
-        SecondBrainError on failure.
+        `max_age`. Over a psycopg connection in a transaction, nothing is added.
         """
         further = {"queries": queries, "most_rows": most_rows, "max_age": max_age}
         return finished(ask(self, RECORD, int, {"timeout": timeout}, further))
@@ -333,11 +324,8 @@ class SearchProvider(Client):
     ) -> OwnDocumentContent | None:
         """Return a document with its active chunks in their order; None if it may not be seen.
 
-        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
-        `hybrid_search`.
         `collections`: only a document of these, or with chunks in them, and these chunks.
         `chunk_count` is 1 to 500.
-        Raises a SecondBrainError on failure.
         """
         page = {"chunk_count": chunk_count, "chunk_offset": chunk_offset}
         further = {"document": document_id, **page}
@@ -352,19 +340,14 @@ class SearchProvider(Client):
     ) -> list[OwnDocument]:
         """Return a page of the documents that the viewer may see, in the order of external_key.
 
-        `viewer_id`, `viewer_groups`, `public_only`, `required_filters` and `timeout` as in
-        `hybrid_search`.
         `collections`: only documents of these. `page_size` is 1 to 200; `after_key` is the last
-        external_key of the page before. Raises a SecondBrainError on failure.
+        external_key of the page before.
         """
         further = {"page_size": page_size, "after_key": after_key}
         return finished(ask(self, DOCUMENTS, list[OwnDocument], options, further))
 
     def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
-        """Return the embedding models of the stored chunks, the most frequent first.
-
-        Raises a SecondBrainError on failure.
-        """
+        """Return the embedding models of the stored chunks, the most frequent first."""
         return finished(self._read(list[EmbeddingModel], "knowledge_embedding_models", {}, timeout))
 
 

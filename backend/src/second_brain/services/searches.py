@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from second_brain.errors import (
     VISITORS_REMEDY,
@@ -39,6 +39,7 @@ from second_brain.services.results import (
     Details,
     EmptyReason,
     FailureDetails,
+    HitMetadata,
     MemorySearchResult,
     Method,
     Notes,
@@ -84,6 +85,8 @@ _REMEDIES_OF_GRANTS = {
     "with the service role, give hybrid_search a viewer_id.",
     PUBLIC: VISITORS_REMEDY,
 }
+
+_OPTIONAL = ("title", "source_url")
 
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 
@@ -464,7 +467,7 @@ def hits(
             value = row.get(name)
             is_read = type(value) is kind and (type(value) is not float or math.isfinite(value))
             metadata[name] = value if value is None or is_read else read(value)
-        for name in ("title", "source_url"):
+        for name in _OPTIONAL:
             if row.get(name) is not None:
                 metadata[name] = str(row[name])
         for name in ("matched_terms", "collections"):
@@ -507,31 +510,14 @@ def integer(value: object) -> int | None:
     return None if read is None else int(read)
 
 
-def _nothing(_: object) -> None:
-    return None
-
-
-# How a column of a row is read, unless its value has this type.
+_READ: Mapping[object, Callable[[Any], object]] = {str: str, int: integer, float: number}
+# How a column of a row is read, unless its value has this type. A date stays as it is stored:
+# Postgres has dates that Python lacks. What has a default is not read from another type.
 _COLUMNS: Mapping[str, tuple[type, Callable[[Any], object]]] = {
-    **dict.fromkeys(("knowledge_type", "source_origin"), (str, _nothing)),
-    **dict.fromkeys(
-        (
-            *("document_id", "match_type", "collection", "heading", "sensitivity"),
-            # A date as it is stored: Postgres has dates that Python lacks.
-            *("external_key", "document_date", "snippet", "context"),
-        ),
-        (str, str),
-    ),
-    **dict.fromkeys(
-        (
-            *("chunk_index", "vector_rank", "text_rank"),
-            *("document_chunks", "duplicates", "total_count"),
-        ),
-        (int, integer),
-    ),
-    **dict.fromkeys(
-        ("rrf_score", "similarity", "text_score", "answer_confidence"), (float, number)
-    ),
+    name: (kind, _READ[kind] if kind is not hint or kind is int else lambda _: None)
+    for name, hint in get_type_hints(HitMetadata).items()
+    for kind in (get_args(hint) or (hint,))[:1]
+    if kind in _READ and name not in _OPTIONAL and get_origin(hint) is not list
 }
 
 

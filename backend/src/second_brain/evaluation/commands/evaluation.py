@@ -1,5 +1,6 @@
 """The command eval: arguments and output; the package `evaluation` does the work."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,7 @@ from second_brain.evaluation.comparison import (
     reference_of,
 )
 from second_brain.evaluation.embedding_models import MOST_CHUNKS, compare_models
-from second_brain.evaluation.gate import Gate, read_baseline
+from second_brain.evaluation.gate import read_baseline, verdict
 from second_brain.evaluation.live import modes_of, parse_mode
 from second_brain.evaluation.runs import RERANKED, Settings
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
@@ -217,11 +218,8 @@ def _eval(
         first = modes[0].name if modes else None
         modes = modes or modes_of(asked.writer.settings(), collection)
         reference = reference_of(modes, first if directory is None else "hybrid")
-        gate = Gate(
-            _floors(floors or (), asked.questions),
-            None if baseline is None else read_baseline(baseline, asked.questions, reference),
-            tolerance,
-        )
+        least = _floors(floors or (), asked.questions)
+        before = read_baseline(baseline, asked.questions, reference)
         searches = len(asked.questions.queries) * (len(modes) + (reranker is not None))
         with progress("Searching", searches) as advance:
             found = measure(
@@ -237,22 +235,15 @@ def _eval(
         if html is not None:
             html.write_text(report.render(found, source, asked.searcher), "utf-8")
     print_comparison(found, source, as_json=as_json)
-    failures, fell = gate.verdict(found)
+    failures, fell = verdict(found, least, before, tolerance)
     print_gate(failures, fell, new_console(stderr=as_json))
     if failures:
         raise typer.Exit(1)
 
 
 def _floors(given: Sequence[str], questions: Questions) -> dict[str, float]:
-    floors = {}
-    for text in given:
-        measure, _, value = text.partition("=")
-        try:
-            floors[measure] = float(value)
-        except ValueError:
-            measure = ""
-        if measure not in (known := measures_of(questions)):
-            raise typer.BadParameter(
-                f"--fail-under: {text!r} is not MEASURE=VALUE; measures: {', '.join(known)}"
-            )
-    return floors
+    known = measures_of(questions)
+    read = [re.fullmatch(rf"({'|'.join(map(re.escape, known))})=(\d*\.?\d+)", one) for one in given]
+    if None in read:
+        raise typer.BadParameter(f"--fail-under takes MEASURE=VALUE; measures: {', '.join(known)}")
+    return {one[1]: float(one[2]) for one in read if one is not None}
