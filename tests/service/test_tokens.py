@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from retrieving import BY_HAND, corpus
 
+from second_brain.integrations.tool import SearchTool
 from second_brain.mcp_server.text import found
 from second_brain.retrieval import RetrievalService
 from second_brain.retrieval.tokens import count_tokens, within
@@ -53,8 +54,13 @@ def test_the_counter_of_the_caller_counts_what_is_shown(corpus: str) -> None:
     assert counted[0] == best.context != best.content
 
 
-def test_a_tool_counts_the_passages_that_it_shows(corpus: str) -> None:
-    response = RetrievalService(PostgresProvider(corpus), BY_HAND).search("key", limit=3)
+def test_a_tool_counts_what_it_shows(corpus: str) -> None:
+    service = RetrievalService(PostgresProvider(corpus), BY_HAND)
+    response = service.search("key", limit=3)
+    tool = SearchTool(service, None, "Notes.", ["limit", "max_tokens"], {})
+    answer = json.loads(tool.run(query="key", limit=3, max_tokens=1))
+    assert (len(answer["results"]), answer["left_out"]) == (1, len(response.results) - 1)
+    assert "max_tokens" in answer["hints"][0]
     # Each passage is quoted and cut: "> " and 10 characters, and the mark of an excerpt.
     shown = found(response, 10, max_tokens=8)
     assert (len(shown.results), shown.left_out) == (2, len(response.results) - 2)

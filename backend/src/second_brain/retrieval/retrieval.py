@@ -498,7 +498,7 @@ class Retrieval(ABC):
         is_inferred: bool = False,
     ) -> Any:
         """Return the provider's answer to a search with one leg or both."""
-        first, *further = [
+        question, *further = [
             (vector, None if used == "vector" else text or None)
             for vector, text in zip(vectors, plan.texts, strict=True)
         ]
@@ -506,7 +506,7 @@ class Retrieval(ABC):
             *(plan, used, further, self.settings, deadline.left()), embedding_from_text=is_inferred
         )
         try:
-            return await self._wait(ask(*first, **options))
+            return await self._wait(ask(*question, **options))
         except InvalidInputError as error:
             if str(error).startswith("filter_type "):
                 # The service's name of it.
