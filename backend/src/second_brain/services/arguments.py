@@ -6,7 +6,7 @@ lists and texts, because the error of Postgres would not contain the name of the
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from typing import (
@@ -77,11 +77,11 @@ class Argument:
     `name` and `type` are Python's, `sql_name` is the name in SQL and REST.
     """
 
+    name: str
+    type: Any
     default: Any
     help: str
-    sql_name: str = ""
-    name: str = ""
-    type: Any = None
+    sql_name: str
 
     @property
     def sql_type(self) -> str:
@@ -91,101 +91,80 @@ class Argument:
 
 
 # The lists of the arguments, from which the options of the methods are put together. A new argument
-# is one entry here.
+# is one entry: its type, its default, a help text, and its name in SQL where that is another.
 class _Positional(TypedDict, total=False):
-    top_k: Annotated[int, Argument(5, "the most hits", "match_count")]
+    top_k: Annotated[int, 5, "the most hits", "match_count"]
     threshold: Annotated[
-        float,
-        Argument(
-            0.0, "the lowest cosine similarity (-1 to 1) in the vector leg", "match_threshold"
-        ),
+        float, 0.0, "the lowest cosine similarity (-1 to 1) in the vector leg", "match_threshold"
     ]
-    vector_weight: Annotated[float, Argument(1.0, "the weight of the vector leg in the fusion")]
-    text_weight: Annotated[float, Argument(1.0, "the weight of the text leg in the fusion")]
-    filter_type: Annotated[str | None, Argument(None, "only this knowledge_type")]
-    search_mode: Annotated[
-        str, Argument("websearch", "how the text is read: websearch, simple or phrase")
-    ]
-    pool_size: Annotated[int, Argument(50, "the candidates of each leg")]
+    vector_weight: Annotated[float, 1.0, "the weight of the vector leg in the fusion"]
+    text_weight: Annotated[float, 1.0, "the weight of the text leg in the fusion"]
+    filter_type: Annotated[str | None, None, "only this knowledge_type"]
+    search_mode: Annotated[str, "websearch", "how the text is read: websearch, simple or phrase"]
+    pool_size: Annotated[int, 50, "the candidates of each leg"]
 
 
 class _Conditions(TypedDict, total=False):
-    filters: Annotated[Filters | None, Argument(None, "conditions on columns and metadata keys")]
-    date_from: Annotated[date | str | None, Argument(None, "only documents of this date or later")]
-    date_to: Annotated[date | str | None, Argument(None, "only documents of this date or earlier")]
+    filters: Annotated[Filters | None, None, "conditions on columns and metadata keys"]
+    date_from: Annotated[date | str | None, None, "only documents of this date or later"]
+    date_to: Annotated[date | str | None, None, "only documents of this date or earlier"]
     collections: Annotated[
-        Sequence[str] | None,
-        Argument(None, "only these collections, each ranked by itself, then fused"),
+        Sequence[str] | None, None, "only these collections, each ranked by itself, then fused"
     ]
     required_filters: Annotated[
-        Filters | None, Argument(None, "conditions of the server: other rows are not there")
+        Filters | None, None, "conditions of the server: other rows are not there"
     ]
 
 
 class _Viewer(TypedDict, total=False):
     viewer_id: Annotated[
-        UUID | str | None, Argument(None, "the user who asks: their own rows and public ones")
+        UUID | str | None, None, "the user who asks: their own rows and public ones"
     ]
-    viewer_groups: Annotated[
-        Sequence[str] | None, Argument(None, "the groups of the user who asks")
-    ]
-    public_only: Annotated[bool, Argument(False, "only public rows")]
+    viewer_groups: Annotated[Sequence[str] | None, None, "the groups of the user who asks"]
+    public_only: Annotated[bool, False, "only public rows"]
 
 
 class _Keywords(_Conditions, total=False):
-    rrf_k: Annotated[float, Argument(60.0, "the constant of reciprocal rank fusion")]
-    fusion: Annotated[
-        str | None, Argument(None, f"{', '.join(FUSIONS)}; none: as stored, else rrf")
-    ]
-    one_per_document: Annotated[bool, Argument(False, "only the best chunk of each document")]
-    neighbor_window: Annotated[
-        int, Argument(0, "the chunks before and after a hit in its context, 0 to 5")
-    ]
-    recency_half_life: Annotated[
-        float | None, Argument(None, "the age in days that halves a score")
-    ]
-    match_offset: Annotated[int, Argument(0, "the hits to skip")]
-    snippet: Annotated[bool, Argument(False, "an excerpt of each hit in HTML, with <mark>")]
+    rrf_k: Annotated[float, 60.0, "the constant of reciprocal rank fusion"]
+    fusion: Annotated[str | None, None, f"{', '.join(FUSIONS)}; none: as stored, else rrf"]
+    one_per_document: Annotated[bool, False, "only the best chunk of each document"]
+    neighbor_window: Annotated[int, 0, "the chunks before and after a hit in its context, 0 to 5"]
+    recency_half_life: Annotated[float | None, None, "the age in days that halves a score"]
+    match_offset: Annotated[int, 0, "the hits to skip"]
+    snippet: Annotated[bool, False, "an excerpt of each hit in HTML, with <mark>"]
     formulations: Annotated[
-        Sequence[Formulation] | None, Argument(None, "up to 10 further formulations of the query")
+        Sequence[Formulation] | None, None, "up to 10 further formulations of the query"
     ]
     on_bad_embedding: Annotated[
-        OnBadEmbedding,
-        Argument("error", "text, from_text: a text replaces an embedding of a wrong size"),
+        OnBadEmbedding, "error", "text, from_text: a text replaces an embedding of a wrong size"
     ]
-    prefix_last: Annotated[bool, Argument(False, "the last word may be the beginning of a word")]
+    prefix_last: Annotated[bool, False, "the last word may be the beginning of a word"]
     embedding_from_text: Annotated[
-        bool, Argument(False, "a text without embedding gets one of its best text hits")
+        bool, False, "a text without embedding gets one of its best text hits"
     ]
     like_ids: Annotated[
         Sequence[UUID | str] | None,
-        Argument(None, "up to 20 chunks or documents that the hits should be like"),
+        None,
+        "up to 20 chunks or documents that the hits should be like",
     ]
     boosts: Annotated[
         Sequence[Mapping[str, object]] | None,
-        Argument(None, "up to 10 factors of the score, by conditions, numbers or dates"),
+        None,
+        "up to 10 factors of the score, by conditions, numbers or dates",
     ]
-    diversity: Annotated[
-        float, Argument(0.0, "how much hits should differ from those above, 0 to 1")
-    ]
-    max_per_document: Annotated[int | None, Argument(None, "the most hits of each document")]
-    merge_duplicates: Annotated[bool, Argument(False, "hits that say the same are shown once")]
-    min_confidence: Annotated[
-        float | None, Argument(None, "the least answer_confidence of each hit, 0 to 1")
-    ]
-    snippets: Annotated[int, Argument(1, "the passages of a snippet, 1 to 3")]
-    order_by: Annotated[
-        str | None, Argument(None, "a field with a date or number, such as document_date")
-    ]
+    diversity: Annotated[float, 0.0, "how much hits should differ from those above, 0 to 1"]
+    max_per_document: Annotated[int | None, None, "the most hits of each document"]
+    merge_duplicates: Annotated[bool, False, "hits that say the same are shown once"]
+    min_confidence: Annotated[float | None, None, "the least answer_confidence of each hit, 0 to 1"]
+    snippets: Annotated[int, 1, "the passages of a snippet, 1 to 3"]
+    order_by: Annotated[str | None, None, "a field with a date or number, such as document_date"]
 
 
 class BatchQuery(_Positional, _Keywords, _Viewer, total=False):
     """One query of a batch: all arguments of a search, with the defaults of `hybrid_search`."""
 
-    query_embedding: Annotated[
-        Embedding, Argument(None, "the embedding of the query, for the vector leg")
-    ]
-    query_text: Annotated[str | None, Argument(None, "the words of the query, for the text leg")]
+    query_embedding: Annotated[Embedding, None, "the embedding of the query, for the vector leg"]
+    query_text: Annotated[str | None, None, "the words of the query, for the text leg"]
 
 
 class HybridOptions(_Keywords, _Viewer, total=False):
@@ -246,9 +225,9 @@ class DocumentOptions(LegOptions, total=False):
 
 
 ARGUMENTS: Mapping[str, Argument] = {
-    name: replace(argument, name=name, type=type_, sql_name=argument.sql_name or name)
+    name: Argument(name, type_, default, help_, *(sql_name or [name]))
     for name, hint in get_type_hints(BatchQuery, include_extras=True).items()
-    for type_, argument in [get_args(hint)]
+    for type_, default, help_, *sql_name in [get_args(hint)]
 }
 """The one list of what a search takes, by Python's names. Other lists are made of it, or are
 compared with it by a test."""

@@ -28,20 +28,10 @@ from second_brain.services.own_documents import CONTENT, OwnDocument, OwnDocumen
 from second_brain.services.query_log import LoggedQuery
 from second_brain.services.results import BatchResults, EmbeddingModel, FacetCount, Results
 from second_brain.services.searches import (
-    DOCUMENT,
-    DOCUMENTS,
-    ESTIMATE,
-    EXPLAIN,
-    FACETS,
     FULLTEXT,
     HYBRID,
     MINE,
-    MISSING,
-    MY_FACETS,
-    MY_PENDING,
-    PENDING,
     PUBLIC,
-    RECORD,
     VECTOR,
     ask,
     asked,
@@ -221,7 +211,7 @@ class SearchProvider(Client):
         fusion, and the ranks and scores of the hits.
         """
         given = asked(query_embedding, query_text, options)
-        return finished(ask(self, EXPLAIN, dict[str, Any], given))
+        return finished(ask(self, "explain_hybrid_search", dict[str, Any], given))
 
     def estimate_hybrid_search(
         self, query_embedding: Embedding, query_text: str | None, **options: Unpack[SearchOptions]
@@ -232,7 +222,7 @@ class SearchProvider(Client):
         it would read. It counts rows that the viewer may not see.
         """
         given = asked(query_embedding, query_text, options)
-        return finished(ask(self, ESTIMATE, dict[str, Any], given))
+        return finished(ask(self, "estimate_hybrid_search", dict[str, Any], given))
 
     def explain_missing(
         self,
@@ -252,7 +242,9 @@ class SearchProvider(Client):
         """
         given = asked(query_embedding, query_text, options)
         further = {"chunk_id": chunk_id, "document_key": document_key}
-        return finished(ask(self, MISSING, dict[str, Any], given, further))
+        return finished(
+            ask(self, "explain_missing_knowledge_chunk", dict[str, Any], given, further)
+        )
 
     def count_facets(
         self,
@@ -271,7 +263,7 @@ class SearchProvider(Client):
         """
         given = asked(query_embedding, query_text, options)
         further = {"facets": facets, "facet_limit": facet_limit}
-        return finished(ask(self, FACETS, list[FacetCount], given, further))
+        return finished(ask(self, "facet_knowledge_chunks", list[FacetCount], given, further))
 
     def count_my_facets(
         self,
@@ -284,7 +276,7 @@ class SearchProvider(Client):
         """Count like `count_facets`, over the rows that the signed-in user may see."""
         given = asked(query_embedding, query_text, options)
         further = {"facets": facets, "facet_limit": facet_limit}
-        return finished(ask(self, MY_FACETS, list[FacetCount], given, further))
+        return finished(ask(self, "facet_my_knowledge_chunks", list[FacetCount], given, further))
 
     def count_pending_embeddings(self, **options: Unpack[RowOptions]) -> int:
         """Count the chunks that have no embedding yet: a search finds them by their words only.
@@ -292,11 +284,11 @@ class SearchProvider(Client):
         The arguments are those of `hybrid_search` that select rows. It counts to 1,000, which means
         1,000 or more.
         """
-        return finished(ask(self, PENDING, int, options))
+        return finished(ask(self, "count_pending_knowledge_embeddings", int, options))
 
     def count_my_pending_embeddings(self, **options: Unpack[OwnRowOptions]) -> int:
         """Count like `count_pending_embeddings`, over the rows that the signed-in user may see."""
-        return finished(ask(self, MY_PENDING, int, options))
+        return finished(ask(self, "count_my_pending_knowledge_embeddings", int, options))
 
     def record_queries(
         self,
@@ -312,7 +304,7 @@ class SearchProvider(Client):
         `max_age`. Over a psycopg connection in a transaction, nothing is added.
         """
         further = {"queries": queries, "most_rows": most_rows, "max_age": max_age}
-        return finished(ask(self, RECORD, int, {"timeout": timeout}, further))
+        return finished(ask(self, "record_knowledge_queries", int, {"timeout": timeout}, further))
 
     def read_document(
         self,
@@ -329,7 +321,7 @@ class SearchProvider(Client):
         """
         page = {"chunk_count": chunk_count, "chunk_offset": chunk_offset}
         further = {"document": document_id, **page}
-        return finished(ask(self, DOCUMENT, CONTENT, options, further))
+        return finished(ask(self, "read_knowledge_document", CONTENT, options, further))
 
     def list_documents(
         self,
@@ -344,7 +336,9 @@ class SearchProvider(Client):
         external_key of the page before.
         """
         further = {"page_size": page_size, "after_key": after_key}
-        return finished(ask(self, DOCUMENTS, list[OwnDocument], options, further))
+        return finished(
+            ask(self, "list_visible_knowledge_documents", list[OwnDocument], options, further)
+        )
 
     def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
         """Return the embedding models of the stored chunks, the most frequent first."""
@@ -450,14 +444,14 @@ class AsyncSearchProvider(Client):
     ) -> dict[str, Any]:
         """`SearchProvider.explain_hybrid_search` for an event loop."""
         given = asked(query_embedding, query_text, options)
-        return await ask(self, EXPLAIN, dict[str, Any], given)
+        return await ask(self, "explain_hybrid_search", dict[str, Any], given)
 
     async def estimate_hybrid_search(
         self, query_embedding: Embedding, query_text: str | None, **options: Unpack[SearchOptions]
     ) -> dict[str, Any]:
         """`SearchProvider.estimate_hybrid_search` for an event loop."""
         given = asked(query_embedding, query_text, options)
-        return await ask(self, ESTIMATE, dict[str, Any], given)
+        return await ask(self, "estimate_hybrid_search", dict[str, Any], given)
 
     async def explain_missing(
         self,
@@ -471,7 +465,7 @@ class AsyncSearchProvider(Client):
         """`SearchProvider.explain_missing` for an event loop."""
         given = asked(query_embedding, query_text, options)
         further = {"chunk_id": chunk_id, "document_key": document_key}
-        return await ask(self, MISSING, dict[str, Any], given, further)
+        return await ask(self, "explain_missing_knowledge_chunk", dict[str, Any], given, further)
 
     async def count_facets(
         self,
@@ -484,7 +478,7 @@ class AsyncSearchProvider(Client):
         """`SearchProvider.count_facets` for an event loop."""
         given = asked(query_embedding, query_text, options)
         further = {"facets": facets, "facet_limit": facet_limit}
-        return await ask(self, FACETS, list[FacetCount], given, further)
+        return await ask(self, "facet_knowledge_chunks", list[FacetCount], given, further)
 
     async def count_my_facets(
         self,
@@ -497,15 +491,15 @@ class AsyncSearchProvider(Client):
         """`SearchProvider.count_my_facets` for an event loop."""
         given = asked(query_embedding, query_text, options)
         further = {"facets": facets, "facet_limit": facet_limit}
-        return await ask(self, MY_FACETS, list[FacetCount], given, further)
+        return await ask(self, "facet_my_knowledge_chunks", list[FacetCount], given, further)
 
     async def count_pending_embeddings(self, **options: Unpack[RowOptions]) -> int:
         """`SearchProvider.count_pending_embeddings` for an event loop."""
-        return await ask(self, PENDING, int, options)
+        return await ask(self, "count_pending_knowledge_embeddings", int, options)
 
     async def count_my_pending_embeddings(self, **options: Unpack[OwnRowOptions]) -> int:
         """`SearchProvider.count_my_pending_embeddings` for an event loop."""
-        return await ask(self, MY_PENDING, int, options)
+        return await ask(self, "count_my_pending_knowledge_embeddings", int, options)
 
     async def record_queries(
         self,
@@ -517,7 +511,7 @@ class AsyncSearchProvider(Client):
     ) -> int:
         """`SearchProvider.record_queries` for an event loop."""
         further = {"queries": queries, "most_rows": most_rows, "max_age": max_age}
-        return await ask(self, RECORD, int, {"timeout": timeout}, further)
+        return await ask(self, "record_knowledge_queries", int, {"timeout": timeout}, further)
 
     async def read_document(
         self,
@@ -530,7 +524,7 @@ class AsyncSearchProvider(Client):
         """`SearchProvider.read_document` for an event loop."""
         page = {"chunk_count": chunk_count, "chunk_offset": chunk_offset}
         further = {"document": document_id, **page}
-        return await ask(self, DOCUMENT, CONTENT, options, further)
+        return await ask(self, "read_knowledge_document", CONTENT, options, further)
 
     async def list_documents(
         self,
@@ -541,7 +535,9 @@ class AsyncSearchProvider(Client):
     ) -> list[OwnDocument]:
         """`SearchProvider.list_documents` for an event loop."""
         further = {"page_size": page_size, "after_key": after_key}
-        return await ask(self, DOCUMENTS, list[OwnDocument], options, further)
+        return await ask(
+            self, "list_visible_knowledge_documents", list[OwnDocument], options, further
+        )
 
     async def embedding_models(self, *, timeout: float | None = None) -> list[EmbeddingModel]:
         """`SearchProvider.embedding_models` for an event loop."""

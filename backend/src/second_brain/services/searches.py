@@ -57,16 +57,6 @@ VECTOR = "match_knowledge_chunks"
 FULLTEXT = "search_knowledge_chunks_fulltext"
 BATCH = "hybrid_search_knowledge_chunks_batch"
 COUNT = "count_matching_knowledge_chunks"
-FACETS = "facet_knowledge_chunks"
-MY_FACETS = "facet_my_knowledge_chunks"
-PENDING = "count_pending_knowledge_embeddings"
-MY_PENDING = "count_my_pending_knowledge_embeddings"
-EXPLAIN = "explain_hybrid_search"
-ESTIMATE = "estimate_hybrid_search"
-RECORD = "record_knowledge_queries"
-MISSING = "explain_missing_knowledge_chunk"
-DOCUMENT = "read_knowledge_document"
-DOCUMENTS = "list_visible_knowledge_documents"
 
 _METHODS: Mapping[str, Method] = {VECTOR: "vector", FULLTEXT: "fulltext"}
 
