@@ -5,7 +5,7 @@ import inspect
 import re
 from datetime import date
 from textwrap import dedent
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
 import psycopg
@@ -19,19 +19,11 @@ from conftest import Connection
 from corpora import SAVANNA, store_document
 from second_brain.errors import PermissionDeniedError
 from second_brain.retrieval import AsyncRetrievalService, RetrievalService
-from second_brain.services.arguments import (
-    KEYWORD_DEFAULTS,
-    VIEWER,
-    BatchQuery,
-    FindOptions,
-    HybridOptions,
-    OwnSearchOptions,
-    PublicSearchOptions,
-    SearchOptions,
-)
+from second_brain.services.arguments import ARGUMENTS, names_of
 from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
+from second_brain.services.searches import FULLTEXT, HYBRID, MINE, PUBLIC, VECTOR
 from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
 from second_brain.services.writing import AsyncWrites, Writes
 
@@ -105,24 +97,28 @@ def test_fulltext_confidence_is_the_share_of_the_best_rank(
     assert 0 < results[1].confidence < 1
 
 
-def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
-    hints = get_type_hints(SearchProvider.hybrid_search)
-    del hints["return"], hints["options"]
-    names = get_type_hints(HybridOptions).keys() - {"timeout", "exact_total"}
-    assert names == KEYWORD_DEFAULTS.keys()
-    hints |= get_type_hints(HybridOptions)
-    find_options = get_type_hints(FindOptions)
-    assert find_options.items() <= hints.items()
-    assert hints.keys() - find_options == {"query_embedding", "query_text"}
-    del hints["exact_total"]
-    options = get_type_hints(SearchOptions)
-    assert options.items() <= hints.items()
-    assert hints.keys() - options == {"query_embedding", "query_text"}
-    del hints["timeout"]
-    assert get_type_hints(BatchQuery) == hints
-    assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {*VIEWER}
-    own = get_type_hints(OwnSearchOptions).keys()
-    assert own - get_type_hints(PublicSearchOptions) == {"public_only"}
+METHODS = {
+    **dict.fromkeys(("hybrid_search", "find", "search_pages"), HYBRID),
+    **{"search_my_knowledge": MINE, "search_public_knowledge": PUBLIC},
+    **{"search": VECTOR, "fulltext_search": FULLTEXT},
+    **{name: name for name in ("explain_hybrid_search", "estimate_hybrid_search")},
+    "explain_missing": "explain_missing_knowledge_chunk",
+    "count_facets": "facet_knowledge_chunks",
+    "count_my_facets": "facet_my_knowledge_chunks",
+    "count_pending_embeddings": "count_pending_knowledge_embeddings",
+    "count_my_pending_embeddings": "count_my_pending_knowledge_embeddings",
+    "read_document": "read_knowledge_document",
+    "list_documents": "list_visible_knowledge_documents",
+}
+
+
+@pytest.mark.parametrize(("method", "function"), METHODS.items())
+def test_a_method_takes_the_arguments_of_its_function(method: str, function: str) -> None:
+    hints = get_type_hints(getattr(SearchProvider, method))
+    hints |= get_type_hints(get_args(hints["options"])[0])
+    assert {name: hint for name, hint in hints.items() if name in ARGUMENTS} == {
+        name: ARGUMENTS[name].type for name in names_of(function)
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
 from second_brain.retrieval.plan import planned, search_options
 from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import SearchSettings
-from second_brain.services.arguments import ARGUMENTS, DEFAULTS, HybridOptions
+from second_brain.services.arguments import ARGUMENTS, DEFAULTS
 from second_brain.services.functions import functions, statement
 from second_brain.services.install import Install
 from second_brain.services.postgres import PostgresProvider
@@ -91,21 +91,11 @@ def test_pythons_list_has_the_names_types_and_defaults_of_the_search(knowledge: 
     assert listed == stated
 
 
-def test_the_method_takes_the_arguments_of_the_list() -> None:
-    given = inspect.signature(PostgresProvider.hybrid_search).parameters
-    positional = {
-        name: one.default for name, one in given.items() if name not in ("self", "options")
-    }
-    keywords = get_type_hints(HybridOptions)
-    assert positional.keys() | keywords == ARGUMENTS.keys() | {"exact_total", "timeout"}
-    questions = {"query_embedding", "query_text"}
-    assert {name: DEFAULTS[name] for name in positional.keys() - questions} == {
-        name: default for name, default in positional.items() if name not in questions
-    }
-    hints: dict[str, Any] = get_type_hints(PostgresProvider.hybrid_search)
-    assert {name: hints[name] for name in positional} == {
-        name: ARGUMENTS[name].type for name in positional
-    }
+def test_the_defaults_of_the_method_are_those_of_the_list() -> None:
+    given = inspect.signature(PostgresProvider.hybrid_search).parameters.values()
+    defaults = {one.name: one.default for one in given if one.default is not one.empty}
+    assert defaults.items() <= DEFAULTS.items()
+    assert len(defaults) == 7
 
 
 # Names of a query, a tool and the command line for the arguments, and what they have beside them.
