@@ -4,9 +4,8 @@
 -- knowledge_settings, and locks nothing else that exists.
 -- Written from supabase/schemas/core/08_fusion.sql by `make baseline`: edit that file.
 
--- To add a fusion, add its row to fusion_rules and its name to the check of knowledge_settings, and
--- run `make baseline`. Nothing else in the SQL names one, but read_settings: it says which of those
--- that read scores need figures of the corpus.
+-- To add a fusion, add its row to fusion_rules, and run `make baseline`. Nothing else in the SQL
+-- names one, but read_settings: it says which of those that read scores need figures of the corpus.
 
 -- How the rows of one list get their scores; list: its number. reads: what a leg adds depends on.
 -- ranks: its weight / (rank_constant + rank) ^ rank_power, nothing for a row that it missed.
@@ -78,9 +77,15 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
 $$;
 
 -- service_role writes the table and may not call a function of the check.
-alter table public.knowledge_settings
-  add constraint knowledge_settings_fusion_check
-      check (fusion in ('rrf', 'relative_score', 'auto'));
+do $$
+begin
+  execute format(
+    'alter table public.knowledge_settings add constraint knowledge_settings_fusion_check '
+    'check (fusion in (%s))',
+    (select string_agg(quote_literal(name), ', ') from unnest(knowledge_internal.fusions()) as name)
+  );
+end
+$$;
 
 create function public.set_knowledge_settings(
   collection text default '',

@@ -172,7 +172,7 @@ def text(types: str) -> str:
             *(
                 f"/** @internal */ export const {name} = "
                 f"{json.dumps(getattr(tool_arguments, name))};"
-                for name in ("ANSWER_BOUND", "LEFT_OUT", "INVISIBLE")
+                for name in ("ANSWER_BOUND", "LEFT_OUT", "OVER_BUDGET", "INVISIBLE")
             ),
             "",
             f"export type ErrorKind = {' | '.join(map(json.dumps, kinds))};",

@@ -1,36 +1,31 @@
 """PostgresProvider over a real database, and the one for an event loop: the same answers."""
 
+import ast
 import inspect
-from collections.abc import Iterator
+import re
 from datetime import date
-from typing import Any, get_type_hints
+from textwrap import dedent
+from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pgvector import Vector
 from psycopg.pq import TransactionStatus
-from sides import Blocking, Looping, Side
+from sides import Side
 from sides import side as side
 
 from conftest import Connection
 from corpora import SAVANNA, store_document
-from second_brain.errors import PermissionDeniedError, SecondBrainError
-from second_brain.services.arguments import (
-    KEYWORD_DEFAULTS,
-    VIEWER,
-    BatchQuery,
-    FindOptions,
-    HybridOptions,
-    OwnSearchOptions,
-    PublicSearchOptions,
-    SearchOptions,
-)
+from second_brain.errors import PermissionDeniedError
+from second_brain.retrieval import AsyncRetrievalService, RetrievalService
+from second_brain.services.arguments import ARGUMENTS, names_of
+from second_brain.services.own_documents import AsyncOwnDocuments, OwnDocuments
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
-from second_brain.services.provider import SearchProvider
-from second_brain.services.write import KnowledgeWriter
+from second_brain.services.provider import AsyncSearchProvider, SearchProvider
+from second_brain.services.searches import FULLTEXT, HYBRID, MINE, PUBLIC, VECTOR
+from second_brain.services.write import AsyncKnowledgeWriter, KnowledgeWriter
+from second_brain.services.writing import AsyncWrites, Writes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,24 +97,28 @@ def test_fulltext_confidence_is_the_share_of_the_best_rank(
     assert 0 < results[1].confidence < 1
 
 
-def test_the_options_of_every_search_have_the_types_of_hybrid_search() -> None:
-    hints = get_type_hints(SearchProvider.hybrid_search)
-    del hints["return"], hints["options"]
-    names = get_type_hints(HybridOptions).keys() - {"timeout", "exact_total"}
-    assert names == KEYWORD_DEFAULTS.keys()
-    hints |= get_type_hints(HybridOptions)
-    find_options = get_type_hints(FindOptions)
-    assert find_options.items() <= hints.items()
-    assert hints.keys() - find_options == {"query_embedding", "query_text"}
-    del hints["exact_total"]
-    options = get_type_hints(SearchOptions)
-    assert options.items() <= hints.items()
-    assert hints.keys() - options == {"query_embedding", "query_text"}
-    del hints["timeout"]
-    assert get_type_hints(BatchQuery) == hints
-    assert get_type_hints(SearchOptions).keys() - get_type_hints(OwnSearchOptions) == {*VIEWER}
-    own = get_type_hints(OwnSearchOptions).keys()
-    assert own - get_type_hints(PublicSearchOptions) == {"public_only"}
+METHODS = {
+    **dict.fromkeys(("hybrid_search", "find", "search_pages"), HYBRID),
+    **{"search_my_knowledge": MINE, "search_public_knowledge": PUBLIC},
+    **{"search": VECTOR, "fulltext_search": FULLTEXT},
+    **{name: name for name in ("explain_hybrid_search", "estimate_hybrid_search")},
+    "explain_missing": "explain_missing_knowledge_chunk",
+    "count_facets": "facet_knowledge_chunks",
+    "count_my_facets": "facet_my_knowledge_chunks",
+    "count_pending_embeddings": "count_pending_knowledge_embeddings",
+    "count_my_pending_embeddings": "count_my_pending_knowledge_embeddings",
+    "read_document": "read_knowledge_document",
+    "list_documents": "list_visible_knowledge_documents",
+}
+
+
+@pytest.mark.parametrize(("method", "function"), METHODS.items())
+def test_a_method_takes_the_arguments_of_its_function(method: str, function: str) -> None:
+    hints = get_type_hints(getattr(SearchProvider, method))
+    hints |= get_type_hints(get_args(hints["options"])[0])
+    assert {name: hint for name, hint in hints.items() if name in ARGUMENTS} == {
+        name: ARGUMENTS[name].type for name in names_of(function)
+    }
 
 
 @pytest.mark.parametrize(
@@ -198,107 +197,48 @@ def test_a_wrong_type_of_database_is_refused_at_once(shared: Connection) -> None
         AsyncPostgresProvider(shared, on_error="empty")  # type: ignore[arg-type]
 
 
-Asked = tuple[str, tuple[Any, ...], dict[str, Any]]
+def body(method: Any) -> str:
+    """Return the text of a method as it is for threads, without its documentation."""
+    node = ast.parse(dedent(inspect.getsource(inspect.unwrap(method)))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    assert ast.get_docstring(node)
+    lines = ast.unparse(ast.Module(node.body[1:], []))
+    if isinstance(node, ast.AsyncFunctionDef):
+        pages = re.sub(r"async for page in (.*):\n +yield page", r"yield from iterated(\1)", lines)
+        lines = re.sub(r"\bawait (.*)", r"finished(\1)", pages)
+    return lines
 
-_EMBEDDINGS = st.sampled_from([None, [1, 0, 0], (0.6, 0.8, 0), "[0,0,1]", [1, 2], [0, 0, 0], "x"])
-_TEXTS = st.sampled_from([None, "", "zebra", "grass lion", '"zebra crossing"', "a\x00", "nosuch"])
-_VIEWERS = st.sampled_from([None, UUID(int=1), "nobody", str(UUID(int=1))])
-_OPTIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "top_k": st.sampled_from([1, 2, 0, 10**12]),
-        "threshold": st.sampled_from([0.9, -1.0, 2.0]),
-        "fusion": st.sampled_from(["rrf", "auto", "nosuch"]),
-        "search_mode": st.sampled_from(["simple", "phrase", "nosuch"]),
-        "filters": st.sampled_from([None, {"team": "search"}, [{"field": "nosuch"}], 7]),
-        "date_from": st.sampled_from(["2026-01-31", "soon"]),
-        "snippet": st.booleans(),
-        "public_only": st.booleans(),
-        "timeout": st.sampled_from([None, 60.0, 0]),
-    },
+
+PAIRS: list[tuple[type[Any], type[Any]]] = [
+    (SearchProvider, AsyncSearchProvider),
+    (Writes, AsyncWrites),
+    (OwnDocuments, AsyncOwnDocuments),
+    (KnowledgeWriter, AsyncKnowledgeWriter),
+    (RetrievalService, AsyncRetrievalService),
+]
+# Of the service: they wait for threads and for tasks.
+NOT_THE_SAME = {"embedder", "flush_query_log"}
+
+
+@pytest.mark.parametrize(
+    ("blocking", "looping", "name"),
+    [
+        (*pair, name)
+        for pair in PAIRS
+        for name, method in vars(pair[0]).items()
+        if inspect.isfunction(method) and not name.startswith("_") and name not in NOT_THE_SAME
+    ],
 )
-_LEG_OPTIONS = st.fixed_dictionaries(
-    {}, optional={"top_k": st.sampled_from([1, 0]), "viewer_id": _VIEWERS}
-)
-
-
-_HYBRID = st.tuples(_EMBEDDINGS, _TEXTS)
-_QUERIES = st.lists(
-    st.builds(
-        lambda asked, options: {
-            **dict(zip(("query_embedding", "query_text"), asked, strict=True)),
-            **{name: value for name, value in options.items() if name != "timeout"},
-        },
-        _HYBRID,
-        _OPTIONS,
-    ),
-    max_size=3,
-)
-_CALLS: st.SearchStrategy[Asked] = st.one_of(
-    st.tuples(
-        st.just("hybrid_search"),
-        _HYBRID,
-        st.builds(lambda one, viewer: {**one, "viewer_id": viewer}, _OPTIONS, _VIEWERS),
-    ),
-    st.tuples(st.sampled_from(["search_my_knowledge", "explain_hybrid_search"]), _HYBRID, _OPTIONS),
-    st.tuples(st.just("search"), st.tuples(_EMBEDDINGS), _LEG_OPTIONS),
-    st.tuples(st.just("fulltext_search"), st.tuples(_TEXTS), _LEG_OPTIONS),
-    st.tuples(st.just("hybrid_search_batch"), st.tuples(_QUERIES), st.just({})),
-)
-
-
-def answer(provider: Any, asked: Asked) -> Any:
-    method, arguments, options = asked
-    try:
-        found = getattr(provider, method)(*arguments, **options)
-    except SecondBrainError as error:
-        return type(error), str(error), error.code, error.remedy
-    if method == "explain_hybrid_search":
-        for timed in (found, *(one[leg] for one in found["lists"] for leg in ("vector", "text"))):
-            del timed["milliseconds"]
-    return found
-
-
-@pytest.fixture(scope="module")
-def both(shared_dsn: str) -> Iterator[list[Any]]:
-    """The two kinds of provider, each multi-tenant too or not."""
-    sides = [Blocking(), Looping()]
-    yield [
-        [
-            one.provider(one.connect(shared_dsn, autocommit=True), multi_tenant=multi_tenant)
-            for multi_tenant in (False, True)
-        ]
-        for one in sides
-    ]
-    for one in sides:
-        one.close()
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(asked=_CALLS, is_multi_tenant=st.booleans())
-def test_a_loop_gets_the_answers_that_a_thread_gets(
-    both: list[Any], asked: Asked, is_multi_tenant: bool
+def test_the_methods_of_both_kinds_differ_in_await_alone(
+    blocking: type[Any], looping: type[Any], name: str
 ) -> None:
-    blocking, looping = both
-    assert answer(looping[is_multi_tenant], asked) == answer(blocking[is_multi_tenant], asked)
-
-
-def test_the_methods_of_both_kinds_take_the_same() -> None:
-    public = [
-        name
-        for name, method in vars(SearchProvider).items()
-        if inspect.isfunction(method) and not name.startswith("_")
-    ]
-    assert "embedding_models" in public
-    for name in public:
-        one = inspect.signature(getattr(PostgresProvider, name))
-        method = getattr(AsyncPostgresProvider, name)
-        other = inspect.signature(method)
-        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
-        # An iterator of pages has another type for an event loop.
-        assert one.parameters == other.parameters, name
-        if inspect.iscoroutinefunction(method):
-            assert one == other, name
+    one, other = getattr(blocking, name), vars(looping)[name]
+    assert inspect.iscoroutinefunction(other) or inspect.isasyncgenfunction(other)
+    signatures = inspect.signature(one), inspect.signature(other)
+    assert signatures[0].parameters == signatures[1].parameters
+    # An iterator of pages has another type for an event loop.
+    assert signatures[0] == signatures[1] or "Iterator" in str(signatures[0])
+    assert body(one) == body(other)
 
 
 def test_the_embedding_models_are_returned(side: Side, shared: Connection, shared_dsn: str) -> None:

@@ -22,14 +22,6 @@ def test_python_has_the_lists_of_the_sql(database: Connection) -> None:
     assert lists.FILE.read_text("utf-8") == lists.text(database)
 
 
-def test_the_check_of_the_settings_has_every_fusion(database: Connection) -> None:
-    ((check,),) = database.execute(
-        "select pg_get_constraintdef(oid) from pg_constraint"
-        " where conname = 'knowledge_settings_fusion_check'"
-    ).fetchall()
-    assert {*re.findall(r"'(\w+)'::text", check)} == {*FUSIONS}
-
-
 def test_an_operator_has_one_row_for_each_kind(database: Connection) -> None:
     rows = database.execute(
         "select op, kind from knowledge_internal.filter_operators(), unnest(kinds) as kind"

@@ -55,9 +55,9 @@ def functions(call: Callable[[], object]) -> set[str]:
 
 def test_a_search_of_a_provider_is_short(provider: PostgresProvider) -> None:
     passed = functions(lambda: provider.hybrid_search([1, 0, 0], "invoice"))
-    assert "/services/provider.py AsyncSearchProvider.hybrid_search" in passed
+    assert "/services/provider.py SearchProvider.hybrid_search" in passed
     assert len(passed) <= 20, sorted(passed)
-    assert len({one.split()[0] for one in passed}) <= 6, sorted(passed)
+    assert len({one.split()[0] for one in passed}) <= 5, sorted(passed)
     own = [one for one in PostgresProvider.__mro__ if one.__module__.startswith("second_brain")]
     assert len(own) <= 4, own
 

@@ -271,7 +271,7 @@ def test_pages_and_filters_are_passed_on(edge: Edge) -> None:
     filters = [{"field": "metadata.a", "op": "eq", "value": 1}]
     assert edge.ask({"query": "invoice", "filters": filters}).json() == {
         **{"results": [], "total_count": 0, "next_offset": None},
-        **{"truncated": False, "pool_ended": False},
+        **{"truncated": False, "pool_ended": False, "left_out": 0},
         **dict.fromkeys(["answer_confidence", "notes", "degraded"]),
     }
 

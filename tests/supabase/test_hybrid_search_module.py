@@ -41,6 +41,7 @@ from postgrest_server import JWT_SECRET, free_port
 from second_brain import errors
 from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.services.arguments import DEFAULTS, SQL_NAMES, bound
+from second_brain.services.searches import HYBRID
 from second_brain.services.supabase import SupabaseProvider
 from support.documents import embedded, upsert
 
@@ -242,9 +243,9 @@ def test_python_reads_an_argument_as_the_table_says(case: dict[str, Any]) -> Non
     value = datetime.fromisoformat(case["time"]) if "time" in case else case["value"]
     if "refused" in case:
         with pytest.raises(InvalidInputError, match=f"^({name}|{sql_name})"):
-            bound({name: value}, "search()")
+            bound({name: value}, HYBRID)
     else:
-        arguments, _ = bound({name: value}, "search()")
+        arguments = bound({name: value}, HYBRID)
         expected = DEFAULTS[name] if case["becomes"] is None else case["becomes"]
         assert arguments[sql_name] == expected
         assert isinstance(arguments[sql_name], bool) == isinstance(expected, bool)

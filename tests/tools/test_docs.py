@@ -43,7 +43,7 @@ PAGES = [README, *sorted(DOCS.glob("*.md"))]
 NAMED_PAGES = [pytest.param(page, id=page.stem) for page in PAGES]
 
 # What is in ts is type-checked by test_frontend.py; what is in js runs in clients/js/test.
-LANGUAGES = {"sql", "python", "sh", "text", "ts", "js", "toml", "mermaid"}
+LANGUAGES = {"sql", "python", "sh", "text", "ts", "js", "toml", "mermaid", "yaml"}
 # Each needs a Supabase project, or a package of over 1 GB.
 MOST_NOT_RUN = 5
 NUMBERS = {20, 21, 23, 26, 700, 701, 1700}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import secrets
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 from fruit import HOSTILE, fruit
@@ -97,6 +99,33 @@ def test_eval_prints_a_table_and_what_the_gain_is_worth(
     assert "hybrid against vector: +" in done.out
     assert "not significant" in done.out
     assert "Loading 3 documents" in done.err
+
+
+def test_the_gate_fails_below_a_floor_or_the_baseline_and_refuses_another_corpus(
+    on_server: Run, fruit: Path
+) -> None:
+    stored = fruit.parent / "before.json"
+    stored.write_text(on_server("corpus", "eval", "--json").out)
+    gate = ("corpus", "eval", "--baseline", str(stored))
+    done = on_server(*gate, "--fail-under", "nDCG@10=1", "--tolerance", "0")
+    assert (done.code, "fell" in done.out) == (0, False), done.err
+    # The text leg alone does not find q2.
+    worse = ("--weights", "0", "1")
+    done = on_server(*gate, *worse, "--tolerance", ".4", "--fail-under", "MRR@10=.6")
+    assert done.code == 1
+    assert re.search(r"automobile +1.000 +0.000", done.out)
+    assert "Failed: nDCG@10 is 0.500, 0.500 below the baseline's 1.000" in done.out
+    assert "Failed: MRR@10 is 0.500, below 0.6" in done.out
+    done = on_server(*gate, *worse, "--tolerance", ".5", "--json")
+    assert (done.code, "automobile" in done.err) == (0, True)
+    assert json.loads(done.out)["fingerprint"]
+    done = on_server(*gate, "--fail-under", "MAP=.6")
+    assert (done.code, "measures: nDCG@10, Recall@100" in done.err) == (2, True)
+    with (fruit / "corpus.jsonl").open("a") as corpus:
+        corpus.write('{"_id": "pears", "title": "", "text": "They are green."}\n')
+    np.save(fruit.parent / "docs.npy", np.eye(4, 3, dtype=np.float16))
+    done = on_server(*gate)
+    assert (done.code, "is of another corpus" in done.err) == (1, True)
 
 
 @pytest.mark.slow

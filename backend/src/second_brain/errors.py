@@ -6,7 +6,7 @@ An error names what went wrong, the code of PostgreSQL or PostgREST, and what to
 import inspect
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
@@ -431,7 +431,6 @@ def documented(client: Client) -> Client:
 
 
 def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
-    # The arguments are bound before the block, so that only the method's body is inside.
     if inspect.isasyncgenfunction(method):
 
         @wraps(method)
@@ -454,18 +453,27 @@ def _documented(method: Callable[..., Any]) -> Callable[..., Any]:
             except WRONG_VALUE as error:
                 refuse(method, error)
 
-        # For `blocking`, which does the same.
-        wait.documented = method  # type: ignore[attr-defined]
         return wait
+
+    if inspect.isgeneratorfunction(method):
+
+        @wraps(method)
+        def each(*args: object, **kwargs: object) -> Iterator[Any]:
+            try:
+                yield from method(*args, **kwargs)
+            except WRONG_VALUE as error:
+                refuse(method, error)
+
+        return each
 
     signature = inspect.signature(method)
 
     @wraps(method)
     def call(*args: object, **kwargs: object) -> object:
-        bound = signature.bind(*args, **kwargs)
         try:
-            return method(*bound.args, **bound.kwargs)
+            return method(*args, **kwargs)
         except WRONG_VALUE as error:
+            signature.bind(*args, **kwargs)
             refuse(method, error)
 
     return call

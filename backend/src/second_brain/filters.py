@@ -22,6 +22,7 @@ from second_brain.lists import Operator as Operator
 Value = TypeVar("Value")
 
 # After an even number of backslashes.
+_DEEPEST_PATH = 20
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 OPERATORS = tuple(TAKES)
@@ -259,17 +260,26 @@ def _dumped(value: object) -> str:
 
 
 def _path_of_fault(value: object, name: str) -> str:
-    parts: Iterable[tuple[str, object]] = ()
-    if isinstance(value, Mapping):
-        parts = ((f"{name}.{key!s:.100}", part) for key, part in value.items())
-    elif isinstance(value, list | tuple):
-        parts = ((f"{name}[{place}]", part) for place, part in enumerate(value))
-    for path, part in parts:
-        try:
-            _dumped(part)
-        except (TypeError, ValueError):
-            return _path_of_fault(part, path)
+    # Values can contain themselves.
+    for _ in range(_DEEPEST_PATH):
+        parts: Iterable[tuple[str, object]] = ()
+        if isinstance(value, Mapping):
+            parts = ((f"{name}.{key!s:.100}", part) for key, part in value.items())
+        elif isinstance(value, list | tuple):
+            parts = ((f"{name}[{place}]", part) for place, part in enumerate(value))
+        faulty = next((one for one in parts if not _is_json(one[1])), None)
+        if faulty is None:
+            break
+        name, value = faulty
     return name
+
+
+def _is_json(value: object) -> bool:
+    try:
+        _dumped(value)
+    except (RecursionError, TypeError, ValueError):
+        return False
+    return True
 
 
 def json_default(value: object) -> Any:

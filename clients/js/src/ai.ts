@@ -9,7 +9,9 @@ import {
   fitting,
   InvalidInputError,
   type Json,
+  MAX_TOKENS,
   meant,
+  overBudget,
   present,
   readArgument,
   type Search,
@@ -22,10 +24,9 @@ import {
 } from "./index.ts";
 
 /** The arguments that a model may set; who asks is never one of them. */
-export type ModelArgument = Exclude<
-  keyof typeof ARGUMENTS,
-  "query_text" | "required_filters"
->;
+export type ModelArgument =
+  | Exclude<keyof typeof ARGUMENTS, "query_text" | "required_filters">
+  | "max_tokens";
 
 export interface SearchToolOptions<F extends SearchFunction> {
   /** What the corpus is about, for the model. */
@@ -39,6 +40,7 @@ export interface SearchToolOptions<F extends SearchFunction> {
 const { query_text: query, required_filters: _server, ...OTHERS } = ARGUMENTS;
 const OFFERED: Record<ModelArgument, ArgumentSchema> = {
   ...OTHERS,
+  max_tokens: MAX_TOKENS,
   // More would not fit into the context of a model.
   match_count: { ...OTHERS.match_count, minimum: 1, maximum: 50 },
 };
@@ -65,6 +67,8 @@ export type Found = {
   hints: string[];
   total_count: number | null;
   next_offset: number | null;
+  /** Further results that do not fit into max_tokens. */
+  left_out: number;
   answer_confidence: number | null;
   notes: Json | null;
   degraded: string | null;
@@ -151,14 +155,15 @@ export function searchTool<F extends SearchFunction>(
         Object.fromEntries(SHOWN.map((name) => [name, hit[name]])) as Found["results"][number]
       ),
     );
-    const { total_count, answer_confidence, notes, degraded } = page;
+    const { total_count, left_out, answer_confidence, notes, degraded } = page;
     const { match_offset } = given as { match_offset?: number };
     const found = {
       results,
-      hints,
+      hints: [...hints, ...overBudget(left_out)],
       total_count,
       // What does not fit begins the next page.
       next_offset: hints.length > 0 ? Number(match_offset ?? 0) + results.length : next_offset,
+      left_out,
       answer_confidence,
       notes,
       degraded,

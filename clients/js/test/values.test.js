@@ -11,6 +11,7 @@ import {
   hybridSearch,
   searchArguments,
   searchPages,
+  withinTokens,
 } from "@second-brain-sql/client";
 import { searchTool } from "@second-brain-sql/client/ai";
 import { SecondBrainRetriever, SecondBrainVectorStore } from "@second-brain-sql/client/langchain";
@@ -136,6 +137,34 @@ describe("the arguments of a search", () => {
         assert.deepEqual(read, becomes ?? undefined, JSON.stringify(options));
       }
     }
+  });
+
+  test("texts fit into a budget of tokens as the table says, which Python's tests read, too", async () => {
+    const table = JSON.parse(await readFile(new URL("tests/cases/tokens.json", ROOT), "utf8"));
+    for (const { texts, most, kept } of table) assert.equal(withinTokens(texts, most), kept, texts);
+  });
+
+  test("a page ends where the budget does, and the next one begins there", async () => {
+    const database = await installed();
+    await emptied(database);
+    const service = asService(database);
+    const chunks = ["one", "two", "three"].map((content) => ({ content: `heron ${content}` }));
+    await service.upsert({ external_key: "a" }, chunks);
+    const whole = await service.search("heron");
+    assert.equal(whole.left_out, 0);
+    const page = await service.search("heron", { max_tokens: 6, match_count: 3 });
+    assert.deepEqual([page.hits.length, page.left_out, page.next_offset], [2, 1, 2]);
+    const all = [];
+    for await (const { hits } of service.pages("heron", { max_tokens: 1 })) all.push(...hits);
+    assert.deepEqual(all.map((hit) => hit.id), whole.hits.map((hit) => hit.id));
+    const count_tokens = (text) => text.split(" ").length;
+    const counted = await service.search("heron", { max_tokens: 4, count_tokens });
+    assert.equal(counted.hits.length, 2);
+    await assert.rejects(service.search("heron", { max_tokens: 0 }), refused("max_tokens"));
+    const tool = searchTool(service, { arguments: ["max_tokens"] });
+    const { results, left_out, hints } = await tool.execute({ query: "heron", max_tokens: 1 }, {});
+    assert.deepEqual([results.length, left_out], [1, 2]);
+    assert.match(hints.join(), /max_tokens/);
   });
 
   test("an offset of a URL continues the list, and a timeout may be a fraction", async () => {

@@ -142,7 +142,6 @@ export const ARGUMENTS: Record<
   Exclude<keyof SearchArguments, "query_embedding" | "viewer_id" | "viewer_groups" | "public_only">,
   ArgumentSchema
 > = {
-  query_text: { type: "string", description: "the words of the query, for the text leg" },
   match_count: { type: "integer", description: "the most hits" },
   match_threshold: {
     type: "number",
@@ -224,6 +223,7 @@ export const ARGUMENTS: Record<
   },
   snippets: { type: "integer", description: "the passages of a snippet, 1 to 3" },
   order_by: { type: "string", description: "a field with a date or number, such as document_date" },
+  query_text: { type: "string", description: "the words of the query, for the text leg" },
 };
 
 /** The columns that a condition of a filter can name. */
@@ -269,6 +269,8 @@ export const ADVICE =
 /** @internal */ export const ANSWER_BOUND = 60000;
 /** @internal */ export const LEFT_OUT =
   "further results do not fit into an answer: ask for fewer, with fewer neighbours.";
+/** @internal */ export const OVER_BUDGET =
+  "further results do not fit into max_tokens: raise it to see them.";
 /** @internal */ export const INVISIBLE =
   "[\u0000-\b\u000e-\u001f\u007f-\u0084\u0086-\u009f\u00ad-\u00ad\u061c-\u061c\u180e-\u180e\u200b-\u200b\u200e-\u200f\u202a-\u202e\u2060-\u206f\ufeff-\ufeff\ufff9-\ufffb\udb40\udc00-\udb43\udfff]|(?<=[\ufe00-\ufe0f])[\ufe00-\ufe0f]+|(?<=[\u200c\u200d])[\u200c\u200d]+";
 

@@ -1,7 +1,8 @@
 // What language models send to a tool and get from it: the same in every tool.
 
-import { ANSWER_BOUND, type ArgumentSchema, INVISIBLE, LEFT_OUT } from "./contract.ts";
+import { ANSWER_BOUND, type ArgumentSchema, INVISIBLE, LEFT_OUT, OVER_BUDGET } from "./contract.ts";
 import { SecondBrainError } from "./errors.ts";
+import { withinTokens } from "./hybrid_search.ts";
 
 const encoder = new TextEncoder();
 const HIDDEN = new RegExp(INVISIBLE, "gu");
@@ -31,7 +32,10 @@ export function takesText(schema: ArgumentSchema | { [key: string]: unknown }): 
 }
 
 /** @internal The results that fit into an answer, at least one, and what to say of the others. */
-export function fitting<Result extends { content: string }>(found: Result[]) {
+export function fitting<Result extends { content: string }>(
+  found: Result[],
+  max_tokens?: number | null,
+) {
   const results: Result[] = [];
   let length = 0;
   for (const one of found) {
@@ -43,7 +47,17 @@ export function fitting<Result extends { content: string }>(found: Result[]) {
     results.push(shown);
   }
   const left = found.length - results.length;
-  return { results, hints: left > 0 ? [`${left} ${LEFT_OUT}`] : [] };
+  const most = withinTokens(results.map((one) => one.content), max_tokens);
+  const hints = [
+    ...overBudget(results.length - most),
+    ...(left > 0 ? [`${left} ${LEFT_OUT}`] : []),
+  ];
+  return { results: results.slice(0, most), hints };
+}
+
+/** @internal What to say of this many results that do not fit into a budget of tokens. */
+export function overBudget(left: number): string[] {
+  return left > 0 ? [`${left} ${OVER_BUDGET}`] : [];
 }
 
 /** @internal An error with its remedy in the message, which is all that a model gets. */

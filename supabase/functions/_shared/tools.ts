@@ -182,6 +182,13 @@ export const TOOLS = {
           "title": "Merge Duplicates",
           "type": "boolean",
         },
+        "max_tokens": {
+          "anyOf": [{ "minimum": 1, "type": "integer" }, { "type": "null" }],
+          "default": null,
+          "description":
+            "The best results whose passages have at most this many tokens of 4 characters, at least one; left_out counts the others.",
+          "title": "Max Tokens",
+        },
         "filters": {
           "anyOf": [
             { "items": { "additionalProperties": true, "type": "object" }, "type": "array" },

@@ -93,7 +93,7 @@ function passage(hit: SearchHit, excerpt: number) {
 /** Search, and return what fits into an answer, with hints about the whole. */
 async function found(
   token: string,
-  asked: Asked,
+  { max_tokens, ...asked }: Asked,
   legs = "hybrid",
   excerpt = EXCERPTS.hybrid_search,
 ) {
@@ -102,14 +102,15 @@ async function found(
     // The chunks of few documents filled the pools.
     answer = await searched(token, { pool_size: LARGEST_POOL, ...asked }, legs);
   }
-  const shown = fitting(answer.results.map((hit) => passage(hit, excerpt)));
+  const shown = fitting(answer.results.map((hit) => passage(hit, excerpt)), max_tokens);
   const hints = [
     ...(answer.degraded ? [`${answer.degraded}.`] : []),
     ...(answer.pool_ended ? [MORE] : []),
     ...shown.hints,
   ];
   const truncated = answer.truncated || shown.hints.length > 0;
-  return { ...answer, results: shown.results, hints, truncated };
+  const left_out = answer.results.length - shown.results.length;
+  return { ...answer, results: shown.results, hints, truncated, left_out };
 }
 
 const LARGEST_POOL = 1000;

@@ -316,6 +316,8 @@ def _search(
             answer["facets"] = counts
         if response.pending_embeddings is not None:
             answer["pending_embeddings"] = response.pending_embeddings
+        if response.left_out:
+            answer["left_out"] = response.left_out
         if response.empty is not None:
             answer["empty"] = response.empty.model_dump()
         if response.degraded is not None:

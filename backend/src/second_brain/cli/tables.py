@@ -19,10 +19,10 @@ from second_brain.services.results import REMEDIES, FacetCount
 _PIPED_WIDTH = 100
 
 
-def new_console() -> Console:
+def new_console(*, stderr: bool = False) -> Console:
     """Return a console that is wide enough for a table when the output is not a terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(width=_PIPED_WIDTH, stderr=stderr)
 
 
 def new_table(*columns: str | Column, right: Iterable[str] = ()) -> Table:

@@ -20,7 +20,7 @@ import psycopg
 
 from second_brain.errors import UnavailableError, documented, redacted, translate
 from second_brain.frozen import Frozen
-from second_brain.services.blocking import finished
+from second_brain.services.calls import finished
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA
 from second_brain.services.supabase import SupabaseProvider

@@ -8,6 +8,7 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -71,6 +72,15 @@ class Questions:
     remarks: tuple[str, ...] = ()
     depth: int = 50
 
+    @property
+    def fingerprint(self) -> str:
+        """What two runs must have in common to be compared: questions, judgments, documents."""
+        asked = [(one.id, one.text, sorted(self.qrels[one.id].items())) for one in self.queries]
+        return sha256(repr((asked, self._corpus(), self.depth)).encode()).hexdigest()[:16]
+
+    def _corpus(self) -> object:
+        return self.document_count
+
     def relevant(self, query_id: str) -> dict[str, int]:
         """Return the query's relevant documents with their grades, best first."""
         grades = self.qrels[query_id].items()
@@ -99,6 +109,9 @@ class Collection(Questions):
     depth: int = 100
     documents: Sequence[Document] = ()
     queries_in_file: int = 0
+
+    def _corpus(self) -> object:
+        return self.documents
 
 
 @dataclass(frozen=True)

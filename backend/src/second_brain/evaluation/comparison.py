@@ -169,6 +169,17 @@ class Comparison:
         return counts
 
 
+def reference_of(modes: Sequence[Mode], given: str | None = None) -> str:
+    """Return the mode that the others are compared with: stored settings, else auto, else first."""
+    names = [mode.name for mode in modes]
+    return given or next((name for name in (STORED, "auto") if name in names), names[0])
+
+
+def measures_of(questions: Questions) -> tuple[str, ...]:
+    """Return the names of the measures."""
+    return NDCG, f"Recall@{questions.depth}", "MRR@10", CONDENSED
+
+
 def measure(
     answer: Ask,
     questions: Questions,
@@ -187,8 +198,7 @@ def measure(
     mode `rerank`, and each question and text is scored once.
     """
     named = {mode.name: mode for mode in modes}
-    if reference is None:
-        reference = next((name for name in (STORED, "auto") if name in named), modes[0].name)
+    reference = reference_of(modes, reference)
 
     def ask(query: Query, mode: Mode) -> Answer:
         return answer(query, mode.leg, mode.settings, questions.depth, mode.reranker)
@@ -235,7 +245,7 @@ def moved(
 
 
 def _measured(questions: Questions, run: Run) -> dict[str, dict[str, float]]:
-    measures = (NDCG, f"Recall@{questions.depth}", "MRR@10")
+    *measures, _ = measures_of(questions)
     judged = {
         query: [document for document in answer.documents if document in questions.qrels[query]]
         for query, answer in run.items()

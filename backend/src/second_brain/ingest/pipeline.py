@@ -38,8 +38,7 @@ from second_brain.ingest.sources import KnowledgeSource, UnreadDocument
 from second_brain.ingest.splitting import DEFAULT_CHUNKING, Chunk, Chunking, split
 from second_brain.models import Embedder, Encoder, as_embedder
 from second_brain.models.hosted import estimate_tokens
-from second_brain.services.blocking import finished
-from second_brain.services.calls import is_rolled_back, retried
+from second_brain.services.calls import finished, is_rolled_back, retried
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.write import WRITE_RETRIES, KnowledgeWriter, UpsertCounts
 

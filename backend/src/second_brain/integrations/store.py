@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from second_brain.errors import InvalidInputError
 from second_brain.filters import Filters, json_form
-from second_brain.services.blocking import finished
+from second_brain.services.calls import finished
 from second_brain.services.install import SCHEMA, Install
 from second_brain.services.postgres import Database, PostgresProvider
 from second_brain.services.write import KnowledgeWriter

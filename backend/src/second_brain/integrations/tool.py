@@ -11,6 +11,7 @@ from second_brain.retrieval.tool_arguments import (
     ADVICE,
     checked,
     fitting,
+    over_budget,
     search_arguments,
     told,
     visible,
@@ -82,7 +83,8 @@ def _text(response: SearchResponse) -> str:
     )
     answer = response.model_dump(
         mode="json",
-        include={"total_count", "answer_confidence", "notes", "degraded", "empty"},
+        include={"total_count", "answer_confidence", "notes", "degraded", "empty", "left_out"},
         exclude_none=True,
     )
+    hints += over_budget(response.left_out)
     return visible(json.dumps({"results": results, "hints": hints, **answer}, ensure_ascii=False))

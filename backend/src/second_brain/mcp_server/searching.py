@@ -110,7 +110,7 @@ class _Search(Tool):
     async def answer(self, context: Context) -> Answer:
         """Return the hits, with links to their documents."""
         response = await context.search(self.asked(context.scope, context.service.settings))
-        shown = found(response, self.excerpt)
+        shown = found(response, self.excerpt, getattr(self, "max_tokens", None))
         has_links = context.protocol_version >= _LINKS_SINCE
         links = _links(response.results[: len(shown.results)]) if has_links else ()
         return Answer(as_text(shown, response), shown, links)
@@ -221,6 +221,12 @@ class HybridSearch(_Search):
         "it, a document is one result.",
     )
     merge_duplicates: bool = argument_field("merge_duplicates")
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="The best results whose passages have at most this many tokens of 4 "
+        "characters, at least one; left_out counts the others.",
+    )
     filters: Annotated[list[dict[str, Any]] | dict[str, Any] | None, _CONDITIONS] = Field(
         None,
         description="Conditions that must all hold, such as "
@@ -243,7 +249,7 @@ class HybridSearch(_Search):
     def asked(self, scope: Scope, settings: SearchSettings) -> SearchQuery:
         """Return a hybrid search of documents, with reranking if the settings enable it."""
         same = type(self).model_fields.keys() & SearchQuery.model_fields.keys()
-        given = {name: getattr(self, name) for name in same - {"filters", "like_ids"}}
+        given = {name: getattr(self, name) for name in same - {"filters", "like_ids", "max_tokens"}}
         return scope.query(
             conditions=listed(self.filters),
             like_ids=self.like_ids or None,

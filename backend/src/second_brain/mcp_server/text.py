@@ -56,7 +56,8 @@ class Passage(BaseModel):
 class Found(BaseModel):
     """The answer of a search, with the keys of a SearchResponse.
 
-    `hints` says what a model should know of the whole answer. `truncated`: results are missing.
+    `hints` says what a model should know of the whole answer. `truncated`: results are missing,
+    `left_out` of those that were found.
     """
 
     results: list[Passage]
@@ -71,26 +72,32 @@ class Found(BaseModel):
     degraded: Degraded | None
     pool_ended: bool
     truncated: bool
+    left_out: int
     remedy: str | None
     notes: Notes | None
     pending_embeddings: int | None
     empty: EmptyAnswer | None
 
 
-def found(response: SearchResponse, excerpt: int = PASSAGE_BOUND) -> Found:
+def found(
+    response: SearchResponse, excerpt: int = PASSAGE_BOUND, max_tokens: int | None = None
+) -> Found:
     """Return the response for a model: of a passage at most `excerpt` characters, quoted.
 
-    Results that do not fit into ANSWER_BOUND are left out, and `hints` says so.
+    Results that do not fit into ANSWER_BOUND, or whose passages do not fit into `max_tokens`, are
+    left out, and `hints` says so.
     """
     columns = Passage.model_fields.keys() - {"content"}
     shown, left_out = fitting(
         [
             {"content": _quoted(_passage(hit, excerpt)), **hit.model_dump(include=columns)}
             for hit in response.results
-        ]
+        ],
+        max_tokens,
     )
     same = response.model_dump(include=Found.model_fields.keys() - {"results", "hints"})
     same["truncated"] = same["truncated"] or bool(left_out)
+    same["left_out"] = len(response.results) - len(shown)
     hints = [*_hints(response), *left_out]
     return Found(results=[Passage(**one) for one in shown], hints=hints, **same)
 

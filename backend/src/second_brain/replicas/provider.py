@@ -19,8 +19,7 @@ from second_brain.replicas.choice import (
     checked_position,
     is_for_the_next,
 )
-from second_brain.services.blocking import settled
-from second_brain.services.calls import ClientOptions, Deadline
+from second_brain.services.calls import ClientOptions, Deadline, settled
 from second_brain.services.connection_calls import AnyDatabase, ConnectionCall, OverPsycopg
 from second_brain.services.connections import address, secrets
 from second_brain.services.install import SCHEMA

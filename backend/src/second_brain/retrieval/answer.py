@@ -134,6 +134,9 @@ class SearchResponse(ResponseNames):
     missing on this page. `remedy` says what to do about either. `exact_total`, where it is asked
     for, is the length that the list would have with pools without bound.
 
+    `left_out` is how many further results of this page do not fit into `max_tokens`: the next page
+    begins at `offset` and the number of `results`.
+
     `pending_embeddings` is how many chunks that the search could find have no embedding yet, so
     that the search finds them by their words only; 1,000 means 1,000 or more. It is None in mode
     text, and if the chunks could not be counted.
@@ -154,6 +157,7 @@ class SearchResponse(ResponseNames):
     degraded: Degraded | None = None
     pool_ended: bool = False
     truncated: bool = False
+    left_out: int = 0
     remedy: str | None = None
     exact_total: int | None = None
     notes: Notes | None = None

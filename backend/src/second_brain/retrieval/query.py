@@ -207,6 +207,11 @@ class SearchQuery(QueryNames):
     min_confidence: float | None = argument_field("min_confidence", ge=0, le=1)
     snippets: int = argument_field("snippets", ge=1, le=3)
     order_by: str | None = argument_field("order_by")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="The best results with at most this many tokens, at least one result.",
+    )
 
     @property
     def text_mode(self) -> TextMode:
@@ -275,3 +280,4 @@ class QueryOptions(AccessOptions, total=False):
     min_confidence: float | None
     snippets: int
     order_by: str | None
+    max_tokens: int | None

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -55,18 +55,21 @@ from second_brain.retrieval.plan import (
     Plan,
     applied_filters,
     by_source_category,
+    checked_query,
+    planned,
     search_options,
     weights,
 )
-from second_brain.retrieval.query import OperatorQuery
+from second_brain.retrieval.query import OFFSET_BOUND, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.query_log import QueryLog
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
 from second_brain.retrieval.threads import Threads
-from second_brain.services.arguments import Leg, RowOptions
+from second_brain.retrieval.tokens import CountTokens, count_tokens, within
+from second_brain.services.arguments import LARGEST_POOL, Leg, RowOptions
 from second_brain.services.calls import Deadline
 from second_brain.services.last_write import last_write
-from second_brain.services.results import EmbeddingModel, MemorySearchResult
+from second_brain.services.results import EmbeddingModel, FacetCount, MemorySearchResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +88,10 @@ _MOST_COUNTS = 1000
 _REMEDY_OF_RERANKING = (
     "More rows may match: the reranker orders limit times RERANKING_CANDIDATE_MULTIPLIER "
     "candidates. Raise one of the two, or search in another mode."
+)
+
+_REMEDY_OF_OFFSET = (
+    f"More results follow, but a search skips at most {OFFSET_BOUND}: narrow it with filters."
 )
 
 _NOT_OF_ONE_LEG = (
@@ -119,17 +126,19 @@ class Retrieval(ABC):
     _provider: Any
     _query_log: QueryLog | None
 
-    _made_of: tuple[Any, ...]
+    _made_of: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how a copy is made: threads and caches are each one's own."""
-        return type(self), self._made_of
+        given, named = self._made_of
+        return partial(type(self), **named), given
 
     def __init__(
         self,
         embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
         reranker: AnyReranker | None,
         settings: SearchSettings | None,
+        count_tokens: CountTokens = count_tokens,
     ) -> None:
         if not isinstance(settings, SearchSettings | None):
             raise TypeError(f"settings must be SearchSettings, not {type(settings).__name__}")
@@ -138,6 +147,7 @@ class Retrieval(ABC):
                 "reranker must be a function of a question and texts, "
                 f"not {type(reranker).__name__}"
             )
+        self._count_tokens = count_tokens
         self.settings = SearchSettings() if settings is None else settings
         if self.settings.search_log_json:
             log_json()
@@ -206,6 +216,33 @@ class Retrieval(ABC):
         given = await self._compute("the embedder", call, deadline.left(), is_async(embedder.embed))
         return unit_vectors(given, len(texts), embedder.dimensions, embedder.model), embedder.model
 
+    def _plan(self, question: str | SearchQuery, options: QueryOptions) -> Plan:
+        return planned(*checked_query(question, options), self.settings)
+
+    async def _pages(
+        self, plan: Plan, timeout: float | None
+    ) -> AsyncGenerator[SearchResponse, None]:
+        offset = plan.query.offset
+        while True:
+            query = plan.query.model_copy(update={"offset": offset})
+            page = await self._search(replace(plan, query=query, pool=LARGEST_POOL), timeout)
+            offset += len(page.results)
+            is_short = len(page.results) + page.left_out < plan.limit
+            is_last = offset >= (page.total_count or 0) or (is_short and not page.left_out)
+            if not is_last and offset > OFFSET_BOUND:
+                page = page.model_copy(update={"truncated": True, "remedy": _REMEDY_OF_OFFSET})
+                is_last = True
+            if page.results:
+                yield page
+            if is_last:
+                return
+
+    async def _facets(self, plan: Plan, timeout: float | None, **wanted: Any) -> list[FacetCount]:
+        count = self._provider.count_facets
+        found = await self._explained(count, replace(plan, retrieval="text"), timeout, **wanted)
+        counts: list[FacetCount] = found.answer
+        return counts
+
     async def _search(
         self, plan: Plan, timeout: float | None, on_part: Callable[[Part], object] | None = None
     ) -> SearchResponse:
@@ -265,6 +302,9 @@ class Retrieval(ABC):
             has_more = has_more or (total or 0) > len(hits)
             total, places = len(hits), places[first : first + plan.limit]
         pool_ended = has_more and first + len(places) >= (total or 0)
+        wanted = len(places)
+        shown = (hits[place].metadata.get("context") or hits[place].content for place in places)
+        places = places[: within(shown, plan.query.max_tokens, self._count_tokens)]
         used = found.used
         if found.is_inferred and "embedding" not in (details.get("notes") or {}):
             # No text hit has an embedding, or the provider makes none.
@@ -293,6 +333,7 @@ class Retrieval(ABC):
             degraded=found.degraded,
             pool_ended=pool_ended,
             truncated=details.get("truncated", False),
+            left_out=wanted - len(places),
             remedy=details.get("remedy") or (_REMEDY_OF_RERANKING if pool_ended else None),
             exact_total=details.get("exact_total"),
             notes=details.get("notes"),
@@ -457,7 +498,7 @@ class Retrieval(ABC):
         is_inferred: bool = False,
     ) -> Any:
         """Return the provider's answer to a search with one leg or both."""
-        first, *further = [
+        question, *further = [
             (vector, None if used == "vector" else text or None)
             for vector, text in zip(vectors, plan.texts, strict=True)
         ]
@@ -465,7 +506,7 @@ class Retrieval(ABC):
             *(plan, used, further, self.settings, deadline.left()), embedding_from_text=is_inferred
         )
         try:
-            return await self._wait(ask(*first, **options))
+            return await self._wait(ask(*question, **options))
         except InvalidInputError as error:
             if str(error).startswith("filter_type "):
                 # The service's name of it.

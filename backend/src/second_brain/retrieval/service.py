@@ -1,75 +1,67 @@
-"""The retrieval service, for an event loop and for threads.
-
-`search` is written once, in `AsyncRetrievalService`.
-"""
+"""The retrieval service, for threads and for an event loop; what both share is `Retrieval`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack, cast
 
-from second_brain.errors import (
-    ConfigurationError,
-    SearchTimeoutError,
-    documented,
-)
+from second_brain.errors import ConfigurationError, SearchTimeoutError, documented
 from second_brain.models import Embedder, Encoder, is_async
 from second_brain.models.rerankers import Reranker
 from second_brain.retrieval.answer import Explanation, SearchResponse
-from second_brain.retrieval.embedding import (
-    AnyEmbedder,
-    query_function,
-)
-from second_brain.retrieval.plan import (
-    checked_query,
-    planned,
-)
-from second_brain.retrieval.query import OFFSET_BOUND, QueryOptions, SearchQuery
+from second_brain.retrieval.embedding import AnyEmbedder, query_function
+from second_brain.retrieval.query import QueryOptions, SearchQuery
 from second_brain.retrieval.query_log import AsyncQueryLog, BlockingQueryLog
 from second_brain.retrieval.retrieval import LONGEST_WAIT, AnyReranker, Retrieval
 from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part
-from second_brain.services.arguments import LARGEST_POOL, RowOptions
-from second_brain.services.blocking import blocking, blocking_iterator, finished
+from second_brain.retrieval.tokens import CountTokens, count_tokens
+from second_brain.services.arguments import RowOptions
+from second_brain.services.calls import finished, iterated
 from second_brain.services.provider import AsyncSearchProvider, SearchProvider
 from second_brain.services.results import FacetCount
 
-_REMEDY_OF_OFFSET = (
-    f"More results follow, but a search skips at most {OFFSET_BOUND}: narrow it with filters."
-)
-
 
 @documented
-class AsyncRetrievalService(Retrieval):
+class RetrievalService(Retrieval):
     """Search by a question, over a provider, with the embedder of the corpus's model.
 
     Several embedders may be given: the one whose model and dimensions the stored chunks have is
     used. A model object with `encode` is an embedder too, see EncoderEmbedder. `reranker` is any
     function of a question and texts that scores each; without one it is the cross-encoder that the
     settings name: when they ask for reranking, a service without its package or weights is not
-    made (MissingExtraError, ConfigurationError). Embedders and rerankers that are coroutine
-    functions are awaited, all others run in a thread. `settings` are read from the environment
-    when they are not given.
+    made (MissingExtraError, ConfigurationError). `settings` are read from the environment
+    when they are not given. `count_tokens` counts those of a result's content (with neighbours: its
+    context) for `max_tokens`; without it, 4 characters are a token.
     """
 
     def __init__(
         self,
-        provider: AsyncSearchProvider,
-        embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
-        reranker: AnyReranker | None = None,
+        provider: SearchProvider,
+        embedder: Embedder | Encoder | Sequence[Embedder | Encoder],
+        reranker: Reranker | None = None,
         settings: SearchSettings | None = None,
+        *,
+        count_tokens: CountTokens = count_tokens,
     ) -> None:
-        _check_provider(provider, AsyncSearchProvider)
-        super().__init__(embedder, reranker, settings)
-        self._provider, self._made_of = provider, (provider, embedder, reranker, self.settings)
+        _check_provider(provider, SearchProvider)
+        super().__init__(embedder, reranker, settings, count_tokens)
+        given = (provider, embedder, reranker, self.settings)
+        self._provider, self._made_of = provider, (given, {"count_tokens": count_tokens})
         is_logged = self.settings.query_log != "off"
-        self._query_log: AsyncQueryLog | None = (
-            AsyncQueryLog(provider, self.settings) if is_logged else None
+        self._query_log: BlockingQueryLog | None = (
+            BlockingQueryLog(provider, self.settings) if is_logged else None
         )
+        if is_async(self._reranker) or any(
+            is_async(query_function(one)) for one in self._embedders
+        ):
+            raise ConfigurationError(
+                "an embedder or the reranker is a coroutine function",
+                remedy="Use AsyncRetrievalService.",
+            )
 
-    async def search(
+    def search(
         self,
         question: str | SearchQuery,
         *,
@@ -89,10 +81,10 @@ class AsyncRetrievalService(Retrieval):
         raised as one of `second_brain.errors`: so is an embedder's in mode `vector`, which has no
         fallback, a timeout, and a corpus of another model (ConfigurationError).
         """
-        plan = planned(*checked_query(question, options), self.settings)
-        return await self._search(plan, timeout, on_part)
+        plan = self._plan(question, options)
+        return finished(self._search(plan, timeout, on_part))
 
-    async def hybrid_search(
+    def hybrid_search(
         self,
         question: str,
         *,
@@ -100,38 +92,26 @@ class AsyncRetrievalService(Retrieval):
         **options: Unpack[QueryOptions],
     ) -> SearchResponse:
         """Search in mode hybrid, as callers of an earlier system do; `k` is the constant of rrf."""
-        plan = planned(*checked_query(question, {"mode": "hybrid", **options}), self.settings)
-        return await self._search(plan, timeout)
+        plan = self._plan(question, {"mode": "hybrid", **options})
+        return finished(self._search(plan, timeout))
 
-    async def search_pages(
+    def search_pages(
         self,
         question: str | SearchQuery,
         *,
         timeout: float | None = None,
         **options: Unpack[QueryOptions],
-    ) -> AsyncGenerator[SearchResponse, None]:
+    ) -> Iterator[SearchResponse]:
         """Yield page after page of `limit` results, to the end of the list.
 
         The arguments are those of `search`. All pages cut one list, made with the largest pool; the
         last one says whether the pools ended it. Each page is a search of its own, which embeds the
         question, and which `timeout` is for.
         """
-        first = planned(*checked_query(question, options), self.settings)
-        offset = first.query.offset
-        while True:
-            query = first.query.model_copy(update={"offset": offset})
-            page = await self._search(replace(first, query=query, pool=LARGEST_POOL), timeout)
-            offset += first.limit
-            is_last = len(page.results) < first.limit or offset >= (page.total_count or 0)
-            if not is_last and offset > OFFSET_BOUND:
-                page = page.model_copy(update={"truncated": True, "remedy": _REMEDY_OF_OFFSET})
-                is_last = True
-            if page.results:
-                yield page
-            if is_last:
-                return
+        plan = self._plan(question, options)
+        yield from iterated(self._pages(plan, timeout))
 
-    async def explain(
+    def explain(
         self,
         question: str | SearchQuery,
         *,
@@ -143,10 +123,10 @@ class AsyncRetrievalService(Retrieval):
         The arguments of this method, `estimate`, `why_not` and `facets` are those of `search`.
         Nothing is reranked; mode `rerank` is about the candidates of the reranker.
         """
-        plan = planned(*checked_query(question, options), self.settings)
-        return await self._explained(self._provider.explain_hybrid_search, plan, timeout)
+        plan = self._plan(question, options)
+        return finished(self._explained(self._provider.explain_hybrid_search, plan, timeout))
 
-    async def estimate(
+    def estimate(
         self,
         question: str | SearchQuery,
         *,
@@ -154,10 +134,10 @@ class AsyncRetrievalService(Retrieval):
         **options: Unpack[QueryOptions],
     ) -> Explanation:
         """Estimate what a search costs, without it: `estimate_hybrid_search` of a provider."""
-        plan = planned(*checked_query(question, options), self.settings)
-        return await self._explained(self._provider.estimate_hybrid_search, plan, timeout)
+        plan = self._plan(question, options)
+        return finished(self._explained(self._provider.estimate_hybrid_search, plan, timeout))
 
-    async def why_not(
+    def why_not(
         self,
         question: str | SearchQuery,
         key: str,
@@ -169,11 +149,11 @@ class AsyncRetrievalService(Retrieval):
 
         `key` is the external_key of a document, else the id of it or of a chunk, else a source_url.
         """
-        plan = planned(*checked_query(question, options), self.settings)
+        plan = self._plan(question, options)
         explain = self._provider.explain_missing
-        return await self._explained(explain, plan, timeout, document_key=key)
+        return finished(self._explained(explain, plan, timeout, document_key=key))
 
-    async def facets(
+    def facets(
         self,
         question: str | SearchQuery,
         facets: Sequence[str],
@@ -186,13 +166,155 @@ class AsyncRetrievalService(Retrieval):
 
         The embedding is not asked, because every chunk has some similarity.
         """
-        plan = planned(*checked_query(question, options), self.settings)
-        wanted = {"facets": facets, "facet_limit": facet_limit}
-        plan = replace(plan, retrieval="text")
-        counts: list[FacetCount] = (
-            await self._explained(self._provider.count_facets, plan, timeout, **wanted)
-        ).answer
-        return counts
+        plan = self._plan(question, options)
+        return finished(self._facets(plan, timeout, facets=facets, facet_limit=facet_limit))
+
+    def embedder(self, *, timeout: float | None = None) -> Embedder:
+        """Return the embedder of the corpus's model, as `AsyncRetrievalService.embedder`."""
+        found: Any = finished(self._embedder(self._deadline(timeout)))
+        return cast(Embedder, found)
+
+    def flush_query_log(self, timeout: float = 5.0) -> None:
+        """Write the searches that wait for the query log, within about `timeout` seconds."""
+        if self._query_log is not None:
+            self._query_log.flush(timeout)
+
+    async def _wait(self, answer: Any) -> Any:
+        return answer
+
+    def _begin_count(self, options: RowOptions) -> "Future[int] | None":
+        if not self._provider.is_concurrent:
+            return None
+        call = partial(self._provider.count_pending_embeddings, **options)
+        return self._threads.submit(call)
+
+    async def _end_count(self, running: "Future[int]", timeout: float) -> int:
+        return running.result(timeout)
+
+    async def _stop_count(self, running: "Future[int]") -> None:
+        running.cancel()
+
+    async def _compute(
+        self, what: str, call: Callable[[], Any], timeout: float | None, is_awaited: bool
+    ) -> Any:
+        if timeout is None:
+            return call()
+        future = self._threads.submit(call)
+        try:
+            return future.result(timeout)
+        except TimeoutError as error:
+            # A running call cannot be ended.
+            future.cancel()
+            raise _late(what, timeout) from error
+
+
+@documented
+class AsyncRetrievalService(Retrieval):
+    """`RetrievalService` for an event loop.
+
+    Embedders and rerankers that are coroutine functions are awaited, all others run in a thread.
+    """
+
+    def __init__(
+        self,
+        provider: AsyncSearchProvider,
+        embedder: AnyEmbedder | Encoder | Sequence[AnyEmbedder | Encoder],
+        reranker: AnyReranker | None = None,
+        settings: SearchSettings | None = None,
+        *,
+        count_tokens: CountTokens = count_tokens,
+    ) -> None:
+        _check_provider(provider, AsyncSearchProvider)
+        super().__init__(embedder, reranker, settings, count_tokens)
+        given = (provider, embedder, reranker, self.settings)
+        self._provider, self._made_of = provider, (given, {"count_tokens": count_tokens})
+        is_logged = self.settings.query_log != "off"
+        self._query_log: AsyncQueryLog | None = (
+            AsyncQueryLog(provider, self.settings) if is_logged else None
+        )
+
+    async def search(
+        self,
+        question: str | SearchQuery,
+        *,
+        timeout: float | None = None,
+        on_part: Callable[[Part], object] | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> SearchResponse:
+        """`RetrievalService.search` for an event loop."""
+        plan = self._plan(question, options)
+        return await self._search(plan, timeout, on_part)
+
+    async def hybrid_search(
+        self,
+        question: str,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> SearchResponse:
+        """`RetrievalService.hybrid_search` for an event loop."""
+        plan = self._plan(question, {"mode": "hybrid", **options})
+        return await self._search(plan, timeout)
+
+    async def search_pages(
+        self,
+        question: str | SearchQuery,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> AsyncGenerator[SearchResponse, None]:
+        """`RetrievalService.search_pages` for an event loop."""
+        plan = self._plan(question, options)
+        async for page in self._pages(plan, timeout):
+            yield page
+
+    async def explain(
+        self,
+        question: str | SearchQuery,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """`RetrievalService.explain` for an event loop."""
+        plan = self._plan(question, options)
+        return await self._explained(self._provider.explain_hybrid_search, plan, timeout)
+
+    async def estimate(
+        self,
+        question: str | SearchQuery,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """`RetrievalService.estimate` for an event loop."""
+        plan = self._plan(question, options)
+        return await self._explained(self._provider.estimate_hybrid_search, plan, timeout)
+
+    async def why_not(
+        self,
+        question: str | SearchQuery,
+        key: str,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Explanation:
+        """`RetrievalService.why_not` for an event loop."""
+        plan = self._plan(question, options)
+        explain = self._provider.explain_missing
+        return await self._explained(explain, plan, timeout, document_key=key)
+
+    async def facets(
+        self,
+        question: str | SearchQuery,
+        facets: Sequence[str],
+        facet_limit: int = 10,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> list[FacetCount]:
+        """`RetrievalService.facets` for an event loop."""
+        plan = self._plan(question, options)
+        return await self._facets(plan, timeout, facets=facets, facet_limit=facet_limit)
 
     async def embedder(self, *, timeout: float | None = None) -> AnyEmbedder:
         """Return the embedder of the corpus's model.
@@ -236,78 +358,6 @@ class AsyncRetrievalService(Retrieval):
                     return await call()
                 return await asyncio.wrap_future(self._threads.submit(call))
         except TimeoutError as error:
-            raise _late(what, timeout) from error
-
-
-class RetrievalService(Retrieval):
-    """`AsyncRetrievalService` for threads; one service serves many, as its provider does."""
-
-    def __init__(
-        self,
-        provider: SearchProvider,
-        embedder: Embedder | Encoder | Sequence[Embedder | Encoder],
-        reranker: Reranker | None = None,
-        settings: SearchSettings | None = None,
-    ) -> None:
-        _check_provider(provider, SearchProvider)
-        super().__init__(embedder, reranker, settings)
-        self._provider, self._made_of = provider, (provider, embedder, reranker, self.settings)
-        is_logged = self.settings.query_log != "off"
-        self._query_log: BlockingQueryLog | None = (
-            BlockingQueryLog(provider, self.settings) if is_logged else None
-        )
-        if is_async(self._reranker) or any(
-            is_async(query_function(one)) for one in self._embedders
-        ):
-            raise ConfigurationError(
-                "an embedder or the reranker is a coroutine function",
-                remedy="Use AsyncRetrievalService.",
-            )
-
-    search = blocking(AsyncRetrievalService.search)
-    hybrid_search = blocking(AsyncRetrievalService.hybrid_search)
-    search_pages = blocking_iterator(AsyncRetrievalService.search_pages)
-    explain = blocking(AsyncRetrievalService.explain)
-    estimate = blocking(AsyncRetrievalService.estimate)
-    why_not = blocking(AsyncRetrievalService.why_not)
-    facets = blocking(AsyncRetrievalService.facets)
-
-    def embedder(self, *, timeout: float | None = None) -> Embedder:
-        """Return the embedder of the corpus's model, as `AsyncRetrievalService.embedder`."""
-        found: Any = finished(self._embedder(self._deadline(timeout)))
-        return cast(Embedder, found)
-
-    def flush_query_log(self, timeout: float = 5.0) -> None:
-        """Write the searches that wait for the query log, within about `timeout` seconds."""
-        if self._query_log is not None:
-            self._query_log.flush(timeout)
-
-    async def _wait(self, answer: Any) -> Any:
-        return answer
-
-    def _begin_count(self, options: RowOptions) -> "Future[int] | None":
-        if not self._provider.is_concurrent:
-            return None
-        call = partial(self._provider.count_pending_embeddings, **options)
-        return self._threads.submit(call)
-
-    async def _end_count(self, running: "Future[int]", timeout: float) -> int:
-        return running.result(timeout)
-
-    async def _stop_count(self, running: "Future[int]") -> None:
-        running.cancel()
-
-    async def _compute(
-        self, what: str, call: Callable[[], Any], timeout: float | None, is_awaited: bool
-    ) -> Any:
-        if timeout is None:
-            return call()
-        future = self._threads.submit(call)
-        try:
-            return future.result(timeout)
-        except TimeoutError as error:
-            # A running call cannot be ended.
-            future.cancel()
             raise _late(what, timeout) from error
 
 

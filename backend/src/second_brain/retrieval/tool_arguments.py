@@ -17,6 +17,7 @@ from second_brain.errors import InvalidInputError, SecondBrainError, safe_messag
 from second_brain.retrieval.earlier_names import QUERY_FIELDS
 from second_brain.retrieval.plan import invalid_query
 from second_brain.retrieval.query import SearchQuery, Text
+from second_brain.retrieval.tokens import within
 from second_brain.services.results import OFF_SUBJECT
 
 COMMON = ("limit", "offset", "date_from", "date_to")
@@ -57,7 +58,12 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub("", text)
 
 
-def fitting(found: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+OVER_BUDGET = "further results do not fit into max_tokens: raise it to see them."
+
+
+def fitting(
+    found: Sequence[Mapping[str, Any]], max_tokens: int | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the results that fit into an answer, at least one, and what to say of the others."""
     results: list[dict[str, Any]] = []
     length = 0
@@ -69,7 +75,16 @@ def fitting(found: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], l
             break
         results.append(shown)
     left = len(found) - len(results)
-    return results, [f"{left} {LEFT_OUT}"] if left else []
+    most = within((one["content"] for one in results), max_tokens)
+    return results[:most], [
+        *over_budget(len(results) - most),
+        *([f"{left} {LEFT_OUT}"] if left else []),
+    ]
+
+
+def over_budget(left: int) -> list[str]:
+    """Return what to say of this many results that do not fit into a budget of tokens."""
+    return [f"{left} {OVER_BUDGET}"] if left else []
 
 
 def sentence(text: str) -> str:

@@ -5,9 +5,10 @@ lists and texts, because the error of Postgres would not contain the name of the
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from typing import (
     Annotated,
     Any,
@@ -20,9 +21,16 @@ from typing import (
 )
 from uuid import UUID
 
-from second_brain.errors import InvalidInputError, UnknownArgumentError
+from second_brain.errors import (
+    WRONG_VALUE,
+    InvalidInputError,
+    UnknownArgumentError,
+    redacted,
+    safe_message,
+)
 from second_brain.filters import Filters, conditions, json_form
 from second_brain.lists import Fusion as Fusion
+from second_brain.sql_modules import objects
 
 Leg = Literal["hybrid", "vector", "text"]
 """The legs that a search runs: one leg, or both with fusion."""
@@ -51,215 +59,163 @@ class PgVector(Protocol):
         """Return the numbers."""
 
 
-Embedding: TypeAlias = Sequence[float] | SupportsToList | PgVector | str
+Embedding: TypeAlias = Sequence[float] | SupportsToList | PgVector | str | None
+"""An embedding, as text also in pgvector's form; None runs the text leg alone."""
 
 
 class Formulation(TypedDict, total=False):
     """Another formulation of the same query: a text, an embedding, or both."""
 
     query_text: str | None
-    query_embedding: Embedding | None
+    query_embedding: Embedding
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of the search: its default, its SQL type, and a help text of one phrase.
+    """An argument of the search: its default, and a help text of one phrase.
 
     `name` and `type` are Python's, `sql_name` is the name in SQL and REST.
     """
 
+    name: str
+    type: Any
     default: Any
-    sql_type: str
     help: str
-    sql_name: str = ""
-    name: str = ""
-    type: Any = None
+    sql_name: str
+
+    @property
+    def sql_type(self) -> str:
+        """Its type in SQL, from the list that is written from the SQL."""
+        arguments = objects()["functions"]["hybrid_search_knowledge_chunks"]["arguments"]
+        return str(arguments[self.sql_name])
 
 
-class _Question(TypedDict, total=False):
-    query_embedding: Annotated[
-        Embedding | None,
-        Argument(None, "extensions.vector", "the embedding of the query, for the vector leg"),
+# The lists of the arguments, from which the options of the methods are put together. A new argument
+# is one entry: its type, its default, a help text, and its name in SQL where that is another.
+class _Positional(TypedDict, total=False):
+    top_k: Annotated[int, 5, "the most hits", "match_count"]
+    threshold: Annotated[
+        float, 0.0, "the lowest cosine similarity (-1 to 1) in the vector leg", "match_threshold"
     ]
-    query_text: Annotated[
-        str | None, Argument(None, "text", "the words of the query, for the text leg")
-    ]
-
-
-class _Type(TypedDict, total=False):
-    filter_type: Annotated[str | None, Argument(None, "text", "only this knowledge_type")]
+    vector_weight: Annotated[float, 1.0, "the weight of the vector leg in the fusion"]
+    text_weight: Annotated[float, 1.0, "the weight of the text leg in the fusion"]
+    filter_type: Annotated[str | None, None, "only this knowledge_type"]
+    search_mode: Annotated[str, "websearch", "how the text is read: websearch, simple or phrase"]
+    pool_size: Annotated[int, 50, "the candidates of each leg"]
 
 
 class _Conditions(TypedDict, total=False):
-    filters: Annotated[
-        Filters | None, Argument(None, "jsonb", "conditions on columns and metadata keys")
-    ]
-    date_from: Annotated[
-        date | str | None, Argument(None, "date", "only documents of this date or later")
-    ]
-    date_to: Annotated[
-        date | str | None, Argument(None, "date", "only documents of this date or earlier")
-    ]
+    filters: Annotated[Filters | None, None, "conditions on columns and metadata keys"]
+    date_from: Annotated[date | str | None, None, "only documents of this date or later"]
+    date_to: Annotated[date | str | None, None, "only documents of this date or earlier"]
     collections: Annotated[
-        Sequence[str] | None,
-        Argument(None, "text[]", "only these collections, each ranked by itself, then fused"),
+        Sequence[str] | None, None, "only these collections, each ranked by itself, then fused"
     ]
     required_filters: Annotated[
-        Filters | None,
-        Argument(None, "jsonb", "conditions of the server: other rows are not there"),
+        Filters | None, None, "conditions of the server: other rows are not there"
     ]
-
-
-class _PublicOnly(TypedDict, total=False):
-    public_only: Annotated[bool, Argument(False, "boolean", "only public rows")]
 
 
 class _Viewer(TypedDict, total=False):
     viewer_id: Annotated[
-        UUID | str | None,
-        Argument(None, "uuid", "the user who asks: their own rows and public ones"),
+        UUID | str | None, None, "the user who asks: their own rows and public ones"
     ]
-    viewer_groups: Annotated[
-        Sequence[str] | None, Argument(None, "text[]", "the groups of the user who asks")
-    ]
+    viewer_groups: Annotated[Sequence[str] | None, None, "the groups of the user who asks"]
+    public_only: Annotated[bool, False, "only public rows"]
 
 
-class _Scores(TypedDict, total=False):
-    top_k: Annotated[int, Argument(5, "integer", "the most hits", "match_count")]
-    threshold: Annotated[
-        float,
-        Argument(
-            0.0,
-            "double precision",
-            "the lowest cosine similarity (-1 to 1) in the vector leg",
-            "match_threshold",
-        ),
-    ]
-    vector_weight: Annotated[
-        float, Argument(1.0, "double precision", "the weight of the vector leg in the fusion")
-    ]
-    text_weight: Annotated[
-        float, Argument(1.0, "double precision", "the weight of the text leg in the fusion")
-    ]
-
-
-class _Reading(TypedDict, total=False):
-    search_mode: Annotated[
-        str,
-        Argument("websearch", "text", "how the text is read: websearch, simple or phrase"),
-    ]
-    pool_size: Annotated[int, Argument(50, "integer", "the candidates of each leg")]
-
-
-class KeywordArguments(_Conditions, total=False):
-    """The keyword-only arguments of `hybrid_search` except those that say who asks."""
-
-    rrf_k: Annotated[
-        float, Argument(60.0, "double precision", "the constant of reciprocal rank fusion")
-    ]
-    fusion: Annotated[
-        str | None,
-        Argument(None, "text", f"{', '.join(FUSIONS)}; none: as stored, else rrf"),
-    ]
-    one_per_document: Annotated[
-        bool, Argument(False, "boolean", "only the best chunk of each document")
-    ]
-    neighbor_window: Annotated[
-        int, Argument(0, "integer", "the chunks before and after a hit in its context, 0 to 5")
-    ]
-    recency_half_life: Annotated[
-        float | None, Argument(None, "double precision", "the age in days that halves a score")
-    ]
-    match_offset: Annotated[int, Argument(0, "integer", "the hits to skip")]
-    snippet: Annotated[
-        bool, Argument(False, "boolean", "an excerpt of each hit in HTML, with <mark>")
-    ]
+class _Keywords(_Conditions, total=False):
+    rrf_k: Annotated[float, 60.0, "the constant of reciprocal rank fusion"]
+    fusion: Annotated[str | None, None, f"{', '.join(FUSIONS)}; none: as stored, else rrf"]
+    one_per_document: Annotated[bool, False, "only the best chunk of each document"]
+    neighbor_window: Annotated[int, 0, "the chunks before and after a hit in its context, 0 to 5"]
+    recency_half_life: Annotated[float | None, None, "the age in days that halves a score"]
+    match_offset: Annotated[int, 0, "the hits to skip"]
+    snippet: Annotated[bool, False, "an excerpt of each hit in HTML, with <mark>"]
     formulations: Annotated[
-        Sequence[Formulation] | None,
-        Argument(None, "jsonb", "up to 10 further formulations of the query"),
+        Sequence[Formulation] | None, None, "up to 10 further formulations of the query"
     ]
     on_bad_embedding: Annotated[
-        OnBadEmbedding,
-        Argument("error", "text", "text, from_text: a text replaces an embedding of a wrong size"),
+        OnBadEmbedding, "error", "text, from_text: a text replaces an embedding of a wrong size"
     ]
-    prefix_last: Annotated[
-        bool, Argument(False, "boolean", "the last word may be the beginning of a word")
-    ]
+    prefix_last: Annotated[bool, False, "the last word may be the beginning of a word"]
     embedding_from_text: Annotated[
-        bool, Argument(False, "boolean", "a text without embedding gets one of its best text hits")
+        bool, False, "a text without embedding gets one of its best text hits"
     ]
     like_ids: Annotated[
         Sequence[UUID | str] | None,
-        Argument(None, "uuid[]", "up to 20 chunks or documents that the hits should be like"),
+        None,
+        "up to 20 chunks or documents that the hits should be like",
     ]
     boosts: Annotated[
         Sequence[Mapping[str, object]] | None,
-        Argument(None, "jsonb", "up to 10 factors of the score, by conditions, numbers or dates"),
+        None,
+        "up to 10 factors of the score, by conditions, numbers or dates",
     ]
-    diversity: Annotated[
-        float,
-        Argument(0.0, "double precision", "how much hits should differ from those above, 0 to 1"),
-    ]
-    max_per_document: Annotated[
-        int | None, Argument(None, "integer", "the most hits of each document")
-    ]
-    merge_duplicates: Annotated[
-        bool, Argument(False, "boolean", "hits that say the same are shown once")
-    ]
-    min_confidence: Annotated[
-        float | None,
-        Argument(None, "double precision", "the least answer_confidence of each hit, 0 to 1"),
-    ]
-    snippets: Annotated[int, Argument(1, "integer", "the passages of a snippet, 1 to 3")]
-    order_by: Annotated[
-        str | None, Argument(None, "text", "a field with a date or number, such as document_date")
-    ]
+    diversity: Annotated[float, 0.0, "how much hits should differ from those above, 0 to 1"]
+    max_per_document: Annotated[int | None, None, "the most hits of each document"]
+    merge_duplicates: Annotated[bool, False, "hits that say the same are shown once"]
+    min_confidence: Annotated[float | None, None, "the least answer_confidence of each hit, 0 to 1"]
+    snippets: Annotated[int, 1, "the passages of a snippet, 1 to 3"]
+    order_by: Annotated[str | None, None, "a field with a date or number, such as document_date"]
 
 
-class _Timeout(TypedDict, total=False):
+class BatchQuery(_Positional, _Keywords, _Viewer, total=False):
+    """One query of a batch: all arguments of a search, with the defaults of `hybrid_search`."""
+
+    query_embedding: Annotated[Embedding, None, "the embedding of the query, for the vector leg"]
+    query_text: Annotated[str | None, None, "the words of the query, for the text leg"]
+
+
+class HybridOptions(_Keywords, _Viewer, total=False):
+    """All keyword-only arguments of `hybrid_search`."""
+
+    exact_total: bool
     timeout: float | None
 
 
-class _ExactTotal(TypedDict, total=False):
-    exact_total: bool
-
-
-class HybridOptions(KeywordArguments, _Viewer, _PublicOnly, _ExactTotal, _Timeout, total=False):
-    """All keyword-only arguments of `hybrid_search`."""
-
-
-class SearchArguments(_Scores, _Type, _Reading, KeywordArguments, total=False):
-    """All arguments of a search except the query, those that say who asks, and the timeout."""
-
-
-class PublicSearchOptions(SearchArguments, _Timeout, total=False):
+class PublicSearchOptions(_Positional, _Keywords, total=False):
     """The arguments of `search_public_knowledge` except the query."""
 
+    timeout: float | None
 
-class OwnSearchOptions(PublicSearchOptions, _PublicOnly, total=False):
+
+class OwnSearchOptions(PublicSearchOptions, total=False):
     """The arguments of `search_my_knowledge` except the query."""
 
+    public_only: bool
 
-class SearchOptions(OwnSearchOptions, _Viewer, total=False):
+
+class SearchOptions(PublicSearchOptions, _Viewer, total=False):
     """The arguments of `explain_hybrid_search` except the query."""
 
 
-class FindOptions(SearchOptions, _ExactTotal, total=False):
+class FindOptions(SearchOptions, total=False):
     """The arguments of `find` and `search_pages` except the query."""
 
+    exact_total: bool
 
-class OwnRowOptions(_Type, _Conditions, _PublicOnly, _Timeout, total=False):
+
+class OwnRowOptions(_Conditions, total=False):
     """The arguments of a search that select rows, except those that name the viewer."""
 
+    filter_type: str | None
+    public_only: bool
+    timeout: float | None
 
-class RowOptions(OwnRowOptions, _Viewer, total=False):
+
+class RowOptions(_Conditions, _Viewer, total=False):
     """The arguments of a search that select rows."""
 
+    filter_type: str | None
+    timeout: float | None
 
-class LegOptions(_Viewer, _PublicOnly, _Timeout, total=False):
+
+class LegOptions(_Viewer, total=False):
     """The arguments of `search` and `fulltext_search` that select rows."""
 
     required_filters: Filters | None
+    timeout: float | None
 
 
 class DocumentOptions(LegOptions, total=False):
@@ -268,14 +224,10 @@ class DocumentOptions(LegOptions, total=False):
     collections: Sequence[str] | None
 
 
-class BatchQuery(_Question, SearchArguments, _Viewer, _PublicOnly, total=False):
-    """One query of a batch, with the names and defaults of `hybrid_search`."""
-
-
 ARGUMENTS: Mapping[str, Argument] = {
-    name: replace(argument, name=name, type=type_, sql_name=argument.sql_name or name)
+    name: Argument(name, type_, default, help_, *(sql_name or [name]))
     for name, hint in get_type_hints(BatchQuery, include_extras=True).items()
-    for type_, argument in [get_args(hint)]
+    for type_, default, help_, *sql_name in [get_args(hint)]
 }
 """The one list of what a search takes, by Python's names. Other lists are made of it, or are
 compared with it by a test."""
@@ -290,59 +242,70 @@ KEYWORD_DEFAULTS: Mapping[str, object] = {
 
 SQL_NAMES = {one.name: one.sql_name for one in ARGUMENTS.values() if one.sql_name != one.name}
 
-VIEWER = tuple(get_type_hints(_Viewer))
+VIEWER = ("viewer_id", "viewer_groups")
 """The arguments that name the viewer. With a user's token, the database takes both from there."""
-
-ROWS = tuple(name for name in get_type_hints(OwnRowOptions) if name in ARGUMENTS)
-"""The arguments that select rows, beside those that name the viewer."""
-
-_OF_A_LEG = get_type_hints(LegOptions).keys() | {"filter_type", "top_k"}
-NOT_OF_VECTOR = DEFAULTS.keys() - _OF_A_LEG - {"query_embedding", "threshold"}
-NOT_OF_FULLTEXT = DEFAULTS.keys() - _OF_A_LEG - {"query_text", "search_mode"}
-NOT_OF_DOCUMENTS = DEFAULTS.keys() - get_type_hints(DocumentOptions).keys()
-"""The arguments of a hybrid search that `search`, `fulltext_search` and documents do not take."""
 
 LARGEST_POOL = 1000
 """The most candidates for each leg, hits on a page, and hits to skip before it."""
 
 
-def bound(
-    arguments: Mapping[str, Any], caller: str, *, without: Collection[str] = (), filled: bool = True
-) -> tuple[dict[str, Any], float | None]:
-    """Return the arguments of a search as JSON values under their SQL names, and the timeout.
+def bound(given: Mapping[str, Any], function: str, place: str = "") -> dict[str, Any]:
+    """Return the arguments that an SQL function takes, as JSON values under their SQL names.
 
-    Missing ones get their default, but not with `filled=False`. Raises InvalidInputError and
-    UnknownArgumentError.
+    Missing ones get their default. Raises InvalidInputError and UnknownArgumentError.
     """
-    if not isinstance(arguments, Mapping):
-        raise InvalidInputError(f"{caller} must be a dict, not {type(arguments).__name__}")
-    known = {*DEFAULTS, "timeout"} - set(without)
-    if unknown := [name for name in arguments if name not in known]:
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(f"{place}must be a dict, not {type(given).__name__}")
+    known = names_of(function)
+    if unknown := [name for name in given if name not in known]:
         raise UnknownArgumentError(
-            f"{caller} got an unexpected argument {unknown[0]!r:.100}, not one of "
+            f"{place}got an unexpected argument {unknown[0]!r:.100}, not one of "
             + ", ".join(sorted(known))
         )
-    values: dict[str, Any] = {}
-    for name, value in ({**DEFAULTS, **arguments} if filled else arguments).items():
-        if name in known and name != "timeout":
-            sql_name, read = SQL_NAMES.get(name, name), _READERS.get(name)
-            default = DEFAULTS[name]
-            value = default if value is None else value
-            is_default = value is None or (type(value) is type(default) and value == default)
-            if read is not None and not is_default:
-                value = read(value, name)
-            elif not is_default and type(value) not in (bool, int):
-                value = json_form(value, sql_name)
-            values[sql_name] = value
-    return values, arguments.get("timeout")
+    arguments: dict[str, Any] = {}
+    for name in known:
+        default, value = DEFAULTS[name], given.get(name)
+        value = default if value is None else value
+        if not (value is None or (type(value) is type(default) and value == default)):
+            try:
+                value = _READERS.get(name, _json)(value, name)
+            except WRONG_VALUE as error:
+                raise _wrong(name, error) from redacted(error)
+        arguments[ARGUMENTS[name].sql_name] = value
+    return arguments
+
+
+@cache
+def names_of(function: str) -> tuple[str, ...]:
+    """Return the arguments of a search that a function takes, by Python's names.
+
+    One with the argument `search` takes all in it; one for a user takes the viewer from the token,
+    and one that counts rows takes those that select rows.
+    """
+    own = objects()["functions"][function]["arguments"]
+    if "search" not in own:
+        return tuple(one.name for one in ARGUMENTS.values() if one.sql_name in own)
+    known = RowOptions.__annotations__ if "_pending_" in function else ARGUMENTS
+    without = VIEWER if "_my_" in function else ()
+    return tuple(name for name in ARGUMENTS if name in known and name not in without)
 
 
 def converted(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return arguments as JSON values under their names. Raises InvalidInputError."""
-    return {
-        name: None if value is None else _READERS.get(name, _json)(value, name)
-        for name, value in arguments.items()
-    }
+    values = dict[str, Any](arguments)
+    for name, value in arguments.items():
+        if value is not None:
+            try:
+                values[name] = _READERS.get(name, _json)(value, name)
+            except WRONG_VALUE as error:
+                raise _wrong(name, error) from redacted(error)
+    return values
+
+
+def _wrong(name: str, error: Exception) -> InvalidInputError:
+    if isinstance(error, InvalidInputError):
+        return error
+    return InvalidInputError(f"{name} has a value of a wrong type: {safe_message(error)}")
 
 
 def without_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -404,20 +367,20 @@ def _date(value: Any, name: str) -> Any:
     return _day(given[:10] if is_time else given, name)
 
 
-def _scalar(sql_type: str) -> Callable[[Any, str], Any]:
+def _scalar(kind: type) -> Callable[[Any, str], Any]:
     """Return what reads a value, or the text of one as a URL has it, and refuses others."""
-    expected, *kinds = _SCALARS[sql_type]
 
     def read(value: Any, name: str) -> Any:
         given = json_form(value, name)
-        if isinstance(given, str) and sql_type == "boolean":
+        if isinstance(given, str) and kind is bool:
             given = {"true": True, "false": False}.get(given, given)
-        elif isinstance(given, str) and sql_type != "text" and _NUMBER.fullmatch(given):
+        elif isinstance(given, str) and kind is not str and _NUMBER.fullmatch(given):
             given = json_form(float(given), name)
-        if sql_type == "integer" and isinstance(given, float) and given.is_integer():
+        if kind is int and isinstance(given, float) and given.is_integer():
             given = int(given)
-        if type(given) not in kinds:
-            raise InvalidInputError(f"{name} must be {expected}, not {given!r:.100}")
+        # A whole number is a number, too.
+        if type(given) is not kind and (kind, type(given)) != (float, int):
+            raise InvalidInputError(f"{name} must be {_SCALARS[kind]}, not {given!r:.100}")
         return given
 
     return read
@@ -444,19 +407,23 @@ _day = _parsed(
     "an ISO date such as 2026-01-31",
 )
 _uuid = _parsed(UUID, "a UUID")
-_SCALARS: Mapping[str, tuple[Any, ...]] = {
-    "integer": ("an integer", int),
-    "double precision": ("a number", int, float),
-    "boolean": ("true or false", bool),
-    "text": ("a text", str),
-}
+_SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    **{one.name: _scalar(one.sql_type) for one in ARGUMENTS.values() if one.sql_type in _SCALARS},
+    **{
+        one.name: _scalar(kind)
+        for one in ARGUMENTS.values()
+        # An optional one has its type before the None.
+        for kind in [(get_args(one.type) or (one.type,))[0], type(one.default)]
+        if kind in _SCALARS
+    },
     **dict.fromkeys(("query_embedding", "query_text"), _question),
     **dict.fromkeys(("filters", "required_filters"), conditions),
-    **dict.fromkeys(("collections", "viewer_groups"), _names),
+    **dict.fromkeys(("collections", "viewer_groups", "facets"), _names),
     "like_ids": lambda value, name: [_uuid(one, name) for one in _names(value, name)],
     **dict.fromkeys(("date_from", "date_to"), _date),
-    **dict.fromkeys(("viewer_id", "document_id", "chunk_id"), _uuid),
+    **dict.fromkeys(("viewer_id", "chunk_id"), _uuid),
+    "document": lambda value, _: _uuid(value, "document_id"),
+    "queries": lambda queries, _: [one.model_dump(mode="json") for one in queries],
+    "max_age": lambda age, _: f"{age.total_seconds()} seconds",
 }

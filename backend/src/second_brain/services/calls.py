@@ -1,6 +1,7 @@
 """Calls of SQL functions: a deadline, retries after temporary failures, and safe errors.
 
-How a function is called is in the classes for psycopg and for REST.
+How a function is called is `_send` in the classes for psycopg (`connection_calls.OverPsycopg`) and
+for REST (`supabase._Project`). Calls are coroutines; `finished` runs one for threads.
 """
 
 import inspect
@@ -8,11 +9,20 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from itertools import count
-from typing import Any, ClassVar, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, TypedDict, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -47,6 +57,48 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 LONGEST_TIMEOUT = 86_400.0
 """Seconds."""
+
+
+def finished(coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Run a coroutine of a client for threads to its end, and return its result.
+
+    It never suspends: it awaits only such coroutines, and what `settled` and `entered` make of
+    psycopg's blocking objects.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: Outcome = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError("the coroutine of a blocking method suspended: it needs an event loop")
+
+
+def iterated(results: AsyncIterator[Outcome]) -> Iterator[Outcome]:
+    """Yield what an iterator of a client for threads yields."""
+
+    async def following() -> Outcome:
+        return await anext(results)
+
+    with suppress(StopAsyncIteration):
+        while True:
+            yield finished(following())
+
+
+async def settled(result: Any) -> Any:
+    """Return the result of a call that a blocking object has finished, or another one awaits."""
+    return await result if inspect.isawaitable(result) else result
+
+
+@asynccontextmanager
+async def entered(manager: Any) -> AsyncIterator[Any]:
+    """Enter a context manager of either kind."""
+    if hasattr(manager, "__aenter__"):
+        async with manager as entry:
+            yield entry
+    else:
+        with manager as entry:
+            yield entry
 
 
 class Deadline:
@@ -188,9 +240,7 @@ class Client(ABC):
         """Call the SQL function once and return its rows, row or value; raise on failure."""
 
     async def _wait(self, seconds: float) -> None:
-        slept = self._sleep(seconds)
-        if inspect.isawaitable(slept):
-            await slept
+        await settled(self._sleep(seconds))
 
     def _secrets(self) -> Iterable[object]:
         """Return the values that no message may contain."""
@@ -224,11 +274,16 @@ class Client(ABC):
         arguments: dict[str, Any],
         timeout: float | None = None,
     ) -> Outcome:
-        """Call a function and return its answer as this type; raise a SecondBrainError."""
+        """Call a function and return its answer as this type; raise a SecondBrainError.
+
+        Of a function that returns rows, a type that is no list is that of the first one.
+        """
         deadline = Deadline(timeout, self._timeout)
         answer = await self._safely(
             self._call(function, arguments, deadline), writes=functions()[function].writes
         )
+        if functions()[function].returns == "rows" and get_origin(kind) is None:
+            answer = answer[0] if answer else None
         with suppress(ValidationError):
             outcome: Outcome = _adapter(cast(Any, kind)).validate_python(answer)
             return outcome

@@ -32,18 +32,19 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.filters import json_text
-from second_brain.services.blocking import entered, settled
 from second_brain.services.calls import (
     Client,
     ClientOptions,
     Deadline,
+    entered,
     is_rolled_back,
     keys_of,
     retried,
+    settled,
     uncertain,
 )
 from second_brain.services.connections import explained, libpq, secrets
-from second_brain.services.functions import Function, functions, packed, statement
+from second_brain.services.functions import functions, packed, statement
 from second_brain.services.install import SCHEMA, Database, Install
 from second_brain.services.processes import check_process, forks, remember
 from second_brain.services.searches import read_json
@@ -238,7 +239,7 @@ class ConnectionCall(Unit):
             if is_committed:
                 await settled(connection.commit())
             rows = await settled(cursor.fetchall())
-            return rows if self._function.returns == "rows" else _only(self._function, rows)
+            return rows if self._function.returns == "rows" else self.answer(rows)
         except BaseException:
             with suppress(psycopg.Error):
                 if is_committed:
@@ -255,8 +256,13 @@ class ConnectionCall(Unit):
     async def _answered(self, connection: Any) -> object:
         cursor = connection.cursor(row_factory=dict_row)
         await settled(cursor.execute(self.statement, self.values, prepare=False))
-        rows = await settled(cursor.fetchall())
-        return rows if self._function.returns == "rows" else _only(self._function, rows)
+        return self.answer(await settled(cursor.fetchall()))
+
+    def answer(self, rows: list[dict[str, Any]]) -> object:
+        """Return the rows, the only row, or its only value, as the function returns them."""
+        if self._function.returns == "rows":
+            return rows
+        return rows[0] if self._function.returns == "row" else next(iter(rows[0].values()))
 
 
 class OverPsycopg(Client, Generic[AnyDatabase]):
@@ -407,17 +413,9 @@ def ask(database: Database, function: str, **arguments: Any) -> Any:
     call = ConnectionCall(function, arguments, None, database.install)
     try:
         cursor = database.connection.cursor(row_factory=dict_row)
-        rows = cursor.execute(call.statement, call.values).fetchall()
-        return (
-            rows if functions()[function].returns == "rows" else _only(functions()[function], rows)
-        )
+        return call.answer(cursor.execute(call.statement, call.values).fetchall())
     except psycopg.Error as error:
         raise translate(error) from redacted(error)
-
-
-def _only(function: Function, rows: list[dict[str, Any]]) -> object:
-    """Return the only row, or its only value, as the function returns them."""
-    return rows[0] if function.returns == "row" else next(iter(rows[0].values()))
 
 
 def _wrong_embedding(embedding: object) -> InvalidInputError:

@@ -15,7 +15,7 @@ from second_brain.sql_modules import objects
 Returns = Literal["rows", "row", "value"]
 """A list of rows, one row of a composite type, or one value."""
 
-VECTOR = ARGUMENTS["query_embedding"].sql_type
+VECTOR = "extensions.vector"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ that acts for all users: that reads the tables and writes with a KnowledgeWriter
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from second_brain.errors import documented
 from second_brain.frozen import Frozen
-from second_brain.services.blocking import blocking
-from second_brain.services.calls import Client
+from second_brain.services.calls import Client, finished
 
 
 class OwnDocument(Frozen):
@@ -55,11 +54,14 @@ class OwnDocumentContent(OwnDocument):
     chunks: tuple[OwnChunk, ...]
 
 
+CONTENT = cast("type[OwnDocumentContent | None]", OwnDocumentContent | None)
+
+
 @documented
-class AsyncOwnDocuments(Client):
+class OwnDocuments(Client):
     """What a client with a user's token may do with documents; every method raises on failure."""
 
-    async def list_my_documents(
+    def list_my_documents(
         self,
         *,
         page_size: int = 50,
@@ -80,10 +82,11 @@ class AsyncOwnDocuments(Client):
             "include_public": include_public,
             "include_groups": include_groups,
         }
-        function = "list_my_knowledge_documents"
-        return await self._read(list[OwnDocument], function, arguments, timeout)
+        return finished(
+            self._read(list[OwnDocument], "list_my_knowledge_documents", arguments, timeout)
+        )
 
-    async def read_my_document(
+    def read_my_document(
         self,
         document_id: UUID | str,
         *,
@@ -100,26 +103,60 @@ class AsyncOwnDocuments(Client):
             "chunk_count": chunk_count,
             "chunk_offset": chunk_offset,
         }
-        content: Any = OwnDocumentContent | None
-        found: OwnDocumentContent | None = await self._read(
-            content, "read_my_knowledge_document", arguments, timeout
-        )
-        return found
+        return finished(self._read(CONTENT, "read_my_knowledge_document", arguments, timeout))
 
-    async def delete_my_document(
-        self, document_id: UUID | str, *, timeout: float | None = None
-    ) -> bool:
+    def delete_my_document(self, document_id: UUID | str, *, timeout: float | None = None) -> bool:
         """Delete a document of the user for good; say whether there was one.
 
         It is not sent again when the connection is lost. Raises a SecondBrainError.
         """
         arguments = {"document": str(document_id)}
+        return finished(self._read(bool, "delete_my_knowledge_document", arguments, timeout))
+
+
+@documented
+class AsyncOwnDocuments(Client):
+    """The methods of `OwnDocuments`, for an event loop."""
+
+    async def list_my_documents(
+        self,
+        *,
+        page_size: int = 50,
+        after_key: str | None = None,
+        include_public: bool = False,
+        include_groups: bool = False,
+        timeout: float | None = None,
+    ) -> list[OwnDocument]:
+        """`OwnDocuments.list_my_documents` for an event loop."""
+        arguments = {
+            "page_size": page_size,
+            "after_key": after_key,
+            "include_public": include_public,
+            "include_groups": include_groups,
+        }
+        return await self._read(
+            list[OwnDocument], "list_my_knowledge_documents", arguments, timeout
+        )
+
+    async def read_my_document(
+        self,
+        document_id: UUID | str,
+        *,
+        chunk_count: int = 100,
+        chunk_offset: int = 0,
+        timeout: float | None = None,
+    ) -> OwnDocumentContent | None:
+        """`OwnDocuments.read_my_document` for an event loop."""
+        arguments = {
+            "document": str(document_id),
+            "chunk_count": chunk_count,
+            "chunk_offset": chunk_offset,
+        }
+        return await self._read(CONTENT, "read_my_knowledge_document", arguments, timeout)
+
+    async def delete_my_document(
+        self, document_id: UUID | str, *, timeout: float | None = None
+    ) -> bool:
+        """`OwnDocuments.delete_my_document` for an event loop."""
+        arguments = {"document": str(document_id)}
         return await self._read(bool, "delete_my_knowledge_document", arguments, timeout)
-
-
-class OwnDocuments(Client):
-    """`AsyncOwnDocuments` for threads."""
-
-    list_my_documents = blocking(AsyncOwnDocuments.list_my_documents)
-    read_my_document = blocking(AsyncOwnDocuments.read_my_document)
-    delete_my_document = blocking(AsyncOwnDocuments.delete_my_document)

@@ -6,8 +6,9 @@ Nothing is ranked, merged or filtered here: the order is the database's.
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from second_brain.errors import (
     VISITORS_REMEDY,
@@ -21,13 +22,16 @@ from second_brain.errors import (
     translate,
 )
 from second_brain.services.arguments import (
+    DEFAULTS,
     LARGEST_POOL,
     VIEWER,
     BatchQuery,
+    Embedding,
     bound,
+    converted,
     without_defaults,
 )
-from second_brain.services.calls import Client, Deadline
+from second_brain.services.calls import Client, Deadline, Outcome
 from second_brain.services.results import (
     BatchDetails,
     BatchResults,
@@ -35,6 +39,7 @@ from second_brain.services.results import (
     Details,
     EmptyReason,
     FailureDetails,
+    HitMetadata,
     MemorySearchResult,
     Method,
     Notes,
@@ -48,12 +53,12 @@ logger = logging.getLogger(__name__)
 HYBRID = "hybrid_search_knowledge_chunks"
 MINE = "search_my_knowledge_chunks"
 PUBLIC = "search_public_knowledge_chunks"
+VECTOR = "match_knowledge_chunks"
+FULLTEXT = "search_knowledge_chunks_fulltext"
 BATCH = "hybrid_search_knowledge_chunks_batch"
 COUNT = "count_matching_knowledge_chunks"
-FACETS = "facet_knowledge_chunks"
-MY_FACETS = "facet_my_knowledge_chunks"
-PENDING = "count_pending_knowledge_embeddings"
-MY_PENDING = "count_my_pending_knowledge_embeddings"
+
+_METHODS: Mapping[str, Method] = {VECTOR: "vector", FULLTEXT: "fulltext"}
 
 _EXPLAINS_EMPTY = {
     MINE: "explain_my_empty_knowledge_search",
@@ -71,6 +76,8 @@ _REMEDIES_OF_GRANTS = {
     PUBLIC: VISITORS_REMEDY,
 }
 
+_OPTIONAL = ("title", "source_url")
+
 _ID_PREFIX: dict[Source, str] = {"supabase": "supa", "postgres": "pg"}
 
 # What a method's confidence is made of: a column, and the one that answers without it.
@@ -81,25 +88,24 @@ _SCORES: dict[Method, tuple[str, str]] = {
 }
 
 
+def asked(
+    query_embedding: Embedding, query_text: str | None, options: Mapping[str, object]
+) -> dict[str, object]:
+    """Return a question with the other arguments of its search."""
+    return {**options, "query_embedding": query_embedding, "query_text": query_text}
+
+
 async def search(
-    client: Client,
-    method: Method,
-    function: str,
-    given: Mapping[str, Any],
-    caller: str,
-    *,
-    without: Collection[str] = (),
-    is_filled: bool = True,
-    is_raised: bool | None = None,
+    client: Client, function: str, given: Mapping[str, Any], *, is_raised: bool | None = None
 ) -> Results:
     """Search; when that fails, raise, or return no hits and the failure in the details."""
     is_raised = client._on_error == "raise" if is_raised is None else is_raised
-    options = dict(given)
-    exact_total = options.pop("exact_total", False)
+    method, options = _METHODS.get(function, "hybrid"), dict(given)
+    exact_total, timeout = options.pop("exact_total", False), options.pop("timeout", None)
     try:
-        arguments, timeout = bound(options, caller, without=without, filled=is_filled)
-        if client._multi_tenant and function not in (MINE, PUBLIC):
-            require_viewer(client, arguments)
+        arguments = bound(options, function)
+        if client._multi_tenant:
+            require_viewer(arguments)
         deadline = Deadline(timeout, client._timeout)
         rows = first = await client._call(function, arguments, deadline)
         found = hits(rows, method=method, source=client.name, limit=arguments["match_count"])
@@ -140,6 +146,51 @@ async def search(
     raise failure from cause
 
 
+async def pages(client: Client, given: Mapping[str, Any]) -> AsyncIterator[Results]:
+    """Yield page after page of one list, with the largest pool unless `pool_size` is given."""
+    offset = given.get("match_offset", DEFAULTS["match_offset"])
+    size = given.get("top_k", DEFAULTS["top_k"])
+    # A larger page would have a larger pool.
+    pool = given.get("pool_size", LARGEST_POOL)
+    if not all(isinstance(one, int) for one in (offset, size, pool)):
+        raise InvalidInputError("top_k, match_offset and pool_size must be integers")
+    while True:
+        is_beyond = offset > LARGEST_POOL
+        page = {
+            "pool_size": max(pool, size),
+            "match_offset": min(offset, LARGEST_POOL),
+            "top_k": LARGEST_POOL if is_beyond else size,
+        }
+        hits, details = await search(client, HYBRID, {**given, **page}, is_raised=True)
+        if is_beyond:
+            # No page begins here, so the rest is cut from the last one.
+            rest = hits[offset - LARGEST_POOL :]
+            for start in range(0, len(rest), size):
+                yield rest[start : start + size], details
+            return
+        if hits:
+            yield hits, details
+        offset += size
+        if len(hits) < size or offset >= (details["total_count"] or 0):
+            return
+
+
+async def ask(
+    client: Client,
+    function: str,
+    kind: type[Outcome],
+    given: Mapping[str, Any],
+    further: Mapping[str, object] = MappingProxyType({}),
+) -> Outcome:
+    """Ask about the search with these arguments; `further` has the function's other arguments."""
+    options = dict(given)
+    timeout = options.pop("timeout", None)
+    arguments = bound(options, function)
+    if client._multi_tenant:
+        require_viewer(arguments)
+    return await client._read(kind, function, arguments | converted(further), timeout)
+
+
 async def batch(
     client: Client, queries: Sequence[BatchQuery], timeout: float | None
 ) -> BatchResults:
@@ -167,8 +218,9 @@ async def _batch(
 ) -> BatchResults:
     sent = list[dict[str, Any]]()
     for place, query in enumerate(queries):
-        arguments, _ = bound(query, f"queries[{place}]", without=("timeout",))
-        require_viewer(client, arguments, f"queries[{place}]: ")
+        arguments = bound(query, HYBRID, f"queries[{place}] ")
+        if client._multi_tenant:
+            require_viewer(arguments, f"queries[{place}]: ")
         sent.append(without_defaults(arguments))
     rows = await client._call(BATCH, {"queries": sent}, deadline)
     answers = _by_query(rows, len(sent))
@@ -233,11 +285,14 @@ async def _ignored(
     return None
 
 
-def require_viewer(client: Client, arguments: Mapping[str, object], place: str = "") -> None:
-    """Raise InvalidInputError if a multi-tenant provider is not told who asks."""
-    if not client._multi_tenant or arguments.get("public_only") is True:
+def require_viewer(arguments: Mapping[str, object], place: str = "") -> None:
+    """Raise InvalidInputError if nothing says who asks, for a multi-tenant provider.
+
+    A function without these arguments takes the viewer from the token, or finds public rows.
+    """
+    if "viewer_id" not in arguments or arguments["public_only"] is True:
         return
-    if all(arguments.get(name) is None for name in VIEWER):
+    if all(arguments[name] is None for name in VIEWER):
         raise InvalidInputError(
             f"{place}viewer_id is missing, and this provider is multi-tenant",
             remedy="Give the viewer_id of the user who asks, viewer_groups, or public_only=True.",
@@ -402,7 +457,7 @@ def hits(
             value = row.get(name)
             is_read = type(value) is kind and (type(value) is not float or math.isfinite(value))
             metadata[name] = value if value is None or is_read else read(value)
-        for name in ("title", "source_url"):
+        for name in _OPTIONAL:
             if row.get(name) is not None:
                 metadata[name] = str(row[name])
         for name in ("matched_terms", "collections"):
@@ -445,31 +500,14 @@ def integer(value: object) -> int | None:
     return None if read is None else int(read)
 
 
-def _nothing(_: object) -> None:
-    return None
-
-
-# How a column of a row is read, unless its value has this type.
+_READ: Mapping[object, Callable[[Any], object]] = {str: str, int: integer, float: number}
+# How a column of a row is read, unless its value has this type. A date stays as it is stored:
+# Postgres has dates that Python lacks. What has a default is not read from another type.
 _COLUMNS: Mapping[str, tuple[type, Callable[[Any], object]]] = {
-    **dict.fromkeys(("knowledge_type", "source_origin"), (str, _nothing)),
-    **dict.fromkeys(
-        (
-            *("document_id", "match_type", "collection", "heading", "sensitivity"),
-            # A date as it is stored: Postgres has dates that Python lacks.
-            *("external_key", "document_date", "snippet", "context"),
-        ),
-        (str, str),
-    ),
-    **dict.fromkeys(
-        (
-            *("chunk_index", "vector_rank", "text_rank"),
-            *("document_chunks", "duplicates", "total_count"),
-        ),
-        (int, integer),
-    ),
-    **dict.fromkeys(
-        ("rrf_score", "similarity", "text_score", "answer_confidence"), (float, number)
-    ),
+    name: (kind, _READ[kind] if kind is not hint or kind is int else lambda _: None)
+    for name, hint in get_type_hints(HitMetadata).items()
+    for kind in (get_args(hint) or (hint,))[:1]
+    if kind in _READ and name not in _OPTIONAL and get_origin(hint) is not list
 }
 
 

@@ -3,7 +3,7 @@
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from traceback import walk_tb
@@ -349,16 +349,12 @@ def _refuse_nothing(response: "httpx.Response") -> None:
         raise UnexpectedAnswerError("the answer is empty")
 
 
-async def _limit_async(request: "httpx.Request") -> None:
-    _limit(request)
+def _of_a_loop(hook: Callable[[Any], None]) -> Callable[[Any], Awaitable[None]]:
+    async def call(given: Any) -> None:
+        hook(given)
 
-
-async def _refuse_nothing_async(response: "httpx.Response") -> None:
-    _refuse_nothing(response)
+    return call
 
 
 _HOOKS: Mapping[str, list[Any]] = {"request": [_limit], "response": [_refuse_nothing]}
-_HOOKS_OF_A_LOOP: Mapping[str, list[Any]] = {
-    "request": [_limit_async],
-    "response": [_refuse_nothing_async],
-}
+_HOOKS_OF_A_LOOP = {name: list(map(_of_a_loop, hooks)) for name, hooks in _HOOKS.items()}

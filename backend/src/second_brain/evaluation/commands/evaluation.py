@@ -1,5 +1,7 @@
 """The command eval: arguments and output; the package `evaluation` does the work."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +10,12 @@ import typer
 
 from second_brain.cli.corpus import configured_embedder
 from second_brain.cli.options import EmbedderOption, JsonOption, MajorOption, SchemaOption
-from second_brain.cli.tables import number
+from second_brain.cli.tables import new_console, number
 from second_brain.evaluation import report
+from second_brain.evaluation.collection import Questions
 from second_brain.evaluation.commands.output import (
     print_comparison,
+    print_gate,
     print_models,
     progress,
 )
@@ -30,8 +34,16 @@ from second_brain.evaluation.commands.questions import (
     refuse,
     told_apart,
 )
-from second_brain.evaluation.comparison import IN_USE, LEGS, Mode, measure
+from second_brain.evaluation.comparison import (
+    IN_USE,
+    LEGS,
+    Mode,
+    measure,
+    measures_of,
+    reference_of,
+)
 from second_brain.evaluation.embedding_models import MOST_CHUNKS, compare_models
+from second_brain.evaluation.gate import read_baseline, verdict
 from second_brain.evaluation.live import modes_of, parse_mode
 from second_brain.evaluation.runs import RERANKED, Settings
 from second_brain.models.rerankers import RERANKER_NAMES, load_reranker
@@ -50,6 +62,7 @@ Examples:
   second-brain corpus eval support --weights 0.6 0.4 --html report.html
   second-brain corpus eval support --reranker cross-encoder
   second-brain corpus eval support --json > before.json
+  second-brain corpus eval support --baseline before.json --fail-under nDCG@10=.62
 """
 
 app = typer.Typer(rich_markup_mode=None)
@@ -118,6 +131,24 @@ def _eval(
     max_chunks: Annotated[
         int, typer.Option(min=1, help="Chunks to embed for --compare-embedder.")
     ] = MOST_CHUNKS,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="A result of --json: fail if nDCG@10 fell by more than --tolerance.",
+        ),
+    ] = None,
+    floors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-under",
+            metavar="MEASURE=VALUE",
+            help="Fail if a mean is lower, such as nDCG@10=.62; can be given again.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="How far nDCG@10 may fall below --baseline.")
+    ] = 0.02,
     dsn: ServerOption = None,
     schema: SchemaOption = SCHEMA,
     postgres_major: MajorOption = None,
@@ -133,6 +164,9 @@ def _eval(
     With a folder, its documents are loaded into a scratch database that is dropped at the end.
     Every query runs three times: vector leg alone, text leg alone, hybrid; with --reranker, also
     reranked. Arguments that are not given have their defaults.
+
+    With --baseline or --fail-under, the exit code is 1 if the stored settings (with a folder:
+    hybrid; with --compare: the first) are worse, and the questions that fell are listed.
     """
     vector_weight, text_weight = weights or (None, None)
     settings = Settings(fusion, vector_weight, text_weight, rrf_k, pool_size, search_mode)
@@ -151,7 +185,10 @@ def _eval(
     if other_embedder is not None:
         refuse(
             "is not for --compare-embedder",
-            {"--compare": compared, "--reranker": reranker_name, "--html": html},
+            {
+                **{"--compare": compared, "--reranker": reranker_name, "--html": html},
+                **{"--baseline": baseline, "--fail-under": floors},
+            },
         )
     if html is not None and not html.parent.is_dir():
         raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
@@ -180,13 +217,16 @@ def _eval(
             modes = [IN_USE, Mode("given", settings=settings)]
         first = modes[0].name if modes else None
         modes = modes or modes_of(asked.writer.settings(), collection)
+        reference = reference_of(modes, first if directory is None else "hybrid")
+        least = _floors(floors or (), asked.questions)
+        before = read_baseline(baseline, asked.questions, reference)
         searches = len(asked.questions.queries) * (len(modes) + (reranker is not None))
         with progress("Searching", searches) as advance:
             found = measure(
                 asked.searcher.answer,
                 asked.questions,
                 modes,
-                reference=first if directory is None else "hybrid",
+                reference=reference,
                 reranker=reranker,
                 seed=seed,
                 advance=advance,
@@ -195,3 +235,15 @@ def _eval(
         if html is not None:
             html.write_text(report.render(found, source, asked.searcher), "utf-8")
     print_comparison(found, source, as_json=as_json)
+    failures, fell = verdict(found, least, before, tolerance)
+    print_gate(failures, fell, new_console(stderr=as_json))
+    if failures:
+        raise typer.Exit(1)
+
+
+def _floors(given: Sequence[str], questions: Questions) -> dict[str, float]:
+    known = measures_of(questions)
+    read = [re.fullmatch(rf"({'|'.join(map(re.escape, known))})=(\d*\.?\d+)", one) for one in given]
+    if None in read:
+        raise typer.BadParameter(f"--fail-under takes MEASURE=VALUE; measures: {', '.join(known)}")
+    return {one[1]: float(one[2]) for one in read if one is not None}

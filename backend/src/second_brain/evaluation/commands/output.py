@@ -80,6 +80,19 @@ def print_comparison(found: Comparison, source: Source, *, as_json: bool) -> Non
     _print_moved(console, best, found.reference, found.moved(best, _MOST_MOVED))
 
 
+def print_gate(
+    failures: Sequence[str], fell: Sequence[tuple[str, float, float]], console: Console
+) -> None:
+    """Print the questions whose nDCG@10 fell, and why the run fails."""
+    if fell:
+        table = new_table("fell", right=("before", "now"))
+        for question, before, now in fell:
+            table.add_row(Text(printable(question)), f"{before:.3f}", f"{now:.3f}")
+        _print_table(console, table)
+    for failure in failures:
+        console.print(f"Failed: {failure}", highlight=False, markup=False)
+
+
 def print_models(found: ModelComparison, *, as_json: bool) -> None:
     """Print the measures of two embedding models."""
     if as_json:
@@ -272,6 +285,7 @@ def _comparison_json(found: Comparison, source: Source) -> dict[str, Any]:
     depth = found.collection.depth
     return {
         **_collection_json(found.collection),
+        "fingerprint": found.collection.fingerprint,
         **source._asdict(),
         "match_count": depth,
         "reference": found.reference,
