@@ -40,6 +40,7 @@ _JSON: Mapping[str, Mapping[str, Any]] = {
     "integer": {"type": "integer"},
     "jsonb": {"type": "array", "items": {"type": "object"}},
     "text": {"type": "string"},
+    "timestamp with time zone": {"type": "string", "format": "date-time"},
     "uuid": {"type": "string", "format": "uuid"},
 }
 """What JSON Schema says of an SQL type."""

@@ -7,7 +7,7 @@ lists and texts, because the error of Postgres would not contain the name of the
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
 from typing import (
     Annotated,
     Any,
@@ -107,6 +107,10 @@ class _Conditions(TypedDict, total=False):
     required_filters: Annotated[
         Filters | None,
         Argument(None, "jsonb", "conditions of the server: other rows are not there"),
+    ]
+    as_of: Annotated[
+        datetime | date | str | None,
+        Argument("now", "timestamp with time zone", "only rows that hold at this time; null: all"),
     ]
 
 
@@ -327,7 +331,7 @@ def bound(
         if name in known and name != "timeout":
             sql_name, read = SQL_NAMES.get(name, name), _READERS.get(name)
             default = DEFAULTS[name]
-            value = default if value is None else value
+            value = default if value is None and name != "as_of" else value
             is_default = value is None or (type(value) is type(default) and value == default)
             if read is not None and not is_default:
                 value = read(value, name)
@@ -404,6 +408,15 @@ def _date(value: Any, name: str) -> Any:
     return _day(given[:10] if is_time else given, name)
 
 
+def _time(text: str) -> str:
+    if text == "now":
+        return text
+    if (form := _TIME.fullmatch(text)) is None or not datetime.fromisoformat(text):
+        raise ValueError
+    # Without an offset it is UTC, as in filters.
+    return text if form["offset"] else f"{text}Z" if form["time"] else f"{text}T00:00:00Z"
+
+
 def _scalar(sql_type: str) -> Callable[[Any, str], Any]:
     """Return what reads a value, or the text of one as a URL has it, and refuses others."""
     expected, *kinds = _SCALARS[sql_type]
@@ -436,6 +449,10 @@ def _plain(value: object) -> Any:
     return value
 
 
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(?P<offset>Z|[+-]\d\d(:\d\d)?)?)?",
+    re.ASCII,
+)
 _json: Callable[[Any, str], Any] = json_form
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _day = _parsed(
@@ -458,5 +475,6 @@ _READERS: Mapping[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("collections", "viewer_groups"), _names),
     "like_ids": lambda value, name: [_uuid(one, name) for one in _names(value, name)],
     **dict.fromkeys(("date_from", "date_to"), _date),
+    "as_of": _parsed(_time, "an ISO date or timestamp such as 2026-01-31T12:00:00Z, or now"),
     **dict.fromkeys(("viewer_id", "document_id", "chunk_id"), _uuid),
 }

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -101,6 +101,17 @@ class AsyncWrites(Client):
         """Delete a document and return how many chunks it had; 0 when there is none."""
         arguments = {"document_key": external_key}
         return await self._read(int, "delete_knowledge_document", arguments, timeout)
+
+    async def supersede_document(
+        self, old: str, new: str, at: datetime | None = None, *, timeout: float | None = None
+    ) -> int:
+        """End the document `old` and start `new`, both by external_key, at a time (None: now).
+
+        It is written into their metadata as `valid_until` and `valid_from`. Returns how many active
+        chunks `old` has. Needs the module versions.
+        """
+        given = {"old": old, "new": new, "at": at or datetime.now(UTC)}
+        return await self._read(int, "supersede_knowledge_document", given, timeout)
 
     async def delete_owner(
         self, owner_id: UUID | str, *, timeout: float | None = None
@@ -222,6 +233,7 @@ class Writes(Client):
     upsert_document = blocking(AsyncWrites.upsert_document)
     missing_embeddings = blocking(AsyncWrites.missing_embeddings)
     delete_document = blocking(AsyncWrites.delete_document)
+    supersede_document = blocking(AsyncWrites.supersede_document)
     delete_owner = blocking(AsyncWrites.delete_owner)
     purge = blocking(AsyncWrites.purge)
     set_settings = blocking(AsyncWrites.set_settings)
