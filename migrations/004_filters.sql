@@ -946,11 +946,11 @@ end
 $$;
 
 -- Which rows a search may return, as the parameter $1 of each statement that reads rows. visible:
--- the rows that are there for this search, by viewer, required_filters and as_of; matching: of these,
--- the rows that pass the filters; both are SQL about chunk. is_restricted: visible is more than
--- status and as_of.
--- required: the compiled required_filters. left_out: chunks and documents that a search does not
--- return. seen_by: the role for which the search shows rows, and seen, the condition because of it.
+-- the rows that are there for this search, by viewer, required_filters and as_of; matching: of
+-- these, the rows that pass the filters; both are SQL about chunk. is_restricted: visible is more
+-- than status and as_of. required: the compiled required_filters. left_out: chunks and documents
+-- that a search does not return. seen_by: the role for which the search shows rows, and seen, the
+-- condition because of it.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
   public_only boolean, is_restricted boolean, visible text, matching text, left_out uuid[],
@@ -1021,8 +1021,8 @@ begin
 end
 $$;
 
--- Extension point: which rows hold at a time, as SQL about chunk; null where all active rows do, and
--- for null. Without the module, no row ends.
+-- Extension point: which rows hold at a time, as SQL about chunk; null where all active rows do,
+-- and for null. Without the module, no row ends.
 create function knowledge_internal.holding_condition(as_of timestamptz) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin

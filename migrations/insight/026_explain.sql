@@ -404,7 +404,8 @@ begin
                     ) as wanted
                from knowledge_internal.given_arguments(one.alone) as read
            ) as compiled
-     where one.cause not in ('permission', 'like', 'validity') and one.alone -> one.path[1] <> 'null'
+     where one.cause not in ('permission', 'like', 'validity')
+       and one.alone -> one.path[1] <> 'null'
      order by one.cause <> 'collection', (compiled.wanted).access_sql is null, one.place
   loop
     -- Where filters control access, too, nothing is told of what they leave out.

@@ -1,8 +1,8 @@
 -- 046_versions: documents and chunks that hold for a time, and searches of what held at a time.
 -- Module: versions.
 -- Adds: two indexes of knowledge_chunks, a trigger of it and of knowledge_documents, and function
--- supersede_knowledge_document. Locks knowledge_chunks against writes while the indexes are created,
--- and updates the rows whose metadata has a key valid_from or valid_until.
+-- supersede_knowledge_document. Locks knowledge_chunks against writes while the indexes are
+-- created, and updates the rows whose metadata has a key valid_from or valid_until.
 -- Written from supabase/schemas/modules/versions/46_versions.sql by `make baseline`: edit that file.
 
 -- A row holds from the time valid_from in its metadata on until before valid_until. Both are stored
@@ -20,6 +20,7 @@ create index knowledge_chunks_valid_until
 create function knowledge_internal.keep_validity() returns trigger
 -- definer: a role that may write the row has no rights on the internal functions.
 language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- The bounds are stored in UTC.
 set timezone = 'UTC' as $$
 declare
   bounds constant text[] := '{valid_from,valid_until}';
@@ -36,8 +37,8 @@ begin
   foreach bound in array bounds loop
     given := new.metadata ->> bound;
     if given is not null and knowledge_internal.iso_days(given) is null then
-      raise exception 'metadata.% must be an ISO date or timestamp such as 2026-01-31T12:00:00Z, or '
-                      'null, not %', bound, left(given, 100)
+      raise exception 'metadata.% must be null or an ISO date or timestamp such as '
+                      '2026-01-31T12:00:00Z, not %', bound, left(given, 100)
         using errcode = '22023';
     end if;
     given := to_jsonb(given::timestamptz) #>> '{}';
@@ -71,8 +72,8 @@ update public.knowledge_chunks set metadata = metadata
 
 create or replace function knowledge_internal.holding_condition(as_of timestamptz) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- As the bounds are stored. The plan is made once, when the table may be small.
 set timezone = 'UTC'
--- The plan is made once, when the table may be small, and used when it is large.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off as $$
 declare
@@ -81,9 +82,9 @@ begin
   return (
     -- Most rows have neither key.
     select format(
-             '(chunk.metadata ?| ''{valid_from,valid_until}'' and (chunk.metadata ->> ''valid_until'''
-             ' <= %1$L collate "C" or chunk.metadata ->> ''valid_from'' > %1$L collate "C"))'
-             ' is not true', moment
+             '(chunk.metadata ?| ''{valid_from,valid_until}'' and ('
+             'chunk.metadata ->> ''valid_until'' <= %1$L collate "C"'
+             ' or chunk.metadata ->> ''valid_from'' > %1$L collate "C")) is not true', moment
            )
      where (
              select min((chunk.metadata ->> 'valid_until') collate "C")
@@ -104,6 +105,7 @@ create function public.supersede_knowledge_document(
 ) returns integer
 -- definer: service_role has no rights on the internal schema.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+-- As the bounds are stored.
 set timezone = 'UTC' as $$
 declare
   moment constant text := to_jsonb(at) #>> '{}';
@@ -155,8 +157,9 @@ end
 $$;
 
 comment on function public.supersede_knowledge_document is
-  'Ends a document at a time, and starts the one that replaces it: sets valid_until in the metadata '
-  'of old (an earlier one stays) and valid_from in that of new, both named by external_key. From '
+  'Ends a document at a time, and starts the one that replaces it: sets valid_until in the '
+  'metadata of old (an earlier one stays) and valid_from in that of new, both named by '
+  'external_key. From '
   'then on searches return new and not old, unless as_of is before. Returns how many active chunks '
   'old has. Raises 22023 where a document '
   'is not stored or of another owner, and unless at is after the start of old and before the end '

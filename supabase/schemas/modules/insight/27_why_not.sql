@@ -59,7 +59,10 @@ declare
 begin
   for cause, argument, alone, path in
     select one.cause, one.argument, one.alone, one.path
-      from knowledge_internal.restrictions(search) as one
+      from knowledge_internal.restrictions(
+             jsonb_build_object('as_of', (knowledge_internal.given_arguments(search)).as_of)
+               || search
+           ) as one
   loop
     given := knowledge_internal.given_arguments('{"as_of": null}' || alone);
     scope := (knowledge_internal.plan_search(given, false)).scope;
@@ -475,9 +478,7 @@ begin
       -- From the end, so that the places of the conditions before stay as they are.
       for failed in
         select one.*
-          from knowledge_internal.failed_restrictions(
-                 jsonb_build_object('as_of', given.as_of) || search, chunk
-               ) with ordinality as one
+          from knowledge_internal.failed_restrictions(search, chunk) with ordinality as one
          order by one.ordinality desc
       loop
         causes := to_jsonb(failed) - '{path,ordinality}'::text[] || causes;
