@@ -219,7 +219,7 @@ def tools() -> str:
         }
         for name, tool in server._TOOLS.items()
     }
-    of_service = {"rank", "rerank_score", "original_rank"}
+    of_service = {"rank", "rerank_score", "original_rank", "valid_from", "valid_until"}
     passage = [name for name in mcp_text.Passage.model_fields if name not in of_service]
     excerpts = {
         name: tool.excerpt

@@ -281,8 +281,6 @@ export const PASSAGE_COLUMNS = [
   "collection",
   "sensitivity",
   "document_date",
-  "valid_from",
-  "valid_until",
   "source_origin",
   "source_url",
   "external_key",
