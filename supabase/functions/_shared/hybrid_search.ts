@@ -171,7 +171,7 @@ const FORMATS: Record<string, [fits: (text: string) => boolean, name: string]> =
     "a date such as 2026-01-31",
   ],
   "date-time": [
-    (text) => text === "now" || (TIME.test(text) && dayOf(new Date(text.slice(0, 10))) !== ""),
+    (text) => text === "now" || (TIME.test(text) && FORMATS.date![0](text.slice(0, 10))),
     "a time such as 2026-01-31T12:00:00Z",
   ],
   uuid: [(text) => /^[\da-f]{8}(-?[\da-f]{4}){3}-?[\da-f]{12}$/i.test(text), "a UUID"],
