@@ -1,4 +1,4 @@
-"""Facts that end: rows with valid_from and valid_until, as_of, and documents that are superseded."""
+"""Facts that end: valid_from and valid_until of rows, as_of, and documents that are superseded."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +13,8 @@ from searching import answer, call, search
 from conftest import Connect, Connection
 from corpora import store_document
 from second_brain import KnowledgeWriter, PostgresProvider
+from second_brain.database import migrations
+from second_brain.database.migration_errors import MigrationError
 from second_brain.errors import InvalidInputError
 from second_brain.retrieval.answer import result
 from support.properties import tried
@@ -281,6 +283,23 @@ def test_a_users_answer_is_the_same_with_ended_rows_of_others(
         assert kept == {"external_key": "mine", "total_count": 1, "document_chunks": 1}
 
 
+def test_the_module_takes_the_bounds_of_rows_that_were_stored_before_it(plain_dsn: str) -> None:
+    migrations.apply(plain_dsn, dimensions=3, modules=())
+    with psycopg.connect(plain_dsn, autocommit=True) as connection:
+        lasting(connection, "ended", None, "2020-06-01")
+        lasting(connection, "wrong", None, "summer")
+        assert found(connection) == found(connection, as_of=None) == "ended wrong"
+        assert found(connection, as_of="now") == "ended wrong"
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="as_of needs the module vers"):
+            found(connection, as_of="2020-01-01")
+        with pytest.raises(MigrationError, match=r"metadata.valid_until must be .* not summer"):
+            migrations.apply(plain_dsn, dimensions=3, modules=("versions",))
+        connection.execute("delete from public.knowledge_documents where external_key = 'wrong'")
+        migrations.apply(plain_dsn, dimensions=3, modules=("versions",))
+        assert (found(connection), found(connection, as_of="2020-01-01")) == ("", "ended")
+        assert bounds(connection, "ended") == (None, "2020-06-01T00:00:00+00:00")
+
+
 def test_python_supersedes_and_travels(dsn: str) -> None:
     writer, provider = KnowledgeWriter(dsn), PostgresProvider(dsn)
     for key in ("v1", "v2"):
@@ -293,7 +312,7 @@ def test_python_supersedes_and_travels(dsn: str) -> None:
     for asked, keys_found in (
         ({}, ["v2"]),
         ({"as_of": "now"}, ["v2"]),
-        ({"as_of": datetime(2025, 6, 1)}, ["v1"]),  # noqa: DTZ001 - without an offset it is UTC
+        ({"as_of": datetime(2025, 6, 1)}, ["v1"]),  # UTC, without an offset
         ({"as_of": "2025-06-01"}, ["v1"]),
         ({"as_of": None}, ["v1", "v2"]),
     ):

@@ -64,10 +64,19 @@ create trigger keep_validity before insert or update on public.knowledge_documen
   for each row execute function knowledge_internal.keep_validity('document');
 create trigger keep_validity before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.keep_validity('chunk');
-update public.knowledge_documents set metadata = metadata
- where metadata ?| '{valid_from,valid_until}';
-update public.knowledge_chunks set metadata = metadata
- where metadata ?| '{valid_from,valid_until}';
+do $$
+begin
+  -- An update of no row would refresh the statistics, too.
+  if exists (
+    select from public.knowledge_chunks where metadata ?| '{valid_from,valid_until}'
+  ) then
+    update public.knowledge_documents set metadata = metadata
+     where metadata ?| '{valid_from,valid_until}';
+    update public.knowledge_chunks set metadata = metadata
+     where metadata ?| '{valid_from,valid_until}';
+  end if;
+end
+$$;
 
 create or replace function knowledge_internal.holding_condition(as_of timestamptz) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
