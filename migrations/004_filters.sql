@@ -946,10 +946,11 @@ end
 $$;
 
 -- Which rows a search may return, as the parameter $1 of each statement that reads rows. visible:
--- the rows that are there for this search, by viewer and required_filters; matching: of these, the
--- rows that pass the filters; both are SQL about chunk. is_restricted: visible is more than status.
--- required: the compiled required_filters. left_out: chunks and documents that a search does not
--- return. seen_by: the role for which the search shows rows, and seen, the condition because of it.
+-- the rows that are there for this search, by viewer, required_filters and as_of; matching: of
+-- these, the rows that pass the filters; both are SQL about chunk. is_restricted: visible is more
+-- than status and as_of. required: the compiled required_filters. left_out: chunks and documents
+-- that a search does not return. seen_by: the role for which the search shows rows, and seen, the
+-- condition because of it.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
   public_only boolean, is_restricted boolean, visible text, matching text, left_out uuid[],
@@ -1020,17 +1021,42 @@ begin
 end
 $$;
 
+-- Extension point: which rows hold at a time, as SQL about chunk; null where all active rows do,
+-- and for null. Without the module, no row ends.
+create function knowledge_internal.holding_condition(as_of timestamptz) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  if as_of <> now() then
+    raise exception 'as_of needs the module versions, which is not installed'
+      using errcode = '0A000',
+            hint = 'Install the module versions: second-brain migrate --with versions';
+  end if;
+  return null;
+end
+$$;
+
+-- The default of as_of: now, or null where all rows hold now, so that such a search is plain.
+create function knowledge_internal.current_as_of() returns timestamptz
+-- definer: the default of an argument is read with the rights of the caller.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  return case when knowledge_internal.holding_condition(now()) is not null then now() end;
+end
+$$;
+
 -- The rows that pass a filter and that a search may see: the one home of these conditions. No value
--- becomes part of the SQL. seen_by: a role that sees the rows which caller_condition allows; null:
--- the arguments alone decide.
+-- but as_of becomes part of the SQL. seen_by: a role that sees the rows which caller_condition
+-- allows; null: the arguments alone decide. as_of: the time at which the rows hold; null: any.
 create function knowledge_internal.row_scope(
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
-  public_only boolean, required knowledge_internal.chunk_filter, seen_by name default null
+  public_only boolean, required knowledge_internal.chunk_filter, seen_by name default null,
+  as_of timestamptz default null
 ) returns knowledge_internal.row_scope
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
   visible text := 'chunk.status = ''active''';
+  is_restricted boolean;
   seen constant text := case
     when seen_by is not null then knowledge_internal.caller_condition(
       seen_by, coalesce(wanted.collections, required.collections)
@@ -1045,12 +1071,14 @@ begin
     wanted.access_sql,
     case when not (required is null) then knowledge_internal.required_sql(required) end, seen
   );
+  is_restricted := visible <> 'chunk.status = ''active''';
+  visible := concat_ws(' and ', visible, knowledge_internal.holding_condition(as_of));
   matching := concat_ws(
     ' and ', visible, case when not (wanted is null) then knowledge_internal.filter_sql(wanted) end
   );
   return row(
-    wanted, viewer_id, viewer_groups, public_only, visible <> 'chunk.status = ''active''',
-    visible, matching, null, required, seen_by, seen
+    wanted, viewer_id, viewer_groups, public_only, is_restricted, visible, matching, null,
+    required, seen_by, seen
   )::knowledge_internal.row_scope;
 end
 $$;

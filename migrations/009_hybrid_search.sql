@@ -338,11 +338,11 @@ begin
   plan.effort := knowledge_internal.vector_effort(plan.pool, settings.chunk_count);
   plan.match_threshold := given.match_threshold;
   plan.scope := knowledge_internal.row_scope(
-    wanted, given.viewer_id, given.viewer_groups, given.public_only, required, seen_by
+    wanted, given.viewer_id, given.viewer_groups, given.public_only, required, seen_by,
+    given.as_of
   );
   plan.is_indexed := is_viewed or wanted.is_indexed is true or required.is_indexed is true;
-  plan.is_filtered := is_viewed or not (required is null) or wanted.bounds_rows is true
-    or seen_by is not null
+  plan.is_filtered := is_viewed or (plan.scope).is_restricted or wanted.bounds_rows is true
     or wanted.excluded_collections is not null
       -- More than half of the chunks, by the sample of the statistics.
       and (
@@ -652,6 +652,7 @@ create function public.hybrid_search_knowledge_chunks(
   snippets integer default 1,
   order_by text default null,
   required_filters jsonb default null,
+  as_of timestamp with time zone default knowledge_internal.current_as_of(),
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- definer: callers have no grant on the tables, the arguments decide which rows they see.
@@ -671,7 +672,7 @@ declare
   is_plain boolean := num_nonnulls(
       filter_type, filters, date_from, date_to, collections, viewer_id, recency_half_life,
       formulations, viewer_groups, like_ids, boosts, max_per_document, min_confidence, order_by,
-      required_filters, ranked_lists
+      required_filters, as_of, ranked_lists
     ) = 0
     and not (
       public_only or one_per_document or snippet or prefix_last or embedding_from_text
@@ -728,7 +729,7 @@ begin
                recency_half_life, match_offset, snippet, formulations, viewer_groups,
                on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts, diversity,
                max_per_document, merge_duplicates, min_confidence, snippets, order_by,
-               required_filters
+               required_filters, as_of
              )::knowledge_internal.search_arguments,
              ranked_lists
            ) as hit;
@@ -910,6 +911,7 @@ comment on function public.hybrid_search_knowledge_chunks is
   'alone, the viewer owns no rows; with neither, all rows); public_only: public rows. '
   'required_filters: conditions as in filters that a server adds to those of its client: for the '
   'whole answer, rows that do not meet them are not there, as rows that the viewer may not see. '
+  'as_of: only rows that hold at this time, by default now; null: all. '
   'collections: each is ranked by itself in each leg, and the ranks are those within it; an empty '
   'name is all collections that are not named; '
   'formulations: further ways to ask, [{"query_text", "query_embedding"}], each ranked by itself; '

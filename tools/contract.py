@@ -40,6 +40,7 @@ _JSON: Mapping[str, Mapping[str, Any]] = {
     "integer": {"type": "integer"},
     "jsonb": {"type": "array", "items": {"type": "object"}},
     "text": {"type": "string"},
+    "timestamp with time zone": {"type": "string", "format": "date-time"},
     "uuid": {"type": "string", "format": "uuid"},
 }
 """What JSON Schema says of an SQL type."""
@@ -218,7 +219,7 @@ def tools() -> str:
         }
         for name, tool in server._TOOLS.items()
     }
-    of_service = {"rank", "rerank_score", "original_rank"}
+    of_service = {"rank", "rerank_score", "original_rank", "valid_from", "valid_until"}
     passage = [name for name in mcp_text.Passage.model_fields if name not in of_service]
     excerpts = {
         name: tool.excerpt

@@ -35,7 +35,8 @@ create function public.search_public_knowledge_chunks(
   boosts jsonb default null, diversity double precision default 0,
   max_per_document integer default null, merge_duplicates boolean default false,
   min_confidence double precision default null, snippets integer default 1,
-  order_by text default null, required_filters jsonb default null
+  order_by text default null, required_filters jsonb default null,
+  as_of timestamp with time zone default knowledge_internal.current_as_of()
 ) returns setof public.knowledge_search_hit
 language sql stable security invoker set search_path = pg_catalog, pg_temp
 return knowledge_internal.search_for_visitor(
@@ -45,7 +46,7 @@ return knowledge_internal.search_for_visitor(
     null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
     formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
     diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
-    required_filters
+    required_filters, as_of
   )::knowledge_internal.search_arguments
 );
 

@@ -63,6 +63,13 @@ CALLS = {
         "list_visible_knowledge_documents(public_only => true)",
         f"delete_my_knowledge_document({ZEBRAS})",
     ),
+    "versions": (
+        "hybrid_search_knowledge_chunks(query_text => 'zebra', as_of => '2026-01-31')",
+        """upsert_knowledge_document(
+             '{"external_key": "horses", "owner_id": "00000000-0000-0000-0000-000000000001"}', '[]'
+           )""",
+        "supersede_knowledge_document(old => 'zebras', new => 'horses')",
+    ),
     "embedding_queue": (
         "pending_knowledge_embeddings()",
         f"count_pending_knowledge_embeddings({SEARCH})",

@@ -88,6 +88,9 @@ def test_pythons_list_has_the_names_types_and_defaults_of_the_search(knowledge: 
     # hybrid_search has returned five hits since before there was the SQL function.
     assert listed.pop("match_count") == ("integer", 5)
     assert stated.pop("match_count") == ("integer", 10)
+    # The function reads now as null where all rows hold now.
+    assert listed.pop("as_of") == ("timestamp with time zone", "now")
+    assert stated.pop("as_of") == ("timestamp with time zone", None)
     assert listed == stated
 
 
@@ -158,7 +161,7 @@ def test_the_command_has_an_option_for_each_field_of_a_query() -> None:
 NOT_IN_THE_FORM = {
     *("types", "origins", "languages", "category", "tags", "collections", "required_filters"),
     *("boosts", "formulations", "max_per_document", "rrf_k", "reranked_leg", "exact_total"),
-    *("offset", "expand_neighbors", "snippet", "snippets", "max_tokens"),
+    *("offset", "expand_neighbors", "snippet", "snippets", "max_tokens", "as_of"),
 }
 
 

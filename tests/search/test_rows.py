@@ -81,6 +81,8 @@ WITHOUT_A_SCOPE = {
     "list_knowledge_judgments",
     "list_knowledge_documents",
     "describe_knowledge_document",
+    "holding_condition",
+    "supersede_knowledge_document",
 }
 # Rows by their ids: the numbers that an arrangement compares, a text that is kept elsewhere.
 BY_ID = {"measured_rows", "content_of"}

@@ -246,7 +246,9 @@ def test_python_reads_an_argument_as_the_table_says(case: dict[str, Any]) -> Non
             bound({name: value}, HYBRID)
     else:
         arguments = bound({name: value}, HYBRID)
-        expected = DEFAULTS[name] if case["becomes"] is None else case["becomes"]
+        # Null as as_of is all times.
+        is_default = case["becomes"] is None and name != "as_of"
+        expected = DEFAULTS[name] if is_default else case["becomes"]
         assert arguments[sql_name] == expected
         assert isinstance(arguments[sql_name], bool) == isinstance(expected, bool)
 

@@ -58,7 +58,7 @@ def test_the_tools_only_read_and_are_listed_with_their_schemas(assistant: Assist
         "hybrid_search": {
             *("query", "limit", "include_memory", "expand_neighbors", "prefix_last", "filters"),
             *("order_by", "like_ids", "min_confidence", "collections", "date_from", "date_to"),
-            *("boosts", "diversity", "max_per_document", "merge_duplicates", "max_tokens"),
+            *("boosts", "diversity", "max_per_document", "merge_duplicates", "max_tokens", "as_of"),
         },
         "search": {"query"},
         "fetch": {"id", "offset"},

@@ -51,6 +51,26 @@ describe("the arguments that shape the list", () => {
     assert.match(hits[2].snippet ?? "", /<mark>key<\/mark>.*<mark>key<\/mark>/);
   });
 
+  test("as_of is another time than now, and null all times", async () => {
+    await asService(database).upsert(
+      { external_key: "ended", owner_id: ANA, metadata: { valid_until: "2020-01-01" } },
+      [{ content: "The closet is blue." }],
+    );
+    /** @type {[SearchOptions, number][]} */
+    const cases = [
+      [{}, 0],
+      [{ as_of: "now" }, 0],
+      [{ as_of: "2019-06-01" }, 1],
+      [{ as_of: new Date("2019-06-01") }, 1],
+      [{ as_of: null }, 1],
+    ];
+    for (const [options, count] of cases) {
+      const { hits } = await asUser(database, ANA).search("closet", options);
+      assert.equal(hits.length, count, JSON.stringify(options));
+    }
+    await assert.rejects(asUser(database, ANA).search("closet", { as_of: "yesterday" }), /^InvalidInputError: as_of must/);
+  });
+
   test("known documents alone find related ones, and nothing is embedded", async () => {
     const embed = () => Promise.reject(new Error("there is no question"));
     const search = asUser(database, ANA, { embed });

@@ -4,6 +4,7 @@ export type Json = string | number | boolean | null | { [key: string]: Json | un
 
 /** The arguments of a search. */
 export type SearchArguments = {
+  as_of?: string;
   boosts?: Json;
   collections?: (string)[];
   date_from?: string;
@@ -176,6 +177,11 @@ export const ARGUMENTS: Record<
     type: "array",
     items: { type: "object" },
     description: "conditions of the server: other rows are not there",
+  },
+  as_of: {
+    type: "string",
+    format: "date-time",
+    description: "only rows that hold at this time; null: all",
   },
   rrf_k: { type: "number", description: "the constant of reciprocal rank fusion" },
   fusion: { type: "string", description: "rrf, relative_score, auto; none: as stored, else rrf" },

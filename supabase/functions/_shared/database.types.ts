@@ -802,6 +802,7 @@ export type Database = {
       };
       "hybrid_search_knowledge_chunks": {
         Args: {
+          "as_of"?: string;
           "boosts"?: Json;
           "collections"?: (string)[];
           "date_from"?: string;
@@ -1080,6 +1081,7 @@ export type Database = {
       };
       "search_my_knowledge_chunks": {
         Args: {
+          "as_of"?: string;
           "boosts"?: Json;
           "collections"?: (string)[];
           "date_from"?: string;
@@ -1125,6 +1127,7 @@ export type Database = {
       };
       "search_public_knowledge_chunks": {
         Args: {
+          "as_of"?: string;
           "boosts"?: Json;
           "collections"?: (string)[];
           "date_from"?: string;
@@ -1250,6 +1253,10 @@ export type Database = {
           "retried": number;
           "stored": number;
         }[];
+      };
+      "supersede_knowledge_document": {
+        Args: { "at"?: string; "new": string; "old": string };
+        Returns: number;
       };
       "upsert_knowledge_document": {
         Args: { "chunks": Json; "document": Json; "fields"?: string };

@@ -73,6 +73,8 @@ export type Boost =
   };
 
 type Typed = {
+  /** Only rows that hold at this time, by default now; null: all. */
+  as_of?: string | Date | null;
   boosts?: Boost[] | null;
   filters?: Filters | null;
   formulations?: { query_text?: string; query_embedding?: number[] }[];
@@ -199,8 +201,13 @@ const FORMATS: Record<string, [fits: (text: string) => boolean, name: string]> =
     (text) => /^\d{4}-\d\d-\d\d$/.test(text) && dayOf(new Date(text)) === text,
     "a date such as 2026-01-31",
   ],
+  "date-time": [
+    (text) => text === "now" || (TIME.test(text) && FORMATS.date![0](text.slice(0, 10))),
+    "a time such as 2026-01-31T12:00:00Z",
+  ],
   uuid: [(text) => /^[\da-f]{8}(-?[\da-f]{4}){3}-?[\da-f]{12}$/i.test(text), "a UUID"],
 };
+const TIME = /^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:\d\d)?)?)?$/;
 const NUMBER = /^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i;
 
 /** The day of a point in time, in UTC. */
@@ -246,11 +253,17 @@ export function readArgument(name: string, value: unknown, schema: ArgumentSchem
     if (type === "boolean" && /^(true|false)$/.test(value)) read = value === "true";
   }
   if (format === "date" && value instanceof Date) read = dayOf(value);
+  if (format === "date-time" && value instanceof Date) read = dayOf(value) && value.toISOString();
   if (name === "collections" && Array.isArray(read) && read.length === 0) {
     throw new InvalidInputError("collections must be 1 to 50 names, not []");
   }
   const fault = argumentFault(name, read, schema);
   if (fault) throw new InvalidInputError(`${fault}, not ${shown(value)}`);
+  if (format === "date-time" && read !== "now") {
+    // Without an offset it is UTC, as in filters.
+    const [, time, , , offset] = TIME.exec(read as string)!;
+    return offset ? read : read + (time ? "Z" : "T00:00:00Z");
+  }
   return read;
 }
 
@@ -435,9 +448,10 @@ export function searchArguments<Options extends object>(
       const known = Object.keys(KNOWN).join(", ");
       throw new InvalidInputError(`${name} is no argument of a search, known are: ${known}`);
     }
-    // Null is as what is left out. Conditions and factors have a check of their own.
-    if (value === null) delete given[name];
-    else if (schema.items?.type !== "object") {
+    // Null is as what is left out, but as_of null is all times. Conditions and factors have a check
+    // of their own.
+    if (value === null && name !== "as_of") delete given[name];
+    else if (value !== null && schema.items?.type !== "object") {
       Object.assign(given, { [name]: readArgument(name, value, schema) });
     }
   }

@@ -151,6 +151,15 @@ export const TOOLS = {
           "description": "Only documents of this date or earlier.",
           "title": "Date To",
         },
+        "as_of": {
+          "anyOf": [{ "format": "date-time", "type": "string" }, {
+            "const": "now",
+            "type": "string",
+          }, { "type": "null" }],
+          "default": "now",
+          "description": "Only rows that hold at this time; null: all.",
+          "title": "As Of",
+        },
         "boosts": {
           "anyOf": [{
             "items": { "additionalProperties": true, "type": "object" },

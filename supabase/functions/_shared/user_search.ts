@@ -119,10 +119,10 @@ export function read(body: unknown): SearchRequest {
     if (!schema && name !== "filters") {
       throw invalid(`${name} is no key of a request, known are: ${KEYS.join(", ")}`);
     }
-    if (value === null) continue;
+    if (value === null && name !== "as_of") continue;
     try {
       // What these numbers and texts may be, the database checks.
-      asked[name] = schema ? readArgument(name, value, schema) : value;
+      asked[name] = schema && value !== null ? readArgument(name, value, schema) : value;
     } catch (error) {
       throw invalid((error as Error).message);
     }

@@ -86,8 +86,14 @@ function passage(hit: SearchHit, excerpt: number) {
   const columns = Object.fromEntries(PASSAGE_COLUMNS.map((one) => [one, hit[one]]));
   return {
     ...columns as Pick<SearchHit, typeof PASSAGE_COLUMNS[number]>,
+    valid_from: bound(hit, "valid_from"),
+    valid_until: bound(hit, "valid_until"),
     content: lines.map((line) => `> ${line}`).join("\n"),
   };
+}
+
+function bound(hit: SearchHit, name: string): Json {
+  return (hit.metadata as Record<string, Json>)[name] ?? null;
 }
 
 /** Search, and return what fits into an answer, with hints about the whole. */

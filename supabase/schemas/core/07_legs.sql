@@ -13,7 +13,7 @@ create type knowledge_internal.search_arguments as (
   viewer_groups text[], on_bad_embedding text, prefix_last boolean,
   embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
   max_per_document integer, merge_duplicates boolean, min_confidence double precision,
-  snippets integer, order_by text, required_filters jsonb
+  snippets integer, order_by text, required_filters jsonb, as_of timestamptz
 );
 
 -- A search whose arguments are checked and whose questions are read. asked: the questions without

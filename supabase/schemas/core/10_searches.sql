@@ -24,6 +24,7 @@ declare
   names constant jsonb := to_jsonb(given);
   argument text;
 begin
+  given.as_of := knowledge_internal.current_as_of();
   if for_backends is not null then
     perform knowledge_internal.check_caller(for_backends);
   end if;
@@ -196,7 +197,8 @@ create function public.search_my_knowledge_chunks(
   boosts jsonb default null, diversity double precision default 0,
   max_per_document integer default null, merge_duplicates boolean default false,
   min_confidence double precision default null, snippets integer default 1,
-  order_by text default null, required_filters jsonb default null
+  order_by text default null, required_filters jsonb default null,
+  as_of timestamp with time zone default knowledge_internal.current_as_of()
 ) returns setof public.knowledge_search_hit
 language sql stable security invoker set search_path = pg_catalog, pg_temp
 return knowledge_internal.search_for_user(
@@ -206,7 +208,7 @@ return knowledge_internal.search_for_user(
     null, public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
     formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
     diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
-    required_filters
+    required_filters, as_of
   )::knowledge_internal.search_arguments
 );
 
@@ -222,6 +224,7 @@ revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function
   public.search_my_knowledge_chunks, knowledge_internal.search_for_user to authenticated;
+grant execute on function knowledge_internal.current_as_of to anon, authenticated, service_role;
 
 -- The chunks that a search would find if its pools had no bound: active chunks that pass the
 -- filters and have the words of query_text, or an embedding of at least match_threshold, and

@@ -199,6 +199,9 @@ def _search(
     ] = False,
     date_from: Annotated[datetime | None, _option_of_day("First document_date.")] = None,
     date_to: Annotated[datetime | None, _option_of_day("Last document_date.")] = None,
+    as_of: Annotated[
+        str, typer.Option(help="Only what holds at this time, such as 2026-01-31; or all.")
+    ] = "now",
     expand_neighbors: Annotated[
         int, typer.Option(min=0, max=5, help="Show this many chunks before and after a hit.")
     ] = 0,
@@ -272,6 +275,7 @@ def _search(
         expand_neighbors=expand_neighbors,
         # The table shows the part of it that has the words.
         snippet=snippet or not as_json,
+        as_of=None if as_of == "all" else as_of,
         **others,
     )
     access: AccessOptions = {

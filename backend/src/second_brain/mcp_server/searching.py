@@ -33,6 +33,7 @@ from second_brain.mcp_server.tools import Answer, Context, Tool
 from second_brain.retrieval.answer import SearchResult
 from second_brain.retrieval.query import (
     QUESTION_BOUND,
+    AsOf,
     SearchQuery,
     Text,
     argument_field,
@@ -205,6 +206,7 @@ class HybridSearch(_Search):
     )
     date_from: date | None = argument_field("date_from")
     date_to: date | None = argument_field("date_to")
+    as_of: AsOf = argument_field("as_of")
     boosts: Annotated[list[dict[str, Any]] | None, _BOOSTS] = Field(
         None,
         description="Up to 10 factors of the score: of results that pass conditions, "

@@ -5,7 +5,7 @@ Both say the same and are bounded: some assistants show a model only the JSON.
 
 import html
 import re
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 from pydantic import BaseModel
@@ -40,6 +40,8 @@ class Passage(BaseModel):
     collection: str | None
     sensitivity: str | None
     document_date: date | None
+    valid_from: datetime | None
+    valid_until: datetime | None
     source_origin: str
     source_url: str | None
     external_key: str | None
@@ -148,6 +150,8 @@ def _hit_text(hit: SearchResult, passage: Passage) -> str:
         "collection": hit.collection,
         "sensitivity": hit.sensitivity,
         "date": hit.document_date and hit.document_date.isoformat(),
+        "valid since": hit.valid_from and hit.valid_from.isoformat(),
+        "valid until": hit.valid_until and hit.valid_until.isoformat(),
     }
     origin = {"id": document_id(hit), "source": hit.source_origin, "evidence": hit.source_url}
     return "\n".join(

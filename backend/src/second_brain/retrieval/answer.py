@@ -1,7 +1,7 @@
 """What the retrieval service answers: results, times, and the parts that failed."""
 
 from collections.abc import Iterator, Mapping
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -61,6 +61,8 @@ class SearchResult(ResultNames):
     source_row: dict[str, Any] | None = None
     document_chunks: int | None = None
     document_date: date | None = None
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
     snippet: str | None = None
     context: str | None = None
     duplicates: int | None = None
@@ -224,6 +226,8 @@ def result(
         id=hit.id,
         content=hit.content,
         confidence=hit.confidence,
+        valid_from=hit.valid_from,
+        valid_until=hit.valid_until,
         metadata={name: value for name, value in metadata.items() if name not in _LAID_OVER},
         rank=rank,
         rerank_score=rerank_score,

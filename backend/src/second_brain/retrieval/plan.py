@@ -214,6 +214,7 @@ def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
         "tags": list(query.tags),
         "date_from": query.date_from and query.date_from.isoformat(),
         "date_to": query.date_to and query.date_to.isoformat(),
+        "as_of": None if query.as_of == "now" else str(query.as_of or "all"),
         "filters": query.filters,
         "min_similarity": threshold or None,
         "viewer_id": access.viewer_id and str(access.viewer_id),

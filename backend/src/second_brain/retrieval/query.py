@@ -6,7 +6,7 @@ such as a filter's fields, the database checks.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypedDict, cast, get_args
 from uuid import UUID
 
@@ -88,6 +88,7 @@ Text = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUESTION_BOUND)
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+AsOf = datetime | Literal["now"] | None
 
 
 def argument_field(name: str, **given: Any) -> Any:
@@ -166,6 +167,7 @@ class SearchQuery(QueryNames):
     tags: Names = Field(default=(), description="metadata.tags has every one of them.")
     date_from: date | None = argument_field("date_from")
     date_to: date | None = argument_field("date_to")
+    as_of: AsOf = argument_field("as_of")
     filters: Conditions = Field(default=None, description="Conditions on columns and metadata.")
     min_similarity: float | None = Field(
         default=None,
@@ -254,6 +256,7 @@ class QueryOptions(AccessOptions, total=False):
     tags: Sequence[str] | set[str] | frozenset[str]
     date_from: date | str | None
     date_to: date | str | None
+    as_of: datetime | date | str | None
     filters: Filters | None
     min_similarity: float | None
     collections: Sequence[str] | None

@@ -7,7 +7,7 @@ lists and texts, because the error of Postgres would not contain the name of the
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from functools import cache
 from typing import (
     Annotated,
@@ -113,6 +113,9 @@ class _Conditions(TypedDict, total=False):
     ]
     required_filters: Annotated[
         Filters | None, None, "conditions of the server: other rows are not there"
+    ]
+    as_of: Annotated[
+        datetime | date | str | None, "now", "only rows that hold at this time; null: all"
     ]
 
 
@@ -264,8 +267,10 @@ def bound(given: Mapping[str, Any], function: str, place: str = "") -> dict[str,
         )
     arguments: dict[str, Any] = {}
     for name in known:
-        default, value = DEFAULTS[name], given.get(name)
-        value = default if value is None else value
+        default = DEFAULTS[name]
+        value = given.get(name, default)
+        # Null as as_of is all times.
+        value = default if value is None and name != "as_of" else value
         if not (value is None or (type(value) is type(default) and value == default)):
             try:
                 value = _READERS.get(name, _json)(value, name)
@@ -367,6 +372,15 @@ def _date(value: Any, name: str) -> Any:
     return _day(given[:10] if is_time else given, name)
 
 
+def _time(text: str) -> str:
+    if text == "now":
+        return text
+    if (form := _TIME.fullmatch(text)) is None or not datetime.fromisoformat(text):
+        raise ValueError
+    # Without an offset it is UTC, as in filters.
+    return text if form["offset"] else f"{text}Z" if form["time"] else f"{text}T00:00:00Z"
+
+
 def _scalar(kind: type) -> Callable[[Any, str], Any]:
     """Return what reads a value, or the text of one as a URL has it, and refuses others."""
 
@@ -399,6 +413,10 @@ def _plain(value: object) -> Any:
     return value
 
 
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(?P<offset>Z|[+-]\d\d(:\d\d)?)?)?",
+    re.ASCII,
+)
 _json: Callable[[Any, str], Any] = json_form
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _day = _parsed(
@@ -422,6 +440,7 @@ _READERS: Mapping[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("collections", "viewer_groups", "facets"), _names),
     "like_ids": lambda value, name: [_uuid(one, name) for one in _names(value, name)],
     **dict.fromkeys(("date_from", "date_to"), _date),
+    "as_of": _parsed(_time, "an ISO date or timestamp such as 2026-01-31T12:00:00Z, or now"),
     **dict.fromkeys(("viewer_id", "chunk_id"), _uuid),
     "document": lambda value, _: _uuid(value, "document_id"),
     "queries": lambda queries, _: [one.model_dump(mode="json") for one in queries],

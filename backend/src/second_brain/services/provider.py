@@ -90,9 +90,11 @@ class SearchProvider(Client):
         be the beginning of a word.
 
         Arguments that select rows: `filters` (see `second_brain.filters`), `date_from` and
-        `date_to` (of document_date, both inclusive), `viewer_id` and `viewer_groups` (only rows of
-        this owner, rows that one of these groups may see, and public rows; both None: all rows; an
-        empty list: no groups), `public_only`, `collections` (each ranked separately, then fused),
+        `date_to` (of document_date, both inclusive), `as_of` (rows that hold at this time, by
+        default now; None: all; see `supersede_document`), `viewer_id` and `viewer_groups` (only
+        rows of this owner, rows that one of these groups may see, and public rows; both None: all
+        rows; an empty list: no groups), `public_only`, `collections` (each ranked separately, then
+        fused),
         `required_filters` (conditions of a server, beside its client's `filters`: for the whole
         answer, rows that do not meet them are not there).
         `formulations` are up to 10 further formulations of the same query.

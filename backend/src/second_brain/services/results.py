@@ -1,6 +1,8 @@
 """What a search returns: hits, details of the call, and why there are none."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 from uuid import UUID
 
@@ -46,6 +48,7 @@ REMEDIES = {
     "required_words": "Ask without quotation marks, or with the search_mode websearch.",
     "status": "Make it active: ingest its document again.",
     "threshold": "Lower match_threshold to this similarity.",
+    "validity": "Give an as_of at which it holds, or null for all times.",
 }
 """What to do about each cause of explain_missing_knowledge_chunk."""
 
@@ -113,6 +116,16 @@ class MemorySearchResult:
     source: Source
     confidence: float
     metadata: HitMetadata = field(default_factory=HitMetadata)
+
+    @property
+    def valid_from(self) -> datetime | None:
+        """Since when it holds, by its metadata."""
+        return bound_of_validity(self.metadata, "valid_from")
+
+    @property
+    def valid_until(self) -> datetime | None:
+        """Until when it holds, by its metadata."""
+        return bound_of_validity(self.metadata, "valid_until")
 
     @property
     def source_key(self) -> dict[str, Any] | None:
@@ -221,6 +234,14 @@ class FacetCount:
     facet: str
     value: str | float | bool
     count: int
+
+
+def bound_of_validity(metadata: Mapping[str, Any], bound: str) -> datetime | None:
+    """Return `valid_from` or `valid_until` of metadata; None for no bound, and for no time."""
+    try:
+        return datetime.fromisoformat(metadata.get(bound, ""))
+    except (TypeError, ValueError):  # without the module versions, it may be anything
+        return None
 
 
 def off_subject_note(answer_confidence: float | None) -> str | None:

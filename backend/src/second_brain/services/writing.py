@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -76,6 +76,17 @@ class Writes(Client):
         """Delete a document and return how many chunks it had; 0 when there is none."""
         arguments = {"document_key": external_key}
         return finished(self._read(int, "delete_knowledge_document", arguments, timeout))
+
+    def supersede_document(
+        self, old: str, new: str, at: datetime | None = None, *, timeout: float | None = None
+    ) -> int:
+        """End the document `old` and start `new`, both by external_key, at a time (None: now).
+
+        It is written into their metadata as `valid_until` and `valid_from`. Returns how many active
+        chunks `old` has. Needs the module versions.
+        """
+        given = {"old": old, "new": new, "at": at or datetime.now(UTC)}
+        return finished(self._read(int, "supersede_knowledge_document", given, timeout))
 
     def delete_owner(self, owner_id: UUID | str, *, timeout: float | None = None) -> DeletedCounts:
         """Delete everything that belongs to one owner."""
@@ -208,6 +219,17 @@ class AsyncWrites(Client):
         """`Writes.delete_document` for an event loop."""
         arguments = {"document_key": external_key}
         return await self._read(int, "delete_knowledge_document", arguments, timeout)
+
+    async def supersede_document(
+        self, old: str, new: str, at: datetime | None = None, *, timeout: float | None = None
+    ) -> int:
+        """End the document `old` and start `new`, both by external_key, at a time (None: now).
+
+        It is written into their metadata as `valid_until` and `valid_from`. Returns how many active
+        chunks `old` has. Needs the module versions.
+        """
+        given = {"old": old, "new": new, "at": at or datetime.now(UTC)}
+        return await self._read(int, "supersede_knowledge_document", given, timeout)
 
     async def delete_owner(
         self, owner_id: UUID | str, *, timeout: float | None = None

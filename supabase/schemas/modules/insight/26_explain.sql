@@ -35,6 +35,7 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
       values
         ('filter', array['filter_type']), ('date', array['date_from']), ('date', array['date_to']),
         ('collection', array['collections']), ('like', array['like_ids']),
+        ('validity', array['as_of']),
         ('permission', array['public_only']),
         ('permission', array['viewer_id', 'viewer_groups'])
     ) as named (cause, names)
@@ -402,7 +403,8 @@ begin
                     ) as wanted
                from knowledge_internal.given_arguments(one.alone) as read
            ) as compiled
-     where one.cause not in ('permission', 'like') and one.alone -> one.path[1] <> 'null'
+     where one.cause not in ('permission', 'like', 'validity')
+       and one.alone -> one.path[1] <> 'null'
      order by one.cause <> 'collection', (compiled.wanted).access_sql is null, one.place
   loop
     -- Where filters control access, too, nothing is told of what they leave out.

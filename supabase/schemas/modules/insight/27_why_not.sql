@@ -59,9 +59,12 @@ declare
 begin
   for cause, argument, alone, path in
     select one.cause, one.argument, one.alone, one.path
-      from knowledge_internal.restrictions(search) as one
+      from knowledge_internal.restrictions(
+             jsonb_build_object('as_of', (knowledge_internal.given_arguments(search)).as_of)
+               || search
+           ) as one
   loop
-    given := knowledge_internal.given_arguments(alone);
+    given := knowledge_internal.given_arguments('{"as_of": null}' || alone);
     scope := (knowledge_internal.plan_search(given, false)).scope;
     is_passed := exists (
       select from knowledge_internal.rows_in_scope(array[chunk.id], scope) as row
@@ -80,6 +83,9 @@ begin
         when cause = 'date' then 'its document_date is ' || document_date
         when cause = 'collection' then 'its collection is ' || chunk.collection
         when argument = 'public_only' then 'it is private'
+        when cause = 'validity' and (chunk.metadata ->> 'valid_until')::timestamptz <= given.as_of
+          then 'it ended on ' || (chunk.metadata ->> 'valid_until')
+        when cause = 'validity' then 'it starts on ' || (chunk.metadata ->> 'valid_from')
         when cause = 'like' then 'it is in like_ids, or in the document of one'
         else 'it is private' || coalesce(
           ' to ' || nullif(
@@ -476,7 +482,8 @@ begin
          order by one.ordinality desc
       loop
         causes := to_jsonb(failed) - '{path,ordinality}'::text[] || causes;
-        search := search #- failed.path;
+        search := search #- failed.path
+          || case failed.cause when 'validity' then '{"as_of": null}' else '{}' end::jsonb;
         if search #> failed.path[:2] = '{}' then
           search := search #- failed.path[:2];
         end if;

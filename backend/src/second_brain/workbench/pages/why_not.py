@@ -48,6 +48,7 @@ TITLES = {
     "required_words": "It lacks a word that the question requires",
     "status": "Not active",
     "threshold": "Below the least similarity",
+    "validity": "It does not hold at this time",
 }
 
 
