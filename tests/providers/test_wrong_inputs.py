@@ -299,6 +299,8 @@ RIGHT: dict[str, Any] = {
     "judgments": [Judgment(question="zebra", document_key="a")],
     "max_chunks": 1,
     "model": "m",
+    "new": "b",
+    "old": "a",
     "older_than": timedelta(days=1),
     "owner_id": UUID(int=1),
     "position": "0/0",
