@@ -68,7 +68,7 @@ def compare(connection: Connection, name: str = "documents", **options: Any) -> 
 
 def reasons(connection: Connection, name: str = "documents") -> dict[str, str]:
     found = carrying.problems(Database(connection), name)
-    return {",".join(map(str, one.key)): one.reason for one in found}
+    return {str(one.key): one.reason for one in found}
 
 
 def findings(connection: Connection) -> list[tuple[str, str]]:

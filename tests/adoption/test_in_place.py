@@ -10,7 +10,9 @@ from psycopg.types.json import Jsonb
 
 from conftest import Connection
 from second_brain.adoption import carrying
+from second_brain.database import migrations
 from second_brain.errors import ConfigurationError
+from second_brain.integrations.store import TextStore
 from second_brain.services.install import Database
 
 pytestmark = pytest.mark.module("adoption")
@@ -55,7 +57,7 @@ def found(connection: Connection, **arguments: Any) -> list[str]:
 def stored(connection: Connection) -> list[tuple[Any, ...]]:
     return connection.execute(
         "select content, embedding, embedding_bits is not null from public.knowledge_chunks"
-        " order by place_bigint"
+        " order by place_key"
     ).fetchall()
 
 
@@ -468,5 +470,62 @@ def test_a_search_in_place_has_the_hits_of_stored_documents(
 
 def test_a_key_with_a_collation_of_its_own_is_refused(database: Connection) -> None:
     database.execute('create table public.notes (slug text collate "C" primary key, content text)')
-    with pytest.raises(psycopg.DataError, match="has a collation of its own"):
+    with pytest.raises(psycopg.DataError, match="no collation of its own"):
         adopt(database, "public.notes")
+
+
+def test_an_identifier_is_found_by_a_part_of_it(source: Connection) -> None:
+    (file,) = (one for one in migrations.find() if one.module == "substrings")
+    source.execute("set second_brain.without_extensions = 'allowed'")
+    source.execute("update public.documents set content = 'Restart DS-7604.' where id = 1")
+    source.execute(file.sql.encode())
+    # In place of that of pg_trgm, which the server may not have.
+    source.execute("create index knowledge_chunks_identifiers on public.knowledge_chunks (id)")
+    source.execute("update public.documents set content = 'Call getUserName().' where id = 2")
+    source.execute("update public.documents set content = 'The part DS.' where id = 3")
+    for part, text in (("DS-76", "Restart DS-7604."), ("rNam", "Call getUserName().")):
+        hit, *_ = search(source, query_text=part)
+        assert (hit["content"], part in hit["notes"]["replaced"]) == (text, True)
+        assert {*hit["matched_terms"]} <= {part, *hit["notes"]["replaced"].values()}
+    source.execute("update public.documents set content = 'Nothing.' where id = 2")
+    assert search(source, query_text="rNam") == []
+
+
+@pytest.mark.module("own_documents")
+def test_a_store_of_a_framework_returns_the_texts(source: Connection, dsn: str) -> None:
+    service = psycopg.connect(dsn, autocommit=True)
+    service.execute("set role service_role")
+    store = TextStore(service, embedding_model="m")
+    assert [one.content for one in store.get(["documents/2"])] == ["Water the plants."]
+    assert {one.key for one in store.everything() if one.content} == {
+        "documents/1", "documents/2", "documents/3",
+    }  # fmt: skip
+    (found,) = store.search([0, 0, 1], None, 1)
+    assert found.content == "Empty the bin."
+    service.close()
+
+
+@pytest.mark.parametrize("other", ["[1,0,0]", None])
+def test_who_writes_another_row_of_a_document_does_not_decide_its_title(
+    parts: Connection, other: str | None
+) -> None:
+    parts.execute("alter table public.parts add title text")
+    parts.execute("drop view knowledge_internal.adopted_parts")
+    parts.execute(MAPPING.replace("parent.name as title", "source.title as title").encode())
+    parts.execute("select knowledge_internal.follow_table('parts')")
+    parts.execute("update public.parts set title = 'Plan'")
+    parts.execute(
+        "insert into public.parts (parent, place, content, title, embedding)"
+        " values (1, -1, 'planted', 'Pay here', %s)",
+        [other],
+    )
+    parts.execute("update public.parts set title = 'Pay here' where parent = 1 and place = 3")
+    titles = "select title from public.knowledge_documents"
+    assert parts.execute(titles).fetchall() == [("Plan",)] * 2
+    assert compare(parts, "parts", repair=True).differences == 0
+    assert parts.execute(titles).fetchall() == [("Plan",)] * 2
+    parts.execute("update public.parts set title = 'New plan' where place = 0")
+    assert parts.execute(titles).fetchall() == [("New plan",)] * 2
+    parts.execute("delete from public.parts where place = 0")
+    parts.execute("update public.parts set title = 'Newest' where place = 1")
+    assert parts.execute(titles).fetchall() == [("Newest",)] * 2

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import psycopg
 from psycopg import sql
-from psycopg.types.json import Jsonb
 
 from second_brain.adoption import migration, replaced
 from second_brain.database.maintenance import OnProgress, Progress, ignore_progress
@@ -23,8 +22,8 @@ PAGE_SIZE = 1000
 """Rows that the comparison holds in memory at a time."""
 _EXAMPLES = 20
 
-Key = list[str | None]
-"""The texts of the key's columns; None for a column that a left-over document does not have."""
+Key = str | None
+"""The text of a key; None for a left-over document that names none."""
 
 _EXISTS = "select to_regclass('public.knowledge_adoptions') is not null"
 _LIST = """
@@ -61,7 +60,7 @@ _PROBLEMS = """
 select key, is_carried_over, reason
   from public.knowledge_adoption_problems
  where adoption_name = %(name)s
- order by recorded_at, key::text
+ order by recorded_at, key
 """
 _STATISTICS = (
     "select set_config('statement_timeout', '0', true)",
@@ -80,10 +79,7 @@ select 'drop trigger ' || (
          pg_catalog.pg_identify_object('pg_trigger'::regclass, trigger.oid, 0)
        ).identity
   from pg_catalog.pg_trigger as trigger
- where trigger.tgfoid in (
-         'knowledge_internal.carry_over_changes'::regproc,
-         'knowledge_internal.carry_over_parents'::regproc
-       )
+ where trigger.tgfoid = 'knowledge_internal.carry_over_changes'::regproc
    and split_part(encode(trigger.tgargs, 'escape'), '\\000', 1) = %(name)s
    and trigger.tgparentid = 0
  order by trigger.tgrelid, trigger.tgname
@@ -222,7 +218,7 @@ def pages(
             _KEYS,
             {
                 "name": name,
-                "after": None if after is None else Jsonb(after),
+                "after": after,
                 "size": size,
                 "only_missing": only_missing,
             },
@@ -254,10 +250,10 @@ def compare(
         database.execute(_FOLLOW, {"name": name})
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
-    problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
+    problem_keys = {one.key for one in problems(database, name) if not one.is_carried_over}
     for keys in pages(database, name, PAGE_SIZE):
         differences = [
-            one for one in _differences(database, name, keys) if tuple(one[0]) not in problem_keys
+            one for one in _differences(database, name, keys) if one[0] not in problem_keys
         ]
         found.compared += len(keys)
         for key, fields in differences:
@@ -278,7 +274,7 @@ def compare(
         found.left_over = len(left_over)
         found.examples += [(key, ["left over"]) for key, _ in left_over[:_EXAMPLES]]
         if repair and left_over:
-            _repair(database, name, [key for key, _ in left_over if None not in key])
+            _repair(database, name, [key for key, _ in left_over if key is not None])
             external_keys = [external_key for _, external_key in left_over]
             database.execute(_DELETE_LEFT_OVER, {"name": name, "external_keys": external_keys})
     if repair:
@@ -335,7 +331,7 @@ def _carry_over(
 ) -> tuple[int, int]:
     """Carry rows over in a transaction; return how many were stored, and left to their writers."""
     stored, left = database.execute(
-        _CARRY_OVER, {"name": name, "keys": Jsonb(keys), "waits": waits}
+        _CARRY_OVER, {"name": name, "keys": list(keys), "waits": waits}
     ).fetchone() or (0, 0)
     return stored, left
 
@@ -355,7 +351,7 @@ def _repair(database: Database, name: str, keys: Sequence[Key]) -> None:
 
 def _differences(database: Database, name: str, keys: Sequence[Key]) -> list[tuple[Key, list[str]]]:
     try:
-        return database.execute(_DIFFERENCES, {"name": name, "keys": Jsonb(keys)}).fetchall()
+        return database.execute(_DIFFERENCES, {"name": name, "keys": list(keys)}).fetchall()
     except (psycopg.DataError, psycopg.errors.RaiseException) as error:
         # A row cannot be read: compare one by one to find it.
         if len(keys) == 1:

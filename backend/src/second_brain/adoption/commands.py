@@ -383,10 +383,7 @@ def _print_problems(name: str, problems: Sequence[carrying.Problem]) -> None:
 
 def _shown(key: carrying.Key) -> str:
     """Return a key as text: a part can be long, and whoever writes the table chooses it."""
-    return ", ".join(
-        "null" if part is None else printable(part[:_SHOWN] + "…" * (len(part) > _SHOWN))
-        for part in key
-    )
+    return "null" if key is None else printable(key[:_SHOWN] + "…" * (len(key) > _SHOWN))
 
 
 def _remove(database: Database, name: str | None, *, run: bool) -> None:

@@ -27,7 +27,7 @@ _MIGRATION = """
 select knowledge_internal.adopt_table(
   adoption_name => {name_literal},
   source => {table_literal},
-  key_columns => array[{key_columns}],
+  key_column => {key_column},
   embedding_model => {model},
   embedding_column => {embedding_column}{parent}
 );
@@ -121,7 +121,7 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         file=sql.SQL(file_name(name, install.schema)),
         view_name=sql.SQL(view_name(name)),
         schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
-        key_columns=sql.SQL(", ").join(map(literal, proposal.key)),
+        key_column=literal(proposal.key[0]),
         model=literal(choices.model if proposal.field("embedding") else None),
         embedding_column=literal(_embedding_column(proposal)),
         rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))

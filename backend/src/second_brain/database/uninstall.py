@@ -169,9 +169,7 @@ begin
   drop view knowledge_internal.searchable_chunks;
   alter table public.knowledge_chunks
     drop column place_id,
-    drop column place_bigint,
-    drop column place_uuid,
-    drop column place_text,
+    drop column place_key,
     drop column place_embedded,
     alter column content set not null;
   perform knowledge_internal.use_vector_index(kind);
