@@ -214,7 +214,7 @@ def _write(
     *,
     run: bool,
 ) -> None:
-    typer.echo(f"{'key':<10} {', '.join(proposed.key)}: {proposed.key_reason}", err=True)
+    typer.echo(f"{'key':<10} {proposed.key}: {proposed.key_reason}", err=True)
     for one in proposed.fields:
         typer.echo(f"{one.field:<10} {one.shown or one.source}: {one.reason}", err=True)
     for column, becomes in proposed.others:

@@ -14,7 +14,6 @@ from second_brain.services.install import SCHEMA, Install
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _LONGEST_NAME = 63
-_PLACE_KEYS = ("int2", "int4", "int8", "uuid", "text", "varchar")
 
 _MIGRATION = """
 -- {file}: makes the rows of {table_text} searchable in place.
@@ -92,7 +91,6 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             f"--name is {longest - _LONGEST_NAME} characters too long for the triggers of schema "
             f"{install.schema}, {name!r}"
         )
-    _check_key(proposal)
     literal = sql.Literal
     parent = proposal.parent
     parts: dict[str, sql.Composable] = {
@@ -121,7 +119,7 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         file=sql.SQL(file_name(name, install.schema)),
         view_name=sql.SQL(view_name(name)),
         schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
-        key_column=literal(proposal.key[0]),
+        key_column=literal(proposal.key),
         model=literal(choices.model if proposal.field("embedding") else None),
         embedding_column=literal(_embedding_column(proposal)),
         rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))
@@ -131,19 +129,6 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
     return migration.as_string(None).lstrip()
-
-
-def _check_key(proposal: Proposal) -> None:
-    """Raise ConfigurationError for a key by which a row is not found from its chunk."""
-    columns = [proposal.table.column(name) for name in proposal.key]
-    if len(columns) != 1 or columns[0] is None or columns[0].kind not in _PLACE_KEYS:
-        raise ConfigurationError(
-            f"{proposal.table} has the key ({', '.join(proposal.key)}): a table is searched by one "
-            "key column, an integer, a uuid or a text",
-            remedy="Name another unique column (--key). Or add one (not in a partitioned table): "
-            f"alter table {proposal.table.identifier.as_string(None)} add search_id bigint "
-            "generated always as identity unique.",
-        )
 
 
 def _embedding_column(proposal: Proposal) -> str | None:
@@ -159,7 +144,7 @@ def _embedding_column(proposal: Proposal) -> str | None:
 
 
 def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
-    key = sql.SQL("source.{}").format(sql.Identifier(proposal.key[0]))
+    key = sql.SQL("source.{}").format(sql.Identifier(proposal.key))
     lines = [_line(key, "key_1", f"key: {proposal.key_reason}")]
     lines += [
         _line(one.expression, one.name, f"{one.name}: {one.reason}") for one in proposal.fields

@@ -72,6 +72,7 @@ _TYPES = {
     "document": ("int2", "int4", "int8", "uuid", *TEXTS),
     "position": ("int2", "int4", "int8"),
 }
+_KEY_TYPES = ("int2", "int4", "int8", "uuid", "text", "varchar")
 OPTIONS = tuple(_TYPES)
 """The fields that have an option; collection and visibility are mapped by layouts and parents."""
 _SHOWN = ("title", "url", "updated")
@@ -89,7 +90,7 @@ class Proposal:
     """How a table is to be adopted; `warnings` are for the user to read."""
 
     table: Table
-    key: Sequence[str]
+    key: str
     key_reason: str
     fields: Sequence[Mapped]
     warnings: Sequence[str]
@@ -222,7 +223,7 @@ def propose(
 def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
     """Propose the fields of documents from the columns of their own table, by their names."""
     for name in ("title", "url", "owner", "groups", "updated"):
-        one = _field(parent.table, name, {}, [parent.key])
+        one = _field(parent.table, name, {}, parent.key)
         if one and one.column:
             shown = f"parent.{one.source}"
             yield Mapped(name, one.source, one.reason, one.column, shown, "parent")
@@ -239,10 +240,10 @@ def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
 
 
 def _with_others(
-    table: Table, key: Sequence[str], mapped: Sequence[Mapped], leave_out: Sequence[str]
+    table: Table, key: str, mapped: Sequence[Mapped], leave_out: Sequence[str]
 ) -> tuple[list[Mapped], list[tuple[str, str]]]:
     """Add the columns that are no field to the metadata; return what becomes of each."""
-    used = {*key}
+    used = {key}
     for one in mapped:
         # A date and an owner are fields; as keys of the metadata they can be filtered on.
         if one.relation == "source" and one.field not in _KEPT_AS_METADATA:
@@ -288,7 +289,7 @@ def _texts_elsewhere(database: Database, table: Table) -> str | None:
     """Return the options for a table of embeddings whose texts are in a table that it refers to."""
     for name in referenced(database, table):
         parent = read_table(database, name)
-        content = _field(parent, "content", {}, [])
+        content = _field(parent, "content", {})
         if content and content.column:
             column = content.column.name
             if not is_plain(column):
@@ -315,55 +316,49 @@ def _words(expression: str) -> Sequence[str]:
     return re.findall(r"\w+", re.sub("'[^']*'", "", expression))
 
 
-def _key(table: Table, given: tuple[str, str] | None) -> tuple[Sequence[str], str]:
-    nullable = {one.name for one in table.columns if not one.not_null}
-    if given is not None:
-        names = [name.strip() for name in given[0].split(",")]
-        names = names if table.column(given[0]) is None else [given[0]]
-        unknown = [name for name in names if table.column(name) is None]
-        if unknown:
-            raise ConfigurationError(
-                f"--key: {table} has no column {', '.join(unknown)}",
-                remedy="Name one column, or several with commas between them.",
-            )
-        if not any(set(columns) == set(names) for _, columns in table.keys):
-            raise ConfigurationError(
-                f"--key: {table} has no unique index on ({', '.join(names)})",
-                remedy="Name the columns of its primary key, or create a unique index on these.",
-            )
-        for name in names:
-            _refuse_nullable(table, name, nullable)
-        return names, given[1]
-    for is_primary, columns in table.keys:
-        if not nullable.intersection(columns):
-            return columns, "the primary key" if is_primary else "unique and not null"
-    for _, columns in table.keys:
-        for name in columns:
-            _refuse_nullable(table, name, nullable)
+def _key(table: Table, given: tuple[str, str] | None) -> tuple[str, str]:
+    """Return the column by which a row is found from its chunk, and why it is this one."""
     identifier = table.identifier.as_string(None)
-    raise ConfigurationError(
-        f"{table} has no key: no primary key, and no unique index",
-        remedy=f"Run: alter table {identifier} add primary key (id)"
-        if table.column("id")
-        else f"Run: alter table {identifier} add column id bigint generated always as identity"
-        " primary key",
-    )
-
-
-def _refuse_nullable(table: Table, name: str, nullable: Iterable[str]) -> None:
-    if name in nullable:
+    if given is not None and table.column(given[0]) is None:
         raise ConfigurationError(
-            f"{table}: the key column {name} can be null",
-            remedy=f"Run: alter table {table.identifier.as_string(None)} alter column"
-            f" {sql.Identifier(name).as_string(None)} set not null",
+            f"--key: {table} has no column {given[0]}", remedy="Name one column."
         )
+    fitting = [one for one in table.keys if given is None or one == given[0]]
+    for name in fitting:
+        column = table.column(name)
+        if column and column.not_null and column.kind in _KEY_TYPES:
+            reason = "the primary key" if table.keys[name] else "unique and not null"
+            return name, given[1] if given else reason
+    for name in fitting:
+        column = table.column(name)
+        if column and not column.not_null:
+            raise ConfigurationError(
+                f"{table}: the key column {name} can be null",
+                remedy=f"Run: alter table {identifier} alter column"
+                f" {sql.Identifier(name).as_string(None)} set not null",
+            )
+    if given is not None and not fitting:
+        raise ConfigurationError(
+            f"--key: {table} has no unique index on ({given[0]})",
+            remedy="Name the column of its primary key, or create a unique index on this one.",
+        )
+    added = "search_id bigint generated always as identity unique"
+    if table.is_partitioned:
+        added = (
+            "search_id uuid not null default gen_random_uuid();"
+            f" create index on {identifier} (search_id)"
+        )
+    raise ConfigurationError(
+        f"{table} has no key of one column that is an integer, a uuid or a text",
+        remedy=f"Run: alter table {identifier} add {added}",
+    )
 
 
 def _field(
     table: Table,
     name: str,
     chosen: Mapping[str, tuple[str, str]],
-    key: Sequence[str],
+    key: str | None = None,
     dimensions: int | None = None,
 ) -> Mapped | None:
     if name in chosen:
@@ -373,7 +368,7 @@ def _field(
         return Mapped(name, source, reason, table.column(source))
     if name not in USUAL_NAMES:
         return None
-    usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name not in key]
+    usable = [one for one in table.columns if one.kind in _TYPES[name] and one.name != key]
     if name == "embedding":
         # Of several models, that of the corpus.
         usable = [one for one in usable if one.modifier == dimensions] or usable

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -38,23 +38,28 @@ select attribute.attname, type.typname, format_type(attribute.atttypid, attribut
    and not attribute.attisdropped
  order by attribute.attnum
 """
-_UNIQUE_KEYS = """
-select index.indisprimary,
-       array(
-         select attribute.attname::text
-           from unnest(index.indkey::int2[]) with ordinality as part (number, place)
-           join pg_catalog.pg_attribute as attribute
-             on attribute.attrelid = index.indrelid and attribute.attnum = part.number
-          where part.place <= index.indnkeyatts
-          order by part.place
-       )
+# One column of a unique index each. Of a partitioned table, also one whose index has columns of the
+# partitions beside it, where its default makes each value once.
+_KEYS = """
+select attribute.attname, bool_or(index.indisprimary)
   from pg_catalog.pg_index as index
- where index.indrelid = %s
-   and index.indisunique
+  join pg_catalog.pg_class as class on class.oid = index.indrelid
+  join pg_catalog.pg_attribute as attribute
+    on attribute.attrelid = class.oid and attribute.attnum = index.indkey[0]
+  left join pg_catalog.pg_attrdef as given
+    on given.adrelid = class.oid and given.adnum = attribute.attnum
+ where class.oid = %s
    and index.indisvalid
    and index.indpred is null
-   and index.indexprs is null
- order by index.indisprimary desc, index.indnkeyatts, index.indexrelid
+   and (
+     index.indisunique and index.indnkeyatts = 1
+     or class.relkind = 'p' and (
+          attribute.attidentity <> ''
+          or pg_get_expr(given.adbin, given.adrelid) ~ 'nextval|uuid'
+        )
+   )
+ group by attribute.attname
+ order by bool_or(index.indisprimary) desc, min(index.indexrelid)
 """
 _REFERENCES = """
 select own.attname, referenced.attname
@@ -137,10 +142,10 @@ class Table:
     schema: str
     name: str
     columns: Sequence[Column]
-    keys: Sequence[tuple[bool, Sequence[str]]]
-    """Whether it is the primary key, and its columns: for each unique index."""
+    keys: Mapping[str, bool]
+    """The columns that name a row, and whether each is the primary key."""
     has_row_security: bool
-    owner: str
+    is_partitioned: bool
     elsewhere: str | None
     """Other tables through which its rows are written, without its triggers."""
 
@@ -234,9 +239,9 @@ def read_table(database: Database, name: str) -> Table:
             remedy=f"Connect as its owner, {owner}.",
         )
     columns = database.connection.execute(_COLUMNS, [oid]).fetchall()
-    keys = database.connection.execute(_UNIQUE_KEYS, [oid]).fetchall()
+    keys = dict(database.connection.execute(_KEYS, [oid]).fetchall())
     read = [Column(*one) for one in columns]
-    return Table(oid, schema, relation, read, keys, has_row_security, owner, elsewhere)
+    return Table(oid, schema, relation, read, keys, has_row_security, kind == "p", elsewhere)
 
 
 def referenced(database: Database, table: Table) -> list[str]:
@@ -251,7 +256,7 @@ def read_parent(database: Database, table: Table, name: str, column: str | None)
     """
     parent = read_table(database, name)
     found = dict(database.connection.execute(_REFERENCES, [table.oid, parent.oid]).fetchall())
-    keys = [columns[0] for is_primary, columns in parent.keys if is_primary and len(columns) == 1]
+    keys = [name for name, is_primary in parent.keys.items() if is_primary]
     if not found and not keys:
         raise ConfigurationError(
             f"--parent: {parent} has no key of one column",
