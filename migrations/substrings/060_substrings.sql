@@ -1,10 +1,10 @@
 -- 060_substrings: identifiers by a part of them, where a database has pg_trgm.
 -- Module: substrings.
 -- Needs: pg_trgm.
--- Adds: column identifiers of knowledge_chunks with a trigger, for texts that are kept elsewhere, an
--- index over the identifiers, and the search in it for one that no chunk has as a whole. Locks
--- knowledge_chunks against writes while it builds the index, which it leaves to you in a large
--- corpus.
+-- Adds: column place_identifiers of knowledge_chunks with a trigger, for texts that are kept
+-- elsewhere, an index over the identifiers, and the search in it for one that no chunk has as a
+-- whole. Locks knowledge_chunks against writes while it builds the index, which it leaves to you in
+-- a large corpus.
 -- Written from supabase/schemas/modules/substrings/60_substrings.sql by `make baseline`: edit that file.
 
 -- The identifiers of a chunk, one in a line: words with a digit, an underscore, a sign inside that
@@ -28,9 +28,9 @@ begin
 end
 $$;
 
-alter table public.knowledge_chunks add column identifiers text;
+alter table public.knowledge_chunks add column place_identifiers text;
 
-comment on column public.knowledge_chunks.identifiers is
+comment on column public.knowledge_chunks.place_identifiers is
   'The identifiers of heading and text, one in a line; the text can be kept elsewhere. Null: as in '
   'content. Written by the module substrings.';
 
@@ -39,7 +39,7 @@ create function knowledge_internal.keep_identifiers() returns trigger
 -- definer: a role that may write chunks has no rights on the internal functions.
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  new.identifiers := knowledge_internal.identifiers_of(new.heading, new.content);
+  new.place_identifiers := knowledge_internal.identifiers_of(new.heading, new.content);
   return new;
 end
 $$;
@@ -52,7 +52,7 @@ create trigger complete_chunk_identifiers
   execute function knowledge_internal.keep_identifiers();
 
 update public.knowledge_chunks as chunk
-   set identifiers = knowledge_internal.identifiers_of(stored.heading, stored.content)
+   set place_identifiers = knowledge_internal.identifiers_of(stored.heading, stored.content)
   from knowledge_internal.chunk_rows as stored
  where stored.id = chunk.id and chunk.content is null;
 
@@ -78,14 +78,15 @@ begin
     raise warning 'parts of identifiers are found when knowledge_chunks_identifiers is built'
       using hint = format(
         'Run, outside of a transaction: create index concurrently knowledge_chunks_identifiers on '
-        'public.knowledge_chunks using gin (lower(coalesce(identifiers, '
-        'knowledge_internal.identifiers_of(heading, content))) %I.gin_trgm_ops) where status = ''active''', extension_schema
+        'public.knowledge_chunks using gin (lower(coalesce(place_identifiers, '
+        'knowledge_internal.identifiers_of(heading, content))) %I.gin_trgm_ops) '
+        'where status = ''active''', extension_schema
       );
   else
     perform set_config('search_path', extension_schema, true);
     create index knowledge_chunks_identifiers on public.knowledge_chunks
       using gin (
-        lower(coalesce(identifiers, knowledge_internal.identifiers_of(heading, content)))
+        lower(coalesce(place_identifiers, knowledge_internal.identifiers_of(heading, content)))
         gin_trgm_ops
       )
       where status = 'active';
@@ -104,7 +105,8 @@ declare
   most_rows constant integer := 200; -- for each identifier that is typed
   most_found constant integer := 5;
   identifiers constant text :=
-    'coalesce(chunk.identifiers, knowledge_internal.identifiers_of(chunk.heading, chunk.content))';
+    'coalesce(chunk.place_identifiers,'
+    ' knowledge_internal.identifiers_of(chunk.heading, chunk.content))';
   typed text;
   found_words text;
   rows integer;

@@ -150,7 +150,6 @@ OF_THE_TABLE = {
     "nearest_rows": "the index of the table; nearest_elsewhere has the others",
     "vector_leg": "the same",
     "nearest_elsewhere": "the same",
-    "rows_by_id": "a join with each place",
     "matching_rows": "of the view; another of its statements names the table",
     "claim_knowledge_embeddings": "the same",
     "visible_words": "its sub-select: content_of is asked where the text is needed",

@@ -92,7 +92,6 @@ NAMED_AT_RUN_TIME = {
             "adoption_left_over",
             "embed_place_rows",
             "nearest_elsewhere",
-            "rows_by_id",
             "write_places",
             "place_order",
             "let_search",

@@ -93,42 +93,42 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         )
     literal = sql.Literal
     parent = proposal.parent
-    parts: dict[str, sql.Composable] = {
-        "name": sql.SQL(name),
-        "name_literal": literal(name),
-        "table": table.identifier,
-        # In comments: a line break in a name would end the comment.
-        "table_text": sql.SQL(re.sub(r"\s+", " ", str(table))),
-        "tables_text": sql.SQL(
-            re.sub(r"\s+", " ", f"{table} and {parent.table}" if parent else str(table))
-        ),
-        "table_literal": literal(table.identifier.as_string(None)),
-        "join": sql.SQL("\n {}").format(parent.join) if parent else sql.SQL(""),
-        "parent": sql.SQL(",\n  parent => {},\n  parent_columns => array[{}, {}]").format(
+    of_parent: sql.Composable = sql.SQL("")
+    join: sql.Composable = sql.SQL("")
+    if parent:
+        join = sql.SQL("\n {}").format(parent.join)
+        of_parent = sql.SQL(",\n  parent => {},\n  parent_columns => array[{}, {}]").format(
             literal(parent.table.identifier.as_string(None)),
             literal(parent.column),
             literal(parent.key),
         )
-        if parent
-        else sql.SQL(""),
-        "view": sql.Identifier(install.internals, view_name(name)),
-    }
     migration = install.composed(
         _MIGRATION,
-        **parts,
         file=sql.SQL(file_name(name, install.schema)),
+        name=sql.SQL(name),
+        name_literal=literal(name),
+        table=table.identifier,
+        # In comments: a line break in a name would end the comment.
+        table_text=_line_of(str(table)),
+        tables_text=_line_of(f"{table} and {parent.table}" if parent else str(table)),
+        table_literal=literal(table.identifier.as_string(None)),
+        join=join,
+        parent=of_parent,
+        view=sql.Identifier(install.internals, view_name(name)),
         view_name=sql.SQL(view_name(name)),
         schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
         key_column=literal(proposal.key),
         model=literal(choices.model if proposal.field("embedding") else None),
         embedding_column=literal(_embedding_column(proposal)),
-        rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))
-        if proposal.rows
-        else sql.SQL(""),
+        rows=sql.SQL(f"\n where {proposal.rows}") if proposal.rows else sql.SQL(""),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
     return migration.as_string(None).lstrip()
+
+
+def _line_of(text: str) -> sql.SQL:
+    return sql.SQL(re.sub(r"\s+", " ", text))
 
 
 def _embedding_column(proposal: Proposal) -> str | None:
@@ -149,18 +149,18 @@ def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
     lines += [
         _line(one.expression, one.name, f"{one.name}: {one.reason}") for one in proposal.fields
     ]
-    if proposal.field("collection") is None:
-        lines.append(_line(sql.Literal(choices.collection), "collection"))
-    if proposal.field("visibility") is None:
-        lines.append(_line(sql.Literal(choices.visibility), "visibility"))
-    lines.append(_line(sql.Literal("other"), "source_origin"))
-    if choices.language is not None:
-        lines.append(_line(sql.Literal(choices.language), "language"))
+    same = {
+        "collection": None if proposal.field("collection") else choices.collection,
+        "visibility": None if proposal.field("visibility") else choices.visibility,
+        "source_origin": "other",
+        "language": choices.language,
+    }
+    lines += [_line(sql.Literal(value), name) for name, value in same.items() if value is not None]
     return sql.SQL(",\n").join(lines)
 
 
 def _line(value: sql.Composable, name: str, reason: str | None = None) -> sql.Composable:
-    comment = sql.SQL("" if reason is None else "  -- " + re.sub(r"\s+", " ", reason) + "\n")
+    comment = sql.SQL("") if reason is None else _line_of(f"  -- {reason}") + sql.SQL("\n")
     return sql.SQL("{}  {} as {}").format(comment, value, sql.SQL(name))
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -30,15 +31,11 @@ from second_brain.services.install import Database, is_plain
 
 _SAMPLE = "select {columns} from {table} as source{join} limit 20"
 _DIMENSIONS = """
-select extensions.vector_dims(sampled.embedding)
-  from (
-    select (to_jsonb(mapped) ->> 'embedding')::extensions.vector as embedding
-      from (select {embedding} as embedding from {table} as source) as mapped
-     where mapped.embedding is not null
-     limit 1
-  ) as sampled
+select extensions.vector_dims((to_jsonb({embedding}) #>> '{{}}')::extensions.vector)
+  from {table} as source{join}
+ where {embedding} is not null
+ limit 1
 """
-
 _DIFFERS = """
 select true
   from (
@@ -52,13 +49,11 @@ select true
 having count(distinct coalesce(sampled.value, 'null')) > 1
  limit 1
 """
-
 _UNKNOWN_TYPES = """
 select array_agg(distinct {value}::text)
   from {table} as source{join}
  where {value} <> all (knowledge_internal.known_values('knowledge_type'))
 """
-
 _TYPES = {
     "content": TEXTS,
     "embedding": VECTORS,
@@ -76,8 +71,9 @@ _KEY_TYPES = ("int2", "int4", "int8", "uuid", "text", "varchar")
 OPTIONS = tuple(_TYPES)
 """The fields that have an option; collection and visibility are mapped by layouts and parents."""
 _SHOWN = ("title", "url", "updated")
-_OF_CHUNKS = ("document", "position")
-_KEPT_AS_METADATA = ("type", "visibility", "owner", "groups", "updated", *_OF_CHUNKS)
+_KEPT_AS_METADATA = (
+    "type", "visibility", "owner", "groups", "updated", "document", "position",
+)  # fmt: skip
 _PAIRS = 50  # A call of jsonb_build_object has at most 100 arguments.
 ALL_ROWS = "all"
 """The value of --rows for all of them."""
@@ -106,6 +102,21 @@ class Proposal:
         return next((one for one in self.fields if one.field == name), None)
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of the table, which has the alias source in SQL, and of its parent."""
+
+    database: Database
+    table: Table
+    parent: Parent | None
+
+    def first(self, statement: LiteralString, **parts: sql.Composable) -> Sequence[Any]:
+        """Return the first row of a statement over them, or nothing."""
+        join = self.parent.join if self.parent else sql.SQL("")
+        parts |= {"table": self.table.identifier, "join": join}
+        return self.database.execute(statement, None, **parts).fetchone() or ()
+
+
 def propose(
     database: Database,
     table_name: str,
@@ -115,15 +126,14 @@ def propose(
     is_public: bool = False,
     rows: str | None = ALL_ROWS,
     leave_out: Sequence[str] = (),
-    finds_documents: bool = False,
     parent_name: str | None = None,
 ) -> Proposal:
     """Propose the mapping of a table; `given` has the values of the options by field.
 
     `is_public`: all its documents will be public. `rows`: the condition of the rows that are
     searched, None if the user has not said it. `leave_out`: columns that are not carried over.
-    `finds_documents`: propose columns for document and position, too. `parent_name`: the table of
-    the documents, from which title, address, date and who sees a document are taken.
+    `parent_name`: the table of the documents, from which title, address, date and who sees a
+    document are taken.
 
     Raises ConfigurationError for a table that cannot be adopted, with what to do.
     """
@@ -133,6 +143,12 @@ def propose(
         raise ConfigurationError(
             f"--leave-out: {table} has no column {', '.join(unknown)}", remedy="Name its columns."
         )
+    layout = next((one for one in LAYOUTS if one.columns <= {*table.names}), None)
+    if layout and layout.parent:
+        # Some of its fields are in the other table.
+        named = [parent_name] if parent_name else referenced(database, table)
+        fitting = [one for one in named if layout.parent <= {*read_table(database, one).names}]
+        parent_name, layout = (fitting[0], layout) if fitting else (parent_name, None)
     parent = read_parent(database, table, parent_name, given["document"]) if parent_name else None
     hiding = hiding_columns(table, parent)
     if rows is None and hiding:
@@ -142,29 +158,41 @@ def propose(
             '"deleted_at is null", or --rows all.',
         )
     options = {name: value for name, value in given.items() if value is not None}
-    chosen = _of_layout(table)
+    schema = sql.Identifier(table.schema).as_string(None)
+    chosen = {
+        field: (value.replace("{schema}", schema), f"the layout of {one.summary}")
+        for one in ([layout] if layout else [])
+        for field, value in one.fields.items()
+    }
     chosen.update({name: (value, f"--{name}") for name, value in options.items()})
     if parent:
         chosen["document"] = (parent.column, f"the key of {parent.table}")
     key, key_reason = _key(table, chosen.pop("key", None))
-    names = [one for one in DOCUMENT_FIELDS if finds_documents or one not in _OF_CHUNKS]
     dimensions = migrations.stored_dimensions(database.connection, database.install.schema)
-    mapped = [one for name in names if (one := _field(table, name, chosen, key, dimensions))]
+    if dimensions is None:
+        raise MigrationMissingError(
+            f"the database has no knowledge tables in schema {database.install.schema}",
+            remedy="Apply the migrations first: `second-brain migrate`, or `supabase db push`.",
+        )
+    fields = {
+        name: one
+        for name in DOCUMENT_FIELDS
+        if (one := _field(table, name, chosen, key, dimensions))
+    }
     if parent:
         of_parent = {one.field: one for one in _fields_of_parent(parent) if one.field not in chosen}
-        mapped = [one for one in mapped if one.field not in of_parent] + [*of_parent.values()]
-    fields = {one.field for one in mapped}
+        fields = {name: one for name, one in fields.items() if name not in of_parent} | of_parent
     if "position" in fields and "document" not in fields:
         if "position" in chosen:
             raise ConfigurationError(
                 "--position is given, and no document", remedy="Name its column: --document COLUMN."
             )
-        mapped = [one for one in mapped if one.field != "position"]
-    if "document" in fields and "position" not in fields and "document" not in chosen:
-        mapped = [one for one in mapped if one.field != "document"]
+        del fields["position"]
+    if "position" not in fields and "document" not in chosen:
+        fields.pop("document", None)
     if not uses_embeddings:
-        mapped = [one for one in mapped if one.field != "embedding"]
-    if not any(one.field == "content" for one in mapped):
+        fields.pop("embedding", None)
+    if "content" not in fields:
         raise ConfigurationError(
             f"{table} has no column of texts that could be the content",
             remedy=_texts_elsewhere(database, table)
@@ -172,52 +200,42 @@ def propose(
             "--content \"question || ' ' || answer\".",
         )
     condition = None if rows in (None, ALL_ROWS) else rows
-    checked = [*mapped, Mapped("rows", f"({condition}) is true", "")] if condition else mapped
-    _check_expressions(database, table, parent, checked)
-    differing = _differing_in_documents(database, table, parent, mapped, condition)
-    unknown_types = _unknown_types(database, table, parent, mapped)
-    if unknown_types and "type" in options:
-        raise ConfigurationError(
-            f"--type: {', '.join(unknown_types)} is no knowledge_type",
-            remedy="Add it: insert into public.knowledge_types (name) values (...); or use"
-            " --type none.",
-        )
-    if unknown_types:
-        mapped = [one for one in mapped if one.field != "type"]
-    refused = [one for one in differing if one in options]
-    if refused:
-        raise ConfigurationError(
-            f"--{refused[0]}: rows of one document have different values",
-            remedy=f"Use --{refused[0]} none or a column of --parent, or make each row a document: "
-            "--document none.",
-        )
-    mapped = [one for one in mapped if one.field not in differing]
+    both = _Rows(database, table, parent)
+    for one in fields.values():
+        _check_expression(both, one)
+    if condition:
+        _check_expression(both, Mapped("rows", f"({condition}) is true", ""))
     if condition and re.search(r"\bnow\b|\bcurrent_|_timestamp\b", condition, re.IGNORECASE):
         raise ConfigurationError(
             "--rows: the condition depends on the time, and a row is read when it is written",
             remedy="Use --rows all. Searches compare with the time by a filter, such as "
             '[{"field": "metadata.expires_at", "op": "gt", "value": "now"}].',
         )
-    _check_dimensions(database, table, mapped)
-    mapped, others = _with_others(table, key, mapped, leave_out)
-    if parent:
-        used = {one.column.name for one in mapped if one.column and one.relation == "parent"}
-        others += [
-            (f"parent.{one.name}", "left out: map it with an expression")
-            for one in parent.table.columns
-            if one.name not in {*used, parent.key}
-        ]
+    dropped = dict(_unfit(both, fields, condition))
+    for name, (problem, remedy) in dropped.items():
+        if name in options:
+            raise ConfigurationError(f"--{name}: {problem}", remedy=remedy)
+    fields = {name: one for name, one in fields.items() if name not in dropped}
+    if "embedding" in fields:
+        _check_dimensions(both, fields["embedding"], dimensions)
+    # What rows of a document disagree about is dropped; a type that is not known can be added.
     warnings = [
-        f"--{one} is not mapped: rows of one document have different values" for one in differing
-    ]
-    if unknown_types:
-        warnings.append(
-            f"--type is not mapped: {', '.join(unknown_types)} is no knowledge_type. To filter by"
-            " filter_type, insert it into public.knowledge_types first"
-        )
-    carried = [one for one in checked if one.field not in differing]
-    warnings += _warnings(table, parent, carried, is_public)
-    return Proposal(table, key, key_reason, mapped, warnings, condition, others, parent)
+        f"--{name} is not mapped: {problem}"
+        + (". To filter by filter_type, insert it into public.knowledge_types first"
+           if name == "type" else "")
+        for name, (problem, _) in dropped.items()
+    ]  # fmt: skip
+    warnings += _warnings(table, parent, fields, is_public)
+    mapped, others_of_table = _with_others(table, key, fields, leave_out)
+    if parent:
+        used = {parent.key, *_words(fields["metadata"].source if "metadata" in fields else "")}
+        used |= {one.column.name for one in mapped if one.column and one.relation == "parent"}
+        others_of_table += [
+            (f"parent.{name}", "left out: map it with an expression")
+            for name in parent.table.names
+            if name not in used
+        ]
+    return Proposal(table, key, key_reason, mapped, warnings, condition, others_of_table, parent)
 
 
 def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
@@ -240,11 +258,11 @@ def _fields_of_parent(parent: Parent) -> Iterable[Mapped]:
 
 
 def _with_others(
-    table: Table, key: str, mapped: Sequence[Mapped], leave_out: Sequence[str]
+    table: Table, key: str, fields: Mapping[str, Mapped], leave_out: Sequence[str]
 ) -> tuple[list[Mapped], list[tuple[str, str]]]:
     """Add the columns that are no field to the metadata; return what becomes of each."""
     used = {key}
-    for one in mapped:
+    for one in fields.values():
         # A date and an owner are fields; as keys of the metadata they can be filtered on.
         if one.relation == "source" and one.field not in _KEPT_AS_METADATA:
             used.update(_words(one.source) if one.column is None else [one.column.name])
@@ -262,11 +280,10 @@ def _with_others(
         else:
             carried.append(column.name)
             others.append((column.name, f"metadata.{column.name}"))
-    metadata = next((one for one in mapped if one.field == "metadata"), None)
     if not carried:
-        return [*mapped], others
+        return [*fields.values()], others
     before, reason, shown = "", "no column; the following are its keys", "-"
-    if metadata:
+    if metadata := fields.get("metadata"):
         value = metadata.expression.as_string(None)
         before = f"coalesce(nullif({value}::jsonb, 'null'), '{{}}') || "
         reason, shown = metadata.reason, metadata.source
@@ -275,7 +292,7 @@ def _with_others(
         for place in range(0, len(carried), _PAIRS)
     )
     whole = Mapped("metadata", f"{before}jsonb_strip_nulls({objects})", reason, shown=shown)
-    return [*(one for one in mapped if one.field != "metadata"), whole], others
+    return [one for one in fields.values() if one.field != "metadata"] + [whole], others
 
 
 def _pairs(columns: Sequence[str]) -> str:
@@ -297,19 +314,6 @@ def _texts_elsewhere(database: Database, table: Table) -> str | None:
             options = f"--parent {shlex.quote(name)} --content {shlex.quote(f'parent.{column}')}"
             return f"The texts are in {parent}: {options}"
     return None
-
-
-def _of_layout(table: Table) -> dict[str, tuple[str, str]]:
-    """Return the fields of a known layout that the table has, each with the reason."""
-    columns = {column.name for column in table.columns}
-    layout = next((one for one in LAYOUTS if one.columns <= columns), None)
-    if layout is None:
-        return {}
-    schema = sql.Identifier(table.schema).as_string(None)
-    return {
-        field: (value.replace("{schema}", schema), f"the layout of {layout.summary}")
-        for field, value in layout.fields.items()
-    }
 
 
 def _words(expression: str) -> Sequence[str]:
@@ -390,119 +394,92 @@ def _field(
     return None
 
 
-def _check_expressions(
-    database: Database, table: Table, parent: Parent | None, mapped: Sequence[Mapped]
-) -> None:
-    join = parent.join if parent else sql.SQL("")
-    for one in mapped:
-        statement = sql.SQL(_SAMPLE).format(
-            columns=one.expression, table=table.identifier, join=join
-        )
-        try:
-            database.connection.execute(statement)
-        except psycopg.Error as error:
-            ambiguous = isinstance(error, psycopg.errors.AmbiguousColumn)
-            raise ConfigurationError(
-                f"--{one.field}: {one.source!r} is not a column of {table} and not an expression"
-                f" over its columns: {error.diag.message_primary}",
-                remedy="Both tables have this column: write source.COLUMN or parent.COLUMN."
-                if ambiguous
-                else "Name a column, or write an expression such as \"metadata ->> 'title'\".",
-            ) from error
+def _check_expression(rows: _Rows, one: Mapped) -> None:
+    try:
+        rows.first(_SAMPLE, columns=one.expression)
+    except psycopg.Error as error:
+        ambiguous = isinstance(error, psycopg.errors.AmbiguousColumn)
+        raise ConfigurationError(
+            f"--{one.field}: {one.source!r} is not a column of {rows.table} and not an expression"
+            f" over its columns: {error.diag.message_primary}",
+            remedy="Both tables have this column: write source.COLUMN or parent.COLUMN."
+            if ambiguous
+            else "Name a column, or write an expression such as \"metadata ->> 'title'\".",
+        ) from error
 
 
-def _differing_in_documents(
-    database: Database,
-    table: Table,
-    parent: Parent | None,
-    mapped: Sequence[Mapped],
-    condition: str | None,
-) -> list[str]:
-    """Name the fields that rows of one document, of the first 10,000 rows, disagree about."""
-    fields = {one.field: one for one in mapped}
-    if "document" not in fields:
-        return []
-    return [
-        name
-        for name in ("owner", "groups", "visibility")
-        if name in fields
-        and database.execute(
-            _DIFFERS,
-            document=fields["document"].expression,
-            value=fields[name].expression,
-            table=table.identifier,
-            join=parent.join if parent else sql.SQL(""),
-            rows=sql.SQL(condition or "true"),
-        ).fetchone()
-    ]
+def _unfit(
+    rows: _Rows, fields: Mapping[str, Mapped], condition: str | None
+) -> Iterable[tuple[str, tuple[str, str]]]:
+    """Yield the fields whose values no document can have, each with the problem and the remedy."""
+    if "document" in fields:
+        for name in ("owner", "groups", "visibility"):
+            if name in fields and rows.first(
+                _DIFFERS,
+                document=fields["document"].expression,
+                value=fields[name].expression,
+                rows=sql.SQL(condition or "true"),
+            ):
+                yield (
+                    name,
+                    (
+                        "rows of one document have different values",
+                        f"Use --{name} none or a column of --parent, or make each row a document: "
+                        "--document none.",
+                    ),
+                )
+    if "type" in fields:
+        (unknown,) = rows.first(_UNKNOWN_TYPES, value=fields["type"].expression)
+        if unknown:
+            yield (
+                "type",
+                (
+                    f"{', '.join(sorted(unknown)[:5])} is no knowledge_type",
+                    "Add it: insert into public.knowledge_types (name) values (...); or use"
+                    " --type none.",
+                ),
+            )
 
 
-def _unknown_types(
-    database: Database, table: Table, parent: Parent | None, mapped: Sequence[Mapped]
-) -> list[str]:
-    """List the values of the type that are no knowledge_type."""
-    type_ = next((one for one in mapped if one.field == "type"), None)
-    if type_ is None:
-        return []
-    row = database.execute(
-        _UNKNOWN_TYPES,
-        value=type_.expression,
-        table=table.identifier,
-        join=parent.join if parent else sql.SQL(""),
-    ).fetchone()
-    return sorted((row and row[0]) or [])[:5]
-
-
-def _check_dimensions(database: Database, table: Table, mapped: Sequence[Mapped]) -> None:
-    embedding = next((one for one in mapped if one.field == "embedding"), None)
-    stored = migrations.stored_dimensions(database.connection, database.install.schema)
-    if stored is None:
-        raise MigrationMissingError(
-            f"the database has no knowledge tables in schema {database.install.schema}",
-            remedy="Apply the migrations first: `second-brain migrate`, or `supabase db push`.",
-        )
-    if embedding is None:
-        return
+def _check_dimensions(rows: _Rows, embedding: Mapped, stored: int) -> None:
     dimensions = -1
     if embedding.column is not None and embedding.column.kind in VECTORS:
         dimensions = embedding.column.modifier
     if dimensions == -1:
         try:
-            row = database.execute(
-                _DIMENSIONS, embedding=embedding.expression, table=table.identifier
-            ).fetchone()
+            row = rows.first(_DIMENSIONS, embedding=embedding.expression)
         except psycopg.DataError as error:
             raise ConfigurationError(
                 f"--embedding: {embedding.source} is not a vector: {error.diag.message_primary}",
                 remedy="Name a column of vectors or of numbers, or use --embed.",
             ) from error
-        dimensions = stored if row is None else row[0]
+        dimensions = row[0] if row else stored
     if dimensions != stored:
         raise ConfigurationError(
-            f"{embedding.source} of {table} has {dimensions} dimensions, the corpus has {stored}",
+            f"{embedding.source} of {rows.table} has {dimensions} dimensions, the corpus has"
+            f" {stored}",
             remedy="Use --embed to embed the texts again with the model of the corpus, or install "
             f"a corpus of {dimensions} dimensions in a schema of its own (--schema).",
         )
 
 
 def _warnings(
-    table: Table,
-    parent: Parent | None,
-    mapped: Sequence[Mapped],
-    is_public: bool,
+    table: Table, parent: Parent | None, fields: Mapping[str, Mapped], is_public: bool
 ) -> Iterable[str]:
     if table.has_row_security:
         yield (
             f"The policies of {table} hold in search_visible_knowledge_chunks (in place, after "
             "let_search); in other searches visibility, owner and groups decide."
         )
-    shown = [one.field for one in mapped if one.relation == "parent" and one.field in _SHOWN]
+    shown = [name for name in _SHOWN if name in fields and fields[name].relation == "parent"]
     if parent and parent.table.has_row_security and shown:
         yield (
             f"Whoever finds a row of {table} sees {' and '.join(shown)} of its row of "
             f"{parent.table}, also where the policies of {parent.table} hide it from them."
         )
-    reading = [one.field for one in mapped if re.search(r"\bselect\b", one.source, re.IGNORECASE)]
+    reading = [
+        name for name, one in fields.items() if re.search(r"\bselect\b", one.source, re.IGNORECASE)
+    ]
     if reading:
         yield (
             f"--{', --'.join(reading)}: a change of another table is not carried over, also one of "
@@ -513,7 +490,7 @@ def _warnings(
             f"Rows that are written through {table.elsewhere} are not followed: `adopt --check "
             "--repair` carries them over. Of partitions, adopt the partitioned table."
         )
-    if not {one.field for one in mapped} & {"owner", "groups", "visibility"} and not is_public:
+    if not fields.keys() & {"owner", "groups", "visibility"} and not is_public:
         yield (
             "There is no owner and no group: only service_role finds private documents. "
             "Map them with --owner or --groups, or use --visibility public if everyone may see "

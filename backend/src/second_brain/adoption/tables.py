@@ -154,6 +154,11 @@ class Table:
         """The name as SQL."""
         return sql.Identifier(self.schema, self.name)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        return [one.name for one in self.columns]
+
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
 
