@@ -40,7 +40,7 @@ comment on table public.knowledge_adoptions is
 
 create table public.knowledge_adoption_problems (
   adoption_name text not null references public.knowledge_adoptions (name) on delete cascade,
-  key_hash bigint generated always as (hashtextextended(key, 0)) stored,
+  key_hash bigint not null,
   key text not null,
   is_carried_over boolean not null,
   reason text not null,
@@ -475,8 +475,11 @@ begin
   delete from public.knowledge_adoption_problems as problem
    where problem.adoption_name = adoption.name
      and problem.key = any (keys);
-  insert into public.knowledge_adoption_problems (adoption_name, key, is_carried_over, reason)
-  select adoption.name, listed.key, in_part, left(note_adoption_problems.reason, 500)
+  insert into public.knowledge_adoption_problems (
+    adoption_name, key_hash, key, is_carried_over, reason
+  )
+  select adoption.name, hashtextextended(listed.key, 0), listed.key, in_part,
+         left(note_adoption_problems.reason, 500)
     from unnest(keys) as listed (key)
    where note_adoption_problems.reason is not null
       on conflict do nothing;

@@ -644,7 +644,7 @@ declare
     '       array_agg(1 - near.distance order by near.distance, near.id)'
     '  from (%s) as near';
   place public.knowledge_adoptions;
-  source_sql text;
+  found_sql text;
   found_ids uuid[];
   found_similarities double precision[];
   has_found boolean := false;
@@ -680,14 +680,10 @@ begin
   end if;
   for place in
     select adoption.*
-      from public.knowledge_adoptions as adoption
-     where adoption.embedding_column is not null
-       and adoption.place_id in (
-             select readable.place_id
-               from knowledge_internal.readable_places(coalesce(scope.seen_by, current_user))
-                    as readable
-              where readable.fault is null
-           )
+      from knowledge_internal.readable_places(coalesce(scope.seen_by, current_user)) as readable
+      join public.knowledge_adoptions as adoption on adoption.place_id = readable.place_id
+     where readable.fault is null
+       and adoption.embedding_column is not null
        and (
          named is null
          or exists (
@@ -698,40 +694,36 @@ begin
      order by adoption.place_id
   loop
     found_ids := null;
-    source_sql := format(
-      '(source.%I)::extensions.vector operator(extensions.<=>) $2 as distance',
-      place.embedding_column
-    );
-    if place.order_sql is not null then
+    foreach found_sql in array array[
+      -- Null without an index.
+      'select chunk.id, %1$s from %2$s as source join public.knowledge_chunks as chunk'
+      ' on chunk.place_id = %3$s and chunk.place_key = source.%4$I::text where %6$s'
+      ' and source.%7$I is not null order by ' || replace(place.order_sql, '%', '%%')
+      || ' limit $4',
+      'select listed.id, %1$s from ('
+      '  select chunk.id, chunk.place_key::%5$s as key from public.knowledge_chunks as chunk'
+      '   where chunk.place_id = %3$s and %6$s'
+      '   order by chunk.embedding_bits operator(extensions.<~>) $6, chunk.id limit 5 * $4'
+      ') as listed join %2$s as source on source.%4$I = listed.key'
+      ' order by distance, listed.id limit $4'
+    ]
+    loop
+      continue when found_sql is null or cardinality(found_ids) >= most;
       execute format(
         near,
         format(
-          'select chunk.id, %s from %s as source join public.knowledge_chunks as chunk'
-          ' on chunk.place_id = %s and chunk.place_key = source.%I::text where %s'
-          ' and source.%I is not null order by %s limit $4',
-          source_sql, place.source, place.place_id, place.key_column, conditions,
-          place.embedding_column, place.order_sql
-        )
-      )
-        into found_ids, found_similarities
-        using scope, asked_embedding, direction, most, collection;
-    end if;
-    if (cardinality(found_ids) >= most) is not true then
-      execute format(
-        near,
-        format(
-          'select listed.id, %s from ('
-          '  select chunk.id, chunk.place_key::%2$s as key from public.knowledge_chunks as chunk'
-          '   where chunk.place_id = %3$s and %4$s'
-          '   order by chunk.embedding_bits operator(extensions.<~>) $6, chunk.id limit 5 * $4'
-          ') as listed join %5$s as source on source.%6$I = listed.key'
-          ' order by distance, listed.id limit $4',
-          source_sql, place.key_type, place.place_id, conditions, place.source, place.key_column
+          found_sql,
+          format(
+            '(source.%I)::extensions.vector operator(extensions.<=>) $2 as distance',
+            place.embedding_column
+          ),
+          place.source, place.place_id, place.key_column, place.key_type, conditions,
+          place.embedding_column
         )
       )
         into found_ids, found_similarities
         using scope, asked_embedding, direction, most, collection, bits;
-    end if;
+    end loop;
     has_found := has_found or found_ids is not null;
     ids := coalesce(ids, '{}') || coalesce(found_ids, '{}');
     similarities := coalesce(similarities, '{}') || coalesce(found_similarities, '{}');

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from second_brain.adoption.proposal import Proposal
 from second_brain.database import migrations
-from second_brain.errors import ConfigurationError, InvalidInputError
+from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Install
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -102,6 +102,7 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             literal(parent.column),
             literal(parent.key),
         )
+    embedding = proposal.field("embedding")
     migration = install.composed(
         _MIGRATION,
         file=sql.SQL(file_name(name, install.schema)),
@@ -118,8 +119,8 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         view_name=sql.SQL(view_name(name)),
         schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
         key_column=literal(proposal.key),
-        model=literal(choices.model if proposal.field("embedding") else None),
-        embedding_column=literal(_embedding_column(proposal)),
+        model=literal(choices.model if embedding else None),
+        embedding_column=literal(embedding and embedding.source),
         rows=sql.SQL(f"\n where {proposal.rows}") if proposal.rows else sql.SQL(""),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
@@ -129,18 +130,6 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
 
 def _line_of(text: str) -> sql.SQL:
     return sql.SQL(re.sub(r"\s+", " ", text))
-
-
-def _embedding_column(proposal: Proposal) -> str | None:
-    embedding = proposal.field("embedding")
-    if embedding is None:
-        return None
-    if embedding.column is None or embedding.column.kind not in ("vector", "halfvec"):
-        raise ConfigurationError(
-            f"--embedding: {embedding.source} is no column of type vector or halfvec",
-            remedy="Add such a column, or use --embed to embed the texts again.",
-        )
-    return embedding.column.name
 
 
 def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:

@@ -31,7 +31,7 @@ from second_brain.services.install import Database, is_plain
 
 _SAMPLE = "select {columns} from {table} as source{join} limit 20"
 _DIMENSIONS = """
-select extensions.vector_dims((to_jsonb({embedding}) #>> '{{}}')::extensions.vector)
+select extensions.vector_dims({embedding}::extensions.vector)
   from {table} as source{join}
  where {embedding} is not null
  limit 1
@@ -217,7 +217,7 @@ def propose(
             raise ConfigurationError(f"--{name}: {problem}", remedy=remedy)
     fields = {name: one for name, one in fields.items() if name not in dropped}
     if "embedding" in fields:
-        _check_dimensions(both, fields["embedding"], dimensions)
+        _check_embedding(both, fields["embedding"], dimensions)
     # What rows of a document disagree about is dropped; a type that is not known can be added.
     warnings = [
         f"--{name} is not mapped: {problem}"
@@ -441,18 +441,16 @@ def _unfit(
             )
 
 
-def _check_dimensions(rows: _Rows, embedding: Mapped, stored: int) -> None:
-    dimensions = -1
-    if embedding.column is not None and embedding.column.kind in VECTORS:
-        dimensions = embedding.column.modifier
+def _check_embedding(rows: _Rows, embedding: Mapped, stored: int) -> None:
+    column = embedding.column
+    if column is None or column.kind not in VECTORS:
+        raise ConfigurationError(
+            f"--embedding: {embedding.source} is no column of type vector or halfvec",
+            remedy="Add such a column, or use --embed to embed the texts again.",
+        )
+    dimensions = column.modifier
     if dimensions == -1:
-        try:
-            row = rows.first(_DIMENSIONS, embedding=embedding.expression)
-        except psycopg.DataError as error:
-            raise ConfigurationError(
-                f"--embedding: {embedding.source} is not a vector: {error.diag.message_primary}",
-                remedy="Name a column of vectors or of numbers, or use --embed.",
-            ) from error
+        row = rows.first(_DIMENSIONS, embedding=embedding.expression)
         dimensions = row[0] if row else stored
     if dimensions != stored:
         raise ConfigurationError(
