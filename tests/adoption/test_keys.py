@@ -43,6 +43,24 @@ def test_a_key_of_each_type_is_found_again_with_its_type(
     assert documents(database) == {}
 
 
+def test_a_key_of_another_type_ends_no_search(database: Connection) -> None:
+    database.execute(
+        "create table public.notes (slug text primary key, id int unique not null, content text,"
+        " embedding extensions.vector(3));"
+        "insert into public.notes values ('a', 1, 'one', '[1,0,0]')"
+    )
+    search = (
+        "select content from public.hybrid_search_knowledge_chunks("
+        "query_embedding => '[1,0,0]', query_text => 'one')"
+    )
+    for key in ("slug", "id", "slug"):
+        adopt(database, "public.notes", options={"key": key})
+        assert database.execute(search.encode()).fetchall() in ([], [("one",)])
+        compare(database, "notes", repair=True)
+        assert database.execute(search.encode()).fetchall() == [("one",)]
+        assert compare(database, "notes").differences == 0
+
+
 def test_a_changed_key_moves_the_document(database: Connection) -> None:
     database.execute("create table public.notes (id int primary key, content text)")
     adopt(database, "public.notes")

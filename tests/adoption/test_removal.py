@@ -3,7 +3,6 @@
 import re
 import subprocess
 
-import psycopg
 import pytest
 from adopted import GUIDE, adopt, backfill, compare, contents, documents, findings
 
@@ -167,30 +166,21 @@ def test_writes_of_a_replica_are_found_and_repaired(source: Connection) -> None:
     assert contents(source) == {"documents/1": ["Changed."], "documents/3": ["New."]}
 
 
-def test_an_uninstall_drops_the_triggers_and_keeps_the_table(source: Connection, dsn: str) -> None:
-    before = source.execute("select * from public.documents order by id").fetchall()
+@pytest.mark.parametrize("module", [None, "adoption"])
+def test_an_uninstall_drops_triggers_and_views_and_keeps_the_table(
+    source: Connection, dsn: str, module: str | None
+) -> None:
+    table = "select * from public.documents order by id"
+    before = source.execute(table.encode()).fetchall()
     adopt(source)
     backfill(source)
-    uninstall.apply(dsn)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("insert into public.documents (content) values ('Free.')")
-        after = connection.execute("select * from public.documents order by id").fetchall()
-        triggers = connection.execute(
-            "select from pg_trigger where tgrelid = 'public.documents'::regclass"
-        ).fetchall()
-    assert after[:2] == before
-    assert triggers == []
-
-
-def test_without_the_module_the_table_stays(source: Connection, dsn: str) -> None:
-    adopt(source)
-    backfill(source)
-    found = contents(source)
-    assert found
-    removed = uninstall.apply(dsn, module="adoption")
+    removed = uninstall.apply(dsn, module=module)
     assert removed.rows["public.knowledge_adoptions"] == 1
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("insert into public.documents (content) values ('Free.')")
-        views = connection.execute("select from pg_views where viewname like 'adopted%'").fetchall()
-    assert views == []
-    assert contents(source) == {}
+    source.execute("insert into public.documents (content) values ('Free.')")
+    assert source.execute(table.encode()).fetchall()[:2] == before
+    left = source.execute(
+        "select tgname from pg_trigger where tgrelid = 'public.documents'::regclass union all"
+        " select viewname from pg_views where viewname like 'adopted%'"
+    )
+    assert left.fetchall() == []
+    assert module is None or contents(source) == {}

@@ -122,7 +122,7 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   foreign_table regclass;
   key_type_names constant text[] := array['int2', 'int4', 'int8', 'uuid', 'text', 'varchar'];
-  key_type text;
+  found_type text;
 begin
   if row_security_active(source) then
     raise exception 'source: row level security of % hides rows from %', source, current_user
@@ -138,7 +138,7 @@ begin
       using errcode = '42501',
             hint = format('Run: alter table %s owner to %I', foreign_table, current_user);
   end if;
-  select pg_catalog.format_type(type.oid, null) into key_type
+  select pg_catalog.format_type(type.oid, null) into found_type
     from pg_catalog.pg_attribute as attribute
     join pg_catalog.pg_type as type on type.oid = attribute.atttypid
    where attribute.attrelid = source
@@ -147,7 +147,7 @@ begin
      and attribute.attnotnull
      and type.typname = any (key_type_names)
      and attribute.attcollation = type.typcollation;
-  if key_type is null then
+  if found_type is null then
     raise exception 'key_column: % must be a column of % that is not null, has one of the types % '
                     'and no collation of its own', coalesce(adopt_table.key_column, 'null'), source,
                     array_to_string(key_type_names, ', ')
@@ -158,6 +158,13 @@ begin
       using errcode = '22023',
             hint = 'Make the children partitions of it, or adopt each child.';
   end if;
+  -- Keys that are no values of another type.
+  delete from public.knowledge_documents as document
+   using public.knowledge_adoptions as before
+   where before.name = adoption_name
+     and before.key_type <> found_type
+     and (before.key_type !~ 'int' or found_type = 'uuid')
+     and document.source_row ->> 'adoption' = before.name;
   -- Chunks of a table that is gone must not become those of a new one.
   perform pg_advisory_xact_lock(hashtext('knowledge_internal.adopt_table'));
   insert into public.knowledge_adoptions as stored (
@@ -165,7 +172,7 @@ begin
     parent_columns
   )
   values (
-    adoption_name, source, key_column, key_type, embedding_model,
+    adoption_name, source, key_column, found_type, embedding_model,
     1 + greatest(
       0, (select max(adoption.place_id) from public.knowledge_adoptions as adoption),
       (select max(chunk.place_id) from public.knowledge_chunks as chunk)
