@@ -1,11 +1,10 @@
 """A table that is searched in place: it keeps its texts and its embeddings."""
 
-import random
 from typing import Any
 
 import psycopg
 import pytest
-from adopted import GUIDE, LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill, compare, reasons
+from adopted import GUIDE, LARGE, VECTOR_INDEX, Row, adopt, backfill, compare, reasons
 from psycopg.types.json import Jsonb
 
 from conftest import Connection
@@ -332,8 +331,9 @@ def test_the_nearest_rows_come_from_the_table_s_own_index(
         "   from generate_series(1, 300) as n"
     )
     if index.endswith("-- 2"):
-        database.execute("update public.documents set embedding ="
-            " embedding operator(extensions.+) '[1,1,1]'")
+        database.execute(
+            "update public.documents set embedding = embedding operator(extensions.+) '[1,1,1]'"
+        )
     database.execute(f"create index own on public.documents using {index}".encode())
     adopt(database)
     backfill(database)
@@ -402,67 +402,6 @@ def test_an_index_made_later_is_reported_and_used_after_a_repair(source: Connect
     assert "has another vector index" in fault
     compare(source, repair=True)
     assert carrying.faults(Database(source), "documents") == []
-
-
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_search_in_place_has_the_hits_of_stored_documents(
-    database: Connection, is_large: bool
-) -> None:
-    if is_large:
-        database.execute(LARGE)
-    draw = random.Random(5)
-
-    def vector() -> str:
-        return str([draw.gauss(0, 1) for _ in range(3)])
-
-    rows = [
-        (
-            number,
-            draw.choice([None, *WORDS]),
-            " ".join(draw.choices(WORDS, k=draw.randint(1, 12))) + f" {number}",
-            Jsonb({"n": number % 5}),
-            None if number % 7 == 0 else vector(),
-        )
-        for number in range(200)
-    ]
-    database.execute(
-        "create table public.placed (id int primary key, title text, content text,"
-        " metadata jsonb, embedding extensions.vector(3))"
-    )
-    with database.cursor() as cursor:
-        cursor.executemany("insert into public.placed values (%s, %s, %s, %s, %s)", rows)
-    adopt(database, "public.placed", collection="placed")
-    backfill(database, "placed")
-    database.execute(
-        "with stored as (insert into public.knowledge_documents"
-        "   (external_key, title, metadata, collection)"
-        "   select id, title, metadata, 'stored' from public.placed returning *)"
-        " insert into public.knowledge_chunks (document_id, chunk_index, heading, content,"
-        "   metadata, collection, embedding, embedding_model)"
-        " select stored.id, 0, placed.title, placed.content, placed.metadata, 'stored',"
-        "        placed.embedding, case when placed.embedding is not null then 'm' end"
-        "   from stored join public.placed on placed.id::text = stored.external_key"
-    )
-    told = ("similarity", "snippet", "title", "metadata", "total_count", "answer_confidence")
-    for _ in range(40):
-        question: Row = {
-            "query_text": " ".join(draw.sample(WORDS, draw.randint(1, 3))),
-            "query_embedding": draw.choice([None, vector()]),
-            "match_count": 200,
-            "fusion": "auto",
-            "pool_size": 200,
-            "snippet": True,
-        }
-        if draw.random() < 0.4:
-            question["filters"] = {"n": draw.randrange(5)}
-        stored, placed = (
-            {
-                hit["content"]: (round(hit["rrf_score"], 9), *(hit[name] for name in told))
-                for hit in search(database, collections=[table], **question)
-            }
-            for table in ("stored", "placed")
-        )
-        assert stored == placed
 
 
 def test_a_key_with_a_collation_of_its_own_is_refused(database: Connection) -> None:

@@ -23,7 +23,6 @@ from second_brain.adoption.tables import (
     hiding_columns,
     read_parent,
     read_table,
-    referenced,
 )
 from second_brain.database import migrations
 from second_brain.errors import ConfigurationError, MigrationMissingError
@@ -146,7 +145,7 @@ def propose(
     layout = next((one for one in LAYOUTS if one.columns <= {*table.names}), None)
     if layout and layout.parent:
         # Some of its fields are in the other table.
-        named = [parent_name] if parent_name else referenced(database, table)
+        named = [parent_name] if parent_name else _others(table)
         fitting = [one for one in named if layout.parent <= {*read_table(database, one).names}]
         parent_name, layout = (fitting[0], layout) if fitting else (parent_name, None)
     parent = read_parent(database, table, parent_name, given["document"]) if parent_name else None
@@ -211,10 +210,11 @@ def propose(
             remedy="Use --rows all. Searches compare with the time by a filter, such as "
             '[{"field": "metadata.expires_at", "op": "gt", "value": "now"}].',
         )
-    dropped = dict(_unfit(both, fields, condition))
-    for name, (problem, remedy) in dropped.items():
+    dropped = {}
+    for name, problem, remedy in _unfit(both, fields, condition):
         if name in options:
             raise ConfigurationError(f"--{name}: {problem}", remedy=remedy)
+        dropped[name] = problem
     fields = {name: one for name, one in fields.items() if name not in dropped}
     if "embedding" in fields:
         _check_embedding(both, fields["embedding"], dimensions)
@@ -223,7 +223,7 @@ def propose(
         f"--{name} is not mapped: {problem}"
         + (". To filter by filter_type, insert it into public.knowledge_types first"
            if name == "type" else "")
-        for name, (problem, _) in dropped.items()
+        for name, problem in dropped.items()
     ]  # fmt: skip
     warnings += _warnings(table, parent, fields, is_public)
     mapped, others_of_table = _with_others(table, key, fields, leave_out)
@@ -302,9 +302,14 @@ def _pairs(columns: Sequence[str]) -> str:
     return sql.SQL(", ").join(pairs).as_string(None)
 
 
+def _others(table: Table) -> list[str]:
+    """List the other tables that a column of the table refers to, as SQL."""
+    return [name for _, oid, name, _ in table.references if oid != table.oid]
+
+
 def _texts_elsewhere(database: Database, table: Table) -> str | None:
     """Return the options for a table of embeddings whose texts are in a table that it refers to."""
-    for name in referenced(database, table):
+    for name in _others(table):
         parent = read_table(database, name)
         content = _field(parent, "content", {})
         if content and content.column:
@@ -383,9 +388,8 @@ def _field(
             if column.usual_name == usual:
                 return Mapped(name, column.name, f"{column.type}, by its name", column)
     if name == "document":
-        usable = [
-            one for one in usable if one.is_reference and one.name not in USUAL_NAMES["owner"]
-        ]
+        references = {own for own, *_ in table.references}.difference(USUAL_NAMES["owner"])
+        usable = [one for one in usable if one.name in references]
         if len(usable) == 1:
             return Mapped(name, usable[0].name, "the only foreign key", usable[0])
     if name in ("content", "embedding", "metadata") and len(usable) == 1:
@@ -410,35 +414,24 @@ def _check_expression(rows: _Rows, one: Mapped) -> None:
 
 def _unfit(
     rows: _Rows, fields: Mapping[str, Mapped], condition: str | None
-) -> Iterable[tuple[str, tuple[str, str]]]:
+) -> Iterable[tuple[str, str, str]]:
     """Yield the fields whose values no document can have, each with the problem and the remedy."""
+    given: dict[str, sql.Composable] = {"rows": sql.SQL(condition or "true")}
     if "document" in fields:
+        given["document"] = fields["document"].expression
         for name in ("owner", "groups", "visibility"):
-            if name in fields and rows.first(
-                _DIFFERS,
-                document=fields["document"].expression,
-                value=fields[name].expression,
-                rows=sql.SQL(condition or "true"),
-            ):
-                yield (
-                    name,
-                    (
-                        "rows of one document have different values",
-                        f"Use --{name} none or a column of --parent, or make each row a document: "
-                        "--document none.",
-                    ),
+            if name in fields and rows.first(_DIFFERS, value=fields[name].expression, **given):
+                remedy = (
+                    f"Use --{name} none or a column of --parent, or make each row a document: "
+                    "--document none."
                 )
+                yield name, "rows of one document have different values", remedy
     if "type" in fields:
         (unknown,) = rows.first(_UNKNOWN_TYPES, value=fields["type"].expression)
         if unknown:
-            yield (
-                "type",
-                (
-                    f"{', '.join(sorted(unknown)[:5])} is no knowledge_type",
-                    "Add it: insert into public.knowledge_types (name) values (...); or use"
-                    " --type none.",
-                ),
-            )
+            problem = f"{', '.join(sorted(unknown)[:5])} is no knowledge_type"
+            remedy = "Add it: insert into public.knowledge_types (name) values (...); or use --type"
+            yield "type", problem, f"{remedy} none."
 
 
 def _check_embedding(rows: _Rows, embedding: Mapped, stored: int) -> None:

@@ -23,14 +23,7 @@ select class.oid, class.relkind::text, namespace.nspname, class.relname,
 """
 _COLUMNS = """
 select attribute.attname, type.typname, format_type(attribute.atttypid, attribute.atttypmod),
-       attribute.atttypmod, attribute.attnotnull, attribute.attgenerated <> '',
-       exists (
-         select
-           from pg_catalog.pg_constraint as foreign_key
-          where foreign_key.conrelid = attribute.attrelid
-            and foreign_key.contype = 'f'
-            and foreign_key.conkey = array[attribute.attnum]
-       )
+       attribute.atttypmod, attribute.attnotnull, attribute.attgenerated <> ''
   from pg_catalog.pg_attribute as attribute
   join pg_catalog.pg_type as type on type.oid = attribute.atttypid
  where attribute.attrelid = %s
@@ -62,8 +55,11 @@ select attribute.attname, bool_or(index.indisprimary)
  order by bool_or(index.indisprimary) desc, min(index.indexrelid)
 """
 _REFERENCES = """
-select own.attname, referenced.attname
+select own.attname, class.oid, format('%%I.%%I', namespace.nspname, class.relname),
+       referenced.attname
   from pg_catalog.pg_constraint as foreign_key
+  join pg_catalog.pg_class as class on class.oid = foreign_key.confrelid
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
   join pg_catalog.pg_attribute as own
     on own.attrelid = foreign_key.conrelid and own.attnum = foreign_key.conkey[1]
   join pg_catalog.pg_attribute as referenced
@@ -71,17 +67,7 @@ select own.attname, referenced.attname
  where foreign_key.contype = 'f'
    and cardinality(foreign_key.conkey) = 1
    and foreign_key.conrelid = %s
-   and foreign_key.confrelid = %s
-"""
-_REFERENCED = """
-select distinct format('%%I.%%I', namespace.nspname, class.relname)
-  from pg_catalog.pg_constraint as foreign_key
-  join pg_catalog.pg_class as class on class.oid = foreign_key.confrelid
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where foreign_key.contype = 'f' and foreign_key.conrelid = %s
-   and foreign_key.confrelid <> foreign_key.conrelid
-   and cardinality(foreign_key.conkey) = 1
- order by 1
+ order by 3, own.attnum
 """
 _SIMILAR = r"""
 select string_agg(format('%%I.%%I', namespace.nspname, class.relname), ' or ')
@@ -90,6 +76,7 @@ select string_agg(format('%%I.%%I', namespace.nspname, class.relname), ' or ')
  where class.relkind in ('r', 'p')
    and lower(class.relname) = lower(regexp_replace(%s, '^.*\.|"', '', 'g'))
 """
+_OF_TABLE = (_COLUMNS, _KEYS, _REFERENCES)
 TEXTS = ("text", "varchar", "bpchar", "citext")
 VECTORS = ("vector", "halfvec")
 DOCUMENT_FIELDS = {
@@ -126,7 +113,6 @@ class Column:
     modifier: int
     not_null: bool
     is_generated: bool
-    is_reference: bool
 
     @property
     def usual_name(self) -> str:
@@ -144,6 +130,8 @@ class Table:
     columns: Sequence[Column]
     keys: Mapping[str, bool]
     """The columns that name a row, and whether each is the primary key."""
+    references: Sequence[tuple[str, int, str, str]]
+    """Foreign keys of one column: the column, the other table by its oid and as SQL, its key."""
     has_row_security: bool
     is_partitioned: bool
     elsewhere: str | None
@@ -243,15 +231,10 @@ def read_table(database: Database, name: str) -> Table:
             f"row level security of {name} hides rows from this role",
             remedy=f"Connect as its owner, {owner}.",
         )
-    columns = database.connection.execute(_COLUMNS, [oid]).fetchall()
-    keys = dict(database.connection.execute(_KEYS, [oid]).fetchall())
-    read = [Column(*one) for one in columns]
-    return Table(oid, schema, relation, read, keys, has_row_security, kind == "p", elsewhere)
-
-
-def referenced(database: Database, table: Table) -> list[str]:
-    """List the tables that a column of the table refers to, as SQL."""
-    return [name for (name,) in database.connection.execute(_REFERENCED, [table.oid]).fetchall()]
+    read = [database.connection.execute(one, [oid]).fetchall() for one in _OF_TABLE]
+    columns = [Column(*one) for one in read[0]]
+    facts = has_row_security, kind == "p", elsewhere
+    return Table(oid, schema, relation, columns, dict(read[1]), read[2], *facts)
 
 
 def read_parent(database: Database, table: Table, name: str, column: str | None) -> Parent:
@@ -260,7 +243,7 @@ def read_parent(database: Database, table: Table, name: str, column: str | None)
     Raises ConfigurationError if nothing says how the rows of both belong together.
     """
     parent = read_table(database, name)
-    found = dict(database.connection.execute(_REFERENCES, [table.oid, parent.oid]).fetchall())
+    found = {own: key for own, other, _, key in table.references if other == parent.oid}
     keys = [name for name, is_primary in parent.keys.items() if is_primary]
     if not found and not keys:
         raise ConfigurationError(
